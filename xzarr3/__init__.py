@@ -1,0 +1,96 @@
+"""xzarr3: a standalone reader and writer of the Zarr format.
+
+Chunks become dask tasks (:func:`from_zarr`, :func:`store`) and stores open in xarray with
+``engine="xzarr3"``. Importing this package imports neither dask nor xarray.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from xzarr3.array import Array, ChunkTask
+from xzarr3.errors import (
+    AlignmentError,
+    ChunkDecodeError,
+    ChunkEncodeError,
+    ChunkError,
+    DataTypeValidationError,
+    InvalidKeyError,
+    MetadataError,
+    NodeExistsError,
+    NodeNotFoundError,
+    NodeTypeError,
+    ReadOnlyError,
+    SelectionError,
+    StoreError,
+    StorePermissionError,
+    UnknownExtensionError,
+    Xzarr3Error,
+)
+from xzarr3.group import Group
+from xzarr3.hierarchy import (
+    consolidate_metadata,
+    create_array,
+    create_group,
+    open,
+    open_array,
+    open_group,
+)
+from xzarr3.stores import LocalStore, MemoryStore, Store, open_store
+
+if TYPE_CHECKING:
+    from xzarr3.dask import from_zarr, store
+    from xzarr3.xarray import open_dataset, to_zarr
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AlignmentError",
+    "Array",
+    "ChunkDecodeError",
+    "ChunkEncodeError",
+    "ChunkError",
+    "ChunkTask",
+    "DataTypeValidationError",
+    "Group",
+    "InvalidKeyError",
+    "LocalStore",
+    "MemoryStore",
+    "MetadataError",
+    "NodeExistsError",
+    "NodeNotFoundError",
+    "NodeTypeError",
+    "ReadOnlyError",
+    "SelectionError",
+    "Store",
+    "StoreError",
+    "StorePermissionError",
+    "UnknownExtensionError",
+    "Xzarr3Error",
+    "consolidate_metadata",
+    "create_array",
+    "create_group",
+    "from_zarr",
+    "open",
+    "open_array",
+    "open_dataset",
+    "open_group",
+    "open_store",
+    "store",
+    "to_zarr",
+]
+
+# These need dask or xarray, which are imported when one of them is first used.
+_LAZY = {
+    "from_zarr": "xzarr3.dask",
+    "open_dataset": "xzarr3.xarray",
+    "store": "xzarr3.dask",
+    "to_zarr": "xzarr3.xarray",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

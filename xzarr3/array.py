@@ -1,0 +1,520 @@
+"""Arrays: what users index, and what dask's tasks read from."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator, Mapping, MutableMapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from xzarr3._types import AnyArray, Scalar
+from xzarr3.attributes import Attributes
+from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, Codec
+from xzarr3.codecs.chain import Shard
+from xzarr3.dtypes import ZDType
+from xzarr3.engine import Engine, available_threads
+from xzarr3.errors import DataTypeValidationError, ReadOnlyError, SelectionError, StoreError
+from xzarr3.formats import v3
+from xzarr3.indexing import BasicSelection
+from xzarr3.metadata import ArrayMetadata
+from xzarr3.nodes import document_key, node_prefix, write_document
+from xzarr3.plan import ReadPlan
+from xzarr3.stores import Store
+
+
+@dataclass(frozen=True)
+class ChunkTask:
+    """Reads one chunk of an array when called; picklable, for any scheduler.
+
+    Parameters
+    ----------
+    array : Array
+    coords : tuple of int
+        Coordinates of the chunk in the grid of the array's write units.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> array = xzarr3.create_array(xzarr3.MemoryStore(), shape=5, chunks=2, dtype="int8", fill_value=7)
+    >>> [(task.selection, task()) for task in array.chunk_tasks()][2]
+    ((slice(4, 5, None),), array([7], dtype=int8))
+    """
+
+    array: Array
+    coords: tuple[int, ...]
+
+    @property
+    def selection(self) -> tuple[slice, ...]:
+        """The part of the array that the chunk covers."""
+        return self.array.metadata.chunk_grid.region(self.coords, self.array.shape)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the result."""
+        return tuple(part.stop - part.start for part in self.selection)
+
+    @property
+    def key(self) -> str:
+        """Key of the chunk in the store."""
+        return self.array.chunk_key(self.coords)
+
+    def __call__(self) -> AnyArray:
+        return self.array.read_chunk(self.coords)
+
+
+class Array:
+    """An array in a store.
+
+    Arrays are made by :func:`xzarr3.open_array`, :func:`xzarr3.create_array` and groups. They hold no
+    data: each selection reads from the store what it needs, each assignment writes.
+
+    Parameters
+    ----------
+    store : Store
+    path : str
+        Path of the array in its hierarchy, without a leading ``/``; empty for the root.
+    metadata : ArrayMetadata
+    read_only : bool
+        Refuse every write.
+    write_empty_chunks : bool
+        Store chunks that hold only the fill value as well, instead of leaving them out.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> array = xzarr3.create_array(xzarr3.MemoryStore(), shape=(4, 6), chunks=(2, 3), dtype="float32")
+    >>> array[1:3, ::2] = 5
+    >>> array[1]
+    array([5., 0., 5., 0., 5., 0.], dtype=float32)
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        path: str,
+        metadata: ArrayMetadata,
+        *,
+        read_only: bool = False,
+        write_empty_chunks: bool = False,
+    ) -> None:
+        self.store = store
+        self.path = path
+        self.metadata = metadata
+        self.read_only = read_only or store.read_only
+        self.write_empty_chunks = write_empty_chunks
+
+    # What it is
+
+    @property
+    def name(self) -> str:
+        """Path of the array in its hierarchy, with a leading ``/``."""
+        return f"/{self.path}"
+
+    @property
+    def basename(self) -> str:
+        """Last name of the path."""
+        return self.path.rpartition("/")[2]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Length of each dimension."""
+        return self.metadata.shape
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return len(self.metadata.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.metadata.shape)
+
+    @cached_property
+    def dtype(self) -> np.dtype[Any]:
+        """The numpy dtype of what is read, in the byte order of this machine."""
+        return self.metadata.data_type.to_native_dtype()
+
+    @property
+    def zdtype(self) -> ZDType:
+        """The Zarr data type."""
+        return self.metadata.data_type
+
+    @property
+    def nbytes(self) -> int:
+        """Size of all elements in memory, in bytes."""
+        return self.size * self.dtype.itemsize
+
+    @cached_property
+    def _shard(self) -> Shard | None:
+        return self.metadata.chain.shard
+
+    @property
+    def chunks(self) -> tuple[int, ...]:
+        """Shape of a chunk, the unit of decoding; of an inner chunk if the array is sharded."""
+        return self.write_chunks if self._shard is None else self._shard.grid.chunk_shape
+
+    @property
+    def shards(self) -> tuple[int, ...] | None:
+        """Shape of a shard, or None if the array is not sharded."""
+        return None if self._shard is None else self.write_chunks
+
+    @property
+    def write_chunks(self) -> tuple[int, ...]:
+        """Shape of a unit of storage: of a shard, or of a chunk if the array is not sharded."""
+        return self.metadata.chunk_grid.chunk_shape
+
+    @property
+    def cdata_shape(self) -> tuple[int, ...]:
+        """Number of units of storage along each dimension."""
+        return self.metadata.chunk_grid.counts(self.shape)
+
+    @property
+    def nchunks(self) -> int:
+        """Number of units of storage, stored or not."""
+        return math.prod(self.cdata_shape)
+
+    @property
+    def fill_value(self) -> Scalar:
+        """Value of elements that were never written."""
+        return self.metadata.fill_value
+
+    @property
+    def dimension_names(self) -> tuple[str | None, ...] | None:
+        """Names of the dimensions, or None if the document has none."""
+        return self.metadata.dimension_names
+
+    @property
+    def _codecs(self) -> tuple[Codec, ...]:
+        """The codecs of a chunk: of an inner chunk if the array is sharded."""
+        return self.metadata.codecs if self._shard is None else self._shard.inner.codecs
+
+    @property
+    def filters(self) -> tuple[ArrayArrayCodec, ...]:
+        """The codecs of a chunk from arrays to arrays."""
+        return tuple(codec for codec in self._codecs if isinstance(codec, ArrayArrayCodec))
+
+    @property
+    def serializer(self) -> ArrayBytesCodec:
+        """The codec of a chunk from arrays to bytes."""
+        return next(codec for codec in self._codecs if isinstance(codec, ArrayBytesCodec))
+
+    @property
+    def compressors(self) -> tuple[BytesBytesCodec, ...]:
+        """The codecs of a chunk from bytes to bytes."""
+        return tuple(codec for codec in self._codecs if isinstance(codec, BytesBytesCodec))
+
+    @property
+    def attrs(self) -> MutableMapping[str, Any]:
+        """The user attributes; a change is written to the store at once."""
+        return Attributes(self.metadata.attributes, self._write_attributes)
+
+    @property
+    def info(self) -> str:
+        """A description of the array, a line for each property."""
+        shard = [] if self.shards is None else [("shards", f"{self.shards}")]
+        rows = [
+            ("name", self.name),
+            ("shape", f"{self.shape}"),
+            ("data type", self.zdtype.name),
+            ("dimensions", f"{self.dimension_names}"),
+            ("chunks", f"{self.chunks}"),
+            *shard,
+            ("fill value", f"{self.fill_value}"),
+            ("codecs", ", ".join(codec.name for codec in self._codecs)),
+            ("size", f"{self.nbytes} bytes in {self.nchunks} units of storage"),
+            ("store", f"{self.store}"),
+        ]
+        return "\n".join(f"{label:<12}{text}" for label, text in rows)
+
+    def __repr__(self) -> str:
+        return f"<xzarr3.Array {self.name} shape={self.shape} dtype={self.dtype}>"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        document = v3.document(self.metadata)
+        return _restore, (self.store, self.path, document, self.read_only, self.write_empty_chunks)
+
+    # Reading
+
+    @cached_property
+    def _engine(self) -> Engine:
+        return Engine(self.store, node_prefix(self.path), self.metadata)
+
+    def chunk_key(self, coords: tuple[int, ...]) -> str:
+        """Key in the store of a unit of storage, given its coordinates in the grid."""
+        return self._engine.key(self._check_coords(coords))
+
+    def plan(self, selection: BasicSelection = ...) -> ReadPlan:
+        """What reading ``selection`` would touch."""
+        return ReadPlan(selection, self.shape, self.write_chunks)
+
+    def get(
+        self, selection: BasicSelection = ..., *, out: AnyArray | None = None, threads: int | None = None
+    ) -> AnyArray:
+        """Read a basic selection.
+
+        Parameters
+        ----------
+        selection : int, slice, Ellipsis or a tuple of these
+            As numpy understands them.
+        out : ndarray, optional
+            An array of the shape of the result and this data type, to read into.
+        threads : int, optional
+            Number of threads; by default all cores in the main thread and one in any other.
+
+        Returns
+        -------
+        ndarray
+            Always an array; of no dimensions where ``array[selection]`` is a scalar.
+
+        Raises
+        ------
+        SelectionError
+            If the selection does not fit.
+        StoreError, ChunkDecodeError
+            If a chunk is there, or may be, and cannot be read. A chunk that is absent is the fill value.
+
+        Examples
+        --------
+        >>> import xzarr3
+        >>> array = xzarr3.create_array(xzarr3.MemoryStore(), data=np.arange(6), chunks=4)
+        >>> array.get(slice(None, None, -2))
+        array([5, 3, 1])
+        """
+        plan = self.plan(selection)
+        if out is None:
+            out = np.empty(plan.shape, self.dtype)
+        elif out.shape != plan.shape or out.dtype != self.dtype:
+            raise SelectionError(
+                f"cannot read {self.dtype} of shape {plan.shape} into {out.dtype} of shape {out.shape}"
+            )
+        threads = available_threads() if threads is None else threads
+        missing = self._engine.read(plan, _with_dropped(out, plan), threads)
+        if missing and not self.store.exists(document_key(self.path)):
+            raise StoreError(
+                f"array '{self.name}' of {self.store} vanished: {missing} chunks and its document are not there"
+            )
+        return out
+
+    def __getitem__(self, selection: BasicSelection) -> Any:
+        result = self.get(selection)
+        return result[()] if result.ndim == 0 else result
+
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> AnyArray:
+        if copy is False:
+            raise ValueError("an array in a store cannot be had without a copy")
+        return self.get().astype(dtype or self.dtype, copy=False)
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("len() of an array of no dimensions")
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Any]:
+        step = self.write_chunks[0] if len(self) else 1
+        for start in range(0, len(self), step):
+            yield from self[start : start + step]
+
+    def read_chunk(self, coords: tuple[int, ...] | int) -> AnyArray:
+        """Read one unit of storage: a shard, or a chunk if the array is not sharded.
+
+        Parameters
+        ----------
+        coords : tuple of int
+            Coordinates in the grid of these units.
+
+        Returns
+        -------
+        ndarray
+            The part that lies within the array, so that those at the upper edges are smaller.
+        """
+        coords = self._check_coords((coords,) if isinstance(coords, int) else coords)
+        return self.get(self.metadata.chunk_grid.region(coords, self.shape), threads=1)
+
+    def chunk_tasks(self, selection: BasicSelection = ...) -> Iterator[ChunkTask]:
+        """The tasks that read the units of storage which ``selection`` touches, whole, in C order."""
+        for unit in self.plan(selection).units():
+            yield ChunkTask(self, tuple(part[0] for part in unit))
+
+    def _check_coords(self, coords: tuple[int, ...]) -> tuple[int, ...]:
+        counts = self.cdata_shape
+        if len(coords) != len(counts) or not all(0 <= at < n for at, n in zip(coords, counts, strict=True)):
+            raise SelectionError(f"no chunk {tuple(coords)} in array '{self.name}', whose grid has {counts} chunks")
+        return coords
+
+    # Writing
+
+    def _check_writable(self) -> None:
+        if self.read_only:
+            raise ReadOnlyError(f"array '{self.name}' of {self.store} is open for reading only")
+
+    def set(self, selection: BasicSelection, values: npt.ArrayLike, *, threads: int | None = None) -> None:
+        """Write to a basic selection.
+
+        Parameters
+        ----------
+        selection : int, slice, Ellipsis or a tuple of these
+        values : array_like
+            Broadcast to the shape of the selection, as numpy does.
+        threads : int, optional
+            Number of threads; by default all cores in the main thread and one in any other.
+
+        Raises
+        ------
+        DataTypeValidationError
+            If the array's data type cannot hold the values: a NaN or a fraction among integers, say.
+        SelectionError
+            If the shapes do not fit.
+        ReadOnlyError, StoreError
+            If the store cannot be written.
+        """
+        self._check_writable()
+        plan = self.plan(selection)
+        given = converted(values, self.dtype, self.name)
+        try:
+            spread = np.broadcast_to(given, plan.shape)
+        except ValueError as error:
+            raise SelectionError(
+                f"cannot write values of shape {given.shape} to a selection of shape {plan.shape}"
+            ) from error
+        threads = available_threads() if threads is None else threads
+        self._engine.write(plan, _with_dropped(spread, plan), threads, keep_empty=self.write_empty_chunks)
+
+    def __setitem__(self, selection: BasicSelection, values: npt.ArrayLike) -> None:
+        self.set(selection, values)
+
+    def resize(self, shape: int | tuple[int, ...]) -> None:
+        """Change the shape, in place.
+
+        Where the array grows, it holds the fill value. What is cut off is erased: growing again does
+        not bring it back.
+
+        Parameters
+        ----------
+        shape : tuple of int
+            The new length of each dimension.
+        """
+        self._check_writable()
+        new = (shape,) if isinstance(shape, int) else tuple(int(length) for length in shape)
+        if len(new) != self.ndim or any(length < 0 for length in new):
+            raise SelectionError(f"array '{self.name}' of shape {self.shape} cannot get shape {new}")
+        old = self.shape
+        self._write_metadata(replace(self.metadata, shape=new))
+        self._erase_beyond(old)
+
+    def _erase_beyond(self, old: tuple[int, ...]) -> None:
+        """Erase what was within the shape ``old`` and is beyond the present one."""
+        lengths = self.write_chunks
+        for axis, (new, length) in enumerate(zip(self.shape, lengths, strict=True)):
+            if new >= old[axis]:
+                continue
+            # Along the axes before this one, what is beyond the shape is erased already.
+            region = tuple(
+                slice(new, old[axis]) if at == axis else slice(min(self.shape[at], old[at]) if at < axis else old[at])
+                for at in range(self.ndim)
+            )
+            for unit in ReadPlan(region, old, lengths).units():
+                coords = tuple(part[0] for part in unit)
+                key = self._engine.key(coords)
+                if not self.store.exists(key):
+                    continue
+                if coords[axis] * length >= new:
+                    self.store.erase(key)
+                else:
+                    first = new - coords[axis] * length
+                    inner = tuple(slice(first if at == axis else 0, n, 1) for at, n in enumerate(lengths))
+                    self._engine.clear(coords, inner, keep_empty=self.write_empty_chunks)
+
+    def append(self, data: npt.ArrayLike, axis: int = 0) -> tuple[int, ...]:
+        """Add ``data`` behind the array along ``axis``.
+
+        The data are written before the document, so that a reader, or a crash, sees all or nothing.
+
+        Returns
+        -------
+        tuple of int
+            The new shape.
+        """
+        self._check_writable()
+        values = converted(data, self.dtype, self.name)
+        if not -self.ndim <= axis < self.ndim:
+            raise SelectionError(f"axis {axis} is out of bounds for array '{self.name}' of {self.ndim} dimensions")
+        axis %= self.ndim
+        others = [self.shape[at] for at in range(self.ndim) if at != axis]
+        if values.ndim != self.ndim or [values.shape[at] for at in range(self.ndim) if at != axis] != others:
+            raise SelectionError(
+                f"cannot append shape {values.shape} to array '{self.name}' of shape {self.shape} along axis {axis}"
+            )
+        old = self.shape[axis]
+        shape = tuple(n + values.shape[at] if at == axis else n for at, n in enumerate(self.shape))
+        grown = Array(
+            self.store,
+            self.path,
+            replace(self.metadata, shape=shape),
+            write_empty_chunks=self.write_empty_chunks,
+        )
+        grown.set((slice(None),) * axis + (slice(old, None),), values)
+        self._write_metadata(grown.metadata)
+        return shape
+
+    def _write_attributes(self, attributes: Mapping[str, Any]) -> None:
+        self._check_writable()
+        self._write_metadata(replace(self.metadata, attributes=attributes))
+
+    def _write_metadata(self, metadata: ArrayMetadata) -> None:
+        write_document(self.store, self.path, metadata)
+        self.metadata = metadata
+        self.__dict__.pop("_engine", None)
+
+
+def converted(values: npt.ArrayLike, dtype: np.dtype[Any], name: str) -> AnyArray:
+    """``values`` as an array of ``dtype``, if none of them changes by more than rounding.
+
+    Raises
+    ------
+    DataTypeValidationError
+        If ``dtype`` cannot hold one of them.
+    """
+    given = np.asarray(values)
+    if given.dtype == dtype:
+        return given
+    accepted = f"values that '{dtype}' can represent"
+    if given.dtype.kind not in "biufc" or dtype.kind not in "biufc":
+        raise DataTypeValidationError(
+            f"array '{name}' of data type '{dtype}' cannot hold '{given.dtype}'", accepted=accepted
+        )
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", np.exceptions.ComplexWarning)
+        result = given.astype(dtype)
+        if np.can_cast(given.dtype, dtype, "safe"):
+            return result
+        if dtype.kind in "fc" and np.can_cast(given.dtype, dtype, "same_kind"):
+            changed = np.isinf(result) & np.isfinite(given)
+        else:
+            changed = np.asarray(result != given)
+    if changed.any():
+        raise DataTypeValidationError(
+            f"array '{name}' of data type '{dtype}' cannot hold all values of '{given.dtype}'",
+            found=given[changed].flat[0],
+            accepted=accepted,
+        )
+    return result
+
+
+def _with_dropped(array: AnyArray, plan: ReadPlan) -> AnyArray:
+    """A view of a result with the dimensions that integers dropped, each of length 1."""
+    return array[(*(None if selected.drop else slice(None) for selected in plan.dimensions), ...)]
+
+
+def _restore(
+    store: Store, path: str, document: Mapping[str, Any], read_only: bool, write_empty_chunks: bool
+) -> Array:
+    meta = v3.parse(document, path)
+    if not isinstance(meta, ArrayMetadata):
+        raise TypeError(f"not the document of an array: '{path}'")
+    return Array(store, path, meta, read_only=read_only, write_empty_chunks=write_empty_chunks)

@@ -1,0 +1,140 @@
+"""``blosc``: the Blosc 1 container with its inner compressors and shuffles.
+
+Specification: Zarr v3, "Blosc codec". Names: ``blosc``.
+Example: ``{"name": "blosc", "configuration": {"cname": "lz4", "clevel": 5, "shuffle": "shuffle",
+"typesize": 4, "blocksize": 0}}``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Self
+
+from numcodecs import blosc
+
+from xzarr3._types import JSON, Buffer
+from xzarr3.codecs.base import BytesBytesCodec, ChunkSpec, Configuration
+from xzarr3.errors import ChunkDecodeError, ChunkEncodeError
+
+_CNAMES = ("lz4", "lz4hc", "blosclz", "snappy", "zlib", "zstd")
+_SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
+_HEADER = 16
+_MAX_SIZE = 2**31 - 1
+
+# One thread per call: chunks are what is decoded in parallel. Blosc's own threads, and asking each time
+# whether they may be used, cost more than a small chunk.
+blosc.use_threads = False
+
+
+@dataclass(frozen=True)
+class BloscCodec(BytesBytesCodec):
+    """Compression with Blosc.
+
+    Parameters
+    ----------
+    cname : {"lz4", "lz4hc", "blosclz", "snappy", "zlib", "zstd"}
+        The compressor inside.
+    clevel : int
+        0 (store) to 9 (smallest).
+    shuffle : {"noshuffle", "shuffle", "bitshuffle"}, optional
+        How bytes or bits are regrouped before; by default ``shuffle``, or ``bitshuffle`` for types of one byte.
+    typesize : int, optional
+        Size of an element in bytes; by default that of the array's data type.
+    blocksize : int
+        Size of Blosc's blocks in bytes; 0 lets Blosc choose.
+    """
+
+    name = "blosc"
+    direct_from = 1
+    cname: str = "zstd"
+    clevel: int = 5
+    shuffle: str | None = None
+    typesize: int | None = None
+    blocksize: int = 0
+
+    def __post_init__(self) -> None:
+        fields = Configuration(self.name, {"clevel": self.clevel, "blocksize": self.blocksize})
+        fields.integer("clevel", 0, 9)
+        fields.integer("blocksize", 0, _MAX_SIZE)
+        Configuration(self.name, {"cname": self.cname}).choice("cname", _CNAMES)
+        if self.shuffle is not None:
+            Configuration(self.name, {"shuffle": self.shuffle}).choice("shuffle", _SHUFFLES)
+        if self.typesize is not None:
+            Configuration(self.name, {"typesize": self.typesize}).integer("typesize", 1, _MAX_SIZE)
+
+    @classmethod
+    def from_configuration(cls, configuration: Mapping[str, JSON]) -> Self:
+        fields = Configuration(cls.name, configuration)
+        cname = fields.choice("cname", _CNAMES)
+        clevel = fields.integer("clevel", 0, 9)
+        shuffle = fields.choice("shuffle", _SHUFFLES) if "shuffle" in configuration else None
+        # Decoding needs neither of these two, so a document without them is read although the text asks for them.
+        typesize = fields.integer("typesize", 1, _MAX_SIZE) if configuration.get("typesize") else None
+        blocksize = fields.integer("blocksize", 0, _MAX_SIZE, default=0)
+        fields.finish()
+        return cls(cname, clevel, shuffle, typesize, blocksize)
+
+    def configuration(self) -> dict[str, JSON]:
+        given: dict[str, JSON] = {"cname": self.cname, "clevel": self.clevel}
+        if self.shuffle is not None:
+            given["shuffle"] = self.shuffle
+        if self.typesize is not None:
+            given["typesize"] = self.typesize
+        return {**given, "blocksize": self.blocksize}
+
+    def evolve(self, spec: ChunkSpec) -> Self:
+        size = spec.dtype.itemsize
+        shuffle = self.shuffle or ("bitshuffle" if size == 1 else "shuffle")
+        return replace(self, shuffle=shuffle, typesize=self.typesize or size)
+
+    def encoded_size(self, size: int) -> None:
+        return None
+
+    def max_encoded_size(self, size: int) -> int:
+        return size + _HEADER
+
+    def encode(self, data: Buffer) -> Buffer:
+        size = len(data)
+        if size > _MAX_SIZE - _HEADER:
+            raise ChunkEncodeError(f"{size} bytes, blosc holds less than 2 GiB", codec=self.name)
+        shuffle = _SHUFFLES.index(self.shuffle or "noshuffle")
+        return blosc.compress(  # type: ignore[no-any-return]
+            data, self.cname.encode(), self.clevel, shuffle, self.blocksize, self.typesize or 1
+        )
+
+    def decode(self, data: Buffer, limit: int) -> Buffer:
+        size = self._decoded_size(data)
+        if size > limit:
+            raise self.too_large(limit, size)
+        if size == 0:
+            return b""
+        try:
+            return blosc.decompress(data)  # type: ignore[no-any-return]
+        except RuntimeError as error:
+            raise self._corrupt(error) from error
+
+    def decode_into(self, data: Buffer, out: memoryview) -> bool:
+        if self._decoded_size(data) != len(out):
+            return False
+        try:
+            blosc.decompress(data, out)
+        except RuntimeError as error:
+            raise self._corrupt(error) from error
+        return True
+
+    def _decoded_size(self, data: Buffer) -> int:
+        """The decoded size that the header tells, after a check of the stored size it tells as well.
+
+        Blosc itself reads beyond the end of data that are shorter than their header says.
+        """
+        stored = int.from_bytes(data[12:16], "little")
+        if stored != len(data) or stored < _HEADER:
+            raise ChunkDecodeError(
+                f"found {len(data)} bytes, the header tells {stored}; the data are truncated or not blosc",
+                codec=self.name,
+            )
+        return int.from_bytes(data[4:8], "little")
+
+    def _corrupt(self, error: Exception) -> ChunkDecodeError:
+        return ChunkDecodeError(f"not valid blosc data: {error}", codec=self.name)

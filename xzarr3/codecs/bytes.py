@@ -1,0 +1,89 @@
+"""``bytes``: elements one after the other, in C order, little or big endian.
+
+Specification: Zarr v3, "Bytes codec". Names: ``bytes``; ``endian`` in documents of early version 3 writers.
+Example: ``{"name": "bytes", "configuration": {"endian": "little"}}``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+
+from xzarr3._types import JSON, AnyArray, Buffer
+from xzarr3.codecs.base import ArrayBytesCodec, ChunkSpec, Configuration
+from xzarr3.errors import ChunkDecodeError, MetadataError
+
+
+@dataclass(frozen=True)
+class BytesCodec(ArrayBytesCodec):
+    """Elements one after the other.
+
+    Parameters
+    ----------
+    endian : {"little", "big"}, optional
+        Byte order of the elements. Only types of one byte can do without.
+    """
+
+    name = "bytes"
+    endian: str | None = "little"
+
+    def __post_init__(self) -> None:
+        if self.endian not in (None, "little", "big"):
+            raise Configuration(self.name, {}).error("endian", self.endian, "'little', 'big'")
+
+    @classmethod
+    def from_configuration(cls, configuration: Mapping[str, JSON]) -> Self:
+        fields = Configuration(cls.name, configuration)
+        endian = fields.choice("endian", ("little", "big")) if "endian" in configuration else None
+        fields.finish()
+        return cls(endian)
+
+    def configuration(self) -> dict[str, JSON]:
+        return {} if self.endian is None else {"endian": self.endian}
+
+    def evolve(self, spec: ChunkSpec) -> Self:
+        return replace(self, endian=None) if _ordered(spec) == 1 else self
+
+    def check(self, spec: ChunkSpec) -> None:
+        if self.endian is None and _ordered(spec) > 1:
+            raise MetadataError(
+                f"codec 'bytes': data type '{spec.data_type.name}' needs a byte order",
+                field="configuration.endian",
+                accepted="'little', 'big'",
+            )
+
+    def stored_dtype(self, spec: ChunkSpec) -> np.dtype[np.generic]:
+        """The dtype of the stored elements, in their byte order."""
+        if self.endian is None or self.endian == sys.byteorder:
+            return spec.dtype
+        return spec.dtype.newbyteorder("S")
+
+    def encoded_size(self, spec: ChunkSpec) -> int:
+        return spec.nbytes
+
+    def max_encoded_size(self, spec: ChunkSpec) -> int:
+        return spec.nbytes
+
+    def encode(self, array: AnyArray, spec: ChunkSpec) -> Buffer:
+        stored = np.ascontiguousarray(array, dtype=self.stored_dtype(spec))
+        return memoryview(stored.reshape(-1).view(np.uint8)) if stored.size else b""
+
+    def decode(self, data: Buffer, spec: ChunkSpec) -> AnyArray:
+        if len(data) != spec.nbytes:
+            raise ChunkDecodeError(
+                f"found {len(data)} bytes, expected {spec.nbytes} for shape {spec.shape} of "
+                f"'{spec.data_type.name}'",
+                codec=self.name,
+            )
+        if spec.nbytes == 0:
+            return np.empty(spec.shape, spec.dtype)
+        return np.frombuffer(data, self.stored_dtype(spec)).reshape(spec.shape)
+
+
+def _ordered(spec: ChunkSpec) -> int:
+    """Size in bytes of what has a byte order in an element: 1 for types that have none."""
+    return 1 if spec.dtype.kind == "V" else spec.dtype.itemsize

@@ -1,0 +1,375 @@
+"""Codecs bound to the chunks of one array: everything that can be worked out once is.
+
+:class:`CodecChain` encodes and decodes whole chunks. :class:`Shard` is the part of it that knows the
+inside of a shard, so that the inner chunks can be read and replaced one by one.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from xzarr3._types import AnyArray, Buffer, Scalar
+from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, ChunkSpec, Codec
+from xzarr3.codecs.bytes import BytesCodec
+from xzarr3.dtypes import UInt64
+from xzarr3.errors import ChunkDecodeError, ChunkError, MetadataError, listed
+from xzarr3.grids import RegularGrid
+
+if TYPE_CHECKING:
+    from xzarr3.codecs.sharding import ShardingCodec
+
+_EMPTY = 2**64 - 1  # Offset and size of an inner chunk that is not there.
+_KEPT_SCRATCH = 32 * 2**20
+
+_local = threading.local()
+
+
+def holds_only(array: AnyArray, fill: Scalar) -> bool:
+    """Whether every element of ``array`` is ``fill``, bit for bit: -0.0 is not 0.0, a NaN is itself."""
+    if array.size == 0:
+        return True
+    wanted = np.asarray(fill, dtype=array.dtype).tobytes()
+    if array[(0,) * array.ndim].tobytes() != wanted or array[(-1,) * array.ndim].tobytes() != wanted:
+        return False
+    size = array.dtype.itemsize
+    if size in (1, 2, 4, 8):
+        bits = np.dtype(f"u{size}")
+        return bool((array.view(bits) == np.frombuffer(wanted, bits)[0]).all())
+    octets = np.ascontiguousarray(array).reshape(-1).view(np.uint8).reshape(-1, size)
+    return bool((octets == np.frombuffer(wanted, np.uint8)).all())
+
+
+class CodecChain:
+    """The codecs of an array, in order, bound to the description of its chunks.
+
+    Parameters
+    ----------
+    codecs : tuple of Codec
+        Array to array codecs, one array to bytes codec, bytes to bytes codecs.
+    spec : ChunkSpec
+        The chunks before encoding.
+
+    Raises
+    ------
+    MetadataError
+        If the codecs are in no such order or cannot encode such chunks.
+    """
+
+    def __init__(self, codecs: tuple[Codec, ...], spec: ChunkSpec) -> None:
+        self.spec = spec
+        self._filters: list[tuple[ArrayArrayCodec, ChunkSpec]] = []
+        self._compressors: list[tuple[BytesBytesCodec, int]] = []
+        self._shard: Shard | None = None
+        serializer: ArrayBytesCodec | None = None
+        evolved: list[Codec] = []
+        size = 0
+        for at, given in enumerate(codecs):
+            codec = given.evolve(spec)
+            try:
+                if isinstance(codec, ArrayArrayCodec) and serializer is None:
+                    self._filters.append((codec, spec))
+                    spec = codec.resolve(spec)
+                elif codec.name == "sharding_indexed" and serializer is None:
+                    self._shard = Shard(cast("ShardingCodec", codec), spec)
+                    serializer = codec = replace(
+                        cast("ShardingCodec", codec), codecs=self._shard.inner.codecs
+                    )
+                    size = self._shard.max_encoded_size
+                elif isinstance(codec, ArrayBytesCodec) and serializer is None:
+                    codec.check(spec)
+                    serializer, size = codec, codec.max_encoded_size(spec)
+                elif isinstance(codec, BytesBytesCodec) and serializer is not None:
+                    self._compressors.append((codec, size))
+                    size = codec.max_encoded_size(size)
+                else:
+                    raise _order_error(codecs)
+            except MetadataError as error:
+                raise error if error.field == "codecs" else error.at(field=f"codecs[{at}]")
+            evolved.append(codec)
+        if serializer is None:
+            raise _order_error(codecs)
+        self.codecs = tuple(evolved)
+        self.max_encoded_size = size
+        self._serializer = serializer
+        self._stored = spec
+        self._exact = serializer.encoded_size(spec)
+        self._undo = list(reversed(self._filters))
+        # The compressor next to the array may decode into given memory, as its result has a known size.
+        self._nearest = self._compressors[0] if self._compressors else None
+        self._outer = list(reversed(self._compressors[1:]))
+        floor = self._nearest[0].direct_from if self._nearest else None
+        self._direct = floor is not None and self._exact is not None and self._exact >= floor
+        self.stored_dtype = serializer.stored_dtype(spec) if isinstance(serializer, BytesCodec) else None
+
+    @property
+    def shard(self) -> Shard | None:
+        """The shard layout, if parts of the stored value are whole inner chunks of the array."""
+        return None if self._filters or self._compressors else self._shard
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the stored value is just the elements, so that any part of it can be read alone."""
+        return not self._filters and not self._compressors and self._exact == self.spec.nbytes
+
+    @property
+    def encoded_size(self) -> int | None:
+        """Size in bytes of every encoded chunk, if it is the same for all."""
+        size = self._exact
+        for codec, _ in self._compressors:
+            size = None if size is None else codec.encoded_size(size)
+        return size
+
+    def decode(self, data: Buffer) -> AnyArray:
+        """Decode a stored value.
+
+        The result may lie in ``data`` or in memory that this thread uses again for the next chunk:
+        copy from it at once.
+
+        Raises
+        ------
+        ChunkDecodeError
+            If ``data`` are not a chunk of this shape and type.
+        """
+        for codec, limit in self._outer:
+            data = codec.decode(data, limit)
+        if self._nearest is not None:
+            nearest, limit = self._nearest
+            if self._direct:
+                scratch = _scratch(limit)
+                data = scratch if nearest.decode_into(data, scratch) else nearest.decode(data, limit)
+            else:
+                data = nearest.decode(data, limit)
+        if self.stored_dtype is not None and len(data) == self._stored.nbytes != 0:
+            array = np.frombuffer(data, self.stored_dtype).reshape(self._stored.shape)
+        elif self._shard is not None:
+            array = self._shard.decode(data)
+        else:
+            array = self._serializer.decode(data, self._stored)
+        for undo, spec in self._undo:
+            array = undo.decode(array, spec)
+        return array
+
+    def decode_into(self, data: Buffer, out: AnyArray) -> bool:
+        """Decode straight into ``out``, a C-contiguous array of the chunk's shape, if that is possible.
+
+        Returns
+        -------
+        bool
+            Whether ``out`` now holds the chunk.
+        """
+        if not self._direct or self._outer or self._undo or self.stored_dtype != out.dtype:
+            return False
+        nearest, _ = cast("tuple[BytesBytesCodec, int]", self._nearest)
+        return nearest.decode_into(data, memoryview(out.reshape(-1).view(np.uint8)))
+
+    def encode(self, array: AnyArray, *, keep_empty: bool = False) -> Buffer:
+        """Encode a whole chunk.
+
+        Parameters
+        ----------
+        array : ndarray
+            The chunk, of the full chunk shape.
+        keep_empty : bool
+            Store the inner chunks of shards even if they hold the fill value only.
+
+        Raises
+        ------
+        ChunkEncodeError
+            If a codec cannot encode it.
+        """
+        for filter_, spec in self._filters:
+            array = filter_.encode(array, spec)
+        if self._shard is not None:
+            data = self._shard.encode(array, keep_empty=keep_empty)
+        else:
+            data = self._serializer.encode(array, self._stored)
+        for codec, _ in self._compressors:
+            data = codec.encode(data)
+        return data
+
+
+def _order_error(codecs: tuple[Codec, ...]) -> MetadataError:
+    return MetadataError(
+        f"codecs {listed(c.name for c in codecs)} are in no valid order",
+        field="codecs",
+        accepted="array to array codecs, then one array to bytes codec, then bytes to bytes codecs",
+    )
+
+
+class Shard:
+    """The inside of the shards of one array.
+
+    Parameters
+    ----------
+    codec : ShardingCodec
+    spec : ChunkSpec
+        The whole shard.
+
+    Raises
+    ------
+    MetadataError
+        If the inner chunks do not fit the shard or the index has no fixed size.
+    """
+
+    def __init__(self, codec: ShardingCodec, spec: ChunkSpec) -> None:
+        self.spec = spec
+        self.grid = RegularGrid(codec.chunk_shape)
+        lengths, sizes = codec.chunk_shape, spec.shape
+        if len(lengths) != len(sizes) or any(s % c for s, c in zip(sizes, lengths, strict=True)):
+            raise MetadataError(
+                "codec 'sharding_indexed': inner chunks do not fill the shard",
+                field="configuration.chunk_shape",
+                found=list(lengths),
+                accepted=f"{len(sizes)} integers that divide {list(sizes)} evenly",
+            )
+        self.counts = self.grid.counts(spec.shape)
+        self.number = math.prod(self.counts)
+        try:
+            self.inner = CodecChain(codec.codecs, ChunkSpec(lengths, spec.data_type, spec.fill_value))
+        except MetadataError as error:
+            raise error.at(field="configuration") from None
+        index_spec = ChunkSpec((*self.counts, 2), UInt64(), np.uint64(_EMPTY))
+        self._index_chain = CodecChain(codec.index_codecs, index_spec)
+        size = self._index_chain.encoded_size
+        if size is None:
+            raise MetadataError(
+                "codec 'sharding_indexed': the index has no fixed size",
+                field="configuration.index_codecs",
+                found=[c.name for c in codec.index_codecs],
+                accepted="codecs of fixed size, such as 'bytes' and 'crc32c'",
+            )
+        self.index_size = size
+        self._index_at_start = codec.index_location == "start"
+        self.index_start = 0 if self._index_at_start else -size
+        self.max_encoded_size = size + self.number * self.inner.max_encoded_size
+
+    def decode_index(self, data: Buffer) -> npt.NDArray[np.uint64]:
+        """The index, of the shape of the grid of inner chunks and then 2: offset and size in bytes.
+
+        Raises
+        ------
+        ChunkDecodeError
+            If ``data`` are no index.
+        """
+        if len(data) != self.index_size:
+            raise ChunkDecodeError(
+                f"the shard index takes {self.index_size} bytes, found {len(data)}", codec="sharding_indexed"
+            )
+        try:
+            index = self._index_chain.decode(data)
+        except ChunkDecodeError as error:
+            error.reason = f"the shard index is not valid: {error.reason}"
+            raise
+        return index.astype(np.uint64)
+
+    def read_index(self, value: Buffer) -> npt.NDArray[np.uint64]:
+        """The index of a whole shard."""
+        if len(value) < self.index_size:
+            raise ChunkDecodeError(
+                f"found {len(value)} bytes, the shard index alone takes {self.index_size}",
+                codec="sharding_indexed",
+            )
+        view = memoryview(value)
+        return self.decode_index(view[: self.index_size] if self._index_at_start else view[-self.index_size :])
+
+    def is_empty(self, entry: list[int]) -> bool:
+        """Whether an entry of the index, offset and size, says that there is no such inner chunk.
+
+        Raises
+        ------
+        ChunkDecodeError
+            If only one of them says so, or the size is more than an inner chunk can have.
+        """
+        offset, size = entry
+        if offset == _EMPTY and size == _EMPTY:
+            return True
+        if offset == _EMPTY or size > self.inner.max_encoded_size:
+            raise ChunkDecodeError(
+                f"the shard index gives offset {offset} and size {size} where an inner chunk takes at most "
+                f"{self.inner.max_encoded_size} bytes",
+                codec="sharding_indexed",
+            )
+        return False
+
+    def cut(self, value: Buffer, entry: list[int]) -> Buffer | None:
+        """The bytes of an inner chunk out of a whole shard, or None if it is empty."""
+        if self.is_empty(entry):
+            return None
+        offset, size = entry
+        part = memoryview(value)[offset : offset + size]
+        if len(part) != size:
+            raise self.outside(offset, size, len(part))
+        return part
+
+    @staticmethod
+    def outside(offset: int, size: int, found: int) -> ChunkDecodeError:
+        """The error for an inner chunk that lies beyond the end of its shard."""
+        return ChunkDecodeError(
+            f"the shard index places an inner chunk at bytes {offset} to {offset + size}, the shard ends before; "
+            f"{found} bytes found",
+            codec="sharding_indexed",
+        )
+
+    def all_coords(self) -> Iterator[tuple[int, ...]]:
+        """The coordinates of all inner chunks, in C order."""
+        return itertools.product(*map(range, self.counts))
+
+    def decode(self, value: Buffer) -> AnyArray:
+        """Decode a whole shard."""
+        array = self.spec.data_type.filled(self.spec.shape, self.spec.fill_value)
+        index = self.read_index(value).reshape(-1, 2).tolist()
+        for coords, entry in zip(self.all_coords(), index, strict=True):
+            try:
+                data = self.cut(value, entry)
+                if data is not None:
+                    array[self.grid.region(coords, self.spec.shape)] = self.inner.decode(data)
+            except ChunkError as error:
+                error.inner_chunk = error.inner_chunk or coords
+                raise
+        return array
+
+    def encode(self, array: AnyArray, *, keep_empty: bool = False) -> Buffer:
+        """Encode a whole shard; inner chunks that hold only the fill value are left out."""
+        parts: dict[tuple[int, ...], Buffer] = {}
+        for coords in self.all_coords():
+            part = array[self.grid.region(coords, self.spec.shape)]
+            if keep_empty or not holds_only(part, self.spec.fill_value):
+                parts[coords] = self.inner.encode(part, keep_empty=keep_empty)
+        return self.assemble(parts)
+
+    def split(self, value: Buffer) -> dict[tuple[int, ...], Buffer]:
+        """The encoded inner chunks that a shard holds, by their coordinates."""
+        index = self.read_index(value).reshape(-1, 2).tolist()
+        parts = {c: self.cut(value, entry) for c, entry in zip(self.all_coords(), index, strict=True)}
+        return {coords: part for coords, part in parts.items() if part is not None}
+
+    def assemble(self, parts: Mapping[tuple[int, ...], Buffer]) -> Buffer:
+        """A shard of these encoded inner chunks, in C order."""
+        index = np.full((*self.counts, 2), _EMPTY, dtype=np.uint64)
+        offset = self.index_size if self._index_at_start else 0
+        pieces: list[Buffer] = []
+        for coords in sorted(parts):
+            part = parts[coords]
+            index[coords] = (offset, len(part))
+            offset += len(part)
+            pieces.append(part)
+        encoded = self._index_chain.encode(index)
+        return b"".join([encoded, *pieces] if self._index_at_start else [*pieces, encoded])
+
+
+def _scratch(size: int) -> memoryview:
+    """This thread's buffer of just ``size`` bytes for a decompressed chunk."""
+    scratch: memoryview | None = getattr(_local, "scratch", None)
+    if scratch is None or len(scratch) < size:
+        scratch = memoryview(bytearray(size))
+        if size <= _KEPT_SCRATCH:
+            _local.scratch = scratch
+    return scratch[:size]

@@ -1,0 +1,54 @@
+"""``crc32c``: the data followed by their CRC-32C checksum, four bytes, little endian.
+
+Specification: Zarr v3, "CRC32C checksum codec". Names: ``crc32c``. Example: ``{"name": "crc32c"}``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+import google_crc32c
+
+from xzarr3._types import JSON, Buffer
+from xzarr3.codecs.base import BytesBytesCodec, Configuration
+from xzarr3.errors import ChunkDecodeError
+
+_SIZE = 4
+
+
+@dataclass(frozen=True)
+class Crc32cCodec(BytesBytesCodec):
+    """A checksum behind the data, always verified."""
+
+    name = "crc32c"
+
+    @classmethod
+    def from_configuration(cls, configuration: Mapping[str, JSON]) -> Self:
+        Configuration(cls.name, configuration).finish()
+        return cls()
+
+    def encoded_size(self, size: int) -> int:
+        return size + _SIZE
+
+    def max_encoded_size(self, size: int) -> int:
+        return size + _SIZE
+
+    def encode(self, data: Buffer) -> Buffer:
+        value = bytes(data)
+        return value + google_crc32c.value(value).to_bytes(_SIZE, "little")
+
+    def decode(self, data: Buffer, limit: int) -> Buffer:
+        if len(data) < _SIZE:
+            raise ChunkDecodeError(f"found {len(data)} bytes, at least {_SIZE} expected", codec=self.name)
+        if len(data) - _SIZE > limit:
+            raise self.too_large(limit, len(data) - _SIZE)
+        value = bytes(memoryview(data)[:-_SIZE])
+        stored = int.from_bytes(data[-_SIZE:], "little")
+        actual = google_crc32c.value(value)
+        if stored != actual:
+            raise ChunkDecodeError(
+                f"checksum mismatch: stored {stored:#010x}, the data have {actual:#010x}", codec=self.name
+            )
+        return value

@@ -1,0 +1,59 @@
+"""``transpose``: the dimensions of the chunk in another order.
+
+Specification: Zarr v3, "Transpose codec". Names: ``transpose``.
+Example: ``{"name": "transpose", "configuration": {"order": [1, 0]}}``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Self
+
+from xzarr3._types import JSON, AnyArray
+from xzarr3.codecs.base import ArrayArrayCodec, ChunkSpec, Configuration
+
+
+@dataclass(frozen=True)
+class TransposeCodec(ArrayArrayCodec):
+    """The dimensions in another order.
+
+    Parameters
+    ----------
+    order : tuple of int
+        Dimension ``order[i]`` of the chunk is dimension ``i`` of the encoded chunk.
+    """
+
+    name = "transpose"
+    order: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "order", tuple(self.order))
+        if sorted(self.order) != list(range(len(self.order))):
+            raise Configuration(self.name, {}).error(
+                "order", list(self.order), "each of 0 to the number of dimensions - 1, once"
+            )
+
+    @classmethod
+    def from_configuration(cls, configuration: Mapping[str, JSON]) -> Self:
+        fields = Configuration(cls.name, configuration)
+        order = fields.integers("order", 0)
+        fields.finish()
+        return cls(order)
+
+    def configuration(self) -> dict[str, JSON]:
+        return {"order": list(self.order)}
+
+    def resolve(self, spec: ChunkSpec) -> ChunkSpec:
+        if len(self.order) != len(spec.shape):
+            raise Configuration(self.name, {}).error(
+                "order", list(self.order), f"{len(spec.shape)} integers", "not the chunk's number of dimensions"
+            )
+        return replace(spec, shape=tuple(spec.shape[axis] for axis in self.order))
+
+    def encode(self, array: AnyArray, spec: ChunkSpec) -> AnyArray:
+        return array.transpose(self.order)
+
+    def decode(self, array: AnyArray, spec: ChunkSpec) -> AnyArray:
+        inverse = sorted(range(len(self.order)), key=self.order.__getitem__)
+        return array.transpose(inverse)

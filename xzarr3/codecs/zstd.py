@@ -1,0 +1,141 @@
+"""``zstd``: RFC 8878, one or more frames.
+
+Specification: zarr-extensions, "Zstd codec". Names: ``zstd``.
+Example: ``{"name": "zstd", "configuration": {"level": 0, "checksum": false}}``.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+import numcodecs.zstd
+import zstandard
+
+from xzarr3._types import JSON, Buffer
+from xzarr3.codecs.base import BytesBytesCodec, Configuration
+from xzarr3.errors import ChunkDecodeError
+
+_LEVELS = (-131072, 22)
+_SKIPPABLE = 0x184D2A50  # First magic number of skippable frames; the last four bits are free.
+_RLE = 1
+_local = threading.local()  # zstandard's contexts are costly to make and belong to one thread at a time.
+
+
+@dataclass(frozen=True)
+class ZstdCodec(BytesBytesCodec):
+    """Compression with Zstandard.
+
+    Parameters
+    ----------
+    level : int
+        -131072 (fastest) to 22 (smallest); 0 is the library's default, 3.
+    checksum : bool
+        Store a checksum in each frame. One that is stored is always verified.
+    """
+
+    name = "zstd"
+    # zstandard keeps its context, which pays for small chunks; numcodecs decodes into given memory, which
+    # pays for large ones.
+    direct_from = 2**19
+    level: int = 0
+    checksum: bool = False
+
+    def __post_init__(self) -> None:
+        fields = Configuration(self.name, {"level": self.level, "checksum": self.checksum})
+        fields.integer("level", *_LEVELS)
+        fields.boolean("checksum")
+
+    @classmethod
+    def from_configuration(cls, configuration: Mapping[str, JSON]) -> Self:
+        fields = Configuration(cls.name, configuration)
+        level = fields.integer("level", *_LEVELS, default=0)
+        checksum = fields.boolean("checksum", default=False)
+        fields.finish()
+        return cls(level, checksum)
+
+    def configuration(self) -> dict[str, JSON]:
+        return {"level": self.level, "checksum": self.checksum}
+
+    def encoded_size(self, size: int) -> None:
+        return None
+
+    def max_encoded_size(self, size: int) -> int:
+        return size + size // 128 + 512
+
+    def encode(self, data: Buffer) -> Buffer:
+        compressors: dict[ZstdCodec, zstandard.ZstdCompressor] = _local.__dict__.setdefault("compressors", {})
+        compressor = compressors.get(self)
+        if compressor is None:
+            compressor = zstandard.ZstdCompressor(level=self.level, write_checksum=self.checksum)
+            compressors[self] = compressor
+        return compressor.compress(data)
+
+    def decode(self, data: Buffer, limit: int) -> Buffer:
+        try:
+            size = zstandard.frame_content_size(data)
+            if 0 <= size <= limit:
+                return _decompressor().decompress(data, allow_extra_data=False)
+        except zstandard.ZstdError as error:
+            first = error
+        else:
+            first = None
+        # One of the rarer cases: several frames, a frame that does not tell its size, or an error.
+        try:
+            return self._decode_frames(memoryview(data), limit)
+        except zstandard.ZstdError as error:
+            raise ChunkDecodeError(f"not valid zstd data: {first or error}", codec=self.name) from error
+
+    def decode_into(self, data: Buffer, out: memoryview) -> bool:
+        try:
+            if zstandard.frame_content_size(data) != len(out):
+                return False
+            numcodecs.zstd.decompress(data, out)
+        except (RuntimeError, ValueError, zstandard.ZstdError):  # Decoding once more tells what is wrong, or what is special.
+            return False
+        return True
+
+    def _decode_frames(self, data: memoryview, limit: int) -> Buffer:
+        values: list[Buffer] = []
+        left = limit
+        while data:
+            end = _frame_end(data)
+            with _decompressor().stream_reader(data[:end]) as reader:
+                value = reader.read(left + 1)
+            if len(value) > left:
+                raise self.too_large(limit)
+            left -= len(value)
+            values.append(value)
+            data = data[end:]
+        if not values:
+            raise zstandard.ZstdError("no data")
+        return b"".join(values)
+
+
+def _decompressor() -> zstandard.ZstdDecompressor:
+    try:
+        decompressor: zstandard.ZstdDecompressor = _local.decompressor
+    except AttributeError:
+        decompressor = _local.decompressor = zstandard.ZstdDecompressor()
+    return decompressor
+
+
+def _frame_end(data: memoryview) -> int:
+    """Size of the frame that ``data`` begins with, found by walking over its blocks (RFC 8878, 3.1)."""
+    if len(data) >= 8 and int.from_bytes(data[:4], "little") & 0xFFFFFFF0 == _SKIPPABLE:
+        end = 8 + int.from_bytes(data[4:8], "little")
+    else:
+        checksum = zstandard.get_frame_parameters(data).has_checksum
+        end, last = zstandard.frame_header_size(data), 0
+        while not last:
+            header = int.from_bytes(data[end : end + 3], "little")
+            last, kind, size = header & 1, header >> 1 & 3, header >> 3
+            end += 3 + (1 if kind == _RLE else size)
+            if end > len(data):
+                break
+        end += 4 if checksum else 0
+    if end > len(data):
+        raise zstandard.ZstdError(f"data end early: {len(data)} bytes, at least {end} expected")
+    return end

@@ -1,0 +1,440 @@
+"""Reading and writing: from a plan to stored values and back, on several threads.
+
+A thread takes runs of units from what all of them share; each unit is read, decoded and put into its
+place in the result before the next one. There is no future, task or event loop per chunk.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from xzarr3._types import AnyArray, Buffer
+from xzarr3.codecs.chain import CodecChain, Shard, holds_only
+from xzarr3.errors import ChunkDecodeError, ChunkError
+from xzarr3.indexing import DimSelection
+from xzarr3.metadata import ArrayMetadata
+from xzarr3.plan import Part, ReadPlan, Unit, dimension_parts, split_parts
+from xzarr3.stores import Store, ValueReader
+from xzarr3.stores.memory import BytesReader
+
+_SMALL = 2**18  # Bytes; below, starting another thread costs more than it saves.
+_MAX_RUN = 64
+_RANGE = 2**16  # Bytes; a range up to this size is read whole, whatever part of it is needed.
+
+_unit_locks = [threading.Lock() for _ in range(64)]
+
+
+def available_threads() -> int:
+    """How many threads a read or write may use: all cores, but one within somebody else's thread.
+
+    Tasks of dask and of other pools run in threads of their own, of which there are enough already.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return 1
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # Only some systems can tell which cores this process may use.
+        return os.cpu_count() or 1
+
+
+class _Pool:
+    """Threads of this process that help reading and writing; a forked child starts its own."""
+
+    def __init__(self) -> None:
+        self._pool: ThreadPoolExecutor | None = None
+        self._pid = -1
+
+    def get(self) -> ThreadPoolExecutor:
+        if self._pool is None or self._pid != os.getpid():
+            self._pool = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="xzarr3")
+            self._pid = os.getpid()
+        return self._pool
+
+
+_pool = _Pool()
+
+NextRun = Callable[[], list[Unit]]
+
+
+def _share(units: Iterator[Unit], number: int, threads: int, worker: Callable[[NextRun], int]) -> int:
+    """Have ``worker`` handle all units on several threads; returns the sum of what it returns."""
+    run = max(1, min(_MAX_RUN, number // (4 * threads)))
+    lock = threading.Lock()
+    stopped = False
+
+    def next_run() -> list[Unit]:
+        if stopped:
+            return []
+        with lock:
+            return list(itertools.islice(units, run))
+
+    if threads <= 1 or number <= 1:
+        return worker(next_run)
+    others: list[Future[int]] = [_pool.get().submit(worker, next_run) for _ in range(min(threads, number) - 1)]
+    try:
+        total = worker(next_run)
+        return total + sum(other.result() for other in others)
+    finally:
+        stopped = True
+        for other in others:
+            if not other.cancel():
+                other.exception()  # Waits: nobody may write into the result after this has returned.
+
+
+@dataclass(frozen=True)
+class Engine:
+    """Reads and writes the units of one array.
+
+    Parameters
+    ----------
+    store : Store
+    prefix : str
+        What the keys of the array begin with, empty or ending with ``/``.
+    meta : ArrayMetadata
+    """
+
+    store: Store
+    prefix: str
+    meta: ArrayMetadata
+
+    @cached_property
+    def _key_prefix(self) -> str:
+        return self.prefix + self.meta.chunk_key_encoding.prefix(len(self.meta.shape))
+
+    @cached_property
+    def _separator(self) -> str:
+        return self.meta.chunk_key_encoding.separator
+
+    def key(self, coords: tuple[int, ...]) -> str:
+        """Key of a unit."""
+        return self._key_prefix + self._separator.join(map(str, coords))
+
+    # Reading
+
+    def read(self, plan: ReadPlan, out: AnyArray, threads: int) -> int:
+        """Read what ``plan`` selects into ``out``, whose shape is ``plan.full_shape``.
+
+        Returns
+        -------
+        int
+            How many units were not there, so that their part of ``out`` is the fill value.
+
+        Raises
+        ------
+        StoreError, ChunkDecodeError
+            If a unit is there and cannot be read. What ``out`` holds then is undefined.
+        """
+        if out.size == 0:
+            return 0
+        if out.nbytes < _SMALL:
+            threads = 1
+        chain = self.meta.chain
+        parts, number = plan.parts, plan.number
+        few = 2 * out.size <= number * math.prod(self.meta.chunk_grid.chunk_shape)
+        shard = chain.shard
+        if shard is not None and 1 < threads and number < 2 * threads:
+            parts, number = _split_shards(parts, shard, 2 * threads)
+        units = itertools.product(*parts)
+        orientation = plan.orientation
+        target = out if orientation is None else out[orientation]
+
+        def worker(next_run: NextRun) -> int:
+            if shard is not None:
+                return self._read_shards(shard, next_run, target)
+            if few and chain.is_plain:
+                return self._read_plain(next_run, target)
+            return self._read_units(next_run, target)
+
+        return _share(units, number, threads, worker)
+
+    def _read_units(self, next_run: NextRun, out: AnyArray) -> int:
+        load = self.store.loader()
+        chain, fill = self.meta.chain, self.meta.fill_value
+        key_prefix, join = self._key_prefix, self._separator.join
+        missing = 0
+        while run := next_run():
+            for unit in run:
+                _, texts, inner, outer, whole = zip(*unit, strict=True) if unit else _SCALAR
+                key = key_prefix + join(texts)
+                data = load(key)
+                place = out[outer]
+                if data is None:
+                    place[...] = fill
+                    missing += 1
+                    continue
+                try:
+                    _place(chain, data, inner, place)
+                except ChunkError as error:
+                    raise _located(error, key, unit)
+        return missing
+
+    def _read_plain(self, next_run: NextRun, out: AnyArray) -> int:
+        """Units that are stored as they are in memory: only the bytes that are needed are read."""
+        missing = 0
+        while run := next_run():
+            for unit in run:
+                _, texts, inner, outer, _ = zip(*unit, strict=True) if unit else _SCALAR
+                key = self._key_prefix + self._separator.join(texts)
+                reader = self.store.open_value(key)
+                if reader is None:
+                    out[outer] = self.meta.fill_value
+                    missing += 1
+                    continue
+                with reader:
+                    try:
+                        _read_elements(self.meta.chain, reader, inner, out[outer])
+                    except ChunkError as error:
+                        raise _located(error, key, unit)
+        return missing
+
+    def _read_shards(self, shard: Shard, next_run: NextRun, out: AnyArray) -> int:
+        load = self.store.loader()
+        missing = 0
+        while run := next_run():
+            for unit in run:
+                _, texts, inner, outer, _ = zip(*unit, strict=True) if unit else _SCALAR
+                key = self._key_prefix + self._separator.join(texts)
+                parts = _inner_parts(shard, inner)
+                reader: ValueReader | None
+                if 2 * math.prod(map(len, parts)) >= shard.number:
+                    value = load(key)
+                    reader = None if value is None else BytesReader(value)
+                else:
+                    reader = self.store.open_value(key)
+                if reader is None:
+                    out[outer] = self.meta.fill_value
+                    missing += 1
+                    continue
+                with reader:
+                    try:
+                        _read_inner_chunks(shard, reader, parts, out[outer])
+                    except ChunkError as error:
+                        raise _located(error, key, unit)
+        return missing
+
+    # Writing
+
+    def write(self, plan: ReadPlan, values: AnyArray, threads: int, *, keep_empty: bool) -> None:
+        """Write ``values``, whose shape is ``plan.full_shape``, to what ``plan`` selects.
+
+        Each unit is replaced whole; a unit of which only a part is selected is read before. Units that
+        then hold only the fill value are erased, unless ``keep_empty``.
+
+        Raises
+        ------
+        StoreError, ChunkDecodeError, ChunkEncodeError
+            If a unit cannot be written, or not be read to be changed. Each unit holds its old or its
+            new value then.
+        """
+        if values.size == 0:
+            return
+        if values.nbytes < _SMALL:
+            threads = 1
+        orientation = plan.orientation
+        source = values if orientation is None else values[orientation]
+
+        def worker(next_run: NextRun) -> int:
+            while run := next_run():
+                for unit in run:
+                    coords, _, inner, outer, whole = zip(*unit, strict=True) if unit else _SCALAR
+                    key = self.key(coords)
+                    try:
+                        if all(whole):
+                            self._replace(key, inner, source[outer], keep_empty)
+                        else:
+                            with _unit_locks[hash(key) % len(_unit_locks)]:
+                                self._update(key, inner, source[outer], keep_empty)
+                    except ChunkError as error:
+                        raise _located(error, key, unit)
+            return 0
+
+        _share(plan.units(), plan.number, threads, worker)
+
+    def _replace(self, key: str, inner: tuple[slice, ...], values: AnyArray, keep_empty: bool) -> None:
+        """Store a unit all of whose elements are given."""
+        meta = self.meta
+        if not keep_empty and holds_only(values, meta.fill_value):
+            if self.store.exists(key):
+                self.store.erase(key)
+            return
+        if values.shape != meta.chunk_grid.chunk_shape:
+            chunk = meta.data_type.filled(meta.chunk_grid.chunk_shape, meta.fill_value)
+            chunk[inner] = values
+            values = chunk
+        self.store.set(key, meta.chain.encode(values, keep_empty=keep_empty))
+
+    def clear(self, coords: tuple[int, ...], inner: tuple[slice, ...], *, keep_empty: bool) -> None:
+        """Set a part of a unit that is stored to the fill value."""
+        shape = tuple(part.stop - part.start for part in inner)
+        fill = np.broadcast_to(np.asarray(self.meta.fill_value, self.meta.chain.spec.dtype), shape)
+        key = self.key(coords)
+        try:
+            with _unit_locks[hash(key) % len(_unit_locks)]:
+                self._update(key, inner, fill, keep_empty)
+        except ChunkError as error:
+            error.key, error.chunk = key, coords
+            raise
+
+    def _update(self, key: str, inner: tuple[slice, ...], values: AnyArray, keep_empty: bool) -> None:
+        """Change a part of a unit."""
+        chain = self.meta.chain
+        stored = self.store.get(key)
+        if stored is None and not keep_empty and holds_only(values, self.meta.fill_value):
+            return
+        if chain.shard is not None:
+            parts = {} if stored is None else chain.shard.split(stored)
+            _update_inner_chunks(chain.shard, parts, inner, values, keep_empty)
+            data = chain.shard.assemble(parts) if parts else None
+        else:
+            data = _updated(chain, stored, inner, values, keep_empty)
+        if data is not None:
+            self.store.set(key, data)
+        elif stored is not None:
+            self.store.erase(key)
+
+
+# The columns of a unit of an array of no dimensions; the Ellipsis keeps its place a view.
+_SCALAR: tuple[Any, ...] = ((), (), (), (...,), ())
+
+
+def _located(error: ChunkError, key: str, unit: Unit) -> ChunkError:
+    error.key = key
+    error.chunk = tuple(part[0] for part in unit)
+    return error
+
+
+def _place(chain: CodecChain, data: Buffer, inner: tuple[slice, ...], place: AnyArray) -> None:
+    """Decode a chunk and copy what is selected of it to its place, without the copy where possible."""
+    if place.flags.c_contiguous and place.shape == chain.spec.shape and chain.decode_into(data, place):
+        return
+    place[...] = chain.decode(data)[inner]
+
+
+def _read_elements(
+    chain: CodecChain, reader: ValueReader, inner: tuple[slice, ...], place: AnyArray
+) -> None:
+    """Read a part of a chunk whose stored bytes are its elements."""
+    spec = chain.spec
+    if reader.size not in (None, spec.nbytes):
+        chain.decode(reader.read(0))  # Raises: it is not of the size of a chunk.
+    strides = _strides(spec.shape, spec.dtype.itemsize)
+    steps = tuple(chosen.step * stride for chosen, stride in zip(inner, strides, strict=True))
+    first = sum(chosen.start * stride for chosen, stride in zip(inner, strides, strict=True))
+
+    def read(offset: int, place: AnyArray) -> None:
+        length = sum((n - 1) * step for n, step in zip(place.shape, steps, strict=True)) + spec.dtype.itemsize
+        if length <= max(_RANGE, 2 * place.nbytes):
+            data = reader.read(offset, length)
+            if len(data) != length:
+                raise ChunkDecodeError(f"found {len(data)} bytes at {offset}, expected {length}", codec="bytes")
+            place[...] = np.ndarray(place.shape, chain.stored_dtype, data, strides=steps)
+            return
+        axis = next(axis for axis, n in enumerate(place.shape) if n > 1)
+        for at in range(place.shape[axis]):
+            read(offset + at * steps[axis], place[(slice(None),) * axis + (slice(at, at + 1),)])
+
+    read(first, place)
+
+
+def _strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    """Strides in bytes of a C-contiguous array."""
+    strides = []
+    for length in reversed(shape):
+        strides.append(itemsize)
+        itemsize *= length
+    return tuple(reversed(strides))
+
+
+def _split_shards(parts: list[list[Part]], shard: Shard, pieces: int) -> tuple[list[list[Part]], int]:
+    """Cut shards into pieces at inner chunks, so that there are about ``pieces`` of them to share out."""
+    axis = max(range(len(parts)), key=shard.counts.__getitem__, default=None)
+    if axis is None:
+        return parts, 1
+    wanted = -(-pieces // math.prod(map(len, parts)))
+    cut = [*parts]
+    cut[axis] = split_parts(parts[axis], shard.grid.chunk_shape[axis], wanted)
+    return cut, math.prod(map(len, cut))
+
+
+def _inner_parts(shard: Shard, inner: tuple[slice, ...]) -> list[list[Part]]:
+    """Divide what is selected of a shard among its inner chunks."""
+    return [
+        dimension_parts(DimSelection(s.start, s.step, len(range(s.start, s.stop, s.step))), length, size)
+        for s, length, size in zip(inner, shard.grid.chunk_shape, shard.spec.shape, strict=True)
+    ]
+
+
+def _read_inner_chunks(shard: Shard, reader: ValueReader, parts: list[list[Part]], out: AnyArray) -> None:
+    """Read inner chunks of a shard into their places."""
+    index = shard.decode_index(reader.read(shard.index_start, shard.index_size))
+    wanted = index[np.ix_(*([part[0] for part in along] for along in parts))]
+    chain, read = shard.inner, reader.read
+    for entry, unit in zip(wanted.reshape(-1, 2).tolist(), itertools.product(*parts), strict=True):
+        coords, _, inner, outer, _ = zip(*unit, strict=True) if unit else _SCALAR
+        place = out[outer]
+        try:
+            if shard.is_empty(entry):
+                place[...] = shard.spec.fill_value
+                continue
+            offset, size = entry
+            data = read(offset, size)
+            if len(data) != size:
+                raise shard.outside(offset, size, len(data))
+            if chain.shard is None:
+                _place(chain, data, inner, place)
+            else:
+                nested = _inner_parts(chain.shard, inner)
+                _read_inner_chunks(chain.shard, BytesReader(data), nested, place)
+        except ChunkError as error:
+            error.inner_chunk = coords + (error.inner_chunk or ())
+            raise
+
+
+def _updated(
+    chain: CodecChain, stored: Buffer | None, inner: tuple[slice, ...], values: AnyArray, keep_empty: bool
+) -> Buffer | None:
+    """A stored chunk with a part of it replaced; None if it then holds the fill value only."""
+    spec = chain.spec
+    if stored is None:
+        chunk = spec.data_type.filled(spec.shape, spec.fill_value)
+    else:
+        chunk = np.array(chain.decode(stored), dtype=spec.dtype)
+    chunk[inner] = values
+    if not keep_empty and holds_only(chunk, spec.fill_value):
+        return None
+    return chain.encode(chunk, keep_empty=keep_empty)
+
+
+def _update_inner_chunks(
+    shard: Shard,
+    stored: dict[tuple[int, ...], Buffer],
+    inner: tuple[slice, ...],
+    values: AnyArray,
+    keep_empty: bool,
+) -> None:
+    """Replace a part of a shard; inner chunks that are not touched keep their stored bytes."""
+    for unit in itertools.product(*_inner_parts(shard, inner)):
+        coords, _, chosen, outer, _ = zip(*unit, strict=True) if unit else _SCALAR
+        old = stored.pop(coords, None)
+        new = values[outer]
+        try:
+            if new.shape != shard.inner.spec.shape:
+                data = _updated(shard.inner, old, chosen, new, keep_empty)
+            elif keep_empty or not holds_only(new, shard.spec.fill_value):
+                data = shard.inner.encode(new, keep_empty=keep_empty)
+            else:
+                data = None
+        except ChunkError as error:
+            error.inner_chunk = coords + (error.inner_chunk or ())
+            raise
+        if data is not None:
+            stored[coords] = data

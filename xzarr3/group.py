@@ -1,0 +1,282 @@
+"""Groups: nodes that hold arrays and other groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, MutableMapping
+from dataclasses import replace
+from typing import Any
+
+from xzarr3.array import Array
+from xzarr3.attributes import Attributes
+from xzarr3.creation import make_array
+from xzarr3.errors import NodeNotFoundError, NodeTypeError, ReadOnlyError
+from xzarr3.formats import v3
+from xzarr3.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
+from xzarr3.nodes import (
+    children,
+    document_key,
+    documents_below,
+    drop_from_consolidated,
+    erase_node,
+    make_groups_above,
+    make_room,
+    node_prefix,
+    check_new_path,
+    normal_path,
+    read_metadata,
+    write_document,
+)
+from xzarr3.stores import Store
+
+
+def bind(store: Store, path: str, meta: NodeMetadata, *, read_only: bool, consolidated: bool = True) -> Array | Group:
+    """The array or group of a document."""
+    if isinstance(meta, ArrayMetadata):
+        return Array(store, path, meta, read_only=read_only)
+    return Group(store, path, meta, read_only=read_only, use_consolidated=consolidated)
+
+
+class Group(Mapping[str, "Array | Group"]):
+    """A group in a store: a mapping of names, and of paths such as ``"ocean/sst"``, to nodes.
+
+    Groups are made by :func:`xzarr3.open_group`, :func:`xzarr3.create_group` and other groups.
+
+    Parameters
+    ----------
+    store : Store
+    path : str
+        Path of the group in its hierarchy, without a leading ``/``; empty for the root.
+    metadata : GroupMetadata
+    read_only : bool
+        Refuse every write.
+    use_consolidated : bool
+        Find the nodes below in the consolidated metadata, if there are any, and not in the store.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> root = xzarr3.create_group(xzarr3.MemoryStore())
+    >>> _ = root.create_array("ocean/sst", shape=(4, 6), dtype="float32")
+    >>> list(root), root["ocean/sst"]
+    (['ocean'], <xzarr3.Array /ocean/sst shape=(4, 6) dtype=float32>)
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        path: str,
+        metadata: GroupMetadata,
+        *,
+        read_only: bool = False,
+        use_consolidated: bool = True,
+    ) -> None:
+        self.store = store
+        self.path = path
+        self.read_only = read_only or store.read_only
+        self._documents = dict(metadata.consolidated or {}) if use_consolidated else {}
+        self.consolidated = use_consolidated and metadata.consolidated is not None
+        self.metadata = replace(metadata, consolidated=None)
+
+    @property
+    def name(self) -> str:
+        """Path of the group in its hierarchy, with a leading ``/``."""
+        return f"/{self.path}"
+
+    @property
+    def basename(self) -> str:
+        """Last name of the path."""
+        return self.path.rpartition("/")[2]
+
+    @property
+    def attrs(self) -> MutableMapping[str, Any]:
+        """The user attributes; a change is written to the store at once."""
+        return Attributes(self.metadata.attributes, self._write_attributes)
+
+    def __repr__(self) -> str:
+        return f"<xzarr3.Group {self.name} of {self.store}>"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        meta = replace(self.metadata, consolidated=self._documents if self.consolidated else None)
+        return _restore, (self.store, self.path, v3.document(meta, meta.consolidated), self.read_only)
+
+    # Finding nodes
+
+    def _find(self, path: str) -> Array | Group | None:
+        relative = normal_path(path)
+        if not relative:
+            return self
+        full = node_prefix(self.path) + relative
+        if not self.consolidated:
+            meta = read_metadata(self.store, full)
+            return None if meta is None else bind(
+                self.store, full, meta, read_only=self.read_only, consolidated=False
+            )
+        document = self._documents.get(relative)
+        if document is None:
+            return None
+        meta = v3.parse(document, full)
+        if isinstance(meta, GroupMetadata):
+            prefix = f"{relative}/"
+            below = {key[len(prefix) :]: doc for key, doc in self._documents.items() if key.startswith(prefix)}
+            meta = replace(meta, consolidated=below)
+        return bind(self.store, full, meta, read_only=self.read_only)
+
+    def __getitem__(self, path: str) -> Array | Group:
+        found = self._find(path)
+        if found is None:
+            raise NodeNotFoundError(f"no array or group '{path}' in {self!r}; there are: {', '.join(self) or 'none'}")
+        return found
+
+    def get(self, path: str, default: Any = None) -> Any:
+        """The node at ``path``, or ``default`` if there is none."""
+        found = self._find(path)
+        return default if found is None else found
+
+    def __contains__(self, path: object) -> bool:
+        if not isinstance(path, str):
+            return False
+        relative = normal_path(path)
+        if self.consolidated:
+            return not relative or relative in self._documents
+        return not relative or self.store.exists(document_key(node_prefix(self.path) + relative))
+
+    def __iter__(self) -> Iterator[str]:
+        if self.consolidated:
+            return iter([name for name in self._documents if "/" not in name])
+        return iter(children(self.store, self.path))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def arrays(self) -> Iterator[tuple[str, Array]]:
+        """Names and nodes of the arrays directly below."""
+        return ((name, node) for name, node in self.items() if isinstance(node, Array))
+
+    def groups(self) -> Iterator[tuple[str, Group]]:
+        """Names and nodes of the groups directly below."""
+        return ((name, node) for name, node in self.items() if isinstance(node, Group))
+
+    def members(self, max_depth: int | None = 0) -> Iterator[tuple[str, Array | Group]]:
+        """Relative paths and nodes of what is below.
+
+        Parameters
+        ----------
+        max_depth : int, optional
+            How many levels below the first to go down; None for all.
+        """
+        for name, node in self.items():
+            yield name, node
+            if isinstance(node, Group) and (max_depth is None or max_depth > 0):
+                for path, inner in node.members(None if max_depth is None else max_depth - 1):
+                    yield f"{name}/{path}", inner
+
+    def tree(self) -> str:
+        """The names, shapes and types of all nodes below, a line for each."""
+        lines = [self.name]
+        for path, node in self.members(max_depth=None):
+            indent, name = "    " * (path.count("/") + 1), path.rpartition("/")[2]
+            lines.append(f"{indent}{name}" + (f" {node.shape} {node.dtype}" if isinstance(node, Array) else ""))
+        return "\n".join(lines)
+
+    # Changing nodes
+
+    def _check_writable(self) -> None:
+        if self.read_only:
+            raise ReadOnlyError(f"group '{self.name}' of {self.store} is open for reading only")
+
+    def create_array(self, name: str, **options: Any) -> Array:
+        """Make an array below this group; takes what :func:`xzarr3.create_array` takes."""
+        self._check_writable()
+        array = make_array(self.store, self._new_path(name), **options)
+        self._remember(array)
+        return array
+
+    def create_group(
+        self, name: str, *, attributes: Mapping[str, Any] | None = None, overwrite: bool = False
+    ) -> Group:
+        """Make a group below this group."""
+        self._check_writable()
+        path = self._new_path(name)
+        group = make_group(self.store, path, attributes=attributes, overwrite=overwrite)
+        group._documents, group.consolidated = {}, self.consolidated
+        self._remember(group)
+        return group
+
+    def require_group(self, name: str) -> Group:
+        """The group ``name`` below this group, made if it is not there.
+
+        Raises
+        ------
+        NodeTypeError
+            If there is an array of this name.
+        """
+        found = self._find(name)
+        if found is None:
+            return self.create_group(name)
+        if isinstance(found, Array):
+            raise NodeTypeError(f"'{found.name}' of {self.store} is an array, not a group")
+        return found
+
+    def __delitem__(self, name: str) -> None:
+        self._check_writable()
+        if name not in self:
+            raise NodeNotFoundError(f"no array or group '{name}' in {self!r}")
+        relative = normal_path(name)
+        erase_node(self.store, node_prefix(self.path) + relative)
+        self._documents = {
+            path: document
+            for path, document in self._documents.items()
+            if path != relative and not path.startswith(f"{relative}/")
+        }
+
+    def _new_path(self, name: str) -> str:
+        relative = check_new_path(name)
+        return check_new_path(node_prefix(self.path) + relative)
+
+    def _remember(self, node: Array | Group) -> None:
+        """Add a new node, and the groups made for it, to what is known from consolidated metadata."""
+        if self.consolidated:
+            relative = node.path[len(node_prefix(self.path)) :]
+            names = relative.split("/")
+            for depth in range(1, len(names)):
+                self._documents.setdefault("/".join(names[:depth]), v3.document(GroupMetadata()))
+            self._documents[relative] = v3.document(node.metadata)
+
+    def consolidate(self) -> Group:
+        """Write the documents of all nodes below into the document of this group.
+
+        Returns
+        -------
+        Group
+            This group, opened from what was written.
+        """
+        self._check_writable()
+        documents = documents_below(self.store, self.path)
+        write_document(self.store, self.path, self.metadata, documents)
+        return Group(self.store, self.path, replace(self.metadata, consolidated=documents), read_only=self.read_only)
+
+    def _write_attributes(self, attributes: Mapping[str, Any]) -> None:
+        self._check_writable()
+        metadata = replace(self.metadata, attributes=attributes)
+        current = read_metadata(self.store, self.path)
+        held = current.consolidated if isinstance(current, GroupMetadata) else None
+        write_document(self.store, self.path, metadata, held)
+        self.metadata = metadata
+
+
+def make_group(
+    store: Store, path: str, *, attributes: Mapping[str, Any] | None = None, overwrite: bool = False
+) -> Group:
+    """Make a group at a path that was checked, and the groups above it."""
+    make_room(store, path, overwrite=overwrite)
+    make_groups_above(store, path)
+    meta = GroupMetadata(attributes=dict(attributes or {}))
+    write_document(store, path, meta)
+    return Group(store, path, meta)
+
+
+def _restore(store: Store, path: str, document: Mapping[str, Any], read_only: bool) -> Group:
+    meta = v3.parse(document, path)
+    if not isinstance(meta, GroupMetadata):
+        raise TypeError(f"not the document of a group: '{path}'")
+    return Group(store, path, meta, read_only=read_only)

@@ -1,0 +1,325 @@
+"""Opening and making arrays and groups: the functions users call first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy.typing as npt
+
+from xzarr3.array import Array
+from xzarr3.chunk_keys import ChunkKeyEncoding
+from xzarr3.creation import make_array
+from xzarr3.dtypes import ZDType
+from xzarr3.errors import MetadataError, NodeNotFoundError, NodeTypeError
+from xzarr3.group import Group, bind, make_group
+from xzarr3.metadata import ArrayMetadata
+from xzarr3.nodes import check_new_path, normal_path, read_metadata
+from xzarr3.stores import Store, StoreLike, open_store
+
+Mode = Literal["r", "r+", "a", "w", "w-"]
+
+
+def _check_mode(mode: str, accepted: tuple[str, ...]) -> None:
+    if mode not in accepted:
+        raise ValueError(f"mode {mode!r} is not one of {accepted}")
+
+
+def _check_format(zarr_format: int | None) -> None:
+    if zarr_format not in (None, 3):
+        raise MetadataError(
+            "not a format that can be read or written", field="zarr_format", found=zarr_format, accepted="3"
+        )
+
+
+def _load(
+    store: Store, path: str, *, read_only: bool, use_consolidated: bool | None
+) -> Array | Group | None:
+    meta = read_metadata(store, path)
+    if meta is None:
+        return None
+    if use_consolidated and not isinstance(meta, ArrayMetadata) and meta.consolidated is None:
+        raise MetadataError(
+            "the group holds no consolidated metadata",
+            path=path,
+            field="consolidated_metadata",
+            accepted="use_consolidated=None or False, or consolidate_metadata() first",
+        )
+    return bind(store, path, meta, read_only=read_only, consolidated=use_consolidated is not False)
+
+
+def _not_found(store: Store, path: str, what: str) -> NodeNotFoundError:
+    hint = ""
+    if not path and store.exists(".zgroup") or store.exists(".zarray") or store.exists(".zmetadata"):
+        hint = "; it holds Zarr version 2, which this version cannot read"
+    return NodeNotFoundError(
+        f"no {what} at '/{path}' in {store}: there is no document '{path + '/' if path else ''}zarr.json'{hint}"
+    )
+
+
+def open(
+    store: StoreLike,
+    path: str = "",
+    *,
+    mode: Literal["r", "r+", "a"] = "r",
+    zarr_format: int | None = None,
+    use_consolidated: bool | None = None,
+) -> Array | Group:
+    """Open an array or a group.
+
+    Parameters
+    ----------
+    store : path, URL or Store
+        Where the hierarchy is.
+    path : str
+        Path of the node in it; the root by default.
+    mode : {"r", "r+", "a"}
+        Read only, or read and write.
+    zarr_format : int, optional
+        Accept only this version of the format.
+    use_consolidated : bool, optional
+        Whether groups find their nodes in consolidated metadata: if there are any by default; True
+        demands them.
+
+    Raises
+    ------
+    NodeNotFoundError
+        If there is no store or no node.
+    MetadataError
+        If the document of the node is not valid.
+    StoreError
+        If the store cannot be read.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> store = xzarr3.MemoryStore()
+    >>> _ = xzarr3.create_array(store, "ocean/sst", shape=4, dtype="int16")
+    >>> xzarr3.open(store, "ocean"), xzarr3.open(store, "ocean/sst").shape
+    (<xzarr3.Group /ocean of <MemoryStore, 3 keys>>, (4,))
+    """
+    _check_mode(mode, ("r", "r+", "a"))
+    _check_format(zarr_format)
+    opened, normal = open_store(store), normal_path(path)
+    node = _load(opened, normal, read_only=mode == "r", use_consolidated=use_consolidated)
+    if node is None:
+        raise _not_found(opened, normal, "array or group")
+    return node
+
+
+def open_array(
+    store: StoreLike,
+    path: str = "",
+    *,
+    mode: Literal["r", "r+", "a"] = "r",
+    zarr_format: int | None = None,
+) -> Array:
+    """Open an array; see :func:`open`.
+
+    Raises
+    ------
+    NodeTypeError
+        If there is a group at ``path``.
+    """
+    _check_mode(mode, ("r", "r+", "a"))
+    _check_format(zarr_format)
+    opened, normal = open_store(store), normal_path(path)
+    node = _load(opened, normal, read_only=mode == "r", use_consolidated=None)
+    if node is None:
+        raise _not_found(opened, normal, "array")
+    if not isinstance(node, Array):
+        raise NodeTypeError(f"'/{normal}' of {opened} is a group, not an array")
+    return node
+
+
+def open_group(
+    store: StoreLike,
+    path: str = "",
+    *,
+    mode: Mode = "r",
+    attributes: Mapping[str, Any] | None = None,
+    zarr_format: int | None = None,
+    use_consolidated: bool | None = None,
+) -> Group:
+    """Open a group, or make one; see :func:`open`.
+
+    Parameters
+    ----------
+    mode : {"r", "r+", "a", "w", "w-"}
+        ``r`` and ``r+`` open one that is there; ``a`` makes it if it is not, ``w`` replaces it, ``w-``
+        makes it and fails if it is there.
+    attributes : mapping, optional
+        Attributes of a group that is made.
+
+    Raises
+    ------
+    NodeTypeError
+        If there is an array at ``path``.
+    NodeExistsError
+        If there is a node already and ``mode`` is ``w-``.
+    """
+    _check_mode(mode, ("r", "r+", "a", "w", "w-"))
+    _check_format(zarr_format)
+    opened, normal = open_store(store), normal_path(path)
+    if mode in ("w", "w-"):
+        return make_group(opened, check_new_path(normal), attributes=attributes, overwrite=mode == "w")
+    node = _load(opened, normal, read_only=mode == "r", use_consolidated=use_consolidated)
+    if node is None:
+        if mode == "a":
+            return make_group(opened, check_new_path(normal), attributes=attributes)
+        raise _not_found(opened, normal, "group")
+    if not isinstance(node, Group):
+        raise NodeTypeError(f"'/{normal}' of {opened} is an array, not a group")
+    return node
+
+
+def create_group(
+    store: StoreLike,
+    path: str = "",
+    *,
+    attributes: Mapping[str, Any] | None = None,
+    overwrite: bool = False,
+    zarr_format: int = 3,
+) -> Group:
+    """Make a group, and the groups above it that are not there.
+
+    Parameters
+    ----------
+    store : path, URL or Store
+    path : str
+        Path of the group in its hierarchy; the root by default.
+    attributes : mapping, optional
+    overwrite : bool
+        Replace a node that is there, with all that is below it.
+    zarr_format : int
+
+    Raises
+    ------
+    NodeExistsError
+        If there is a node already and ``overwrite`` is not set.
+    InvalidKeyError
+        If a name in ``path`` is not permitted.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.create_group(xzarr3.MemoryStore(), "ocean", attributes={"title": "SST"}).attrs
+    {'title': 'SST'}
+    """
+    _check_format(zarr_format)
+    return make_group(open_store(store), check_new_path(path), attributes=attributes, overwrite=overwrite)
+
+
+def create_array(
+    store: StoreLike,
+    path: str = "",
+    *,
+    shape: int | Sequence[int] | None = None,
+    dtype: ZDType | npt.DTypeLike = None,
+    data: npt.ArrayLike | None = None,
+    chunks: int | Sequence[int] | Literal["auto"] = "auto",
+    shards: int | Sequence[int] | None = None,
+    filters: Any = "auto",
+    serializer: Any = "auto",
+    compressors: Any = "auto",
+    fill_value: object = None,
+    dimension_names: Sequence[str | None] | None = None,
+    attributes: Mapping[str, Any] | None = None,
+    chunk_key_encoding: ChunkKeyEncoding | Mapping[str, Any] | str | None = None,
+    write_empty_chunks: bool = False,
+    overwrite: bool = False,
+    zarr_format: int = 3,
+) -> Array:
+    """Make an array, and the groups above it that are not there.
+
+    Parameters
+    ----------
+    store : path, URL or Store
+    path : str
+        Path of the array in its hierarchy; the root by default.
+    shape : tuple of int
+        Length of each dimension; that of ``data`` by default.
+    dtype : dtype, str or ZDType
+        Data type; that of ``data`` by default.
+    data : array_like, optional
+        What to write into the new array.
+    chunks : tuple of int
+        Shape of a chunk in elements; -1 stands for the whole dimension. By default at most 4 MiB.
+    shards : tuple of int, optional
+        Shape of a shard in elements, a multiple of ``chunks``: chunks are then stored many to a file.
+    filters : codecs, optional
+        Codecs from arrays to arrays; none by default.
+    serializer : codec
+        The codec from arrays to bytes; ``bytes``, little endian, by default.
+    compressors : codecs, optional
+        Codecs from bytes to bytes; ``zstd`` by default, None for none.
+    fill_value : scalar
+        Value of elements that were never written; zero by default.
+    dimension_names : sequence of str or None, optional
+    attributes : mapping, optional
+    chunk_key_encoding : {"default", "v2"} or mapping, optional
+        How the keys of chunks are spelled.
+    write_empty_chunks : bool
+        Store chunks that hold only the fill value as well.
+    overwrite : bool
+        Replace a node that is there, with all that is below it.
+    zarr_format : int
+
+    Returns
+    -------
+    Array
+
+    Raises
+    ------
+    MetadataError
+        If the parameters do not fit together; nothing is written then.
+    NodeExistsError
+        If there is a node already and ``overwrite`` is not set.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> store = xzarr3.MemoryStore()
+    >>> array = xzarr3.create_array(
+    ...     store, "t2m", shape=(365, 90, 180), dtype="float32", chunks=(73, 45, 45), shards=(365, 90, 90),
+    ...     fill_value=float("nan"), dimension_names=("time", "lat", "lon"),
+    ... )
+    >>> array.chunks, array.shards, array.cdata_shape
+    ((73, 45, 45), (365, 90, 90), (1, 1, 2))
+    """
+    return make_array(
+        open_store(store),
+        check_new_path(path),
+        shape=shape,
+        dtype=dtype,
+        data=data,
+        chunks=chunks,
+        shards=shards,
+        filters=filters,
+        serializer=serializer,
+        compressors=compressors,
+        fill_value=fill_value,
+        dimension_names=dimension_names,
+        attributes=attributes,
+        chunk_key_encoding=chunk_key_encoding,
+        write_empty_chunks=write_empty_chunks,
+        overwrite=overwrite,
+        zarr_format=zarr_format,
+    )
+
+
+def consolidate_metadata(store: StoreLike, path: str = "") -> Group:
+    """Write the documents of all nodes below a group into the document of the group.
+
+    One request then opens the whole hierarchy. Returns the group, opened from what was written.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> store = xzarr3.MemoryStore()
+    >>> _ = xzarr3.create_array(store, "sst", shape=4, dtype="int16")
+    >>> xzarr3.consolidate_metadata(store).consolidated
+    True
+    """
+    group = open_group(store, path, mode="r+", use_consolidated=False)
+    return group.consolidate()

@@ -1,0 +1,86 @@
+"""What the metadata documents of arrays and groups say, whatever the format they are written in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from xzarr3._types import JSON, Scalar
+from xzarr3.chunk_keys import ChunkKeyEncoding
+from xzarr3.codecs.base import ChunkSpec, Codec
+from xzarr3.codecs.chain import CodecChain
+from xzarr3.dtypes import ZDType
+from xzarr3.grids import RegularGrid
+
+
+@dataclass(frozen=True, eq=False)
+class ArrayMetadata:
+    """An array.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Length of each dimension.
+    data_type : ZDType
+        Type of the elements.
+    chunk_grid : RegularGrid
+        How the array is divided into units of storage.
+    chunk_key_encoding : ChunkKeyEncoding
+        The keys of these units.
+    fill_value : scalar
+        Value of elements that were never written.
+    codecs : tuple of Codec
+        How a unit is encoded.
+    attributes : mapping
+        User attributes, as in the document.
+    dimension_names : tuple of str or None, optional
+        Names of the dimensions; None if the document has none.
+    ignored : mapping
+        Fields that are not known here but need not be understood; kept when the document is rewritten.
+    zarr_format : int
+        Version of the format.
+    """
+
+    shape: tuple[int, ...]
+    data_type: ZDType
+    chunk_grid: RegularGrid
+    chunk_key_encoding: ChunkKeyEncoding
+    fill_value: Scalar
+    codecs: tuple[Codec, ...]
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    dimension_names: tuple[str | None, ...] | None = None
+    ignored: Mapping[str, JSON] = field(default_factory=dict)
+    zarr_format: int = 3
+
+    @cached_property
+    def chain(self) -> CodecChain:
+        """The codecs, bound to the chunks of this array."""
+        spec = ChunkSpec(self.chunk_grid.chunk_shape, self.data_type, self.fill_value)
+        return CodecChain(self.codecs, spec)
+
+
+@dataclass(frozen=True, eq=False)
+class GroupMetadata:
+    """A group.
+
+    Parameters
+    ----------
+    attributes : mapping
+        User attributes, as in the document.
+    consolidated : mapping of str to document, optional
+        The documents of all nodes below, by their path relative to the group, if the document holds them.
+    ignored : mapping
+        Fields that are not known here but need not be understood; kept when the document is rewritten.
+    zarr_format : int
+        Version of the format.
+    """
+
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    consolidated: Mapping[str, Any] | None = None
+    ignored: Mapping[str, JSON] = field(default_factory=dict)
+    zarr_format: int = 3
+
+
+NodeMetadata = ArrayMetadata | GroupMetadata

@@ -1,0 +1,218 @@
+"""Nodes of a hierarchy in a store: their paths, their documents, and how they are erased.
+
+Specification: Zarr v3 core, "Stored representation", "Node names", "Storage".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from xzarr3.errors import InvalidKeyError, MetadataError, NodeExistsError, NodeTypeError, listed
+from xzarr3.formats import v3
+from xzarr3.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
+from xzarr3.stores import Store
+from xzarr3.stores.base import check_key
+
+
+def normal_path(path: str) -> str:
+    """The path of a node without slashes around it; the root is the empty path.
+
+    Raises
+    ------
+    InvalidKeyError
+        If a name in it is empty or climbs.
+
+    Examples
+    --------
+    >>> normal_path("/ocean/sst"), normal_path("/")
+    ('ocean/sst', '')
+    """
+    if not isinstance(path, str):
+        raise InvalidKeyError(f"a path must be a string, found {type(path).__name__}")
+    stripped = path.strip("/")
+    return check_key(stripped) if stripped else ""
+
+
+def check_new_path(path: str) -> str:
+    """The normal path of a node that is to be made.
+
+    Raises
+    ------
+    InvalidKeyError
+        If the specification does not permit one of the names in it.
+    """
+    normal = normal_path(path)
+    for name in normal.split("/") if normal else ():
+        if not name.strip(".") or name.startswith("__") or name == v3.DOCUMENT:
+            raise InvalidKeyError(
+                f"no name for a node: {name!r} in path {path!r}; accepted: names that are not only periods, "
+                f"do not begin with '__' and are not '{v3.DOCUMENT}'"
+            )
+    return normal
+
+
+def node_prefix(path: str) -> str:
+    """What the keys of a node begin with."""
+    return f"{path}/" if path else ""
+
+
+def document_key(path: str) -> str:
+    """Key of the metadata document of a node."""
+    return node_prefix(path) + v3.DOCUMENT
+
+
+def ancestors(path: str) -> Iterator[str]:
+    """The paths of the groups above a node, from the root on."""
+    names = path.split("/") if path else []
+    for depth in range(len(names)):
+        yield "/".join(names[:depth])
+
+
+def read_document(store: Store, path: str) -> dict[str, Any] | None:
+    """The metadata document of a node, or None if there is no such node."""
+    data = store.get(document_key(path))
+    return None if data is None else v3.decode(data, path)
+
+
+def read_metadata(store: Store, path: str) -> NodeMetadata | None:
+    """What the metadata document of a node says, or None if there is no such node."""
+    document = read_document(store, path)
+    return None if document is None else v3.parse(document, path)
+
+
+def write_document(
+    store: Store, path: str, meta: NodeMetadata, consolidated: Mapping[str, Any] | None = None
+) -> None:
+    """Store the metadata document of a node, and bring consolidated copies of it above up to date."""
+    document = v3.document(meta, consolidated)
+    store.set(document_key(path), v3.encode(document, path))
+    plain = document if consolidated is None else v3.document(meta)
+    for above in ancestors(path):
+        holder = read_document(store, above)
+        if holder is not None and isinstance(holder.get("consolidated_metadata"), dict):
+            relative = path[len(node_prefix(above)) :]
+            holder["consolidated_metadata"].setdefault("metadata", {})[relative] = plain
+            store.set(document_key(above), v3.encode(holder, above))
+
+
+def drop_from_consolidated(store: Store, path: str) -> None:
+    """Remove a node, and what was below it, from the consolidated copies above."""
+    for above in ancestors(path):
+        holder = read_document(store, above)
+        held = (holder or {}).get("consolidated_metadata")
+        if holder is not None and isinstance(held, dict):
+            relative = path[len(node_prefix(above)) :]
+            held["metadata"] = {
+                name: document
+                for name, document in held.get("metadata", {}).items()
+                if name != relative and not name.startswith(f"{relative}/")
+            }
+            store.set(document_key(above), v3.encode(holder, above))
+
+
+def make_groups_above(store: Store, path: str) -> None:
+    """Make the groups above a node that are not there yet.
+
+    Raises
+    ------
+    NodeTypeError
+        If there is an array above.
+    """
+    missing = []
+    for above in reversed(list(ancestors(path))):
+        found = read_document(store, above)
+        if found is None:
+            missing.append(above)
+        elif found.get("node_type") == "array":
+            raise NodeTypeError(f"cannot make '/{path}' in {store}: '/{above}' is an array, not a group")
+    for above in reversed(missing):
+        write_document(store, above, GroupMetadata())
+
+
+def make_room(store: Store, path: str, *, overwrite: bool) -> None:
+    """See to it that there is no node at ``path``, so that one can be made there.
+
+    Raises
+    ------
+    NodeExistsError
+        If there is one and ``overwrite`` is not set, or what is there is not all Zarr.
+    """
+    if overwrite:
+        erase_node(store, path)
+    elif store.exists(document_key(path)):
+        raise NodeExistsError(
+            f"there is a node at '/{path}' in {store} already; accepted: overwrite=True to replace it"
+        )
+
+
+def erase_node(store: Store, path: str) -> None:
+    """Erase an array, or a group with all that is below it, if it is there.
+
+    Only keys that belong to the hierarchy are erased: documents, and chunks of its arrays.
+
+    Raises
+    ------
+    NodeExistsError
+        If there are keys below ``path`` that do not belong to it. Nothing is erased then.
+    """
+    keys = list(store.list_prefix(node_prefix(path)))
+    if not keys:
+        return
+    documents = [key for key in keys if key.rpartition("/")[2] == v3.DOCUMENT]
+    chunks = _chunks(store, documents, set(keys).difference(documents))
+    foreign = sorted(set(keys).difference(documents, chunks))
+    if foreign:
+        raise NodeExistsError(
+            f"'/{path}' in {store} holds {len(foreign)} keys that are no part of a Zarr hierarchy, "
+            f"{listed(foreign[:5])}; nothing was erased; accepted: another place, or removing them by hand"
+        )
+    # Documents from the top down first: what is left after a crash is no node any more.
+    store.erase_values(sorted(documents, key=lambda key: (key.count("/"), key)))
+    store.erase_values(chunks)
+    drop_from_consolidated(store, path)
+
+
+def _chunks(store: Store, documents: list[str], others: set[str]) -> set[str]:
+    """Those of the keys ``others`` that are chunks of the arrays with these documents."""
+    chunks: set[str] = set()
+    for key in documents:
+        path = key[: -len(v3.DOCUMENT)].rstrip("/")
+        try:
+            meta = read_metadata(store, path)
+        except MetadataError:  # Not readable, so it cannot tell which chunks are its own.
+            continue
+        if isinstance(meta, ArrayMetadata):
+            prefix, keys = node_prefix(path), meta.chunk_key_encoding
+            chunks.update(
+                other
+                for other in others
+                if other.startswith(prefix) and keys.coords(other[len(prefix) :], len(meta.shape)) is not None
+            )
+    return chunks
+
+
+def children(store: Store, path: str) -> list[str]:
+    """The names of the nodes directly below a group, found by listing the store."""
+    prefix = node_prefix(path)
+    _, prefixes = store.list_dir(prefix)
+    names = sorted(below[len(prefix) : -1] for below in prefixes)
+    return [
+        name for name in names if not name.startswith("__") and store.exists(document_key(prefix + name))
+    ]
+
+
+def documents_below(store: Store, path: str) -> dict[str, dict[str, Any]]:
+    """The documents of all nodes below a group, by relative path, found by listing the store."""
+    found: dict[str, dict[str, Any]] = {}
+    for name in children(store, path):
+        child = node_prefix(path) + name
+        document = read_document(store, child)
+        if document is None:
+            continue
+        document.pop("consolidated_metadata", None)
+        found[name] = document
+        if document.get("node_type") == "group":
+            for below, inner in documents_below(store, child).items():
+                found[f"{name}/{below}"] = inner
+    return found

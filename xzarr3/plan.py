@@ -1,0 +1,117 @@
+"""Which units of storage a selection touches, and which part of each goes where.
+
+A selection of a regular grid is a product over the dimensions, so a plan holds one list of
+:data:`Part` for each dimension and never a list of chunks.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias
+
+from xzarr3.indexing import DimSelection, basic_selection
+
+Part: TypeAlias = tuple[int, str, slice, slice, bool]
+"""Along one dimension: index of the chunk, the same as text, the elements within the chunk, where they lie
+in the result, and whether these are all elements that the chunk shares with the array."""
+
+Unit: TypeAlias = tuple[Part, ...]
+
+
+def dimension_parts(selected: DimSelection, length: int, size: int) -> list[Part]:
+    """Divide what is selected of a dimension of ``size`` elements among chunks of ``length`` elements."""
+    if selected.count == 0:
+        return []
+    start, step, stop = selected.start, selected.step, selected.stop
+    parts: list[Part] = []
+    done = 0
+    for index in range(start // length, (stop - 1) // length + 1):
+        low = index * length
+        end = min(low + length, size)
+        first = start if start >= low else start + -(-(low - start) // step) * step
+        count = -(-(min(end, stop) - first) // step)
+        if count <= 0:
+            continue
+        first -= low
+        inner = slice(first, first + (count - 1) * step + 1, step)
+        parts.append((index, str(index), inner, slice(done, done + count), count == end - low))
+        done += count
+    return parts
+
+
+def split_parts(parts: Sequence[Part], length: int, pieces: int) -> list[Part]:
+    """Cut each part of a dimension at multiples of ``length``, the inner chunks, into about ``pieces``."""
+    result: list[Part] = []
+    for index, text, inner, outer, _ in parts:
+        chosen = DimSelection(inner.start, inner.step, outer.stop - outer.start)
+        inside = dimension_parts(chosen, length, inner.stop)
+        run = -(-len(inside) // pieces)
+        for at in range(0, len(inside), run):
+            first, last = inside[at], inside[min(at + run, len(inside)) - 1]
+            piece = slice(
+                first[0] * length + first[2].start, last[0] * length + last[2].stop, inner.step
+            )
+            place = slice(outer.start + first[3].start, outer.start + last[3].stop)
+            result.append((index, text, piece, place, False))
+    return result
+
+
+class ReadPlan:
+    """What a basic selection of an array touches; writing divides its values in the same way.
+
+    Parameters
+    ----------
+    selection : int, slice, Ellipsis or a tuple of these
+    shape : tuple of int
+        Shape of the array.
+    unit_shape : tuple of int
+        Shape of a unit of storage: of a shard, or of a chunk that is in none.
+
+    Raises
+    ------
+    SelectionError
+        If the selection does not fit the array.
+
+    Examples
+    --------
+    >>> plan = ReadPlan((slice(1, 7), -1), (10, 10), (4, 4))
+    >>> plan.shape, plan.number
+    ((6,), 2)
+    >>> [tuple(part[0] for part in unit) for unit in plan.units()]
+    [(0, 2), (1, 2)]
+    """
+
+    def __init__(self, selection: object, shape: tuple[int, ...], unit_shape: tuple[int, ...]) -> None:
+        self.dimensions = basic_selection(selection, shape)
+        self.parts = [
+            dimension_parts(selected, length, size)
+            for selected, length, size in zip(self.dimensions, unit_shape, shape, strict=True)
+        ]
+
+    @property
+    def full_shape(self) -> tuple[int, ...]:
+        """Shape of the result before the dimensions selected by integers are dropped."""
+        return tuple(selected.count for selected in self.dimensions)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the result."""
+        return tuple(selected.count for selected in self.dimensions if not selected.drop)
+
+    @property
+    def orientation(self) -> tuple[slice, ...] | None:
+        """What turns a result in the order of the array into the order of the selection."""
+        if not any(selected.reverse for selected in self.dimensions):
+            return None
+        return tuple(slice(None, None, -1 if selected.reverse else 1) for selected in self.dimensions)
+
+    @property
+    def number(self) -> int:
+        """Number of units that are touched."""
+        return math.prod(map(len, self.parts))
+
+    def units(self) -> Iterator[Unit]:
+        """The units that are touched, in C order."""
+        return itertools.product(*self.parts)

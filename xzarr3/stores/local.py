@@ -1,0 +1,313 @@
+"""A store in a directory of the local file system.
+
+Specification: Zarr v3, "File system store". A key is a path below the root, a value is a file.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import stat
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NoReturn
+
+from xzarr3._types import Buffer, ByteRange
+from xzarr3.errors import InvalidKeyError, StoreError, StorePermissionError
+from xzarr3.stores.base import Loader, Store, ValueReader, check_key, check_prefix
+
+_OPEN = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+_ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR})
+_TEMPORARY = ".xzarr3-partial-"
+_KEPT_SCRATCH = 32 * 2**20
+
+_serial = itertools.count()
+_local = threading.local()
+
+
+class LocalStore(Store):
+    """Values are files below a directory.
+
+    A value is replaced atomically: it is written to a temporary file beside its place and moved there.
+    A failed or interrupted write leaves the old value.
+
+    Parameters
+    ----------
+    root : str or path
+        The directory. It need not exist; the first write makes it.
+    read_only : bool
+        Refuse every write.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> store = LocalStore(tempfile.mkdtemp())
+    >>> store.set("c/0", b"value")
+    >>> bytes(store.get("c/0"))
+    b'value'
+    >>> store.set("../escape", b"")
+    Traceback (most recent call last):
+    xzarr3.errors.InvalidKeyError: invalid key '../escape'; accepted: ...
+    """
+
+    def __init__(self, root: str | os.PathLike[str], *, read_only: bool = False) -> None:
+        super().__init__(read_only=read_only)
+        self.root = os.path.abspath(os.path.expanduser(os.fspath(root)))
+        self._base = os.path.join(self.root, "")
+
+    def __repr__(self) -> str:
+        return f"<LocalStore '{self.root}'>"
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and other.__dict__ == self.__dict__
+
+    def __hash__(self) -> int:
+        return hash(self.root)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _restore, (self.root, self.read_only)
+
+    def __dask_tokenize__(self) -> object:
+        return "LocalStore", self.root
+
+    def _fail(self, doing: str, key: str, error: OSError) -> NoReturn:
+        text = f"cannot {doing} key '{key}' of {self}: {error.strerror or error}"
+        if isinstance(error, PermissionError):
+            raise StorePermissionError(f"{text}; accepted: a path this user may {doing}") from error
+        raise StoreError(text) from error
+
+    # Readable
+
+    def get(self, key: str, byte_range: ByteRange | None = None) -> Buffer | None:
+        reader = self.open_value(key)
+        if reader is None:
+            return None
+        with reader:
+            return reader.read(*(byte_range or (0, None)))
+
+    def exists(self, key: str) -> bool:
+        try:
+            return stat.S_ISREG(os.stat(self._base + check_key(key)).st_mode)
+        except OSError as error:
+            if error.errno in _ABSENT:
+                return False
+            self._fail("read", key, error)
+
+    def open_value(self, key: str) -> ValueReader | None:
+        try:
+            descriptor = os.open(self._base + check_key(key), _OPEN)
+        except OSError as error:
+            if error.errno in _ABSENT:
+                return None
+            self._fail("read", key, error)
+        try:
+            info = os.fstat(descriptor)
+        except OSError as error:
+            os.close(descriptor)
+            self._fail("read", key, error)
+        if not stat.S_ISREG(info.st_mode):
+            os.close(descriptor)
+            return None
+        return _FileReader(self, key, descriptor, info.st_size)
+
+    def loader(self) -> Loader:
+        base = self._base
+        open_, close, fstat, readv = os.open, os.close, os.fstat, os.readv
+
+        def load(key: str) -> Buffer | None:
+            try:
+                descriptor = open_(base + key, _OPEN)
+            except OSError as error:
+                if error.errno in _ABSENT:
+                    return None
+                self._fail("read", key, error)
+            try:
+                info = fstat(descriptor)
+                size = info.st_size
+                if not stat.S_ISREG(info.st_mode):
+                    return None
+                scratch = _scratch(size)
+                count = readv(descriptor, [scratch[:size]])
+                if count != size:
+                    count = _read_rest(descriptor, scratch, count, size)
+            except OSError as error:
+                self._fail("read", key, error)
+            finally:
+                close(descriptor)
+            return scratch[:count]
+
+        return load
+
+    def stamp(self, keys: Sequence[str]) -> object:
+        found = []
+        for key in keys:
+            try:
+                info = os.stat(self._base + key)
+            except OSError:  # What cannot be seen has no stamp; reading it will say why.
+                found.append(None)
+            else:
+                found.append((info.st_ino, info.st_mtime_ns, info.st_size))
+        return found
+
+    # Writeable
+
+    def set(self, key: str, value: Buffer) -> None:
+        self._check_writable()
+        path = self._base + check_key(key)
+        folder = os.path.dirname(path)
+        temporary = os.path.join(folder, f"{_TEMPORARY}{os.getpid()}-{next(_serial)}-{os.urandom(4).hex()}")
+        try:
+            try:
+                descriptor = os.open(temporary, _CREATE, 0o666)
+            except FileNotFoundError:
+                os.makedirs(folder, exist_ok=True)
+                descriptor = os.open(temporary, _CREATE, 0o666)
+        except OSError as error:
+            self._fail("write", key, error)
+        try:
+            try:
+                _write_all(descriptor, value)
+            finally:
+                os.close(descriptor)
+            os.replace(temporary, path)
+        except BaseException as error:
+            _discard(temporary)
+            if isinstance(error, OSError):
+                self._fail("write", key, error)
+            raise
+
+    def erase(self, key: str) -> None:
+        self.erase_values([key])
+
+    def erase_values(self, keys: Iterable[str]) -> None:
+        self._check_writable()
+        inside = os.path.realpath(self.root)
+        folders: dict[str, bool] = {}
+        for key in keys:
+            path = self._base + check_key(key)
+            folder = os.path.dirname(path)
+            if folder not in folders:
+                real = os.path.realpath(folder)
+                folders[folder] = real == inside or real.startswith(os.path.join(inside, ""))
+            if not folders[folder]:
+                raise InvalidKeyError(f"key '{key}' leads out of {self} through a link; nothing was erased")
+            try:
+                os.unlink(path)
+            except OSError as error:
+                if error.errno not in _ABSENT:
+                    self._fail("erase", key, error)
+        for folder in sorted(folders, key=len, reverse=True):
+            self._prune(folder)
+
+    def _prune(self, folder: str) -> None:
+        """Remove a directory and its parents while they are empty, up to but without the root."""
+        while len(folder) > len(self.root):
+            try:
+                os.rmdir(folder)
+            except OSError:  # Not empty, in use, or not ours to remove: it stays.
+                return
+            folder = os.path.dirname(folder)
+
+    # Listable
+
+    def list_prefix(self, prefix: str) -> Iterator[str]:
+        return self._walk(check_prefix(prefix), frozenset())
+
+    def _walk(self, prefix: str, links: frozenset[tuple[int, int]]) -> Iterator[str]:
+        for entry in self._scan(prefix):
+            key = prefix + entry.name
+            if not entry.is_dir():
+                yield key
+            elif not entry.is_symlink():
+                yield from self._walk(f"{key}/", links)
+            else:
+                info = entry.stat()
+                here = (info.st_dev, info.st_ino)
+                if here not in links:
+                    yield from self._walk(f"{key}/", links | {here})
+
+    def list_dir(self, prefix: str) -> tuple[set[str], set[str]]:
+        keys, prefixes = set(), set()
+        for entry in self._scan(check_prefix(prefix)):
+            if entry.is_dir():
+                prefixes.add(f"{prefix}{entry.name}/")
+            else:
+                keys.add(prefix + entry.name)
+        return keys, prefixes
+
+    def _scan(self, prefix: str) -> list[os.DirEntry[str]]:
+        try:
+            with os.scandir(self._base + prefix) as entries:
+                return [entry for entry in entries if not entry.name.startswith(_TEMPORARY)]
+        except OSError as error:
+            if error.errno in _ABSENT:
+                return []
+            self._fail("list", prefix, error)
+
+
+class _FileReader(ValueReader):
+    """Parts of an open file: the same version of it, even if it is replaced meanwhile."""
+
+    def __init__(self, store: LocalStore, key: str, descriptor: int, size: int) -> None:
+        self._store = store
+        self._key = key
+        self._descriptor = descriptor
+        self.size = size
+
+    def read(self, start: int, length: int | None = None) -> Buffer:
+        if start < 0:
+            start = max(self.size + start, 0)
+        wanted = max(self.size - start, 0)
+        if length is not None:
+            wanted = min(wanted, length)
+        try:
+            value = os.pread(self._descriptor, wanted, start)
+            while len(value) < wanted:
+                more = os.pread(self._descriptor, wanted - len(value), start + len(value))
+                if not more:
+                    break
+                value += more
+        except OSError as error:
+            self._store._fail("read", self._key, error)
+        return value
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+def _scratch(size: int) -> memoryview:
+    """This thread's buffer of at least ``size`` bytes."""
+    scratch: memoryview | None = getattr(_local, "scratch", None)
+    if scratch is None or len(scratch) < size:
+        scratch = memoryview(bytearray(max(size, 2**17)))
+        if len(scratch) <= _KEPT_SCRATCH:
+            _local.scratch = scratch
+    return scratch
+
+
+def _read_rest(descriptor: int, scratch: memoryview, count: int, size: int) -> int:
+    while count < size:
+        more = os.readv(descriptor, [scratch[count:size]])
+        if more == 0:
+            break
+        count += more
+    return count
+
+
+def _write_all(descriptor: int, value: Buffer) -> None:
+    rest = memoryview(value).cast("B")
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+def _discard(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError:  # The write has failed already; that error is the one to report.
+        return
+
+
+def _restore(root: str, read_only: bool) -> LocalStore:
+    return LocalStore(root, read_only=read_only)

@@ -1,0 +1,115 @@
+"""A store in the memory of this process."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+
+from xzarr3._types import Buffer, ByteRange
+from xzarr3.stores.base import Store, ValueReader, check_key, check_prefix, cut
+
+_LIVE: weakref.WeakValueDictionary[str, MemoryStore] = weakref.WeakValueDictionary()
+
+
+class MemoryStore(Store):
+    """Keys and values in a dictionary.
+
+    Pickled and read back in the same process it is the same store; in another process it is a
+    read-only copy, because what is written there could not come back.
+
+    Parameters
+    ----------
+    values : mapping of str to bytes, optional
+        What the store holds at first.
+    read_only : bool
+        Refuse every write.
+
+    Examples
+    --------
+    >>> store = MemoryStore()
+    >>> store.set("a/b", b"value")
+    >>> bytes(store.get("a/b", (1, 3)))
+    b'alu'
+    >>> store.get("a/c") is None
+    True
+    >>> sorted(store.list_dir("")[1])
+    ['a/']
+    """
+
+    def __init__(self, values: Mapping[str, Buffer] | None = None, *, read_only: bool = False) -> None:
+        super().__init__(read_only=read_only)
+        self._values = {check_key(key): bytes(value) for key, value in (values or {}).items()}
+        self._lock = threading.Lock()
+        self._identity = uuid.uuid4().hex
+        self._version = 0
+        _LIVE[self._identity] = self
+
+    def __repr__(self) -> str:
+        return f"<MemoryStore, {len(self._values)} keys>"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        with self._lock:
+            return _restore, (self._identity, dict(self._values), self._version)
+
+    def __dask_tokenize__(self) -> object:
+        return "MemoryStore", self._identity
+
+    def get(self, key: str, byte_range: ByteRange | None = None) -> Buffer | None:
+        value = self._values.get(check_key(key))
+        return value if value is None or byte_range is None else cut(value, byte_range)
+
+    def exists(self, key: str) -> bool:
+        return check_key(key) in self._values
+
+    def open_value(self, key: str) -> ValueReader | None:
+        value = self._values.get(check_key(key))
+        return None if value is None else BytesReader(value)
+
+    def stamp(self, keys: Sequence[str]) -> object:
+        return self._version
+
+    def set(self, key: str, value: Buffer) -> None:
+        self._check_writable()
+        check_key(key)
+        copied = bytes(value)
+        with self._lock:
+            self._values[key] = copied
+            self._version += 1
+
+    def erase(self, key: str) -> None:
+        self._check_writable()
+        check_key(key)
+        with self._lock:
+            self._values.pop(key, None)
+            self._version += 1
+
+    def list_prefix(self, prefix: str) -> Iterator[str]:
+        check_prefix(prefix)
+        with self._lock:
+            keys = list(self._values)
+        return (key for key in keys if key.startswith(prefix))
+
+
+class BytesReader(ValueReader):
+    """Parts of a value that is in memory already."""
+
+    def __init__(self, value: Buffer) -> None:
+        self._value = memoryview(value)
+        self.size = len(value)
+
+    def read(self, start: int, length: int | None = None) -> Buffer:
+        if start >= 0 and length is not None:
+            return self._value[start : start + length]
+        return cut(self._value, (start, length))
+
+
+def _restore(identity: str, values: dict[str, Buffer], version: int) -> MemoryStore:
+    store = _LIVE.get(identity)
+    if store is None:
+        store = MemoryStore(values, read_only=True)
+        store._identity = identity
+        store._version = version
+        _LIVE[identity] = store
+    return store

@@ -1,0 +1,363 @@
+"""Between xarray's encodings and Zarr's metadata: attributes, ``_FillValue`` and array settings.
+
+What xarray keeps in ``Variable.encoding`` and ``Variable.attrs`` becomes the arguments of
+:func:`xzarr3.create_array`, and is checked on the way: JSON cannot hold everything that an attribute can,
+and a setting that was asked for must not be ignored.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+import struct
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import numpy as np
+from xarray import Variable, conventions
+from xarray.backends.common import ensure_dtype_not_object
+from xarray.coding import strings
+
+from xzarr3._types import JSON
+from xzarr3.errors import MetadataError, listed
+
+_T = TypeVar("_T")
+
+_STORAGE_KEYS = (
+    "chunks", "shards", "compressors", "filters", "serializer", "fill_value", "chunk_key_encoding",
+    "write_empty_chunks",
+)  # fmt: skip
+_VALUE_KEYS = (
+    "dtype", "scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned", "units", "calendar",
+)  # fmt: skip
+_IGNORED_KEYS = frozenset(("source", "original_shape", "preferred_chunks"))
+_JSON_ACCEPTED = (
+    "text, finite numbers, booleans, None, lists, dictionaries with text keys, "
+    "and numpy scalars and arrays of text, booleans or finite numbers"
+)
+
+
+def encode_attributes(attributes: Mapping[Any, Any], *, path: str) -> dict[str, JSON]:
+    """Attributes as JSON.
+
+    Numpy scalars and arrays become numbers and lists, tuples become lists, at any depth.
+
+    Parameters
+    ----------
+    attributes : mapping
+        Attributes of a variable or a dataset.
+    path : str
+        The node they belong to, for messages.
+
+    Raises
+    ------
+    MetadataError
+        If JSON cannot hold a value: NaN and infinities, bytes, dates, complex numbers, other objects.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> encode_attributes({"valid_range": np.array([0, 1], "i2"), "scale": np.float32(0.5)}, path="tas")
+    {'valid_range': [0, 1], 'scale': 0.5}
+    """
+    encoded: dict[str, JSON] = {}
+    for key, value in attributes.items():
+        try:
+            encoded[_json_key(key)] = _json(value)
+        except ValueError as error:
+            raise MetadataError(
+                f"attribute {key!r} cannot be stored: {error}",
+                path=path,
+                field=f"attributes.{key}",
+                found=value,
+                accepted=_JSON_ACCEPTED,
+            ) from error
+    return encoded
+
+
+def _json(value: Any) -> JSON:
+    if value is None or isinstance(value, (bool, int)):
+        return value
+    if isinstance(value, str):
+        return _json_text(value)
+    if isinstance(value, (float, np.floating)):
+        if not math.isfinite(value):
+            raise ValueError(f"JSON has no {float(value)}")
+        return float(value)
+    if isinstance(value, (np.integer, np.bool_)) and value.dtype.kind in "iub":
+        plain: int = value.item()
+        return plain
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biufUTO":
+        return _json(value.tolist())
+    if isinstance(value, (list, tuple)):
+        return [_json(item) for item in value]
+    if isinstance(value, Mapping):
+        return {_json_key(key): _json(item) for key, item in value.items()}
+    found = f"arrays of {value.dtype}" if isinstance(value, np.ndarray) else type(value).__name__
+    raise ValueError(f"JSON has no {found}")
+
+
+def _json_key(key: Any) -> str:
+    if not isinstance(key, str):
+        raise ValueError(f"JSON has no keys of type {type(key).__name__}")
+    return _json_text(key)
+
+
+def _json_text(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError("it is not valid Unicode") from error
+    return str(text)
+
+
+def encode_fill_value(value: Any, dtype: np.dtype[Any]) -> JSON:
+    """The attribute ``_FillValue`` in the form that xarray gives it in version 3 stores.
+
+    Integers and booleans stay what they are; floating point numbers become the base64 of a little-endian
+    double, complex numbers a list of two of these, bytes their base64.
+
+    Raises
+    ------
+    ValueError
+        If ``value`` is no value of ``dtype``.
+
+    Examples
+    --------
+    >>> encode_fill_value(float("nan"), np.dtype("f4"))
+    'AAAAAAAA+H8='
+    """
+    kind = dtype.kind
+    try:
+        scalar = np.asarray(value)[()]
+        if kind == "S":
+            return base64.b64encode(_instance(scalar, bytes)).decode()
+        if kind == "U":
+            return str(_instance(scalar, str))
+        if kind == "b":
+            return bool(scalar)
+        if kind in "iu":
+            if int(scalar) != scalar:
+                raise ValueError("not an integer")
+            return int(scalar)
+        if kind == "f":
+            return _base64_double(float(scalar))
+        if kind == "c":
+            number = complex(scalar)
+            return [_base64_double(number.real), _base64_double(number.imag)]
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"_FillValue {value!r} is not a value of dtype {dtype}: {error}") from error
+    raise ValueError(f"_FillValue is not supported for dtype {dtype}")
+
+
+def decode_fill_value(value: Any, dtype: np.dtype[Any]) -> Any:
+    """Read the attribute ``_FillValue``, in the form xarray writes or as a plain JSON number.
+
+    Raises
+    ------
+    ValueError
+        If it is neither.
+
+    Examples
+    --------
+    >>> decode_fill_value("AAAAAAAA+H8=", np.dtype("f4"))
+    nan
+    >>> decode_fill_value(-999, np.dtype("i2"))
+    -999
+    """
+    kind = dtype.kind
+    try:
+        if kind == "f":
+            return _read_double(value)
+        if kind in "iu":
+            if isinstance(value, str) or int(value) != value:
+                raise ValueError("not an integer")
+            return int(value)
+        if kind == "b":
+            return bool(value)
+        if kind == "c":
+            real, imag = value
+            return complex(_read_double(real), _read_double(imag))
+        if kind == "S":
+            return base64.b64decode(_instance(value, str), validate=True)
+        if kind in "UTO":
+            return str(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"attribute '_FillValue' is not a value of dtype {dtype}: {error}") from error
+    raise ValueError(f"attribute '_FillValue' is not supported for dtype {dtype}")
+
+
+def _instance(value: Any, cls: type[_T]) -> _T:
+    if not isinstance(value, cls):
+        raise TypeError(f"expected {cls.__name__}, found {type(value).__name__}")
+    return value
+
+
+def _base64_double(number: float) -> str:
+    return base64.b64encode(struct.pack("<d", number)).decode()
+
+
+def _read_double(value: Any) -> float:
+    if not isinstance(value, str):
+        return float(value)
+    if value in ("NaN", "Infinity", "-Infinity"):
+        return float(value)
+    try:
+        packed = base64.b64decode(value, validate=True)
+    except binascii.Error:
+        packed = b""
+    if len(packed) == 8:
+        number: float = struct.unpack("<d", packed)[0]
+        return number
+    bits = bytes.fromhex(value.removeprefix("0x"))
+    forms = {2: ">e", 4: ">f", 8: ">d"}
+    if not value.startswith("0x") or len(bits) not in forms:
+        raise ValueError("neither a number, base64 of a double, nor hexadecimal bits")
+    number = struct.unpack(forms[len(bits)], bits)[0]
+    return number
+
+
+def encode_values(variable: Variable, name: str) -> Variable:
+    """Encode the values of a variable after the CF conventions, as xarray does for Zarr.
+
+    Dates become numbers, packed variables integers, missing values ``_FillValue``. Dask arrays stay lazy.
+
+    Raises
+    ------
+    ValueError, TypeError, NotImplementedError
+        From xarray, if it cannot encode the values.
+    """
+    encoded = conventions.encode_cf_variable(variable, name=name, coders=conventions.ZARR_CODERS)
+    encoded = ensure_dtype_not_object(encoded, name=name)
+    if encoded.dtype.kind != "T":
+        encoded = strings.EncodedStringCoder(allows_unicode=True).encode(encoded, name=name)
+        encoded = strings.ensure_fixed_length_bytes(encoded)
+    return encoded
+
+
+def data_type(dtype: np.dtype[Any]) -> np.dtype[Any] | str:
+    """What :func:`xzarr3.create_array` is asked for to hold encoded values of ``dtype``."""
+    if dtype.kind == "T" or strings.check_vlen_dtype(dtype) is str:
+        return "string"
+    return dtype
+
+
+def array_settings(variable: Variable, name: str, *, explicit: bool) -> dict[str, Any]:
+    """Arguments for :func:`xzarr3.create_array` that an encoded variable asks for.
+
+    Parameters
+    ----------
+    variable : xarray.Variable
+        With encoded values; the settings are in its ``encoding``.
+    name : str
+        Its name, for messages.
+    explicit : bool
+        Whether the encoding was passed to ``to_zarr``. If so, what cannot be followed is refused; what a
+        variable merely kept from the file it was read from is then left out.
+
+    Returns
+    -------
+    dict
+        Some of ``chunks``, ``shards``, ``compressors``, ``filters``, ``serializer``, ``fill_value``,
+        ``chunk_key_encoding`` and ``write_empty_chunks``.
+
+    Raises
+    ------
+    ValueError
+        If an explicit encoding has unknown keys or values that do not fit.
+    TypeError
+        If chunks or shards are not integers.
+    """
+    encoding = {key: value for key, value in variable.encoding.items() if key not in _IGNORED_KEYS}
+    if encoding.get("_FillValue", ...) is None:
+        del encoding["_FillValue"]
+    unknown = [key for key in encoding if key not in _STORAGE_KEYS]
+    if unknown and explicit:
+        hint = "; for 'compressor' say compressors=[...]" if "compressor" in unknown else ""
+        unused = [key for key in unknown if key in _VALUE_KEYS]
+        if unused:
+            hint += f"; {listed(unused)} cannot be applied to values of dtype {variable.dtype}"
+        raise ValueError(
+            f"unexpected encoding parameters for variable {name!r}: {unknown!r}{hint}; "
+            f"accepted: {listed(_STORAGE_KEYS + _VALUE_KEYS)}"
+        )
+    settings = {key: encoding[key] for key in _STORAGE_KEYS if key in encoding}
+    settings.update(_grid(variable, settings, name, explicit))
+    for key in ("compressors", "filters", "serializer"):
+        if key in settings:
+            settings[key] = _codecs(settings[key])
+    if not explicit and _keeps_byte_order_only(settings.get("serializer")):
+        del settings["serializer"]
+    if settings.get("fill_value") is None or not (explicit or _holds(variable.dtype, settings["fill_value"])):
+        settings.pop("fill_value", None)
+        if variable.dtype.kind == "f":
+            settings["fill_value"] = np.nan
+    if settings.get("write_empty_chunks", ...) is None:
+        del settings["write_empty_chunks"]
+    return settings
+
+
+def _grid(variable: Variable, settings: Mapping[str, Any], name: str, explicit: bool) -> dict[str, Any]:
+    """The shapes of chunks and shards: those asked for, else those of the dask array, else automatic."""
+    given = {key: _lengths(settings.get(key), key, variable.ndim, name) for key in ("chunks", "shards")}
+    for key, lengths in given.items():
+        if lengths is None or len(lengths) == variable.ndim:
+            continue
+        if explicit:
+            raise ValueError(
+                f"encoding[{key!r}] of variable {name!r} has {len(lengths)} lengths, "
+                f"the variable {variable.ndim} dimensions {variable.dims}: {lengths}"
+            )
+        given[key] = None
+    chunks, shards = given["chunks"], given["shards"]
+    if not explicit and shards is not None and not (chunks and _divides(chunks, shards)):
+        shards = None
+    if chunks is None and variable.chunks is not None:
+        blocks = tuple(max(1, *sizes) for sizes in variable.chunks)
+        if shards is None or _divides(blocks, shards):
+            chunks = blocks
+    return {"chunks": "auto" if chunks is None else chunks, "shards": shards}
+
+
+def _divides(chunks: tuple[int, ...], shards: tuple[int, ...]) -> bool:
+    return all(shard % chunk == 0 for chunk, shard in zip(chunks, shards, strict=True))
+
+
+def _lengths(value: Any, key: str, ndim: int, name: str) -> tuple[int, ...] | None:
+    if value is None or (isinstance(value, str) and value == "auto"):
+        return None
+    if isinstance(value, (int, np.integer)):
+        value = (value,) * ndim
+    if not isinstance(value, (list, tuple)) or not all(isinstance(item, (int, np.integer)) for item in value):
+        raise TypeError(
+            f"encoding[{key!r}] of variable {name!r} must be an integer, a tuple of integers, 'auto' or None; "
+            f"found {value!r}"
+        )
+    return tuple(int(item) for item in value)
+
+
+def _codecs(value: Any) -> Any:
+    """Codecs of zarr-python as JSON, which is what a dataset opened with its engine carries; others unchanged."""
+    if isinstance(value, (list, tuple)):
+        return [_codecs(codec) for codec in value]
+    if type(value).__module__.partition(".")[0] == "zarr":
+        return value.to_dict()
+    return value
+
+
+def _keeps_byte_order_only(serializer: Any) -> bool:
+    """Whether the serializer is the usual one, so that it is better chosen anew for the data type."""
+    if not isinstance(serializer, dict) or serializer.get("name") != "bytes":
+        return False
+    return serializer.get("configuration", {}).get("endian", "little") == "little"
+
+
+def _holds(dtype: np.dtype[Any], fill_value: Any) -> bool:
+    if dtype.kind not in "biufc":
+        return True
+    try:
+        cast = np.asarray(fill_value).astype(dtype)
+    except (TypeError, ValueError, OverflowError):
+        return False
+    return dtype.kind in "fc" or bool(np.all(cast == fill_value))
