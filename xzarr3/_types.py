@@ -7,7 +7,7 @@ from typing import Any, TypeAlias, Union
 import numpy as np
 import numpy.typing as npt
 
-JSON: TypeAlias = Union[None, bool, int, float, str, "list[JSON]", "dict[str, JSON]"]
+JSON: TypeAlias = Union[bool, int, float, str, "list[JSON]", "dict[str, JSON]", None]
 Buffer: TypeAlias = bytes | bytearray | memoryview
 AnyArray: TypeAlias = npt.NDArray[Any]
 Scalar: TypeAlias = np.generic

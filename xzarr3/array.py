@@ -26,6 +26,8 @@ from xzarr3.nodes import document_key, node_prefix, write_document
 from xzarr3.plan import ReadPlan
 from xzarr3.stores import Store
 
+_STAMPED = 512  # Units of storage that are looked at to tell whether the data have changed.
+
 
 @dataclass(frozen=True)
 class ChunkTask:
@@ -239,6 +241,15 @@ class Array:
         document = v3.document(self.metadata)
         return _restore, (self.store, self.path, document, self.read_only, self.write_empty_chunks)
 
+    def __dask_tokenize__(self) -> object:
+        units = self.nchunks
+        sample = range(units) if units <= _STAMPED else np.linspace(0, units - 1, _STAMPED, dtype=np.int64)
+        counts = self.cdata_shape
+        keys = [self._engine.key(tuple(map(int, np.unravel_index(at, counts)))) for at in sample]
+        stamp = self.store.stamp([document_key(self.path), *keys])
+        document = v3.encode(v3.document(self.metadata), self.path)
+        return "xzarr3.Array", self.store.__dask_tokenize__(), self.path, document, stamp
+
     # Reading
 
     @cached_property
@@ -297,7 +308,7 @@ class Array:
         missing = self._engine.read(plan, _with_dropped(out, plan), threads)
         if missing and not self.store.exists(document_key(self.path)):
             raise StoreError(
-                f"array '{self.name}' of {self.store} vanished: {missing} chunks and its document are not there"
+                f"array '{self.name}' of {self.store} vanished: its document and {missing} chunks are gone"
             )
         return out
 
@@ -344,7 +355,9 @@ class Array:
     def _check_coords(self, coords: tuple[int, ...]) -> tuple[int, ...]:
         counts = self.cdata_shape
         if len(coords) != len(counts) or not all(0 <= at < n for at, n in zip(coords, counts, strict=True)):
-            raise SelectionError(f"no chunk {tuple(coords)} in array '{self.name}', whose grid has {counts} chunks")
+            raise SelectionError(
+                f"no chunk {tuple(coords)} in array '{self.name}', whose grid has {counts} chunks"
+            )
         return coords
 
     # Writing
@@ -415,7 +428,9 @@ class Array:
                 continue
             # Along the axes before this one, what is beyond the shape is erased already.
             region = tuple(
-                slice(new, old[axis]) if at == axis else slice(min(self.shape[at], old[at]) if at < axis else old[at])
+                slice(new, old[axis])
+                if at == axis
+                else slice(min(self.shape[at], old[at]) if at < axis else old[at])
                 for at in range(self.ndim)
             )
             for unit in ReadPlan(region, old, lengths).units():
@@ -443,12 +458,14 @@ class Array:
         self._check_writable()
         values = converted(data, self.dtype, self.name)
         if not -self.ndim <= axis < self.ndim:
-            raise SelectionError(f"axis {axis} is out of bounds for array '{self.name}' of {self.ndim} dimensions")
+            raise SelectionError(
+                f"axis {axis} is out of bounds for array '{self.name}' of {self.ndim} dimensions"
+            )
         axis %= self.ndim
         others = [self.shape[at] for at in range(self.ndim) if at != axis]
         if values.ndim != self.ndim or [values.shape[at] for at in range(self.ndim) if at != axis] != others:
             raise SelectionError(
-                f"cannot append shape {values.shape} to array '{self.name}' of shape {self.shape} along axis {axis}"
+                f"cannot append shape {values.shape} to '{self.name}' of shape {self.shape} along axis {axis}"
             )
         old = self.shape[axis]
         shape = tuple(n + values.shape[at] if at == axis else n for at, n in enumerate(self.shape))

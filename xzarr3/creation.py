@@ -44,7 +44,10 @@ def _lengths(value: Any, shape: tuple[int, ...], field: str) -> tuple[int, ...]:
     given = [value] * len(shape) if isinstance(value, (int, np.integer)) else list(value)
     if len(given) != len(shape) or not all(isinstance(n, (int, np.integer)) for n in given):
         raise MetadataError(
-            f"the array has {len(shape)} dimensions", field=field, found=value, accepted=f"{len(shape)} integers"
+            f"the array has {len(shape)} dimensions",
+            field=field,
+            found=value,
+            accepted=f"{len(shape)} integers",
         )
     lengths = tuple(max(size, 1) if n == -1 else int(n) for n, size in zip(given, shape, strict=True))
     if any(n < 1 for n in lengths):
@@ -79,10 +82,7 @@ def array_metadata(
     data_type = parse_dtype(dtype)
     fill = data_type.default_scalar() if fill_value is None else data_type.cast_scalar(fill_value)
     automatic = isinstance(chunks, str) and chunks == "auto"
-    if automatic:
-        lengths = auto_chunks(sizes, data_type.item_size)
-    else:
-        lengths = _lengths(chunks, sizes, "chunks")
+    lengths = auto_chunks(sizes, data_type.item_size) if automatic else _lengths(chunks, sizes, "chunks")
     codecs: tuple[Codec, ...] = (
         *parse_codecs(() if _is_auto(filters) else filters, ArrayArrayCodec),
         _serializer(serializer),
@@ -99,7 +99,9 @@ def array_metadata(
     grid = RegularGrid(units)
     grid.check(sizes)
     names = None if dimension_names is None else tuple(dimension_names)
-    if names is not None and (len(names) != len(sizes) or not all(n is None or isinstance(n, str) for n in names)):
+    if names is not None and (
+        len(names) != len(sizes) or not all(n is None or isinstance(n, str) for n in names)
+    ):
         raise MetadataError(
             f"the array has {len(sizes)} dimensions", field="dimension_names", found=list(names),
             accepted=f"{len(sizes)} strings or None",
@@ -155,7 +157,7 @@ def make_array(
     path: str,
     *,
     shape: int | Sequence[int] | None = None,
-    dtype: ZDType | npt.DTypeLike = None,
+    dtype: ZDType | npt.DTypeLike | None = None,
     data: npt.ArrayLike | None = None,
     write_empty_chunks: bool = False,
     overwrite: bool = False,
@@ -165,7 +167,11 @@ def make_array(
     """Make an array at a path that was checked, and the groups above it."""
     if zarr_format != 3:
         raise MetadataError(
-            "not a format that can be written", path=path, field="zarr_format", found=zarr_format, accepted="3"
+            "not a format that can be written",
+            path=path,
+            field="zarr_format",
+            found=zarr_format,
+            accepted="3",
         )
     values = None if data is None else np.asarray(data)
     if values is not None:
@@ -179,7 +185,8 @@ def make_array(
     try:
         meta = array_metadata(shape=shape, dtype=dtype, **options)
     except MetadataError as error:
-        raise error.at(path=path)
+        error.at(path=path)
+        raise
     array = Array(store, path, meta, write_empty_chunks=write_empty_chunks)
     make_room(store, path, overwrite=overwrite)
     make_groups_above(store, path)

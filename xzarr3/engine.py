@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -79,7 +80,9 @@ def _share(units: Iterator[Unit], number: int, threads: int, worker: Callable[[N
 
     if threads <= 1 or number <= 1:
         return worker(next_run)
-    others: list[Future[int]] = [_pool.get().submit(worker, next_run) for _ in range(min(threads, number) - 1)]
+    others: list[Future[int]] = [
+        _pool.get().submit(worker, next_run) for _ in range(min(threads, number) - 1)
+    ]
     try:
         total = worker(next_run)
         return total + sum(other.result() for other in others)
@@ -139,9 +142,9 @@ class Engine:
             threads = 1
         chain = self.meta.chain
         parts, number = plan.parts, plan.number
-        few = 2 * out.size <= number * math.prod(self.meta.chunk_grid.chunk_shape)
+        few = out.size * 2 <= number * math.prod(self.meta.chunk_grid.chunk_shape)
         shard = chain.shard
-        if shard is not None and 1 < threads and number < 2 * threads:
+        if shard is not None and threads > 1 and number < 2 * threads:
             parts, number = _split_shards(parts, shard, 2 * threads)
         units = itertools.product(*parts)
         orientation = plan.orientation
@@ -163,7 +166,7 @@ class Engine:
         missing = 0
         while run := next_run():
             for unit in run:
-                _, texts, inner, outer, whole = zip(*unit, strict=True) if unit else _SCALAR
+                _, texts, inner, outer, _ = zip(*unit, strict=True) if unit else _SCALAR
                 key = key_prefix + join(texts)
                 data = load(key)
                 place = out[outer]
@@ -174,7 +177,8 @@ class Engine:
                 try:
                     _place(chain, data, inner, place)
                 except ChunkError as error:
-                    raise _located(error, key, unit)
+                    _locate(error, key, unit)
+                    raise
         return missing
 
     def _read_plain(self, next_run: NextRun, out: AnyArray) -> int:
@@ -193,7 +197,8 @@ class Engine:
                     try:
                         _read_elements(self.meta.chain, reader, inner, out[outer])
                     except ChunkError as error:
-                        raise _located(error, key, unit)
+                        _locate(error, key, unit)
+                        raise
         return missing
 
     def _read_shards(self, shard: Shard, next_run: NextRun, out: AnyArray) -> int:
@@ -218,7 +223,8 @@ class Engine:
                     try:
                         _read_inner_chunks(shard, reader, parts, out[outer])
                     except ChunkError as error:
-                        raise _located(error, key, unit)
+                        _locate(error, key, unit)
+                        raise
         return missing
 
     # Writing
@@ -254,7 +260,8 @@ class Engine:
                             with _unit_locks[hash(key) % len(_unit_locks)]:
                                 self._update(key, inner, source[outer], keep_empty)
                     except ChunkError as error:
-                        raise _located(error, key, unit)
+                        _locate(error, key, unit)
+                        raise
             return 0
 
         _share(plan.units(), plan.number, threads, worker)
@@ -306,10 +313,9 @@ class Engine:
 _SCALAR: tuple[Any, ...] = ((), (), (), (...,), ())
 
 
-def _located(error: ChunkError, key: str, unit: Unit) -> ChunkError:
+def _locate(error: ChunkError, key: str, unit: Unit) -> None:
     error.key = key
     error.chunk = tuple(part[0] for part in unit)
-    return error
 
 
 def _place(chain: CodecChain, data: Buffer, inner: tuple[slice, ...], place: AnyArray) -> None:
@@ -319,9 +325,7 @@ def _place(chain: CodecChain, data: Buffer, inner: tuple[slice, ...], place: Any
     place[...] = chain.decode(data)[inner]
 
 
-def _read_elements(
-    chain: CodecChain, reader: ValueReader, inner: tuple[slice, ...], place: AnyArray
-) -> None:
+def _read_elements(chain: CodecChain, reader: ValueReader, inner: tuple[slice, ...], place: AnyArray) -> None:
     """Read a part of a chunk whose stored bytes are its elements."""
     spec = chain.spec
     if reader.size not in (None, spec.nbytes):
@@ -335,7 +339,9 @@ def _read_elements(
         if length <= max(_RANGE, 2 * place.nbytes):
             data = reader.read(offset, length)
             if len(data) != length:
-                raise ChunkDecodeError(f"found {len(data)} bytes at {offset}, expected {length}", codec="bytes")
+                raise ChunkDecodeError(
+                    f"found {len(data)} bytes at {offset}, expected {length}", codec="bytes"
+                )
             place[...] = np.ndarray(place.shape, chain.stored_dtype, data, strides=steps)
             return
         axis = next(axis for axis, n in enumerate(place.shape) if n > 1)

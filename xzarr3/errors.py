@@ -51,7 +51,7 @@ class MetadataError(Xzarr3Error, ValueError):
         self.found = found
         self.accepted = accepted
 
-    def at(self, path: str | None = None, field: str | None = None) -> MetadataError:
+    def at(self, path: str | None = None, field: str | None = None) -> None:
         """Fill in the place where this error happened, keeping what is known already.
 
         ``field`` is put in front of the field that the error already names.
@@ -65,7 +65,6 @@ class MetadataError(Xzarr3Error, ValueError):
                 self.field = f"{field}.{self.field}"
             else:
                 self.field = field + self.field
-        return self
 
     def __str__(self) -> str:
         parts = []

@@ -13,15 +13,14 @@ from xzarr3.errors import NodeNotFoundError, NodeTypeError, ReadOnlyError
 from xzarr3.formats import v3
 from xzarr3.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
 from xzarr3.nodes import (
+    check_new_path,
     children,
     document_key,
     documents_below,
-    drop_from_consolidated,
     erase_node,
     make_groups_above,
     make_room,
     node_prefix,
-    check_new_path,
     normal_path,
     read_metadata,
     write_document,
@@ -29,7 +28,9 @@ from xzarr3.nodes import (
 from xzarr3.stores import Store
 
 
-def bind(store: Store, path: str, meta: NodeMetadata, *, read_only: bool, consolidated: bool = True) -> Array | Group:
+def bind(
+    store: Store, path: str, meta: NodeMetadata, *, read_only: bool, consolidated: bool = True
+) -> Array | Group:
     """The array or group of a document."""
     if isinstance(meta, ArrayMetadata):
         return Array(store, path, meta, read_only=read_only)
@@ -108,8 +109,10 @@ class Group(Mapping[str, "Array | Group"]):
         full = node_prefix(self.path) + relative
         if not self.consolidated:
             meta = read_metadata(self.store, full)
-            return None if meta is None else bind(
-                self.store, full, meta, read_only=self.read_only, consolidated=False
+            return (
+                None
+                if meta is None
+                else bind(self.store, full, meta, read_only=self.read_only, consolidated=False)
             )
         document = self._documents.get(relative)
         if document is None:
@@ -117,14 +120,18 @@ class Group(Mapping[str, "Array | Group"]):
         meta = v3.parse(document, full)
         if isinstance(meta, GroupMetadata):
             prefix = f"{relative}/"
-            below = {key[len(prefix) :]: doc for key, doc in self._documents.items() if key.startswith(prefix)}
+            below = {
+                key[len(prefix) :]: doc for key, doc in self._documents.items() if key.startswith(prefix)
+            }
             meta = replace(meta, consolidated=below)
         return bind(self.store, full, meta, read_only=self.read_only)
 
     def __getitem__(self, path: str) -> Array | Group:
         found = self._find(path)
         if found is None:
-            raise NodeNotFoundError(f"no array or group '{path}' in {self!r}; there are: {', '.join(self) or 'none'}")
+            raise NodeNotFoundError(
+                f"no array or group '{path}' in {self!r}; there are: {', '.join(self) or 'none'}"
+            )
         return found
 
     def get(self, path: str, default: Any = None) -> Any:
@@ -175,7 +182,9 @@ class Group(Mapping[str, "Array | Group"]):
         lines = [self.name]
         for path, node in self.members(max_depth=None):
             indent, name = "    " * (path.count("/") + 1), path.rpartition("/")[2]
-            lines.append(f"{indent}{name}" + (f" {node.shape} {node.dtype}" if isinstance(node, Array) else ""))
+            lines.append(
+                f"{indent}{name}" + (f" {node.shape} {node.dtype}" if isinstance(node, Array) else "")
+            )
         return "\n".join(lines)
 
     # Changing nodes
@@ -253,7 +262,9 @@ class Group(Mapping[str, "Array | Group"]):
         self._check_writable()
         documents = documents_below(self.store, self.path)
         write_document(self.store, self.path, self.metadata, documents)
-        return Group(self.store, self.path, replace(self.metadata, consolidated=documents), read_only=self.read_only)
+        return Group(
+            self.store, self.path, replace(self.metadata, consolidated=documents), read_only=self.read_only
+        )
 
     def _write_attributes(self, attributes: Mapping[str, Any]) -> None:
         self._check_writable()

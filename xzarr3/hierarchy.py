@@ -14,7 +14,7 @@ from xzarr3.dtypes import ZDType
 from xzarr3.errors import MetadataError, NodeNotFoundError, NodeTypeError
 from xzarr3.group import Group, bind, make_group
 from xzarr3.metadata import ArrayMetadata
-from xzarr3.nodes import check_new_path, normal_path, read_metadata
+from xzarr3.nodes import check_new_path, document_key, node_prefix, normal_path, read_metadata
 from xzarr3.stores import Store, StoreLike, open_store
 
 Mode = Literal["r", "r+", "a", "w", "w-"]
@@ -32,9 +32,7 @@ def _check_format(zarr_format: int | None) -> None:
         )
 
 
-def _load(
-    store: Store, path: str, *, read_only: bool, use_consolidated: bool | None
-) -> Array | Group | None:
+def _load(store: Store, path: str, *, read_only: bool, use_consolidated: bool | None) -> Array | Group | None:
     meta = read_metadata(store, path)
     if meta is None:
         return None
@@ -50,10 +48,10 @@ def _load(
 
 def _not_found(store: Store, path: str, what: str) -> NodeNotFoundError:
     hint = ""
-    if not path and store.exists(".zgroup") or store.exists(".zarray") or store.exists(".zmetadata"):
+    if any(store.exists(node_prefix(path) + name) for name in (".zgroup", ".zarray")):
         hint = "; it holds Zarr version 2, which this version cannot read"
     return NodeNotFoundError(
-        f"no {what} at '/{path}' in {store}: there is no document '{path + '/' if path else ''}zarr.json'{hint}"
+        f"no {what} at '/{path}' in {store}: there is no document '{document_key(path)}'{hint}"
     )
 
 
@@ -215,7 +213,7 @@ def create_array(
     path: str = "",
     *,
     shape: int | Sequence[int] | None = None,
-    dtype: ZDType | npt.DTypeLike = None,
+    dtype: ZDType | npt.DTypeLike | None = None,
     data: npt.ArrayLike | None = None,
     chunks: int | Sequence[int] | Literal["auto"] = "auto",
     shards: int | Sequence[int] | None = None,

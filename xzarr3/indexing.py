@@ -102,10 +102,8 @@ def basic_selection(selection: object, shape: Sequence[int]) -> tuple[DimSelecti
     if given > len(shape):
         raise SelectionError(f"too many indices: {given} for an array of {len(shape)} dimensions")
     rest = (slice(None),) * (len(shape) - given)
-    if gaps:
-        indices = (*indices[: gaps[0]], *rest, *indices[gaps[0] + 1 :])
-    else:
-        indices = (*indices, *rest)
+    gap = gaps[0] if gaps else len(indices)
+    indices = (*indices[:gap], *rest, *indices[gap + 1 :])
     return tuple(
         select_dimension(index, size, axis)
         for axis, (index, size) in enumerate(zip(indices, shape, strict=True))

@@ -195,11 +195,9 @@ def _chunks(store: Store, documents: list[str], others: set[str]) -> set[str]:
 def children(store: Store, path: str) -> list[str]:
     """The names of the nodes directly below a group, found by listing the store."""
     prefix = node_prefix(path)
-    _, prefixes = store.list_dir(prefix)
+    prefixes = store.list_dir(prefix)[1]
     names = sorted(below[len(prefix) : -1] for below in prefixes)
-    return [
-        name for name in names if not name.startswith("__") and store.exists(document_key(prefix + name))
-    ]
+    return [name for name in names if not name.startswith("__") and store.exists(document_key(prefix + name))]
 
 
 def documents_below(store: Store, path: str) -> dict[str, dict[str, Any]]:

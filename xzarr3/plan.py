@@ -50,9 +50,7 @@ def split_parts(parts: Sequence[Part], length: int, pieces: int) -> list[Part]:
         run = -(-len(inside) // pieces)
         for at in range(0, len(inside), run):
             first, last = inside[at], inside[min(at + run, len(inside)) - 1]
-            piece = slice(
-                first[0] * length + first[2].start, last[0] * length + last[2].stop, inner.step
-            )
+            piece = slice(first[0] * length + first[2].start, last[0] * length + last[2].stop, inner.step)
             place = slice(outer.start + first[3].start, outer.start + last[3].stop)
             result.append((index, text, piece, place, False))
     return result

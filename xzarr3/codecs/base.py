@@ -194,7 +194,9 @@ class Configuration:
         self._codec = codec
         self._left = dict(fields)
 
-    def error(self, field: str, found: object, accepted: str, reason: str = "not a valid value") -> MetadataError:
+    def error(
+        self, field: str, found: object, accepted: str, reason: str = "not a valid value"
+    ) -> MetadataError:
         """The error for a field with a wrong value."""
         return MetadataError(
             f"codec '{self._codec}': {reason}", field=f"configuration.{field}", found=found, accepted=accepted

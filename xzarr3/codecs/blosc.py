@@ -38,7 +38,7 @@ class BloscCodec(BytesBytesCodec):
     clevel : int
         0 (store) to 9 (smallest).
     shuffle : {"noshuffle", "shuffle", "bitshuffle"}, optional
-        How bytes or bits are regrouped before; by default ``shuffle``, or ``bitshuffle`` for types of one byte.
+        How bytes or bits are regrouped before; by default ``shuffle``, ``bitshuffle`` for types of one byte.
     typesize : int, optional
         Size of an element in bytes; by default that of the array's data type.
     blocksize : int
@@ -69,7 +69,7 @@ class BloscCodec(BytesBytesCodec):
         cname = fields.choice("cname", _CNAMES)
         clevel = fields.integer("clevel", 0, 9)
         shuffle = fields.choice("shuffle", _SHUFFLES) if "shuffle" in configuration else None
-        # Decoding needs neither of these two, so a document without them is read although the text asks for them.
+        # Decoding needs neither of these two: a document without them is read although the text wants them.
         typesize = fields.integer("typesize", 1, _MAX_SIZE) if configuration.get("typesize") else None
         blocksize = fields.integer("blocksize", 0, _MAX_SIZE, default=0)
         fields.finish()

@@ -92,12 +92,14 @@ class CodecChain:
                 else:
                     raise _order_error(codecs)
             except MetadataError as error:
-                raise error if error.field == "codecs" else error.at(field=f"codecs[{at}]")
+                if error.field != "codecs":
+                    error.at(field=f"codecs[{at}]")
+                raise
             evolved.append(codec)
         if serializer is None:
             raise _order_error(codecs)
-        self.codecs = tuple(evolved)
-        self.max_encoded_size = size
+        self.codecs: tuple[Codec, ...] = tuple(evolved)
+        self.max_encoded_size: int = size
         self._serializer = serializer
         self._stored = spec
         self._exact = serializer.encoded_size(spec)
@@ -235,7 +237,8 @@ class Shard:
         try:
             self.inner = CodecChain(codec.codecs, ChunkSpec(lengths, spec.data_type, spec.fill_value))
         except MetadataError as error:
-            raise error.at(field="configuration") from None
+            error.at(field="configuration")
+            raise
         index_spec = ChunkSpec((*self.counts, 2), UInt64(), np.uint64(_EMPTY))
         self._index_chain = CodecChain(codec.index_codecs, index_spec)
         size = self._index_chain.encoded_size
@@ -278,7 +281,9 @@ class Shard:
                 codec="sharding_indexed",
             )
         view = memoryview(value)
-        return self.decode_index(view[: self.index_size] if self._index_at_start else view[-self.index_size :])
+        return self.decode_index(
+            view[: self.index_size] if self._index_at_start else view[-self.index_size :]
+        )
 
     def is_empty(self, entry: list[int]) -> bool:
         """Whether an entry of the index, offset and size, says that there is no such inner chunk.
@@ -313,8 +318,7 @@ class Shard:
     def outside(offset: int, size: int, found: int) -> ChunkDecodeError:
         """The error for an inner chunk that lies beyond the end of its shard."""
         return ChunkDecodeError(
-            f"the shard index places an inner chunk at bytes {offset} to {offset + size}, the shard ends before; "
-            f"{found} bytes found",
+            f"the index places an inner chunk of {size} bytes at {offset}, where {found} bytes are left",
             codec="sharding_indexed",
         )
 

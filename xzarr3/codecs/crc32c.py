@@ -37,7 +37,8 @@ class Crc32cCodec(BytesBytesCodec):
 
     def encode(self, data: Buffer) -> Buffer:
         value = bytes(data)
-        return value + google_crc32c.value(value).to_bytes(_SIZE, "little")
+        checksum: int = google_crc32c.value(value)
+        return value + checksum.to_bytes(_SIZE, "little")
 
     def decode(self, data: Buffer, limit: int) -> Buffer:
         if len(data) < _SIZE:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from isal import isal_zlib
+from isal.igzip_lib import IsalError
 
 from xzarr3._types import JSON, Buffer
 from xzarr3.codecs.base import BytesBytesCodec, Configuration
@@ -66,7 +67,7 @@ class GzipCodec(BytesBytesCodec):
             member = isal_zlib.decompressobj(_GZIP)
             try:
                 part = member.decompress(data, limit - len(value) + 1)
-            except isal_zlib.error as error:
+            except IsalError as error:  # type: ignore[misc]
                 raise ChunkDecodeError(f"not valid gzip data: {error}", codec=self.name) from error
             value = value + part if value else part
             if len(value) > limit:

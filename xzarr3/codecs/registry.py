@@ -47,7 +47,9 @@ def codec_class(name: str) -> type[Codec]:
     """
     if name not in _loaded:
         if name not in _CORE:
-            raise UnknownExtensionError("unknown codec", field="name", found=name, accepted=listed(codec_names()))
+            raise UnknownExtensionError(
+                "unknown codec", field="name", found=name, accepted=listed(codec_names())
+            )
         module, _, attribute = _CORE[name].partition(":")
         _loaded[name] = cast("type[Codec]", getattr(import_module(module), attribute))
     return _loaded[name]
@@ -71,7 +73,9 @@ def codec_from_json(data: JSON) -> Codec | None:
         raise UnknownExtensionError("unknown field", field=field, found=data[field], accepted=accepted)
     configuration = data.get("configuration", {})
     if not isinstance(configuration, dict):
-        raise MetadataError("not a configuration", field="configuration", found=configuration, accepted="an object")
+        raise MetadataError(
+            "not a configuration", field="configuration", found=configuration, accepted="an object"
+        )
     try:
         cls = codec_class(cast("str", data["name"]))
     except UnknownExtensionError:
@@ -90,7 +94,8 @@ def codecs_from_json(data: JSON, field: str = "codecs") -> tuple[Codec, ...]:
         try:
             codec = codec_from_json(item)
         except MetadataError as error:
-            raise error.at(field=f"{field}[{at}]")
+            error.at(field=f"{field}[{at}]")
+            raise
         if codec is not None:
             codecs.append(codec)
     return tuple(codecs)
@@ -127,9 +132,7 @@ def parse_codec(codec: Any) -> Codec:
     elif callable(getattr(codec, "get_config", None)):
         codec = codec.get_config()
     else:
-        raise MetadataError(
-            f"not a codec: {type(codec).__name__}", accepted="a codec, its name or its JSON"
-        )
+        raise MetadataError(f"not a codec: {type(codec).__name__}", accepted="a codec, its name or its JSON")
     if "id" in codec:
         codec = _from_numcodecs(codec)
     parsed = codec_from_json(_plain(codec))
@@ -138,7 +141,7 @@ def parse_codec(codec: Any) -> Codec:
     return parsed
 
 
-def parse_codecs(codecs: Any, kind: type[Codec]) -> tuple[Codec, ...]:
+def parse_codecs(codecs: Any, kind: Any) -> tuple[Codec, ...]:
     """One codec or a sequence of them, each of which must be of ``kind``; None means no codec."""
     if codecs is None:
         return ()
@@ -152,7 +155,7 @@ def parse_codecs(codecs: Any, kind: type[Codec]) -> tuple[Codec, ...]:
     return parsed
 
 
-_KINDS: dict[type[Codec], str] = {
+_KINDS: dict[Any, str] = {
     ArrayArrayCodec: "codecs from arrays to arrays ('filters')",
     ArrayBytesCodec: "a codec from arrays to bytes ('serializer')",
     BytesBytesCodec: "codecs from bytes to bytes ('compressors')",

@@ -47,7 +47,10 @@ class TransposeCodec(ArrayArrayCodec):
     def resolve(self, spec: ChunkSpec) -> ChunkSpec:
         if len(self.order) != len(spec.shape):
             raise Configuration(self.name, {}).error(
-                "order", list(self.order), f"{len(spec.shape)} integers", "not the chunk's number of dimensions"
+                "order",
+                list(self.order),
+                f"{len(spec.shape)} integers",
+                "not the chunk's number of dimensions",
             )
         return replace(spec, shape=tuple(spec.shape[axis] for axis in self.order))
 

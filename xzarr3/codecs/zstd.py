@@ -79,21 +79,27 @@ class ZstdCodec(BytesBytesCodec):
             if 0 <= size <= limit:
                 return _decompressor().decompress(data, allow_extra_data=False)
         except zstandard.ZstdError as error:
-            first = error
+            first: zstandard.ZstdError | None = error
         else:
             first = None
         # One of the rarer cases: several frames, a frame that does not tell its size, or an error.
         try:
             return self._decode_frames(memoryview(data), limit)
         except zstandard.ZstdError as error:
-            raise ChunkDecodeError(f"not valid zstd data: {first or error}", codec=self.name) from error
+            raise ChunkDecodeError(
+                f"not valid zstd data: {error if first is None else first}", codec=self.name
+            ) from error
 
     def decode_into(self, data: Buffer, out: memoryview) -> bool:
         try:
             if zstandard.frame_content_size(data) != len(out):
                 return False
             numcodecs.zstd.decompress(data, out)
-        except (RuntimeError, ValueError, zstandard.ZstdError):  # Decoding once more tells what is wrong, or what is special.
+        except (
+            RuntimeError,
+            ValueError,
+            zstandard.ZstdError,
+        ):  # Decoding once more tells what is wrong, or what is special.
             return False
         return True
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 
@@ -63,12 +63,12 @@ class _Numeric(ZDType):
             if source.ndim != 0:
                 raise TypeError("not a scalar")
             with np.errstate(all="ignore"):
-                value: Scalar = source.astype(self._native)[()]
+                value: Any = source.astype(self._native)[()]
         except (TypeError, ValueError, OverflowError) as error:
             raise self._refused(data, "value cannot be held") from error
         if not self._holds(source, value):
             raise self._refused(data, "value cannot be held")
-        return value
+        return cast("Scalar", value)
 
     def _holds(self, source: np.ndarray[Any, Any], value: Scalar) -> bool:
         """Whether ``value`` says the same as ``source``, from which it was cast."""
@@ -106,11 +106,11 @@ class _Integer(_Numeric):
         bounds = np.iinfo(self._native)  # type: ignore[type-var]
         if not bounds.min <= data <= bounds.max:
             raise self._refused(data)
-        return self._native(data)  # type: ignore[call-arg]
+        return self._native(data)
 
     def to_json_scalar(self, data: object, *, zarr_format: int) -> JSON:
         require_v3(zarr_format)
-        return int(self.cast_scalar(data))  # type: ignore[call-overload, no-any-return]
+        return int(self.cast_scalar(data))
 
     def cast_scalar(self, data: object) -> Scalar:
         if isinstance(data, int) and not isinstance(data, bool):
@@ -205,7 +205,9 @@ def _canonical_nan(native: np.dtype[Any]) -> int:
 
 
 def _float_forms(size: int) -> str:
-    return f"a number, 'NaN', 'Infinity', '-Infinity' or '0x' and the {2 * size} hexadecimal digits of its bits"
+    return (
+        f"a number, 'NaN', 'Infinity', '-Infinity' or '0x' and the {2 * size} hexadecimal digits of its bits"
+    )
 
 
 class _Float(_Numeric):
@@ -231,7 +233,7 @@ class _Float(_Numeric):
         return super().cast_scalar(data)
 
     def _holds(self, source: np.ndarray[Any, Any], value: Scalar) -> bool:
-        finite_stays = not np.isinf(value) or bool(np.isinf(source))  # type: ignore[call-overload]
+        finite_stays = not np.isinf(value) or bool(np.isinf(source))
         return source.dtype.kind in "biuf" and finite_stays
 
 
@@ -284,7 +286,7 @@ class _Complex(_Numeric):
         return super().cast_scalar(data)
 
     def _holds(self, source: np.ndarray[Any, Any], value: Scalar) -> bool:
-        finite_stays = not np.isinf(value) or bool(np.isinf(source))  # type: ignore[call-overload]
+        finite_stays = not np.isinf(value) or bool(np.isinf(source))
         return source.dtype.kind in "biufc" and finite_stays
 
 
@@ -346,7 +348,7 @@ class RawBits(ZDType):
         return self.name
 
     def default_scalar(self) -> Scalar:
-        return np.zeros((), dtype=self.to_native_dtype())[()]  # type: ignore[no-any-return]
+        return np.void(bytes(self.item_size))
 
     def cast_scalar(self, data: object) -> Scalar:
         if isinstance(data, (np.void, bytes, bytearray)):

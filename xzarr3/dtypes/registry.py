@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -124,12 +125,12 @@ def parse_dtype(spec: ZDType | npt.DTypeLike | JSON, *, zarr_format: int = 3) ->
             return registry.match_json(spec, zarr_format=zarr_format)  # type: ignore[arg-type]
         except UnknownExtensionError as unknown:
             try:
-                native = np.dtype(spec)  # type: ignore[arg-type]
+                native: np.dtype[Any] = np.dtype(spec)  # type: ignore[arg-type]
             except (TypeError, ValueError) as error:
                 raise unknown from error
     else:
         try:
-            native = np.dtype(spec)  # type: ignore[arg-type]
+            native = np.dtype(cast("npt.DTypeLike", spec))
         except (TypeError, ValueError) as error:
             raise DataTypeValidationError(
                 "not a data type", found=spec, accepted=f"a numpy dtype or one of {listed(registry.names)}"

@@ -124,33 +124,39 @@ def parse(document: Mapping[str, Any], path: str = "") -> NodeMetadata:
         if kind == "group":
             return _parse_group(document)
     except MetadataError as error:
-        raise error.at(path=path)
+        error.at(path=path)
+        raise
     raise MetadataError(
         "not a type of node", path=path, field="node_type", found=kind, accepted="'array', 'group'"
     )
 
 
-def _convert(document: Mapping[str, Any], fields: frozenset[str], cls: type[Any]) -> tuple[Any, dict[str, JSON]]:
+def _convert(
+    document: Mapping[str, Any], fields: frozenset[str], cls: type[Any]
+) -> tuple[Any, dict[str, JSON]]:
     """The typed document, and the unknown fields that need not be understood."""
-    ignored = {}
+    ignored: dict[str, JSON] = {}
     for field in document.keys() - fields:
         value = document[field]
         if not (isinstance(value, dict) and value.get("must_understand") is False):
             raise UnknownExtensionError(
-                "unknown field", field=field, found=value, accepted="fields marked '\"must_understand\": false'"
+                "unknown field",
+                field=field,
+                found=value,
+                accepted="fields marked '\"must_understand\": false'",
             )
         ignored[field] = value
     try:
         return msgspec.convert(document, cls), ignored
     except msgspec.ValidationError as error:
         reason, _, place = str(error).partition(" - at `$")
-        field = place.strip("`.") or None
-        raise MetadataError(reason, field=field, found=_dig(document, field)) from error
+        place = place.strip("`.")
+        raise MetadataError(reason, field=place or None, found=_dig(document, place)) from error
 
 
-def _dig(document: Any, field: str | None) -> object:
+def _dig(document: Any, field: str) -> object:
     """The value of a field such as ``shape[0]``, as far as it can be found."""
-    for name in (field or "").replace("[", ".").replace("]", "").split("."):
+    for name in field.replace("[", ".").replace("]", "").split("."):
         if isinstance(document, Mapping) and name in document:
             document = document[name]
         elif isinstance(document, list) and name.isdigit() and int(name) < len(document):
@@ -166,7 +172,9 @@ def _extension(value: Any, field: str) -> tuple[str, dict[str, Any]]:
         return value, {}
     accepted = "a name, or an object with 'name' and, if needed, 'configuration'"
     for key in value.keys() - {"name", "configuration", "must_understand"}:
-        raise UnknownExtensionError("unknown field", field=f"{field}.{key}", found=value[key], accepted=accepted)
+        raise UnknownExtensionError(
+            "unknown field", field=f"{field}.{key}", found=value[key], accepted=accepted
+        )
     if value.get("must_understand", True) is not True:
         raise MetadataError(
             "this field must be understood",
@@ -195,16 +203,21 @@ def _parse_array(document: Mapping[str, Any]) -> ArrayMetadata:
     for transformer in typed.storage_transformers:
         if not (isinstance(transformer, dict) and transformer.get("must_understand") is False):
             raise UnknownExtensionError(
-                "unknown storage transformer", field="storage_transformers[0]", found=transformer, accepted="none"
+                "unknown storage transformer",
+                field="storage_transformers[0]",
+                found=transformer,
+                accepted="none",
             )
     try:
         data_type = registry.match_json(_data_type(typed.data_type), zarr_format=3)
     except MetadataError as error:
-        raise error.at(field="data_type")
+        error.at(field="data_type")
+        raise
     try:
         fill_value = data_type.from_json_scalar(typed.fill_value, zarr_format=3)
     except MetadataError as error:
-        raise error.at(field="fill_value")
+        error.at(field="fill_value")
+        raise
     names = typed.dimension_names
     if names is not None and len(names) != len(shape):
         raise MetadataError(
@@ -228,7 +241,9 @@ def _parse_array(document: Mapping[str, Any]) -> ArrayMetadata:
 
 def _shape(shape: list[int]) -> tuple[int, ...]:
     if len(shape) > _MAX_DIMENSIONS:
-        raise MetadataError("too many dimensions", field="shape", found=len(shape), accepted=f"{_MAX_DIMENSIONS}")
+        raise MetadataError(
+            "too many dimensions", field="shape", found=len(shape), accepted=f"{_MAX_DIMENSIONS}"
+        )
     for at, length in enumerate(shape):
         if not 0 <= length < 2**63:
             raise MetadataError(
@@ -266,7 +281,9 @@ def _chunk_key_encoding(value: Any) -> ChunkKeyEncoding:
     if "separator" not in configuration:
         return ChunkKeyEncoding(name)
     separator = configuration["separator"]
-    return ChunkKeyEncoding(name, separator if isinstance(separator, str) and separator else shorten(separator))
+    return ChunkKeyEncoding(
+        name, separator if isinstance(separator, str) and separator else shorten(separator)
+    )
 
 
 def _parse_group(document: Mapping[str, Any]) -> GroupMetadata:

@@ -11,12 +11,13 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeAlias
 
 from xzarr3._types import Buffer, ByteRange
 from xzarr3.errors import InvalidKeyError, ReadOnlyError, StoreError
 
-Loader = Callable[[str], Buffer | None]
+Loader: TypeAlias = Callable[[str], Buffer | None]
+KeySet: TypeAlias = set[str]  # Within the classes, `set` is the method.
 
 _ACCEPTED_KEY = "names separated by single '/', relative, none of them empty, '.' or '..'"
 
@@ -78,7 +79,7 @@ class ValueReader(ABC):
         The result is shorter where the value ends before.
         """
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - most readers hold nothing
         """Release what the reader holds."""
 
     def __enter__(self) -> Self:
@@ -115,6 +116,11 @@ class Store(ABC):
 
     def __init__(self, *, read_only: bool = False) -> None:
         self.read_only = read_only
+        self._identity = uuid.uuid4().hex
+
+    def __dask_tokenize__(self) -> object:
+        """What names this store in the names of dask's tasks, the same in every process if that can be."""
+        return type(self).__name__, self._identity
 
     # Readable
 
@@ -221,9 +227,10 @@ class Store(ABC):
         """Every key."""
         return self.list_prefix("")
 
-    def list_dir(self, prefix: str) -> tuple[set[str], set[str]]:
+    def list_dir(self, prefix: str) -> tuple[KeySet, KeySet]:
         """The keys and the prefixes directly below ``prefix``."""
-        keys, prefixes = set(), set()
+        keys: KeySet = set()
+        prefixes: KeySet = set()
         for key in self.list_prefix(prefix):
             name, slash, _ = key[len(prefix) :].partition("/")
             (prefixes if slash else keys).add(prefix + name + slash)

@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from xzarr3._types import Buffer, ByteRange
 from xzarr3.errors import InvalidKeyError, StoreError, StorePermissionError
-from xzarr3.stores.base import Loader, Store, ValueReader, check_key, check_prefix
+from xzarr3.stores.base import KeySet, Loader, Store, ValueReader, check_key, check_prefix
 
 _OPEN = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
@@ -61,7 +61,7 @@ class LocalStore(Store):
         return f"<LocalStore '{self.root}'>"
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and other.__dict__ == self.__dict__
+        return type(other) is type(self) and (other.root, other.read_only) == (self.root, self.read_only)
 
     def __hash__(self) -> int:
         return hash(self.root)
@@ -141,7 +141,7 @@ class LocalStore(Store):
         return load
 
     def stamp(self, keys: Sequence[str]) -> object:
-        found = []
+        found: list[tuple[int, int, int] | None] = []
         for key in keys:
             try:
                 info = os.stat(self._base + key)
@@ -228,8 +228,9 @@ class LocalStore(Store):
                 if here not in links:
                     yield from self._walk(f"{key}/", links | {here})
 
-    def list_dir(self, prefix: str) -> tuple[set[str], set[str]]:
-        keys, prefixes = set(), set()
+    def list_dir(self, prefix: str) -> tuple[KeySet, KeySet]:
+        keys: KeySet = set()
+        prefixes: KeySet = set()
         for entry in self._scan(check_prefix(prefix)):
             if entry.is_dir():
                 prefixes.add(f"{prefix}{entry.name}/")
@@ -254,7 +255,7 @@ class _FileReader(ValueReader):
         self._store = store
         self._key = key
         self._descriptor = descriptor
-        self.size = size
+        self.size: int = size
 
     def read(self, start: int, length: int | None = None) -> Buffer:
         if start < 0:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import uuid
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -42,7 +41,6 @@ class MemoryStore(Store):
         super().__init__(read_only=read_only)
         self._values = {check_key(key): bytes(value) for key, value in (values or {}).items()}
         self._lock = threading.Lock()
-        self._identity = uuid.uuid4().hex
         self._version = 0
         _LIVE[self._identity] = self
 
@@ -52,9 +50,6 @@ class MemoryStore(Store):
     def __reduce__(self) -> tuple[object, ...]:
         with self._lock:
             return _restore, (self._identity, dict(self._values), self._version)
-
-    def __dask_tokenize__(self) -> object:
-        return "MemoryStore", self._identity
 
     def get(self, key: str, byte_range: ByteRange | None = None) -> Buffer | None:
         value = self._values.get(check_key(key))
