@@ -7,6 +7,7 @@ chunks, fuses with what follows and is culled with it. Tasks read and write in t
 from __future__ import annotations
 
 import math
+import uuid
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -239,11 +240,11 @@ def store(
     keys = [key for layer in layers for key in layer.get_output_keys()]
     graph = HighLevelGraph.merge(
         *(
-            HighLevelGraph.from_collections(layer.output, layer, dependencies=[job.source])
+            HighLevelGraph.from_collections(layer.output, layer, dependencies=[job.source])  # type: ignore[list-item]
             for job, layer in zip(jobs, layers, strict=True)
         )
     )
-    name = f"store-zarr-{tokenize([layer.output for layer in layers])}"
+    name = f"store-zarr-{uuid.uuid4().hex}"  # Each call writes anew, so none may stand for another.
     # A Delayed is not optimized as arrays are, so that is done here: blocks are fused with their writing.
     tasks = dict(optimize(graph, keys))
     delayed = Delayed(name, {**tasks, name: Task(name, _all_done, *map(TaskRef, keys))})
@@ -306,7 +307,7 @@ class _Job:
         offsets = tuple(chosen.start for chosen in self.selected)
         return blockwise(
             _write_block,
-            f"write-zarr-{tokenize(self.source, self.target.store, self.target.path, offsets)}",
+            f"write-zarr-{uuid.uuid4().hex}",
             index,
             self.source.name,
             index,

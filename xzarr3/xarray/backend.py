@@ -3,20 +3,437 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+import math
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from itertools import product
-from typing import Any, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from xarray.backends.common import BackendArray
+from xarray import Coordinates, Dataset, DataTree, Variable, conventions
+from xarray.backends.common import AbstractDataStore, BackendArray, BackendEntrypoint
+from xarray.backends.store import StoreBackendEntrypoint
 from xarray.core import indexing
 
 from xzarr3._types import AnyArray
-from xzarr3.errors import SelectionError
+from xzarr3.array import Array
+from xzarr3.errors import MetadataError, NodeNotFoundError, NodeTypeError, SelectionError
+from xzarr3.group import Group
+from xzarr3.hierarchy import open_group
+from xzarr3.stores import StoreLike
+from xzarr3.xarray.encoding import decode_fill_value
 
+# Attributes that say that values are encoded, besides units of time and _FillValue.
+_CODING = frozenset(("missing_value", "scale_factor", "add_offset", "_Unsigned", "_Encoding", "dtype"))
+_TIME_LIKE = re.compile("since|day|hour|minute|second")
 _Integers = npt.NDArray[np.int64]
 _MAX_GAP = 4
+
+
+class LazyArray(BackendArray):
+    """An array of a store, read when xarray indexes it.
+
+    Basic, orthogonal and pointwise selections read only the chunks they touch.
+
+    Parameters
+    ----------
+    array : Array
+    """
+
+    __slots__ = ("array", "dtype", "shape")
+
+    def __init__(self, array: Array) -> None:
+        self.array = array
+        self.shape = array.shape
+        self.dtype = array.dtype
+
+    def __dask_tokenize__(self) -> object:
+        return type(self).__qualname__, self.array
+
+    def __getitem__(self, key: indexing.ExplicitIndexer) -> AnyArray:
+        if isinstance(key, indexing.VectorizedIndexer):
+            return read_points(self.array, key.tuple)
+        if isinstance(key, indexing.OuterIndexer):
+            return read_outer(self.array, key.tuple)
+        return self.array.get(key.tuple)
+
+    async def async_getitem(self, key: indexing.ExplicitIndexer) -> AnyArray:
+        return await asyncio.to_thread(self.__getitem__, key)
+
+
+class Xzarr3DataStore(AbstractDataStore):
+    """The arrays directly below a group, as xarray's variables.
+
+    Parameters
+    ----------
+    group : Group
+    drop_variables : iterable of str
+        Names of arrays to leave out; their documents are not looked at.
+    use_zarr_fill_value_as_mask : bool
+        Take the fill value of an array for its ``_FillValue``.
+    """
+
+    __slots__ = ("_dropped", "_mask", "group")
+
+    def __init__(
+        self,
+        group: Group,
+        *,
+        drop_variables: Iterable[str] = (),
+        use_zarr_fill_value_as_mask: bool = False,
+    ) -> None:
+        self.group = group
+        self._dropped = frozenset(drop_variables)
+        self._mask = use_zarr_fill_value_as_mask
+
+    def arrays(self) -> Iterator[tuple[str, Array]]:
+        """Names and arrays that become variables."""
+        for name in self.group:
+            if name not in self._dropped:
+                node = self.group[name]
+                if isinstance(node, Array):
+                    yield name, node
+
+    def get_variables(self) -> dict[str, Variable]:
+        return {name: self.variable(array) for name, array in self.arrays()}
+
+    def variable(self, array: Array) -> Variable:
+        """An array as a variable, its values and attributes as they are stored."""
+        meta = array.metadata
+        shape, dims = meta.shape, meta.dimension_names or ()
+        if len(dims) != len(shape):
+            raise MissingDimensionNames(
+                "xarray needs the names of the dimensions",
+                path=array.path,
+                field="dimension_names",
+                found=meta.dimension_names,
+                accepted=f"{len(shape)} names, or drop_variables=[{array.basename!r}]",
+            )
+        attributes = dict(meta.attributes)
+        encoding: dict[str, Any] = {
+            "chunks": array.chunks,
+            "preferred_chunks": dict(zip(dims, array.write_chunks, strict=True)),
+            "compressors": tuple([codec.to_json() for codec in array.compressors]),
+            "filters": tuple([codec.to_json() for codec in array.filters]),
+            "shards": array.shards,
+            "serializer": array.serializer.to_json(),
+        }
+        if self._mask:
+            attributes["_FillValue"] = meta.fill_value
+        else:
+            encoding["fill_value"] = meta.fill_value
+            if "_FillValue" in attributes:
+                attributes["_FillValue"] = _fill_value(attributes["_FillValue"], array)
+        everything = indexing.BasicIndexer((slice(None),) * len(shape))
+        data = indexing.LazilyIndexedArray(LazyArray(array), everything)
+        return Variable(dims, data, attributes, encoding, fastpath=True)
+
+    def get_attrs(self) -> dict[str, Any]:
+        return {
+            key: value
+            for key, value in self.group.metadata.attributes.items()
+            if not key.lower().startswith("_nc")
+        }
+
+
+class MissingDimensionNames(MetadataError, KeyError):
+    """An array without names of dimensions, which cannot be a variable of xarray."""
+
+    __str__ = MetadataError.__str__
+
+
+def _fill_value(value: Any, array: Array) -> Any:
+    try:
+        return decode_fill_value(value, array.dtype)
+    except ValueError as error:
+        raise MetadataError(
+            str(error),
+            path=array.path,
+            field="attributes._FillValue",
+            found=value,
+            accepted="a number, or the base64 of a little-endian double",
+        ) from error
+
+
+def _decoded_dataset(
+    store: Xzarr3DataStore, *, decode_coords: bool | Literal["coordinates", "all"], **options: Any
+) -> Dataset:
+    """Decode what a store holds, without indexes, which xarray makes itself."""
+    stored, stored_attributes = store.load()
+    variables, attributes, coord_names = _decoded(
+        dict(stored), dict(stored_attributes), decode_coords, options
+    )
+    coords = {name: var for name, var in variables.items() if name in coord_names or var.dims == (name,)}
+    data_vars = {name: var for name, var in variables.items() if name not in coords}
+    dataset = Dataset(data_vars, Coordinates(coords, indexes={}), attributes)
+    dataset.encoding = store.get_encoding()
+    return dataset
+
+
+def _decoded(
+    variables: dict[Any, Variable],
+    attributes: dict[Any, Any],
+    decode_coords: bool | Literal["coordinates", "all"],
+    options: Mapping[str, Any],
+) -> tuple[Mapping[Any, Variable], Mapping[Any, Any], set[Any]]:
+    """Do what ``xarray.conventions.decode_cf_variables`` does, but decode only what needs it.
+
+    A variable whose values are what is stored, as most are, would come back with two entries of its
+    encoding changed, after a dozen copies of it were made.
+    """
+    mask = options["mask_and_scale"]
+    if (
+        decode_coords not in (True, False, "coordinates")
+        or mask not in (True, False)
+        or options["use_cftime"] is not None
+        or any(isinstance(option, Mapping) for option in options.values())
+        or any(var.dtype.kind == "S" for var in variables.values())
+    ):
+        return conventions.decode_cf_variables(variables, attributes, decode_coords=decode_coords, **options)
+    coded = {name: var for name, var in variables.items() if not _is_plain(var, mask)}
+    for var in list(coded.values()):
+        bounds = var.attrs.get("bounds")  # Bounds are in the units of what they bound.
+        if isinstance(bounds, str) and bounds in variables:
+            coded[bounds] = variables[bounds]
+    decoded, _, _ = conventions.decode_cf_variables(coded, {}, decode_coords=False, **options)
+    coord_names: set[Any] = set()
+    for name, var in variables.items():
+        attrs = var.attrs
+        if name in decoded:
+            variables[name] = decoded[name]
+            attrs = decoded[name].attrs
+        else:
+            if mask and "_FillValue" in attrs:
+                var.encoding["_FillValue"] = attrs.pop("_FillValue")
+            var.encoding.setdefault("dtype", var.dtype)
+        if decode_coords and "coordinates" in attrs:
+            text = attrs.pop("coordinates")
+            variables[name].encoding["coordinates"] = text
+            coord_names.update(other for other in text.split() if other in variables)
+    if decode_coords and isinstance(attributes.get("coordinates"), str):
+        coord_names.update(attributes.pop("coordinates").split())
+    return variables, attributes, coord_names
+
+
+def _is_plain(var: Variable, mask: bool) -> bool:
+    """Whether the CF conventions leave the values of a variable as they are stored."""
+    attrs = var.attrs
+    if var.dtype.kind not in "biufc" or not _CODING.isdisjoint(attrs):
+        return False
+    units = attrs.get("units")
+    if units is not None and (not isinstance(units, str) or _TIME_LIKE.search(units)):
+        return False
+    if mask and "_FillValue" in attrs:
+        fill_value = attrs["_FillValue"]
+        return isinstance(fill_value, float) and math.isnan(fill_value) and var.dtype.kind == "f"
+    return True
+
+
+class Xzarr3BackendEntrypoint(BackendEntrypoint):
+    """The engine ``"xzarr3"``: what :func:`xarray.open_dataset` and its relatives call.
+
+    Examples
+    --------
+    >>> import xarray as xr, xzarr3
+    >>> store = xzarr3.MemoryStore()
+    >>> _ = xzarr3.create_array(store, "t", data=np.arange(3.0), dimension_names=["time"])
+    >>> xr.open_dataset(store, engine=Xzarr3BackendEntrypoint)["t"].values
+    array([0., 1., 2.])
+    """
+
+    description: ClassVar[str] = "Open Zarr version 3 stores with xzarr3"
+    url: ClassVar[str] = "https://pypi.org/project/xzarr3/"
+    supports_groups: ClassVar[bool] = True
+    open_dataset_parameters: ClassVar[tuple[str, ...] | None] = (
+        "filename_or_obj",
+        "mask_and_scale",
+        "decode_times",
+        "concat_characters",
+        "decode_coords",
+        "drop_variables",
+        "use_cftime",
+        "decode_timedelta",
+        "group",
+        "mode",
+        "consolidated",
+        "storage_options",
+        "zarr_format",
+        "store",
+        "use_zarr_fill_value_as_mask",
+        "cache_members",
+    )
+
+    def guess_can_open(self, filename_or_obj: Any) -> bool:
+        """Whether to open this if the user names no engine: never where zarr-python could."""
+        if find_spec("zarr") is not None or not isinstance(filename_or_obj, (str, os.PathLike)):
+            return False
+        path = os.fspath(filename_or_obj).rstrip("/")
+        return path.endswith(".zarr") or os.path.isfile(os.path.join(path, "zarr.json"))
+
+    def open_dataset(
+        self,
+        filename_or_obj: Any,
+        *,
+        mask_and_scale: bool | Mapping[str, bool] = True,
+        decode_times: Any = True,
+        concat_characters: bool | Mapping[str, bool] = True,
+        decode_coords: bool | Literal["coordinates", "all"] = True,
+        drop_variables: str | Iterable[str] | None = None,
+        use_cftime: bool | Mapping[str, bool] | None = None,
+        decode_timedelta: Any = None,
+        group: str | None = None,
+        mode: str = "r",
+        consolidated: bool | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        zarr_format: int | None = None,
+        store: AbstractDataStore | None = None,
+        use_zarr_fill_value_as_mask: bool | None = None,
+        cache_members: bool = True,
+    ) -> Dataset:
+        """Open a group as a dataset; the parameters are those of xarray's zarr engine.
+
+        Parameters
+        ----------
+        filename_or_obj : path, file URL or Store
+        mask_and_scale, decode_times, concat_characters, decode_coords, use_cftime, decode_timedelta
+            What to decode, as in :func:`xarray.open_dataset`.
+        drop_variables : str or iterable of str, optional
+            Variables to leave out; they are not even looked at.
+        group : str, optional
+            Path of the group; the root by default.
+        mode : {"r", "r+"}
+            Data are only read, whatever it is.
+        consolidated : bool, optional
+            Whether to use consolidated metadata: if there are any by default; True demands them.
+        storage_options : mapping, optional
+            For remote stores, of which there are none yet; anything but an empty mapping is refused.
+        zarr_format : int, optional
+            Accept only this version of the format.
+        store : AbstractDataStore, optional
+            Open this instead of ``filename_or_obj``.
+        use_zarr_fill_value_as_mask : bool, optional
+            Mask the fill value of each array; by default only what the attribute ``_FillValue`` says.
+        cache_members : bool
+            Without effect: the members of a group are listed once.
+
+        Raises
+        ------
+        NodeNotFoundError
+            If there is no store or no group.
+        MetadataError
+            If a document is not valid; a KeyError, too, if it lacks the names of dimensions.
+        StoreError
+            If the store cannot be read.
+        """
+        if store is None:
+            node = _open(filename_or_obj, group, mode, consolidated, storage_options, zarr_format)
+            store = Xzarr3DataStore(
+                node,
+                drop_variables=_names(drop_variables),
+                use_zarr_fill_value_as_mask=bool(use_zarr_fill_value_as_mask),
+            )
+        if isinstance(store, Xzarr3DataStore):
+            return _decoded_dataset(
+                store,
+                decode_coords=decode_coords,
+                mask_and_scale=mask_and_scale,
+                decode_times=decode_times,
+                concat_characters=concat_characters,
+                use_cftime=use_cftime,
+                decode_timedelta=decode_timedelta,
+            )
+        return StoreBackendEntrypoint().open_dataset(
+            store,
+            mask_and_scale=mask_and_scale,
+            decode_times=decode_times,
+            concat_characters=concat_characters,
+            decode_coords=decode_coords,
+            drop_variables=drop_variables,
+            use_cftime=use_cftime,
+            decode_timedelta=decode_timedelta,
+        )
+
+    def open_groups_as_dict(
+        self,
+        filename_or_obj: Any,
+        *,
+        drop_variables: str | Iterable[str] | None = None,
+        group: str | None = None,
+        mode: str = "r",
+        consolidated: bool | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        zarr_format: int | None = None,
+        use_zarr_fill_value_as_mask: bool | None = None,
+        **decoders: Any,
+    ) -> dict[str, Dataset]:
+        """Open a group and all groups below it: a dataset for each path relative to the group."""
+        root = _open(filename_or_obj, group, mode, consolidated, storage_options, zarr_format)
+        return {
+            path: self.open_dataset(
+                filename_or_obj,
+                store=Xzarr3DataStore(
+                    node,
+                    drop_variables=_names(drop_variables),
+                    use_zarr_fill_value_as_mask=bool(use_zarr_fill_value_as_mask),
+                ),
+                **decoders,
+            )
+            for path, node in _groups("/", root)
+        }
+
+    def open_datatree(self, filename_or_obj: Any, **options: Any) -> DataTree:
+        """Open a group and all groups below it as a tree; takes what ``open_groups_as_dict`` takes."""
+        return DataTree.from_dict(self.open_groups_as_dict(filename_or_obj, **options))
+
+
+def _groups(path: str, group: Group) -> Iterator[tuple[str, Group]]:
+    yield path, group
+    for name, below in group.groups():
+        yield from _groups(f"{path.rstrip('/')}/{name}", below)
+
+
+def _names(names: str | Iterable[str] | None) -> Iterable[str]:
+    return (names,) if isinstance(names, str) else names or ()
+
+
+def _open(
+    store: StoreLike,
+    path: str | None,
+    mode: str,
+    consolidated: bool | None,
+    storage_options: Mapping[str, Any] | None,
+    zarr_format: int | None,
+) -> Group:
+    """Open a group, found through the consolidated metadata of the root if there are any."""
+    if mode not in ("r", "r+"):
+        raise ValueError(f"mode {mode!r} cannot be used to open a dataset; accepted: 'r', 'r+'")
+    if storage_options:
+        raise TypeError(
+            f"storage_options {dict(storage_options)!r} have no meaning for {store!r}; "
+            "accepted: none, for a local path or a Store"
+        )
+    path = (path or "").strip("/")
+    if path and consolidated is not False:
+        root = _root(store, zarr_format, consolidated)
+        if root is not None and root.consolidated and (consolidated or path in root):
+            node = root[path]
+            if not isinstance(node, Group):
+                raise NodeTypeError(f"'{node.name}' of {node.store} is an array, not a group")
+            return node
+        consolidated = None
+    return open_group(store, path, use_consolidated=consolidated, zarr_format=zarr_format)
+
+
+def _root(store: StoreLike, zarr_format: int | None, consolidated: bool | None) -> Group | None:
+    try:
+        return open_group(store, use_consolidated=consolidated, zarr_format=zarr_format)
+    except NodeNotFoundError:
+        if consolidated:
+            raise
+        return None  # A group can be opened even where there is none above it.
 
 
 class _Readable(Protocol):
@@ -88,7 +505,11 @@ def _runs(index: _Integers, chunk: int) -> Iterator[tuple[slice, _Integers | Non
     steps = np.diff(elements)
     if steps.size == 0 or (steps == steps[0]).all():
         source = slice(int(elements[0]), int(elements[-1]) + 1, int(steps[0]) if steps.size else 1)
-        yield source, None if elements.size == index.size and (index == elements).all() else position, slice(None)
+        yield (
+            source,
+            None if elements.size == index.size and (index == elements).all() else position,
+            slice(None),
+        )
         return
     chunks = elements // chunk
     cuts = np.flatnonzero((np.diff(chunks) > 0) & (steps > _MAX_GAP)) + 1
@@ -136,9 +557,7 @@ def read_points(array: _Readable, key: Sequence[Any]) -> AnyArray:
     if 0 in result_shape:
         return np.empty(result_shape, dtype=array.dtype)
 
-    arrays = {
-        axis: _reduced(_positive(index, array.shape[axis], axis)) for axis, index in given.items()
-    }
+    arrays = {axis: _reduced(_positive(index, array.shape[axis], axis)) for axis, index in given.items()}
     users: list[list[int]] = [
         [axis for axis, index in arrays.items() if index.shape[at] > 1] for at in range(len(common))
     ]
