@@ -162,6 +162,7 @@ class Engine:
     def _read_units(self, next_run: NextRun, out: AnyArray) -> int:
         load = self.store.loader()
         chain, fill = self.meta.chain, self.meta.fill_value
+        decode, decode_into, shape = chain.decode, chain.decode_into, chain.spec.shape
         key_prefix, join = self._key_prefix, self._separator.join
         missing = 0
         while run := next_run():
@@ -175,7 +176,9 @@ class Engine:
                     missing += 1
                     continue
                 try:
-                    _place(chain, data, inner, place)
+                    # Straight into its place, or else by way of memory that is used again and again.
+                    if not (place.shape == shape and place.flags.c_contiguous and decode_into(data, place)):
+                        place[...] = decode(data)[inner]
                 except ChunkError as error:
                     _locate(error, key, unit)
                     raise
@@ -318,13 +321,6 @@ def _locate(error: ChunkError, key: str, unit: Unit) -> None:
     error.chunk = tuple(part[0] for part in unit)
 
 
-def _place(chain: CodecChain, data: Buffer, inner: tuple[slice, ...], place: AnyArray) -> None:
-    """Decode a chunk and copy what is selected of it to its place, without the copy where possible."""
-    if place.flags.c_contiguous and place.shape == chain.spec.shape and chain.decode_into(data, place):
-        return
-    place[...] = chain.decode(data)[inner]
-
-
 def _read_elements(chain: CodecChain, reader: ValueReader, inner: tuple[slice, ...], place: AnyArray) -> None:
     """Read a part of a chunk whose stored bytes are its elements."""
     spec = chain.spec
@@ -383,23 +379,28 @@ def _read_inner_chunks(shard: Shard, reader: ValueReader, parts: list[list[Part]
     """Read inner chunks of a shard into their places."""
     index = shard.decode_index(reader.read(shard.index_start, shard.index_size))
     wanted = index[np.ix_(*([part[0] for part in along] for along in parts))]
-    chain, read = shard.inner, reader.read
+    chain, nested, read = shard.inner, shard.inner.shard, reader.read
+    decode, decode_into, shape, limit = (
+        chain.decode,
+        chain.decode_into,
+        chain.spec.shape,
+        chain.max_encoded_size,
+    )
     for entry, unit in zip(wanted.reshape(-1, 2).tolist(), itertools.product(*parts), strict=True):
         coords, _, inner, outer, _ = zip(*unit, strict=True) if unit else _SCALAR
         place = out[outer]
+        offset, size = entry
         try:
-            if shard.is_empty(entry):
+            if size > limit and shard.is_empty(entry):
                 place[...] = shard.spec.fill_value
                 continue
-            offset, size = entry
             data = read(offset, size)
             if len(data) != size:
                 raise shard.outside(offset, size, len(data))
-            if chain.shard is None:
-                _place(chain, data, inner, place)
-            else:
-                nested = _inner_parts(chain.shard, inner)
-                _read_inner_chunks(chain.shard, BytesReader(data), nested, place)
+            if nested is not None:
+                _read_inner_chunks(nested, BytesReader(data), _inner_parts(nested, inner), place)
+            elif not (place.shape == shape and place.flags.c_contiguous and decode_into(data, place)):
+                place[...] = decode(data)[inner]
         except ChunkError as error:
             error.inner_chunk = coords + (error.inner_chunk or ())
             raise

@@ -46,7 +46,6 @@ class BloscCodec(BytesBytesCodec):
     """
 
     name = "blosc"
-    direct_from = 1
     cname: str = "zstd"
     clevel: int = 5
     shuffle: str | None = None
@@ -104,7 +103,13 @@ class BloscCodec(BytesBytesCodec):
         )
 
     def decode(self, data: Buffer, limit: int) -> Buffer:
-        size = self._decoded_size(data)
+        # Blosc itself would read beyond the end of data that are shorter than their header says.
+        size, stored = int.from_bytes(data[4:8], "little"), int.from_bytes(data[12:16], "little")
+        if stored != len(data) or stored < _HEADER:
+            raise ChunkDecodeError(
+                f"found {len(data)} bytes, the header tells {stored}; the data are truncated or not blosc",
+                codec=self.name,
+            )
         if size > limit:
             raise self.too_large(limit, size)
         if size == 0:
@@ -112,29 +117,4 @@ class BloscCodec(BytesBytesCodec):
         try:
             return blosc.decompress(data)  # type: ignore[no-any-return]
         except RuntimeError as error:
-            raise self._corrupt(error) from error
-
-    def decode_into(self, data: Buffer, out: memoryview) -> bool:
-        if self._decoded_size(data) != len(out):
-            return False
-        try:
-            blosc.decompress(data, out)
-        except RuntimeError as error:
-            raise self._corrupt(error) from error
-        return True
-
-    def _decoded_size(self, data: Buffer) -> int:
-        """The decoded size that the header tells, after a check of the stored size it tells as well.
-
-        Blosc itself reads beyond the end of data that are shorter than their header says.
-        """
-        stored = int.from_bytes(data[12:16], "little")
-        if stored != len(data) or stored < _HEADER:
-            raise ChunkDecodeError(
-                f"found {len(data)} bytes, the header tells {stored}; the data are truncated or not blosc",
-                codec=self.name,
-            )
-        return int.from_bytes(data[4:8], "little")
-
-    def _corrupt(self, error: Exception) -> ChunkDecodeError:
-        return ChunkDecodeError(f"not valid blosc data: {error}", codec=self.name)
+            raise ChunkDecodeError(f"not valid blosc data: {error}", codec=self.name) from error

@@ -27,9 +27,16 @@ if TYPE_CHECKING:
     from xzarr3.codecs.sharding import ShardingCodec
 
 _EMPTY = 2**64 - 1  # Offset and size of an inner chunk that is not there.
-_KEPT_SCRATCH = 32 * 2**20
 
-_local = threading.local()
+
+class _Scratch(threading.local):
+    """Memory of this thread that decompressed chunks lie in until they are copied to their place."""
+
+    buffer = memoryview(b"")
+
+
+_KEPT_SCRATCH = 32 * 2**20
+_local = _Scratch()
 
 
 def holds_only(array: AnyArray, fill: Scalar) -> bool:
@@ -145,7 +152,11 @@ class CodecChain:
         if self._nearest is not None:
             nearest, limit = self._nearest
             if self._direct:
-                scratch = _scratch(limit)
+                scratch = _local.buffer
+                if len(scratch) != limit:
+                    scratch = memoryview(bytearray(limit))
+                    if limit <= _KEPT_SCRATCH:
+                        _local.buffer = scratch
                 data = scratch if nearest.decode_into(data, scratch) else nearest.decode(data, limit)
             else:
                 data = nearest.decode(data, limit)
@@ -367,13 +378,3 @@ class Shard:
             pieces.append(part)
         encoded = self._index_chain.encode(index)
         return b"".join([encoded, *pieces] if self._index_at_start else [*pieces, encoded])
-
-
-def _scratch(size: int) -> memoryview:
-    """This thread's buffer of just ``size`` bytes for a decompressed chunk."""
-    scratch: memoryview | None = getattr(_local, "scratch", None)
-    if scratch is None or len(scratch) < size:
-        scratch = memoryview(bytearray(size))
-        if size <= _KEPT_SCRATCH:
-            _local.scratch = scratch
-    return scratch[:size]

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
-import numcodecs.zstd
 import zstandard
 
 from xzarr3._types import JSON, Buffer
@@ -21,7 +20,17 @@ from xzarr3.errors import ChunkDecodeError
 _LEVELS = (-131072, 22)
 _SKIPPABLE = 0x184D2A50  # First magic number of skippable frames; the last four bits are free.
 _RLE = 1
-_local = threading.local()  # zstandard's contexts are costly to make and belong to one thread at a time.
+
+
+class _Contexts(threading.local):
+    """zstandard's contexts: costly to make, and each for one thread at a time."""
+
+    def __init__(self) -> None:
+        self.decompressor = zstandard.ZstdDecompressor()
+        self.compressors: dict[ZstdCodec, zstandard.ZstdCompressor] = {}
+
+
+_local = _Contexts()
 
 
 @dataclass(frozen=True)
@@ -37,8 +46,7 @@ class ZstdCodec(BytesBytesCodec):
     """
 
     name = "zstd"
-    # zstandard keeps its context, which pays for small chunks; numcodecs decodes into given memory, which
-    # pays for large ones.
+    # Smaller results are not worth the look at the frame that decoding piecewise needs.
     direct_from = 2**19
     level: int = 0
     checksum: bool = False
@@ -66,18 +74,17 @@ class ZstdCodec(BytesBytesCodec):
         return size + size // 128 + 512
 
     def encode(self, data: Buffer) -> Buffer:
-        compressors: dict[ZstdCodec, zstandard.ZstdCompressor] = _local.__dict__.setdefault("compressors", {})
-        compressor = compressors.get(self)
+        compressor = _local.compressors.get(self)
         if compressor is None:
             compressor = zstandard.ZstdCompressor(level=self.level, write_checksum=self.checksum)
-            compressors[self] = compressor
+            _local.compressors[self] = compressor
         return compressor.compress(data)
 
     def decode(self, data: Buffer, limit: int) -> Buffer:
         try:
             size = zstandard.frame_content_size(data)
             if 0 <= size <= limit:
-                return _decompressor().decompress(data, allow_extra_data=False)
+                return _local.decompressor.decompress(data, allow_extra_data=False)
         except zstandard.ZstdError as error:
             first: zstandard.ZstdError | None = error
         else:
@@ -92,23 +99,19 @@ class ZstdCodec(BytesBytesCodec):
 
     def decode_into(self, data: Buffer, out: memoryview) -> bool:
         try:
-            if zstandard.frame_content_size(data) != len(out):
+            if zstandard.frame_content_size(data) != len(out) or _frame_end(memoryview(data)) != len(data):
                 return False
-            numcodecs.zstd.decompress(data, out)
-        except (
-            RuntimeError,
-            ValueError,
-            zstandard.ZstdError,
-        ):  # Decoding once more tells what is wrong, or what is special.
+            with _local.decompressor.stream_reader(data) as reader:
+                return reader.readinto(out) == len(out) and not reader.read(1)
+        except zstandard.ZstdError:  # Decoding once more tells what is wrong.
             return False
-        return True
 
     def _decode_frames(self, data: memoryview, limit: int) -> Buffer:
         values: list[Buffer] = []
         left = limit
         while data:
             end = _frame_end(data)
-            with _decompressor().stream_reader(data[:end]) as reader:
+            with _local.decompressor.stream_reader(data[:end]) as reader:
                 value = reader.read(left + 1)
             if len(value) > left:
                 raise self.too_large(limit)
@@ -118,14 +121,6 @@ class ZstdCodec(BytesBytesCodec):
         if not values:
             raise zstandard.ZstdError("no data")
         return b"".join(values)
-
-
-def _decompressor() -> zstandard.ZstdDecompressor:
-    try:
-        decompressor: zstandard.ZstdDecompressor = _local.decompressor
-    except AttributeError:
-        decompressor = _local.decompressor = zstandard.ZstdDecompressor()
-    return decompressor
 
 
 def _frame_end(data: memoryview) -> int:

@@ -24,7 +24,15 @@ _TEMPORARY = ".xzarr3-partial-"
 _KEPT_SCRATCH = 32 * 2**20
 
 _serial = itertools.count()
-_local = threading.local()
+
+
+class _Scratch(threading.local):
+    """Memory of this thread that whole values are read into."""
+
+    buffer = memoryview(bytearray(0))
+
+
+_local = _Scratch()
 
 
 class LocalStore(Store):
@@ -115,8 +123,10 @@ class LocalStore(Store):
     def loader(self) -> Loader:
         base = self._base
         open_, close, fstat, readv = os.open, os.close, os.fstat, os.readv
+        scratch = _local.buffer
 
         def load(key: str) -> Buffer | None:
+            nonlocal scratch
             try:
                 descriptor = open_(base + key, _OPEN)
             except OSError as error:
@@ -128,7 +138,10 @@ class LocalStore(Store):
                 size = info.st_size
                 if not stat.S_ISREG(info.st_mode):
                     return None
-                scratch = _scratch(size)
+                if len(scratch) < size:
+                    scratch = memoryview(bytearray(max(size, 2**17)))
+                    if size <= _KEPT_SCRATCH:
+                        _local.buffer = scratch
                 count = readv(descriptor, [scratch[:size]])
                 if count != size:
                     count = _read_rest(descriptor, scratch, count, size)
@@ -276,16 +289,6 @@ class _FileReader(ValueReader):
 
     def close(self) -> None:
         os.close(self._descriptor)
-
-
-def _scratch(size: int) -> memoryview:
-    """This thread's buffer of at least ``size`` bytes."""
-    scratch: memoryview | None = getattr(_local, "scratch", None)
-    if scratch is None or len(scratch) < size:
-        scratch = memoryview(bytearray(max(size, 2**17)))
-        if len(scratch) <= _KEPT_SCRATCH:
-            _local.scratch = scratch
-    return scratch
 
 
 def _read_rest(descriptor: int, scratch: memoryview, count: int, size: int) -> int:
