@@ -138,12 +138,13 @@ class Engine:
         """
         if out.size == 0:
             return 0
-        if out.nbytes < _SMALL:
-            threads = 1
         chain = self.meta.chain
         parts, number = plan.parts, plan.number
-        few = out.size * 2 <= number * math.prod(self.meta.chunk_grid.chunk_shape)
         shard = chain.shard
+        # Of plain chunks only the wanted bytes are read, if these are few or all that is wanted.
+        ranges = chain.is_plain and (number == 1 or out.size * 2 <= number * math.prod(chain.spec.shape))
+        if (out.nbytes if ranges else number * _unit_work(parts, chain)) < _SMALL:
+            threads = 1
         if shard is not None and threads > 1 and number < 2 * threads:
             parts, number = _split_shards(parts, shard, 2 * threads)
         units = itertools.product(*parts)
@@ -153,7 +154,7 @@ class Engine:
         def worker(next_run: NextRun) -> int:
             if shard is not None:
                 return self._read_shards(shard, next_run, target)
-            if few and chain.is_plain:
+            if ranges:
                 return self._read_plain(next_run, target)
             return self._read_units(next_run, target)
 
@@ -332,17 +333,20 @@ def _read_elements(chain: CodecChain, reader: ValueReader, inner: tuple[slice, .
 
     def read(offset: int, place: AnyArray) -> None:
         length = sum((n - 1) * step for n, step in zip(place.shape, steps, strict=True)) + spec.dtype.itemsize
-        if length <= max(_RANGE, 2 * place.nbytes):
-            data = reader.read(offset, length)
-            if len(data) != length:
-                raise ChunkDecodeError(
-                    f"found {len(data)} bytes at {offset}, expected {length}", codec="bytes"
-                )
-            place[...] = np.ndarray(place.shape, chain.stored_dtype, data, strides=steps)
+        if length > max(_RANGE, 2 * place.nbytes):
+            axis = next(axis for axis, n in enumerate(place.shape) if n > 1)
+            for at in range(place.shape[axis]):
+                read(offset + at * steps[axis], place[(slice(None),) * axis + (slice(at, at + 1),)])
             return
-        axis = next(axis for axis, n in enumerate(place.shape) if n > 1)
-        for at in range(place.shape[axis]):
-            read(offset + at * steps[axis], place[(slice(None),) * axis + (slice(at, at + 1),)])
+        if chain.stored_dtype == place.dtype and length == place.nbytes and place.flags.c_contiguous:
+            found = reader.read_into(offset, memoryview(place.reshape(-1).view(np.uint8)))
+        else:
+            data = reader.read(offset, length)
+            found = len(data)
+            if found == length:
+                place[...] = np.ndarray(place.shape, chain.stored_dtype, data, strides=steps)
+        if found != length:
+            raise ChunkDecodeError(f"found {found} bytes at {offset}, expected {length}", codec="bytes")
 
     read(first, place)
 
@@ -354,6 +358,17 @@ def _strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
         strides.append(itemsize)
         itemsize *= length
     return tuple(reversed(strides))
+
+
+def _unit_work(parts: list[list[Part]], chain: CodecChain) -> int:
+    """About how many bytes have to be decoded for one unit: all of it, or some inner chunks of a shard."""
+    if chain.shard is None:
+        return chain.spec.nbytes
+    touched: list[int] = [
+        1 + (along[0][2].stop - 1) // length - along[0][2].start // length
+        for along, length in zip(parts, chain.shard.grid.chunk_shape, strict=True)
+    ]
+    return math.prod(touched) * chain.shard.inner.spec.nbytes
 
 
 def _split_shards(parts: list[list[Part]], shard: Shard, pieces: int) -> tuple[list[list[Part]], int]:

@@ -132,7 +132,7 @@ class BytesBytesCodec(Codec):
     """A codec from bytes to bytes."""
 
     direct_from: ClassVar[int | None] = None
-    """Decoded size in bytes from which :meth:`decode_into` pays; None if the codec cannot do it."""
+    """Decoded size in bytes from which :meth:`decode_into` pays; None if it never does."""
 
     @abstractmethod
     def encoded_size(self, size: int) -> int | None:

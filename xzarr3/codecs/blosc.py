@@ -46,6 +46,7 @@ class BloscCodec(BytesBytesCodec):
     """
 
     name = "blosc"
+    direct_from = 2**19
     cname: str = "zstd"
     clevel: int = 5
     shuffle: str | None = None
@@ -102,8 +103,10 @@ class BloscCodec(BytesBytesCodec):
             data, self.cname.encode(), self.clevel, shuffle, self.blocksize, self.typesize or 1
         )
 
+    # Blosc itself reads beyond the end of data that are shorter than their header says, so the stored size
+    # in the header is compared first.
+
     def decode(self, data: Buffer, limit: int) -> Buffer:
-        # Blosc itself would read beyond the end of data that are shorter than their header says.
         size, stored = int.from_bytes(data[4:8], "little"), int.from_bytes(data[12:16], "little")
         if stored != len(data) or stored < _HEADER:
             raise ChunkDecodeError(
@@ -118,3 +121,13 @@ class BloscCodec(BytesBytesCodec):
             return blosc.decompress(data)  # type: ignore[no-any-return]
         except RuntimeError as error:
             raise ChunkDecodeError(f"not valid blosc data: {error}", codec=self.name) from error
+
+    def decode_into(self, data: Buffer, out: memoryview) -> bool:
+        size, stored = int.from_bytes(data[4:8], "little"), int.from_bytes(data[12:16], "little")
+        if size != len(out) or stored != len(data):
+            return False
+        try:
+            blosc.decompress(data, out)
+        except RuntimeError:  # Decoding once more tells what is wrong.
+            return False
+        return True

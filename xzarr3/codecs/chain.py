@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
@@ -27,16 +26,6 @@ if TYPE_CHECKING:
     from xzarr3.codecs.sharding import ShardingCodec
 
 _EMPTY = 2**64 - 1  # Offset and size of an inner chunk that is not there.
-
-
-class _Scratch(threading.local):
-    """Memory of this thread that decompressed chunks lie in until they are copied to their place."""
-
-    buffer = memoryview(b"")
-
-
-_KEPT_SCRATCH = 32 * 2**20
-_local = _Scratch()
 
 
 def holds_only(array: AnyArray, fill: Scalar) -> bool:
@@ -111,12 +100,13 @@ class CodecChain:
         self._stored = spec
         self._exact = serializer.encoded_size(spec)
         self._undo = list(reversed(self._filters))
-        # The compressor next to the array may decode into given memory, as its result has a known size.
-        self._nearest = self._compressors[0] if self._compressors else None
-        self._outer = list(reversed(self._compressors[1:]))
-        floor = self._nearest[0].direct_from if self._nearest else None
-        self._direct = floor is not None and self._exact is not None and self._exact >= floor
+        self._stages = list(reversed(self._compressors))
         self.stored_dtype = serializer.stored_dtype(spec) if isinstance(serializer, BytesCodec) else None
+        # A compressor that is alone may decode straight to where the chunk is wanted.
+        alone = self._compressors[0][0] if len(self._compressors) == 1 and not self._filters else None
+        floor = None if alone is None else alone.direct_from
+        large = floor is not None and self._exact is not None and self._exact >= floor
+        self._direct = alone if large and self.stored_dtype == self.spec.dtype else None
 
     @property
     def shard(self) -> Shard | None:
@@ -139,27 +129,15 @@ class CodecChain:
     def decode(self, data: Buffer) -> AnyArray:
         """Decode a stored value.
 
-        The result may lie in ``data`` or in memory that this thread uses again for the next chunk:
-        copy from it at once.
+        The result may lie in the memory of ``data`` and may be read-only.
 
         Raises
         ------
         ChunkDecodeError
             If ``data`` are not a chunk of this shape and type.
         """
-        for codec, limit in self._outer:
+        for codec, limit in self._stages:
             data = codec.decode(data, limit)
-        if self._nearest is not None:
-            nearest, limit = self._nearest
-            if self._direct:
-                scratch = _local.buffer
-                if len(scratch) != limit:
-                    scratch = memoryview(bytearray(limit))
-                    if limit <= _KEPT_SCRATCH:
-                        _local.buffer = scratch
-                data = scratch if nearest.decode_into(data, scratch) else nearest.decode(data, limit)
-            else:
-                data = nearest.decode(data, limit)
         if self.stored_dtype is not None and len(data) == self._stored.nbytes != 0:
             array = np.frombuffer(data, self.stored_dtype).reshape(self._stored.shape)
         elif self._shard is not None:
@@ -178,10 +156,9 @@ class CodecChain:
         bool
             Whether ``out`` now holds the chunk.
         """
-        if not self._direct or self._outer or self._undo or self.stored_dtype != out.dtype:
+        if self._direct is None:
             return False
-        nearest, _ = cast("tuple[BytesBytesCodec, int]", self._nearest)
-        return nearest.decode_into(data, memoryview(out.reshape(-1).view(np.uint8)))
+        return self._direct.decode_into(data, memoryview(out.reshape(-1).view(np.uint8)))
 
     def encode(self, array: AnyArray, *, keep_empty: bool = False) -> Buffer:
         """Encode a whole chunk.

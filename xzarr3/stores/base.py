@@ -79,6 +79,12 @@ class ValueReader(ABC):
         The result is shorter where the value ends before.
         """
 
+    def read_into(self, start: int, out: memoryview) -> int:
+        """Read from ``start`` on into ``out``; returns the number of bytes, fewer where the value ends."""
+        part = self.read(start, len(out))
+        out[: len(part)] = part
+        return len(part)
+
     def close(self) -> None:  # noqa: B027 - most readers hold nothing
         """Release what the reader holds."""
 

@@ -287,6 +287,18 @@ class _FileReader(ValueReader):
             self._store._fail("read", self._key, error)
         return value
 
+    def read_into(self, start: int, out: memoryview) -> int:
+        count = 0
+        try:
+            while count < len(out):
+                more = os.preadv(self._descriptor, [out[count:]], start + count)
+                if not more:
+                    break
+                count += more
+        except OSError as error:
+            self._store._fail("read", self._key, error)
+        return count
+
     def close(self) -> None:
         os.close(self._descriptor)
 
