@@ -242,10 +242,13 @@ class Array:
         return _restore, (self.store, self.path, document, self.read_only, self.write_empty_chunks)
 
     def __dask_tokenize__(self) -> object:
-        units = self.nchunks
-        sample = range(units) if units <= _STAMPED else np.linspace(0, units - 1, _STAMPED, dtype=np.int64)
-        counts = self.cdata_shape
-        keys = [self._engine.key(tuple(map(int, np.unravel_index(at, counts)))) for at in sample]
+        units, counts = self.nchunks, self.cdata_shape
+        sample = (
+            range(units)
+            if units <= _STAMPED
+            else (n * (units - 1) // (_STAMPED - 1) for n in range(_STAMPED))
+        )
+        keys = [self._engine.key(unravel(at, counts)) for at in sample]
         stamp = self.store.stamp([document_key(self.path), *keys])
         document = v3.encode(v3.document(self.metadata), self.path)
         return "xzarr3.Array", self.store.__dask_tokenize__(), self.path, document, stamp
@@ -521,6 +524,15 @@ def converted(values: npt.ArrayLike, dtype: np.dtype[Any], name: str) -> AnyArra
             accepted=accepted,
         )
     return result
+
+
+def unravel(at: int, counts: tuple[int, ...]) -> tuple[int, ...]:
+    """Coordinates of element number ``at`` of a grid, in C order; for grids of any size."""
+    coords = []
+    for count in reversed(counts):
+        at, rest = divmod(at, count)
+        coords.append(rest)
+    return tuple(reversed(coords))
 
 
 def _with_dropped(array: AnyArray, plan: ReadPlan) -> AnyArray:

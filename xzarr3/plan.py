@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import TypeAlias
 
 from xzarr3.indexing import DimSelection, basic_selection
@@ -83,9 +84,14 @@ class ReadPlan:
 
     def __init__(self, selection: object, shape: tuple[int, ...], unit_shape: tuple[int, ...]) -> None:
         self.dimensions = basic_selection(selection, shape)
-        self.parts = [
+        self._grid = tuple(zip(unit_shape, shape, strict=True))
+
+    @cached_property
+    def parts(self) -> list[list[Part]]:
+        """For each dimension, how what is selected is divided among the units."""
+        return [
             dimension_parts(selected, length, size)
-            for selected, length, size in zip(self.dimensions, unit_shape, shape, strict=True)
+            for selected, (length, size) in zip(self.dimensions, self._grid, strict=True)
         ]
 
     @property

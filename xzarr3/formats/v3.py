@@ -295,6 +295,12 @@ def _parse_group(document: Mapping[str, Any]) -> GroupMetadata:
         except msgspec.ValidationError as error:
             reason, _, place = str(error).partition(" - at `$")
             raise MetadataError(reason, field=f"consolidated_metadata{place.strip('`')}") from error
+        for key in consolidated:
+            if not key or any(name in ("", ".", "..") for name in key.split("/")):
+                raise MetadataError(
+                    "not a path of a node", field="consolidated_metadata.metadata", found=key,
+                    accepted="names separated by single '/', none of them empty, '.' or '..'",
+                )  # fmt: skip
     return GroupMetadata(attributes=typed.attributes, consolidated=consolidated, ignored=ignored)
 
 
