@@ -25,7 +25,7 @@ import pandas as pd
 import xarray as xr
 
 import xzarr3
-from xzarr3.errors import Xzarr3Error
+from xzarr3.errors import NodeExistsError, Xzarr3Error
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -112,7 +112,9 @@ def load(path: Path) -> Source:
             left_out = tuple(
                 str(name) for name, variable in raw.variables.items() if variable.dtype.kind in "OSU"
             )
-        with xr.open_dataset(path, engine="netcdf4", drop_variables=left_out) as dataset:
+        with xr.open_dataset(
+            path, engine="netcdf4", drop_variables=left_out, decode_timedelta=False
+        ) as dataset:
             dataset.load()
     except (OSError, ValueError) as error:
         raise Xzarr3Error(f"{path} cannot be read as netCDF: {error}") from error
@@ -180,15 +182,15 @@ def canonical(dataset: xr.Dataset, variable: str) -> xr.DataArray:
 def chunking(shape: tuple[int, ...], itemsize: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Shapes of the chunks and shards for a field whose first dimension is time.
 
-    A chunk spans the whole map, at most about 1 MiB and a tenth of the record; a shard is up to five
+    A chunk spans the whole map, at most about 1 MiB and a twentieth of the record; a shard is up to five
     chunks.
 
     >>> chunking((240, 37, 49), 4)
-    ((24, 37, 49), (120, 37, 49))
+    ((12, 37, 49), (60, 37, 49))
     """
     steps, *rest = shape
     per_step = itemsize * int(np.prod(rest))
-    chunk = max(1, min(MIB // max(1, per_step), steps // 10))
+    chunk = max(1, min(MIB // max(1, per_step), steps // 20))
     return (chunk, *rest), (chunk * min(5, -(-steps // chunk)), *rest)
 
 
@@ -215,8 +217,8 @@ def convert(source: Source, store: Path) -> None:
 
 
 def open_field(store: Path, source: Source) -> xr.DataArray:
-    """Open the stored twin of ``source.field``, lazily, with its chunks as dask tasks."""
-    dataset = xr.open_dataset(store, engine="xzarr3", group=source.name, chunks={})
+    """Open the stored twin of ``source.field``, lazily, each shard a block of a dask array."""
+    dataset = xr.open_dataset(store, engine="xzarr3", group=source.name, chunks={}, decode_timedelta=False)
     return canonical(dataset, source.variable)
 
 
@@ -478,7 +480,8 @@ def draw_map(maps: Mapping[str, xr.DataArray], path: Path, *, title: str, units:
     diverging = low < 0 and -low > 0.1 * high
     if diverging:
         low, high = -max(-low, high), max(-low, high)
-    levels = MaxNLocator(nbins=22, steps=[1, 2, 2.5, 5, 10]).tick_values(low if diverging else 0, high)
+    locator = MaxNLocator(nbins=22, steps=[1, 2, 2.5, 5, 10])
+    levels = np.asarray(locator.tick_values(low if diverging else 0, high))
     first = next(iter(last.values()))
     lat, lon = first.latitude.values, first.longitude.values
     aspect = 1 / np.cos(np.deg2rad(np.clip(lat.mean(), -70, 70)))
@@ -551,6 +554,8 @@ def run(*, data: Path | None = None, keep: Path | None = None, out: TextIO = sys
 
     Raises
     ------
+    NodeExistsError
+        The store to keep exists already.
     Xzarr3Error
         An optional dependency is missing, the data cannot be used, or a result is not right.
     """
@@ -560,9 +565,14 @@ def run(*, data: Path | None = None, keep: Path | None = None, out: TextIO = sys
             _run(data, Path(directory, "climate.zarr"), Path("xzarr3-demo.png"), out)
         print("Store:  was temporary; --keep DIR keeps it", file=out)
     else:
+        store = keep / "climate.zarr"
+        if store.exists():
+            raise NodeExistsError(
+                f"{store} exists; accepted: --keep with another directory, or remove it first"
+            )
         keep.mkdir(parents=True, exist_ok=True)
-        _run(data, keep / "climate.zarr", keep / "warming.png", out)
-        print(f"Store:  {(keep / 'climate.zarr').resolve()}", file=out)
+        _run(data, store, keep / "warming.png", out)
+        print(f"Store:  {store.resolve()}", file=out)
 
 
 def _run(data: Path | None, store: Path, image: Path, out: TextIO) -> None:
@@ -593,7 +603,7 @@ def _run(data: Path | None, store: Path, image: Path, out: TextIO) -> None:
             stored = {source.name: open_field(store, source) for source in sources}
             lazy = {name: period_means(array) for name, array in stored.items()}
         blocks = sum(array.data.npartitions for array in stored.values())
-        print(f"Computing {blocks} chunks on {len(client.nthreads())} processes", file=out)
+        print(f"Computing {blocks} blocks on {len(client.nthreads())} processes", file=out)
         with timings.of("compute"):
             means = gather(client, [each for maps in lazy.values() for each in maps], out)
     maps = {}

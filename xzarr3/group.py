@@ -9,7 +9,7 @@ from typing import Any
 from xzarr3.array import Array
 from xzarr3.attributes import Attributes
 from xzarr3.creation import make_array
-from xzarr3.errors import NodeNotFoundError, NodeTypeError, ReadOnlyError
+from xzarr3.errors import InvalidKeyError, NodeNotFoundError, NodeTypeError, ReadOnlyError
 from xzarr3.formats import v3
 from xzarr3.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
 from xzarr3.nodes import (
@@ -228,9 +228,11 @@ class Group(Mapping[str, "Array | Group"]):
 
     def __delitem__(self, name: str) -> None:
         self._check_writable()
+        relative = normal_path(name)
+        if not relative:
+            raise InvalidKeyError(f"{self!r} cannot be deleted through itself; accepted: a path below it")
         if name not in self:
             raise NodeNotFoundError(f"no array or group '{name}' in {self!r}")
-        relative = normal_path(name)
         erase_node(self.store, node_prefix(self.path) + relative)
         self._documents = {
             path: document

@@ -19,6 +19,8 @@ from xzarr3.errors import ChunkDecodeError, ChunkEncodeError
 
 _CNAMES = ("lz4", "lz4hc", "blosclz", "snappy", "zlib", "zstd")
 _SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
+# The top three bits of the third byte of the header tell the compressor; lz4hc writes what lz4 reads.
+_FORMATS = {0: "blosclz", 1: "lz4", 2: "snappy", 3: "zlib", 4: "zstd"}
 _HEADER = 16
 _MAX_SIZE = 2**31 - 1
 
@@ -70,10 +72,11 @@ class BloscCodec(BytesBytesCodec):
         clevel = fields.integer("clevel", 0, 9)
         shuffle = fields.choice("shuffle", _SHUFFLES) if "shuffle" in configuration else None
         # Decoding needs neither of these two: a document without them is read although the text wants them.
-        typesize = fields.integer("typesize", 1, _MAX_SIZE) if configuration.get("typesize") else None
+        least = 0 if shuffle == "noshuffle" else 1  # Without a shuffle its value does not matter.
+        typesize = fields.integer("typesize", least, _MAX_SIZE) if "typesize" in configuration else None
         blocksize = fields.integer("blocksize", 0, _MAX_SIZE, default=0)
         fields.finish()
-        return cls(cname, clevel, shuffle, typesize, blocksize)
+        return cls(cname, clevel, shuffle, typesize or None, blocksize)
 
     def configuration(self) -> dict[str, JSON]:
         given: dict[str, JSON] = {"cname": self.cname, "clevel": self.clevel}
@@ -99,9 +102,12 @@ class BloscCodec(BytesBytesCodec):
         if size > _MAX_SIZE - _HEADER:
             raise ChunkEncodeError(f"{size} bytes, blosc holds less than 2 GiB", codec=self.name)
         shuffle = _SHUFFLES.index(self.shuffle or "noshuffle")
-        return blosc.compress(  # type: ignore[no-any-return]
-            data, self.cname.encode(), self.clevel, shuffle, self.blocksize, self.typesize or 1
-        )
+        try:
+            return blosc.compress(  # type: ignore[no-any-return]
+                data, self.cname.encode(), self.clevel, shuffle, self.blocksize, self.typesize or 1
+            )
+        except ValueError as error:  # The specification permits snappy, which a build of blosc may lack.
+            raise ChunkEncodeError(str(error), codec=self.name) from error
 
     # Blosc itself reads beyond the end of data that are shorter than their header says, so the stored size
     # in the header is compared first.
@@ -120,7 +126,10 @@ class BloscCodec(BytesBytesCodec):
         try:
             return blosc.decompress(data)  # type: ignore[no-any-return]
         except RuntimeError as error:
-            raise ChunkDecodeError(f"not valid blosc data: {error}", codec=self.name) from error
+            inside = _FORMATS.get(data[2] >> 5, "an unknown compressor")
+            raise ChunkDecodeError(
+                f"not valid blosc data, or no {inside} in this build of blosc: {error}", codec=self.name
+            ) from error
 
     def decode_into(self, data: Buffer, out: memoryview) -> bool:
         size, stored = int.from_bytes(data[4:8], "little"), int.from_bytes(data[12:16], "little")

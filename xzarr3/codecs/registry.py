@@ -68,7 +68,14 @@ def codec_from_json(data: JSON) -> Codec | None:
     accepted = "a name, or an object with 'name' and, if needed, 'configuration'"
     if not isinstance(data, dict) or not isinstance(data.get("name"), str):
         raise MetadataError("not a codec", found=data, accepted=accepted)
-    optional = data.get("must_understand") is False
+    optional = data.get("must_understand", True) is False
+    if not isinstance(data.get("must_understand", True), bool):
+        raise MetadataError(
+            "not a valid value",
+            field="must_understand",
+            found=data["must_understand"],
+            accepted="true, false",
+        )
     for field in data.keys() - {"name", "configuration", "must_understand"}:
         raise UnknownExtensionError("unknown field", field=field, found=data[field], accepted=accepted)
     configuration = data.get("configuration", {})

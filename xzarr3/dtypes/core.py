@@ -24,10 +24,11 @@ class _Numeric(ZDType):
 
     _native: ClassVar[type[np.generic]]
     _permitted: ClassVar[str]
+    _castable: ClassVar[str] = "biuf"  # Kinds of numpy dtypes whose values may be cast to this type.
 
     @classmethod
     def from_native_dtype(cls, dtype: np.dtype[np.generic]) -> Self:
-        if dtype.type is not cls._native:
+        if dtype.newbyteorder("=") != np.dtype(cls._native):
             raise DataTypeValidationError(
                 f"not a dtype of '{cls._zarr_v3_name}'", found=dtype, accepted=str(np.dtype(cls._native))
             )
@@ -60,8 +61,10 @@ class _Numeric(ZDType):
     def cast_scalar(self, data: object) -> Scalar:
         try:
             source = np.asarray(data)
-            if source.ndim != 0:
-                raise TypeError("not a scalar")
+            if source.dtype.kind == "O" and isinstance(data, int):
+                source = np.asarray(float(data))  # Beyond the integers of numpy.
+            if source.ndim != 0 or source.dtype.kind not in self._castable:
+                raise TypeError("not a scalar, or not one of a type that can be cast")
             with np.errstate(all="ignore"):
                 value: Any = source.astype(self._native)[()]
         except (TypeError, ValueError, OverflowError) as error:
@@ -72,7 +75,7 @@ class _Numeric(ZDType):
 
     def _holds(self, source: np.ndarray[Any, Any], value: Scalar) -> bool:
         """Whether ``value`` says the same as ``source``, from which it was cast."""
-        return source.dtype.kind in "biuf" and bool(source == value)
+        return bool(source == value)
 
 
 class Bool(_Numeric):
@@ -230,11 +233,12 @@ class _Float(_Numeric):
     def cast_scalar(self, data: object) -> Scalar:
         if isinstance(data, self._native):
             return data
+        if isinstance(data, str):
+            return self.from_json_scalar(data, zarr_format=3)
         return super().cast_scalar(data)
 
     def _holds(self, source: np.ndarray[Any, Any], value: Scalar) -> bool:
-        finite_stays = not np.isinf(value) or bool(np.isinf(source))
-        return source.dtype.kind in "biuf" and finite_stays
+        return not np.isinf(value) or bool(np.isinf(source))
 
 
 class Float16(_Float):
@@ -257,6 +261,7 @@ class Float64(_Float):
 
 class _Complex(_Numeric):
     _part: ClassVar[np.dtype[Any]]
+    _castable = "biufc"
 
     def __init_subclass__(cls) -> None:
         native = np.dtype(cls._native)
@@ -283,11 +288,12 @@ class _Complex(_Numeric):
     def cast_scalar(self, data: object) -> Scalar:
         if isinstance(data, self._native):
             return data
+        if isinstance(data, list):
+            return self.from_json_scalar(data, zarr_format=3)
         return super().cast_scalar(data)
 
     def _holds(self, source: np.ndarray[Any, Any], value: Scalar) -> bool:
-        finite_stays = not np.isinf(value) or bool(np.isinf(source))
-        return source.dtype.kind in "biufc" and finite_stays
+        return not np.isinf(value) or bool(np.isinf(source))
 
 
 class Complex64(_Complex):

@@ -6,6 +6,7 @@ Specification: Zarr v3 core, "Metadata"; consolidated metadata as zarr-python wr
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, Literal, cast
 
@@ -23,6 +24,18 @@ DOCUMENT = "zarr.json"
 _MAX_DIMENSIONS = 64  # numpy's limit
 
 _Extension = str | dict[str, Any]
+_EXTENSION = "a name, or an object with 'name' and, if needed, 'configuration'"
+_ACCEPTED = {
+    "shape": "an array of integers",
+    "data_type": _EXTENSION,
+    "chunk_grid": _EXTENSION,
+    "chunk_key_encoding": _EXTENSION,
+    "fill_value": "a value of the data type",
+    "codecs": "an array of codecs",
+    "kind": "'inline'",
+    "metadata": "an object of documents by path",
+    "must_understand": "false",
+}
 
 
 class _ArrayDocument(msgspec.Struct):
@@ -126,6 +139,10 @@ def parse(document: Mapping[str, Any], path: str = "") -> NodeMetadata:
     except MetadataError as error:
         error.at(path=path)
         raise
+    except RecursionError as error:
+        raise MetadataError(
+            "nested too deeply", path=path, field=DOCUMENT, accepted="fewer codecs within codecs"
+        ) from error
     raise MetadataError(
         "not a type of node", path=path, field="node_type", found=kind, accepted="'array', 'group'"
     )
@@ -149,9 +166,21 @@ def _convert(
     try:
         return msgspec.convert(document, cls), ignored
     except msgspec.ValidationError as error:
-        reason, _, place = str(error).partition(" - at `$")
-        place = place.strip("`.")
-        raise MetadataError(reason, field=place or None, found=_dig(document, place)) from error
+        raise _invalid(error, document) from error
+
+
+def _invalid(error: msgspec.ValidationError, document: Mapping[str, Any], within: str = "") -> MetadataError:
+    """The error for a field of another type than it must have, or that is missing."""
+    reason, _, place = str(error).partition(" - at `$")
+    field = within + place.strip("`")
+    missing = re.fullmatch("Object missing required field `(.*)`", reason)
+    if missing is not None:
+        name = missing[1]
+        return MetadataError("missing field", field=f"{field}.{name}".strip("."), accepted=_ACCEPTED[name])
+    field = field.strip(".")
+    wanted = re.match("Expected `(.*?)`", reason)
+    accepted = _ACCEPTED.get(field.rpartition(".")[2]) if wanted is None else wanted[1].replace(" | ", " or ")
+    return MetadataError(reason, field=field or None, found=_dig(document, field), accepted=accepted)
 
 
 def _dig(document: Any, field: str) -> object:
@@ -170,10 +199,9 @@ def _extension(value: Any, field: str) -> tuple[str, dict[str, Any]]:
     """Name and configuration of an extension point that must be understood."""
     if isinstance(value, str):
         return value, {}
-    accepted = "a name, or an object with 'name' and, if needed, 'configuration'"
     for key in value.keys() - {"name", "configuration", "must_understand"}:
         raise UnknownExtensionError(
-            "unknown field", field=f"{field}.{key}", found=value[key], accepted=accepted
+            "unknown field", field=f"{field}.{key}", found=value[key], accepted=_EXTENSION
         )
     if value.get("must_understand", True) is not True:
         raise MetadataError(
@@ -184,7 +212,7 @@ def _extension(value: Any, field: str) -> tuple[str, dict[str, Any]]:
         )
     name, configuration = value.get("name"), value.get("configuration", {})
     if not isinstance(name, str) or not isinstance(configuration, dict):
-        raise MetadataError("not an extension", field=field, found=value, accepted=accepted)
+        raise MetadataError("not an extension", field=field, found=value, accepted=_EXTENSION)
     return name, configuration
 
 
@@ -200,16 +228,19 @@ def _known(configuration: Mapping[str, Any], accepted: set[str], field: str) -> 
 def _parse_array(document: Mapping[str, Any]) -> ArrayMetadata:
     typed, ignored = _convert(document, _ARRAY_FIELDS, _ArrayDocument)
     shape = _shape(typed.shape)
-    for transformer in typed.storage_transformers:
+    for at, transformer in enumerate(typed.storage_transformers):
         if not (isinstance(transformer, dict) and transformer.get("must_understand") is False):
             raise UnknownExtensionError(
                 "unknown storage transformer",
-                field="storage_transformers[0]",
+                field=f"storage_transformers[{at}]",
                 found=transformer,
                 accepted="none",
             )
+    if typed.storage_transformers:
+        ignored["storage_transformers"] = document["storage_transformers"]
+    named = _data_type(typed.data_type)
     try:
-        data_type = registry.match_json(_data_type(typed.data_type), zarr_format=3)
+        data_type = registry.match_json(named, zarr_format=3)
     except MetadataError as error:
         error.at(field="data_type")
         raise
@@ -293,8 +324,7 @@ def _parse_group(document: Mapping[str, Any]) -> GroupMetadata:
         try:
             consolidated = msgspec.convert(typed.consolidated_metadata, _Consolidated).metadata
         except msgspec.ValidationError as error:
-            reason, _, place = str(error).partition(" - at `$")
-            raise MetadataError(reason, field=f"consolidated_metadata{place.strip('`')}") from error
+            raise _invalid(error, document, "consolidated_metadata") from error
         for key in consolidated:
             if not key or any(name in ("", ".", "..") for name in key.split("/")):
                 raise MetadataError(

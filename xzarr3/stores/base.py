@@ -195,26 +195,28 @@ class Store(ABC):
         parts: dict[str, list[tuple[int, Buffer]]] = {}
         for key, start, value in key_start_values:
             parts.setdefault(key, []).append((start, value))
+        changed: dict[str, bytearray] = {}
         for key, pieces in parts.items():
-            merged = bytearray(self.get(key) or b"")
+            pieces.sort(key=lambda piece: piece[0])
+            merged = changed[key] = bytearray(self.get(key) or b"")
             end = 0
-            for start, value in sorted(pieces, key=lambda piece: piece[0]):
+            for start, value in pieces:
                 if start < end:
                     raise ValueError(f"parts to store under key '{key}' overlap at byte {start}")
-                end = start + len(value)
-            for start, value in sorted(pieces, key=lambda piece: piece[0]):
                 if start > len(merged):
                     raise ValueError(f"key '{key}' has {len(merged)} bytes, cannot store from {start} on")
-                merged[start : start + len(value)] = value
-            self.set(key, merged)
+                end = start + len(value)
+                merged[start:end] = value
+        for key, whole in changed.items():
+            self.set(key, whole)
 
     def erase(self, key: str) -> None:
         """Remove ``key`` and its value, if it is there."""
         raise ReadOnlyError(f"{self} cannot be written")
 
     def erase_values(self, keys: Iterable[str]) -> None:
-        """Remove several keys."""
-        for key in keys:
+        """Remove several keys, or none of them if one is not valid."""
+        for key in [check_key(key) for key in keys]:
             self.erase(key)
 
     def erase_prefix(self, prefix: str) -> None:

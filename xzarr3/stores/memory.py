@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,6 +11,9 @@ from xzarr3._types import Buffer, ByteRange
 from xzarr3.stores.base import Store, ValueReader, check_key, check_prefix, cut
 
 _LIVE: weakref.WeakValueDictionary[str, MemoryStore] = weakref.WeakValueDictionary()
+
+if hasattr(os, "register_at_fork"):  # A forked child is another process: it gets copies.
+    os.register_at_fork(after_in_child=_LIVE.clear)
 
 
 class MemoryStore(Store):
@@ -102,7 +106,7 @@ class BytesReader(ValueReader):
 
 def _restore(identity: str, values: dict[str, Buffer], version: int) -> MemoryStore:
     store = _LIVE.get(identity)
-    if store is None:
+    if store is None or (store.read_only and store._version != version):  # Copies may be of any age.
         store = MemoryStore(values, read_only=True)
         store._identity = identity
         store._version = version

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
+import xarray as xr
 from xarray import Coordinates, Dataset, DataTree, Variable, conventions
 from xarray.backends.common import AbstractDataStore, BackendArray, BackendEntrypoint
 from xarray.backends.store import StoreBackendEntrypoint
@@ -51,7 +52,7 @@ class LazyArray(BackendArray):
         self.dtype = array.dtype
 
     def __dask_tokenize__(self) -> object:
-        return type(self).__qualname__, self.array
+        return "xzarr3.LazyArray", self.array.__dask_tokenize__()
 
     def __getitem__(self, key: indexing.ExplicitIndexer) -> AnyArray:
         if isinstance(key, indexing.VectorizedIndexer):
@@ -105,7 +106,7 @@ class Xzarr3DataStore(AbstractDataStore):
         meta = array.metadata
         shape, dims = meta.shape, meta.dimension_names or ()
         if len(dims) != len(shape):
-            raise MissingDimensionNames(
+            raise MissingDimensionNamesError(
                 "xarray needs the names of the dimensions",
                 path=array.path,
                 field="dimension_names",
@@ -139,7 +140,7 @@ class Xzarr3DataStore(AbstractDataStore):
         }
 
 
-class MissingDimensionNames(MetadataError, KeyError):
+class MissingDimensionNamesError(MetadataError, KeyError):
     """An array without names of dimensions, which cannot be a variable of xarray."""
 
     __str__ = MetadataError.__str__
@@ -158,19 +159,39 @@ def _fill_value(value: Any, array: Array) -> Any:
         ) from error
 
 
+def open_dataset(store: StoreLike, **options: Any) -> Dataset:
+    """Open a dataset lazily: :func:`xarray.open_dataset` with ``engine="xzarr3"``.
+
+    Parameters
+    ----------
+    store : path, file URL or Store
+    **options
+        Whatever :func:`xarray.open_dataset` and this engine take, such as ``group``, ``chunks``,
+        ``drop_variables`` and ``consolidated``.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> store = xzarr3.MemoryStore()
+    >>> _ = xzarr3.create_array(store, "t", data=np.arange(3.0), dimension_names=["time"])
+    >>> open_dataset(store, chunks={})["t"].mean().compute().item()
+    1.0
+    """
+    dataset: Dataset = xr.open_dataset(store, engine=Xzarr3BackendEntrypoint, **options)  # type: ignore[arg-type]
+    return dataset
+
+
 def _decoded_dataset(
     store: Xzarr3DataStore, *, decode_coords: bool | Literal["coordinates", "all"], **options: Any
 ) -> Dataset:
     """Decode what a store holds, without indexes, which xarray makes itself."""
-    stored, stored_attributes = store.load()
+    stored, stored_attributes = store.load()  # type: ignore[no-untyped-call]
     variables, attributes, coord_names = _decoded(
         dict(stored), dict(stored_attributes), decode_coords, options
     )
     coords = {name: var for name, var in variables.items() if name in coord_names or var.dims == (name,)}
     data_vars = {name: var for name, var in variables.items() if name not in coords}
-    dataset = Dataset(data_vars, Coordinates(coords, indexes={}), attributes)
-    dataset.encoding = store.get_encoding()
-    return dataset
+    return Dataset(data_vars, Coordinates(coords, indexes={}), attributes)
 
 
 def _decoded(
@@ -369,7 +390,11 @@ class Xzarr3BackendEntrypoint(BackendEntrypoint):
         use_zarr_fill_value_as_mask: bool | None = None,
         **decoders: Any,
     ) -> dict[str, Dataset]:
-        """Open a group and all groups below it: a dataset for each path relative to the group."""
+        """Open a group and all groups below it, a dataset for each.
+
+        The keys are paths, absolute if ``group`` is not given and relative to it if it is, as xarray's zarr
+        engine has them.
+        """
         root = _open(filename_or_obj, group, mode, consolidated, storage_options, zarr_format)
         return {
             path: self.open_dataset(
@@ -381,7 +406,7 @@ class Xzarr3BackendEntrypoint(BackendEntrypoint):
                 ),
                 **decoders,
             )
-            for path, node in _groups("/", root)
+            for path, node in _groups("/" if not group else "", root)
         }
 
     def open_datatree(self, filename_or_obj: Any, **options: Any) -> DataTree:
@@ -390,9 +415,9 @@ class Xzarr3BackendEntrypoint(BackendEntrypoint):
 
 
 def _groups(path: str, group: Group) -> Iterator[tuple[str, Group]]:
-    yield path, group
+    yield path or ".", group
     for name, below in group.groups():
-        yield from _groups(f"{path.rstrip('/')}/{name}", below)
+        yield from _groups(f"{path}{'' if path in ('', '/') else '/'}{name}", below)
 
 
 def _names(names: str | Iterable[str] | None) -> Iterable[str]:

@@ -17,12 +17,26 @@ from typing import Any, TypeVar
 import numpy as np
 from xarray import Variable, conventions
 from xarray.backends.common import ensure_dtype_not_object
-from xarray.coding import strings
+from xarray.coders import CFDatetimeCoder, CFTimedeltaCoder
+from xarray.coding import strings, variables
+from xarray.coding.variables import VariableCoder
 
 from xzarr3._types import JSON
+from xzarr3.codecs.registry import parse_codec
 from xzarr3.errors import MetadataError, listed
 
 _T = TypeVar("_T")
+
+# What xarray does to values for Zarr, in this order. Booleans stay what they are.
+_CODERS: tuple[VariableCoder, ...] = getattr(conventions, "ZARR_CODERS", None) or (
+    CFDatetimeCoder(),
+    CFTimedeltaCoder(),
+    variables.CFScaleOffsetCoder(),
+    variables.CFMaskCoder(),
+    variables.NativeEnumCoder(),
+    variables.NonStringCoder(),
+    variables.DefaultFillvalueCoder(),
+)
 
 _STORAGE_KEYS = (
     "chunks", "shards", "compressors", "filters", "serializer", "fill_value", "chunk_key_encoding",
@@ -208,14 +222,12 @@ def _read_double(value: Any) -> float:
     except binascii.Error:
         packed = b""
     if len(packed) == 8:
-        number: float = struct.unpack("<d", packed)[0]
-        return number
+        return float(struct.unpack("<d", packed)[0])
     bits = bytes.fromhex(value.removeprefix("0x"))
     forms = {2: ">e", 4: ">f", 8: ">d"}
     if not value.startswith("0x") or len(bits) not in forms:
         raise ValueError("neither a number, base64 of a double, nor hexadecimal bits")
-    number = struct.unpack(forms[len(bits)], bits)[0]
-    return number
+    return float(struct.unpack(forms[len(bits)], bits)[0])
 
 
 def encode_values(variable: Variable, name: str) -> Variable:
@@ -228,17 +240,22 @@ def encode_values(variable: Variable, name: str) -> Variable:
     ValueError, TypeError, NotImplementedError
         From xarray, if it cannot encode the values.
     """
-    encoded = conventions.encode_cf_variable(variable, name=name, coders=conventions.ZARR_CODERS)
+    conventions.ensure_not_multiindex(variable, name=name)
+    encoded = variable
+    for coder in _CODERS:
+        encoded = coder.encode(encoded, name=name)
+    for key in conventions.CF_RELATED_DATA:
+        variables.pop_to(encoded.encoding, encoded.attrs, key)
     encoded = ensure_dtype_not_object(encoded, name=name)
     if encoded.dtype.kind != "T":
-        encoded = strings.EncodedStringCoder(allows_unicode=True).encode(encoded, name=name)
-        encoded = strings.ensure_fixed_length_bytes(encoded)
+        text_coder = strings.EncodedStringCoder(allows_unicode=True)  # type: ignore[no-untyped-call]
+        encoded = strings.ensure_fixed_length_bytes(text_coder.encode(encoded, name=name))
     return encoded
 
 
-def data_type(dtype: np.dtype[Any]) -> np.dtype[Any] | str:
+def stored_dtype(dtype: np.dtype[Any]) -> np.dtype[Any] | str:
     """What :func:`xzarr3.create_array` is asked for to hold encoded values of ``dtype``."""
-    if dtype.kind == "T" or strings.check_vlen_dtype(dtype) is str:
+    if dtype.kind == "T" or strings.check_vlen_dtype(dtype) is str:  # type: ignore[no-untyped-call]
         return "string"
     return dtype
 
@@ -284,10 +301,7 @@ def array_settings(variable: Variable, name: str, *, explicit: bool) -> dict[str
         )
     settings = {key: encoding[key] for key in _STORAGE_KEYS if key in encoding}
     settings.update(_grid(variable, settings, name, explicit))
-    for key in ("compressors", "filters", "serializer"):
-        if key in settings:
-            settings[key] = _codecs(settings[key])
-    if not explicit and _keeps_byte_order_only(settings.get("serializer")):
+    if not explicit and "serializer" in settings and _is_usual(settings["serializer"]):
         del settings["serializer"]
     if settings.get("fill_value") is None or not (explicit or _holds(variable.dtype, settings["fill_value"])):
         settings.pop("fill_value", None)
@@ -331,33 +345,24 @@ def _lengths(value: Any, key: str, ndim: int, name: str) -> tuple[int, ...] | No
         value = (value,) * ndim
     if not isinstance(value, (list, tuple)) or not all(isinstance(item, (int, np.integer)) for item in value):
         raise TypeError(
-            f"encoding[{key!r}] of variable {name!r} must be an integer, a tuple of integers, 'auto' or None; "
-            f"found {value!r}"
+            f"encoding[{key!r}] of variable {name!r} must be an integer, a tuple of integers, 'auto' or "
+            f"None; found {value!r}"
         )
     return tuple(int(item) for item in value)
 
 
-def _codecs(value: Any) -> Any:
-    """Codecs of zarr-python as JSON, which is what a dataset opened with its engine carries; others unchanged."""
-    if isinstance(value, (list, tuple)):
-        return [_codecs(codec) for codec in value]
-    if type(value).__module__.partition(".")[0] == "zarr":
-        return value.to_dict()
-    return value
-
-
-def _keeps_byte_order_only(serializer: Any) -> bool:
-    """Whether the serializer is the usual one, so that it is better chosen anew for the data type."""
-    if not isinstance(serializer, dict) or serializer.get("name") != "bytes":
-        return False
-    return serializer.get("configuration", {}).get("endian", "little") == "little"
+def _is_usual(serializer: Any) -> bool:
+    """Whether the serializer is the one that is chosen for the data type if none is asked for."""
+    codec = parse_codec(serializer)
+    return codec.name == "bytes" and codec.configuration().get("endian") != "big"
 
 
 def _holds(dtype: np.dtype[Any], fill_value: Any) -> bool:
     if dtype.kind not in "biufc":
         return True
     try:
-        cast = np.asarray(fill_value).astype(dtype)
+        with np.errstate(invalid="ignore"):
+            cast = np.asarray(fill_value).astype(dtype)
     except (TypeError, ValueError, OverflowError):
         return False
     return dtype.kind in "fc" or bool(np.all(cast == fill_value))

@@ -1,0 +1,260 @@
+"""The libraries that are compared, each behind the same few methods."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import TypeAlias
+
+import dask.array as da
+import numpy as np
+import numpy.typing as npt
+import xarray as xr
+from bare import BareArray, Selection
+from layouts import Float32Array, Layout
+from numcodecs import blosc
+
+Reader: TypeAlias = Callable[[Selection], npt.NDArray[np.generic]]
+Writer: TypeAlias = Callable[[Float32Array], None]
+Builder: TypeAlias = Callable[[], da.Array]
+
+
+class Library(ABC):
+    """A library under the bench; constructing it imports the library (ImportError when it is absent)."""
+
+    label: str
+    distribution: str
+    engine: str | None = None
+    """Name of its xarray engine."""
+    whole_chunks_only: bool = False
+    """Whether it can do no more than read whole chunks."""
+
+    @property
+    def version(self) -> str:
+        """Version of the installed distribution."""
+        return importlib.metadata.version(self.distribution)
+
+    def configured(self) -> AbstractContextManager[object]:
+        """Return the context in which the library is to open, read and write."""
+        return nullcontext()
+
+    @abstractmethod
+    def reader(self, path: Path) -> Reader:
+        """Open the array at `path` and return what reads a selection of it."""
+
+    @abstractmethod
+    def writer(self, path: Path, shape: tuple[int, ...], layout: Layout) -> Writer:
+        """Create a float32 array at `path` and return what writes all of it."""
+
+    def counted_readers(self, path: Path) -> list[Reader]:
+        """Return the readers whose function calls are counted; the largest count is reported."""
+        return [self.reader(path)]
+
+    def builders(self, path: Path) -> dict[str, Builder]:
+        """Return, by case, what builds a lazy dask array of the array at `path`."""
+        return {}
+
+    def save(self, data: xr.Dataset, path: Path) -> None:
+        """Write a consolidated v3 store of `data`, with the library's default compression."""
+        raise NotImplementedError(f"{self.label} writes no xarray datasets")
+
+
+UNITS = "one block a chunk"
+OPENED = "one block a chunk, array already open"
+AUTO = 'chunks="auto"'
+
+
+class Xzarr3(Library):
+    """xzarr3 from this checkout."""
+
+    label = "xzarr3"
+    distribution = "xzarr3"
+    engine = "xzarr3"
+
+    def __init__(self) -> None:
+        self._module = importlib.import_module("xzarr3")
+
+    def reader(self, path: Path) -> Reader:
+        array = self._module.open_array(path)
+        return lambda selection: array[selection]
+
+    def writer(self, path: Path, shape: tuple[int, ...], layout: Layout) -> Writer:
+        array = self._module.create_array(
+            path,
+            shape=shape,
+            dtype="float32",
+            chunks=layout.chunks,
+            shards=layout.shards,
+            compressors=[] if layout.compressor is None else [layout.compressor],
+            fill_value=0.0,
+        )
+        return lambda data: array.__setitem__(..., data)
+
+    def counted_readers(self, path: Path) -> list[Reader]:
+        array = self._module.open_array(path)
+        return [self.reader(path), lambda selection: array.get(selection, threads=1)]
+
+    def builders(self, path: Path) -> dict[str, Builder]:
+        array = self._module.open_array(path)
+        return {
+            UNITS: lambda: self._module.from_zarr(path, chunks="units"),
+            OPENED: lambda: self._module.from_zarr(array, chunks="units"),
+            AUTO: lambda: self._module.from_zarr(path, chunks="auto"),
+        }
+
+    def save(self, data: xr.Dataset, path: Path) -> None:
+        self._module.to_zarr(data, path, mode="w", consolidated=True)
+
+
+class ZarrPython(Library):
+    """zarr-python with one of its codec pipelines."""
+
+    label = "zarr-python"
+    distribution = "zarr"
+    engine = "zarr"
+    pipeline = "zarr.core.codec_pipeline.BatchedCodecPipeline"
+
+    def __init__(self) -> None:
+        module, name = self.pipeline.rsplit(".", 1)
+        self._zarr = importlib.import_module("zarr")
+        try:
+            self._pipeline = getattr(importlib.import_module(module), name)
+        except AttributeError as error:
+            raise ImportError(f"{self.distribution} {self.version} has no {self.pipeline}") from error
+
+    @contextmanager
+    def configured(self) -> Iterator[None]:
+        # None is numcodecs' default, which leaves blosc to choose; importing xzarr3 may have changed it.
+        before, blosc.use_threads = blosc.use_threads, None
+        try:
+            with self._zarr.config.set({"codec_pipeline.path": self.pipeline}):
+                yield
+        finally:
+            blosc.use_threads = before
+
+    def _checked(self, array: object) -> None:
+        found = type(getattr(getattr(array, "async_array", array), "codec_pipeline", None))
+        if found is not self._pipeline:
+            raise RuntimeError(
+                f"{self.label}: array has the pipeline {found}, {self._pipeline} was asked for"
+            )
+
+    def reader(self, path: Path) -> Reader:
+        with self.configured():
+            array = self._zarr.open_array(path, mode="r")
+        self._checked(array)
+        return lambda selection: array[selection]
+
+    def writer(self, path: Path, shape: tuple[int, ...], layout: Layout) -> Writer:
+        with self.configured():
+            array = self._zarr.create_array(
+                path,
+                shape=shape,
+                dtype="float32",
+                chunks=layout.chunks,
+                shards=layout.shards,
+                compressors=layout.compressor,
+                filters=None,
+                fill_value=0.0,
+                zarr_format=3,
+            )
+        self._checked(array)
+        return lambda data: array.__setitem__(..., data)
+
+    def builders(self, path: Path) -> dict[str, Builder]:
+        if type(self) is not ZarrPython:
+            return {}
+        array = self._zarr.open_array(path, mode="r")
+        return {
+            UNITS: lambda: da.from_zarr(path),
+            OPENED: lambda: da.from_array(array, chunks=array.chunks),
+            AUTO: lambda: da.from_zarr(path, chunks="auto"),
+        }
+
+    def save(self, data: xr.Dataset, path: Path) -> None:
+        with warnings.catch_warnings():
+            # Each write of consolidated metadata warns that version 3 does not specify them.
+            warnings.simplefilter("ignore")
+            data.to_zarr(path, mode="w", zarr_format=3, consolidated=True)
+
+
+class FusedZarrPython(ZarrPython):
+    """zarr-python with its synchronous pipeline (zarr 3.4 and later)."""
+
+    label = "zarr-python fused"
+    pipeline = "zarr.core.codec_pipeline.FusedCodecPipeline"
+
+
+class Zarrs(ZarrPython):
+    """zarr-python with the pipeline of zarrs, written in Rust."""
+
+    label = "zarrs"
+    distribution = "zarrs"
+    pipeline = "zarrs.ZarrsCodecPipeline"
+
+
+class Tensorstore(Library):
+    """tensorstore, without a cache (its default) and without fsync (nobody else here does one)."""
+
+    label = "tensorstore"
+    distribution = "tensorstore"
+
+    def __init__(self) -> None:
+        self._module = importlib.import_module("tensorstore")
+        self._context = self._module.Context({"file_io_sync": False})
+
+    def reader(self, path: Path) -> Reader:
+        spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(path)}}
+        array = self._module.open(spec, open=True, context=self._context).result()
+        return lambda selection: array[selection].read().result()
+
+    def writer(self, path: Path, shape: tuple[int, ...], layout: Layout) -> Writer:
+        written = layout.shards or layout.chunks
+        spec = {
+            "driver": "zarr3",
+            "kvstore": {"driver": "file", "path": str(path)},
+            "metadata": {
+                "shape": list(shape),
+                "data_type": "float32",
+                "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(written)}},
+                "codecs": layout.v3_codecs(),
+                "fill_value": 0.0,
+            },
+        }
+        array = self._module.open(spec, create=True, context=self._context).result()
+        return lambda data: array.write(data).result()
+
+
+class BareLoop(Library):
+    """No library: file read, decoder and placement, and nothing else."""
+
+    label = "bare loop"
+    whole_chunks_only = True
+
+    def reader(self, path: Path) -> Reader:
+        array = BareArray(path)
+        return lambda selection: array[selection]
+
+    def writer(self, path: Path, shape: tuple[int, ...], layout: Layout) -> Writer:
+        raise NotImplementedError("the bare loop only reads")
+
+
+LIBRARIES: tuple[type[Library], ...] = (Xzarr3, ZarrPython, FusedZarrPython, Zarrs, Tensorstore, BareLoop)
+
+
+def find_libraries(labels: Iterable[str]) -> tuple[list[Library], dict[str, str]]:
+    """Return the libraries that can be imported, and why each of the others cannot, by label."""
+    known = {kind.label: kind for kind in LIBRARIES}
+    found: list[Library] = []
+    absent: dict[str, str] = {}
+    for label in labels:
+        try:
+            found.append(known[label]())
+        except ImportError as error:
+            absent[label] = str(error)
+    return found, absent

@@ -1,0 +1,718 @@
+"""What every store must do: the abstract store interface of Zarr v3, and what xzarr3 asks beyond it.
+
+A test module runs it over a store by deriving a class from :class:`StoreConformance`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+import random
+import sys
+import threading
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from _unprivileged import run_child, run_unprivileged
+
+from xzarr3 import InvalidKeyError, ReadOnlyError, Store, Xzarr3Error
+
+VALUE = b"0123456789"
+
+INVALID_KEYS: list[Any] = [
+    "",
+    "/",
+    "a/",
+    "/a",
+    "//a",
+    "a//b",
+    ".",
+    "..",
+    "./a",
+    "../a",
+    "a/.",
+    "a/..",
+    "a/./b",
+    "a/../b",
+    "a/../../outside/planted",
+    "../canary.txt",
+    "../outside/planted",
+    "../../../../../../../../../../tmp/xzarr3-planted",
+    "/tmp/xzarr3-planted",
+    "a\0b",
+    "\0",
+    "a/\0",
+    None,
+    7,
+    b"a",
+    ("a",),
+    Path("a"),
+]
+
+INVALID_PREFIXES: list[Any] = [
+    "a",
+    "/",
+    "//",
+    "/a/",
+    "a//",
+    "../",
+    "a/../",
+    "a/../../outside/",
+    "./",
+    "a/./",
+    "a\0/",
+    None,
+    b"a/",
+]
+
+ODD_KEYS = [
+    "b\N{LATIN SMALL LETTER A WITH RING ABOVE}d/\N{LATIN SMALL LETTER O WITH STROKE}",
+    "\u6c23\u6e29/\u5e73\u5747",
+    "\N{SNOWFLAKE}\N{SUN WITH FACE}",
+    "e\u0301",  # The same letter, composed and not: two keys.
+    "\u00e9",
+    "with space/ leading and trailing ",
+    "line\nbreak",
+    "tab\tand\rreturn",
+    ".hidden/.file",
+    "...",
+    "....",
+    "..a/b..",
+    "a.b/.c",
+    "%2e%2e%2f",
+    "a%00b",
+    "~",
+    "~root/x",
+    "-rf",
+    "$HOME/`id`",
+    "*?[a]{b}",
+    "C:",
+    "back\\slash\\..\\x",
+    'quote"\'',
+    "\u202eright to left",
+    "\ufeffmark",
+    "x" * 255,
+    "/".join(["deep"] * 60),
+]
+
+
+def read_back(store: Store, key: str) -> list[bytes | None]:
+    """The value of ``key``, by every way there is to read it."""
+    reader = store.open_value(key)
+    opened = None
+    if reader is not None:
+        with reader:
+            opened = bytes(reader.read(0))
+            assert reader.size in (None, len(opened))
+    loaded = store.loader()(key)
+    (part,) = store.get_partial_values([(key, (0, None))])
+    got = store.get(key)
+    assert store.exists(key) is (got is not None)
+    return [None if value is None else bytes(value) for value in (got, loaded, part)] + [opened]
+
+
+def contents(store: Store) -> dict[str, bytes]:
+    """All keys and values."""
+    return {key: bytes(store.get(key) or b"missing!") for key in store.list()}
+
+
+def run_threads(*jobs: Callable[[], object]) -> None:
+    """Run jobs at the same time; the first error of one is raised."""
+    barrier = threading.Barrier(len(jobs))
+
+    def start(job: Callable[[], object]) -> None:
+        barrier.wait()
+        job()
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(len(jobs)) as pool:
+            for future in [pool.submit(start, job) for job in jobs]:
+                future.result(timeout=30)
+    finally:
+        sys.setswitchinterval(before)
+
+
+class StoreConformance:
+    """The tests. Subclasses say how to make the store, and what it promises."""
+
+    nests = True
+    """Whether there may be a value under ``a`` and another under ``a/b``."""
+
+    holds_versions = True
+    """Whether an opened value stays the version it was."""
+
+    stamps = True
+    """Whether stamps are equal while nothing changes."""
+
+    travels = "same"
+    """What another process gets by pickling: the ``same`` store or a read-only ``copy``."""
+
+    @abstractmethod
+    def make(self, base: Path) -> Store:
+        """An empty store; if it needs a place, in the directory ``store`` below ``base``."""
+
+    @abstractmethod
+    def read_only(self, store: Store) -> Store:
+        """A store that holds the same and refuses writes."""
+
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> Store:
+        return self.make(tmp_path)
+
+    # Values
+
+    def test_absent_key_has_no_value(self, store: Store) -> None:
+        assert read_back(store, "a/b") == [None] * 4
+        store.set("a/b/c", VALUE)
+        assert read_back(store, "a/x") == [None] * 4
+        assert read_back(store, "a") == [None] * 4, "a prefix is no key"
+        assert read_back(store, "a/b") == [None] * 4
+        assert read_back(store, "a/b/c/d") == [None] * 4, "nor is a key a prefix"
+        assert store.get("a/b", (0, 4)) is None
+        assert store.get("a/b/c/d", (-1, None)) is None
+
+    @pytest.mark.parametrize(
+        "value",
+        [
+            b"",
+            b"\0",
+            VALUE,
+            bytearray(VALUE),
+            memoryview(VALUE)[2:7],
+            memoryview(np.arange(5, dtype="float64")),
+            memoryview(np.arange(6, dtype="int16").reshape(2, 3)),
+            bytes(range(256)) * 9000,
+        ],
+        ids=["empty", "nul", "bytes", "bytearray", "view", "floats", "matrix", "large"],
+    )
+    def test_value_comes_back(self, store: Store, value: bytes | bytearray | memoryview) -> None:
+        store.set("a/b", value)
+        expected = value.tobytes() if isinstance(value, memoryview) else bytes(value)
+        assert read_back(store, "a/b") == [expected] * 4
+
+    def test_value_is_replaced_whole(self, store: Store) -> None:
+        for value in (b"x" * 100, b"short", b"", b"y" * 5000):
+            store.set("key", value)
+            assert read_back(store, "key") == [value] * 4
+        assert list(store.list()) == ["key"]
+
+    def test_stored_value_is_no_alias_of_what_was_given(self, store: Store) -> None:
+        given = bytearray(VALUE)
+        store.set("key", given)
+        given[:] = b"##########"
+        assert read_back(store, "key") == [VALUE] * 4
+
+    def test_keys_are_independent(self, store: Store) -> None:
+        keys = [f"{a}/{b}" for a, b in itertools.product("abc", range(20))]
+        random.Random(3).shuffle(keys)
+        for key in keys:
+            store.set(key, key.encode())
+        for key in keys:
+            assert read_back(store, key) == [key.encode()] * 4
+        assert sorted(store.list()) == sorted(keys)
+
+    def test_case_matters(self, store: Store) -> None:
+        store.set("foo", b"a")
+        store.set("FOO", b"b")
+        assert contents(store) == {"foo": b"a", "FOO": b"b"}
+
+    def test_value_beside_prefix_of_the_same_name(self, store: Store) -> None:
+        store.set("a/b", VALUE)
+        if self.nests:
+            store.set("a", b"above")
+            assert contents(store) == {"a": b"above", "a/b": VALUE}
+        else:
+            with pytest.raises(Xzarr3Error):
+                store.set("a", b"above")
+            with pytest.raises(Xzarr3Error):
+                store.set("a/b/c", b"below")
+            assert contents(store) == {"a/b": VALUE}
+        store.erase("a")
+        assert read_back(store, "a/b") == [VALUE] * 4
+
+    # Parts of values
+
+    @pytest.mark.parametrize("value", [VALUE, b"", b"1"], ids=["ten", "empty", "one"])
+    def test_byte_ranges(self, store: Store, value: bytes) -> None:
+        store.set("a/b", value)
+        size = len(value)
+        for start, length in itertools.product(range(-size - 3, size + 4), [None, *range(size + 4), 10**6]):
+            first = start if start >= 0 else max(size + start, 0)
+            expected = value[first:] if length is None else value[first : first + length]
+            where = f"range {start, length} of {size} bytes"
+            got = store.get("a/b", (start, length))
+            assert got is not None, where
+            assert bytes(got) == expected, where
+            (part,) = store.get_partial_values([("a/b", (start, length))])
+            assert part is not None, where
+            assert bytes(part) == expected, where
+            reader = store.open_value("a/b")
+            assert reader is not None
+            with reader:
+                assert bytes(reader.read(start, length)) == expected, where
+
+    def test_partial_values_come_in_order(self, store: Store) -> None:
+        store.set("a", VALUE)
+        store.set("b/c", b"abcdef")
+        wanted = [("b/c", (1, 2)), ("a", (-3, None)), ("no", (0, 1)), ("a", (0, 1)), ("b/c", (1, 2))]
+        found = store.get_partial_values(wanted)
+        assert [None if part is None else bytes(part) for part in found] == [
+            b"bc",
+            b"789",
+            None,
+            b"0",
+            b"bc",
+        ]
+        assert store.get_partial_values([]) == []
+        assert [bytes(part or b"") for part in store.get_partial_values(iter([("a", (2, 3))]))] == [b"234"]
+
+    def test_parts_are_overwritten(self, store: Store) -> None:
+        store.set("a", VALUE)
+        store.set("b", b"xyz")
+        store.set_partial_values([("a", 7, b"GHI"), ("b", 0, b"X"), ("a", 0, b"AB"), ("a", 2, b"C")])
+        assert contents(store) == {"a": b"ABC3456GHI", "b": b"Xyz"}
+        store.set_partial_values([("a", 10, b"more"), ("new", 0, b"start"), ("b", 1, bytearray(b"Y"))])
+        assert contents(store) == {"a": b"ABC3456GHImore", "b": b"XYz", "new": b"start"}
+        store.set_partial_values([("a", 0, b"0123"), ("a", 4, b"4567"), ("a", 14, b"|"), ("a", 15, b"|")])
+        assert read_back(store, "a") == [b"01234567HImore||"] * 4
+        store.set_partial_values([])
+        assert sorted(store.list()) == ["a", "b", "new"]
+
+    @pytest.mark.parametrize(
+        "parts",
+        [
+            [("a", 0, b"xxx"), ("a", 2, b"yy")],
+            [("a", 2, b"yy"), ("a", 0, b"xxx")],
+            [("a", 0, b"xx"), ("a", 0, b"xx")],
+            [("a", 0, b"xxxxxxxx"), ("a", 3, b"y"), ("a", 9, b"z")],
+            [("a", 11, b"beyond the end")],
+            [("new", 1, b"beyond the end")],
+            [("a", -1, b"x")],
+            [("b", 0, b"XX"), ("a", 1, b"yy"), ("a", 2, b"yy")],
+            [("a", 1, b"yy"), ("a", 2, b"yy"), ("b", 0, b"XX")],
+        ],
+    )
+    def test_bad_parts_are_refused_and_nothing_is_stored(
+        self, store: Store, parts: list[tuple[str, int, bytes]]
+    ) -> None:
+        store.set("a", VALUE)
+        store.set("b", b"bb")
+        with pytest.raises(ValueError):  # noqa: PT011 - the messages differ
+            store.set_partial_values(parts)
+        assert contents(store) == {"a": VALUE, "b": b"bb"}
+
+    def test_open_value_reads_parts_in_any_order(self, store: Store) -> None:
+        value = random.Random(5).randbytes(300_000)
+        store.set("a", value)
+        reader = store.open_value("a")
+        assert reader is not None
+        with reader:
+            for start, length in [(299_990, 10), (0, 5), (-7, None), (100_000, 150_000), (0, None)]:
+                first = start % len(value)
+                assert bytes(reader.read(start, length)) == value[first:][:length]
+
+    def test_open_value_is_one_version(self, store: Store) -> None:
+        if not self.holds_versions:
+            pytest.skip("this store does not promise it")
+        store.set("a", b"old " * 1000)
+        reader = store.open_value("a")
+        assert reader is not None
+        with reader:
+            head = bytes(reader.read(0, 400))
+            store.set("a", b"new!" * 2000)
+            tail = bytes(reader.read(400))
+            assert head + tail == b"old " * 1000
+            store.erase("a")
+            assert bytes(reader.read(-4)) == b"old "
+            assert reader.size == 4000
+        assert store.get("a") is None
+
+    def test_closing_twice_is_harmless(self, store: Store, tmp_path: Path) -> None:
+        store.set("a", VALUE)
+        reader = store.open_value("a")
+        assert reader is not None
+        reader.close()
+        bystander = tmp_path / "bystander"
+        bystander.write_bytes(b"b")
+        with bystander.open("rb") as other:  # It may get the number of the descriptor that was closed.
+            reader.close()
+            assert other.read() == b"b"
+
+    def test_loader_reads_values_of_changing_size(self, store: Store) -> None:
+        values = {f"k{size}": bytes([size % 251]) * size for size in (10, 0, 300_000, 3, 70_000, 1)}
+        for key, value in values.items():
+            store.set(key, value)
+        load = store.loader()
+        for key in [*values, *reversed(values)]:
+            loaded = load(key)
+            assert loaded is not None
+            assert bytes(loaded) == values[key]
+            assert load(f"not-{key}") is None
+        store.set("k3", b"changed")
+        loaded = load("k3")
+        assert loaded is not None
+        assert bytes(loaded) == b"changed"
+
+    def test_loaders_of_several_threads_do_not_mix(self, store: Store) -> None:
+        for at in range(8):
+            store.set(f"c/{at}", bytes([at]) * 50_000)
+
+        def check(at: int) -> None:
+            load = store.loader()
+            for _ in range(60):
+                value = load(f"c/{at}")
+                time.sleep(0)
+                assert value is not None
+                assert bytes(value) == bytes([at]) * 50_000
+
+        run_threads(*(lambda at=at: check(at) for at in range(8)))  # type: ignore[misc]
+
+    # Erasing
+
+    def test_erase(self, store: Store) -> None:
+        for key in ("a/b", "a/c", "ab/c", "d"):
+            store.set(key, key.encode())
+        store.erase("a/b")
+        store.erase("a/b")
+        store.erase("never/was")
+        store.erase("d/e")
+        store.erase("a")
+        assert contents(store) == {"a/c": b"a/c", "ab/c": b"ab/c", "d": b"d"}
+        assert read_back(store, "a/b") == [None] * 4
+        store.erase("a/c")
+        assert store.list_dir("") == ({"d"}, {"ab/"})
+        assert store.list_dir("a/") == (set(), set())
+        store.set("a/b", b"again")
+        assert read_back(store, "a/b") == [b"again"] * 4
+
+    def test_erase_values(self, store: Store) -> None:
+        for key in ("a/b", "a/c", "b", "c/d/e"):
+            store.set(key, VALUE)
+        store.erase_values(iter(["a/b", "no", "c/d/e", "a/b"]))
+        assert sorted(store.list()) == ["a/c", "b"]
+        store.erase_values([])
+        assert sorted(store.list()) == ["a/c", "b"]
+        assert store.list_dir("") == ({"b"}, {"a/"})
+
+    def test_erase_prefix(self, store: Store) -> None:
+        for key in ("a/b", "a/c/d", "a.b/c", "ab/c", "b/a/x", "e"):
+            store.set(key, VALUE)
+        store.erase_prefix("a/")
+        assert sorted(store.list()) == ["a.b/c", "ab/c", "b/a/x", "e"]
+        store.erase_prefix("a/")
+        store.erase_prefix("no/such/")
+        assert len(list(store.list())) == 4
+        store.erase_prefix("b/a/")
+        assert store.list_dir("") == ({"e"}, {"a.b/", "ab/"})
+
+    def test_empty_prefix_never_erases_everything(self, store: Store) -> None:
+        store.set("a/b", VALUE)
+        with pytest.raises(InvalidKeyError):
+            store.erase_prefix("")
+        assert contents(store) == {"a/b": VALUE}
+
+    # Listing
+
+    def test_lists_of_the_specification(self, store: Store) -> None:
+        for key in ("a/b", "a/c/d", "e/f/g"):
+            store.set(key, VALUE)
+        assert sorted(store.list()) == ["a/b", "a/c/d", "e/f/g"]
+        assert sorted(store.list_prefix("a/")) == ["a/b", "a/c/d"]
+        assert sorted(store.list_prefix("")) == ["a/b", "a/c/d", "e/f/g"]
+        assert sorted(store.list_prefix("e/f/")) == ["e/f/g"]
+        assert list(store.list_prefix("b/")) == []
+
+    def test_list_dir_of_the_specification(self, store: Store) -> None:
+        for key in ("a/b", "a/c", "a/d/e", "a/f/g"):
+            store.set(key, VALUE)
+        assert store.list_dir("a/") == ({"a/b", "a/c"}, {"a/d/", "a/f/"})
+        assert store.list_dir("b/") == (set(), set())
+        assert store.list_dir("") == (set(), {"a/"})
+        assert store.list_dir("a/d/") == ({"a/d/e"}, set())
+        assert store.list_dir("a/b/") == (set(), set()), "a key is no prefix"
+
+    def test_lists_of_an_empty_store(self, store: Store) -> None:
+        assert list(store.list()) == []
+        assert list(store.list_prefix("a/")) == []
+        assert store.list_dir("") == (set(), set())
+        store.set("a/b/c", VALUE)
+        store.erase("a/b/c")
+        assert list(store.list()) == []
+        assert store.list_dir("") == (set(), set()), "a prefix without keys is none"
+
+    def test_prefixes_are_not_beginnings_of_names(self, store: Store) -> None:
+        for key in ("ab/c", "abc", "a/b"):
+            store.set(key, VALUE)
+        assert list(store.list_prefix("a/")) == ["a/b"]
+        assert store.list_dir("a/") == ({"a/b"}, set())
+
+    def test_listing_while_keys_come_and_go(self, store: Store) -> None:
+        for at in range(60):
+            store.set(f"{at % 7}/{at}", VALUE)
+        seen = []
+        for key in store.list():
+            seen.append(key)
+            store.erase(key)
+            store.set(f"later/{len(seen)}", VALUE)
+            assert len(seen) < 200, "listing chases its own tail"
+        assert len(set(seen)) == len(seen)
+        assert {f"{at % 7}/{at}" for at in range(60)} <= set(seen)
+
+    # Keys
+
+    def test_odd_keys_are_just_keys(self, store: Store) -> None:
+        for key in ODD_KEYS:
+            store.set(key, key.encode())
+        for key in ODD_KEYS:
+            assert read_back(store, key) == [key.encode()] * 4, ascii(key)
+        assert sorted(store.list()) == sorted(ODD_KEYS)
+        assert store.list_dir("with space/") == ({"with space/ leading and trailing "}, set())
+        store.erase_values(ODD_KEYS)
+        assert list(store.list()) == []
+
+    @pytest.mark.parametrize("key", ["\ud800", "a/\udc80b", "x" * 5000, "d/" * 3000 + "x"], ids=ascii)
+    def test_key_that_a_store_may_refuse(self, store: Store, key: str) -> None:
+        """Lone surrogates and endless names: stored like any other, or refused with our error."""
+        store.set("other", VALUE)
+        try:
+            store.set(key, b"odd")
+        except Xzarr3Error:
+            expected = {"other": VALUE}
+        else:
+            expected = {"other": VALUE, key: b"odd"}
+        assert contents(store) == expected
+        for ask in (store.get, store.exists, store.open_value, store.loader()):
+            try:
+                answer = ask(key)
+            except Xzarr3Error:
+                continue
+            assert bool(answer) is (key in expected)
+            if hasattr(answer, "close"):
+                answer.close()
+
+    def test_every_method_refuses_invalid_keys(self) -> None:
+        def refused(call: Callable[[], object]) -> bool:
+            try:
+                call()
+            except InvalidKeyError:
+                return True
+            return False
+
+        def work(base: Path) -> list[str]:
+            store = self.make(base)
+            store.set("a/b", VALUE)
+            wrong = []
+            for key in INVALID_KEYS:
+                calls: dict[str, Callable[[], object]] = {
+                    "get": lambda key=key: store.get(key),
+                    "get range": lambda key=key: store.get(key, (0, 1)),
+                    "exists": lambda key=key: store.exists(key),
+                    "open_value": lambda key=key: store.open_value(key),
+                    "get_partial_values": lambda key=key: store.get_partial_values([(key, (0, 1))]),
+                    "set": lambda key=key: store.set(key, b"planted"),
+                    "set_partial_values": lambda key=key: store.set_partial_values([(key, 0, b"planted")]),
+                    "erase": lambda key=key: store.erase(key),
+                    "erase_values": lambda key=key: store.erase_values([key]),
+                }
+                wrong += [f"{name}({key!r})" for name, call in calls.items() if not refused(call)]
+            for prefix in INVALID_PREFIXES:
+                calls = {
+                    "list_prefix": lambda prefix=prefix: list(store.list_prefix(prefix)),
+                    "list_dir": lambda prefix=prefix: store.list_dir(prefix),
+                    "erase_prefix": lambda prefix=prefix: store.erase_prefix(prefix),
+                }
+                wrong += [f"{name}({prefix!r})" for name, call in calls.items() if not refused(call)]
+            assert contents(store) == {"a/b": VALUE}
+            return wrong
+
+        assert run_unprivileged(work).checked() == []
+
+    def test_erasing_many_with_one_invalid_key_erases_nothing(self) -> None:
+        def work(base: Path) -> dict[str, bytes]:
+            store = self.make(base)
+            store.set("a/b", VALUE)
+            store.set("c", VALUE)
+            with pytest.raises(InvalidKeyError):
+                store.erase_values(["a/b", "../canary.txt", "c"])
+            return contents(store)
+
+        assert run_unprivileged(work).checked() == {"a/b": VALUE, "c": VALUE}
+
+    # Read-only stores
+
+    def test_read_only(self, store: Store) -> None:
+        store.set("a/b", VALUE)
+        guarded = self.read_only(store)
+        assert guarded.read_only
+        for write in (
+            lambda: guarded.set("a/b", b"x"),
+            lambda: guarded.set("new", b"x"),
+            lambda: guarded.set_partial_values([("a/b", 0, b"x")]),
+            lambda: guarded.erase("a/b"),
+            lambda: guarded.erase("absent"),
+            lambda: guarded.erase_values(["a/b"]),
+            lambda: guarded.erase_prefix("a/"),
+        ):
+            with pytest.raises(ReadOnlyError):
+                write()
+        assert read_back(guarded, "a/b") == [VALUE] * 4
+        assert contents(guarded) == contents(store) == {"a/b": VALUE}
+        assert store.read_only is False
+
+    # Travelling
+
+    def test_pickling_within_the_process(self, store: Store) -> None:
+        store.set("a/b", VALUE)
+        twin = pickle.loads(pickle.dumps(store))
+        assert type(twin) is type(store)
+        twin.set("c", b"by the twin")
+        assert contents(store) == contents(twin) == {"a/b": VALUE, "c": b"by the twin"}
+        assert twin.__dask_tokenize__() == store.__dask_tokenize__()
+        assert twin.read_only is False
+        guarded = pickle.loads(pickle.dumps(self.read_only(store)))
+        assert guarded.read_only
+
+    def test_pickling_to_another_process(self, store: Store) -> None:
+        store.set("a/b", VALUE)
+        data = pickle.dumps(store)
+
+        def work() -> tuple[object, ...]:
+            twin = pickle.loads(data)
+            before = contents(twin)
+            try:
+                twin.set("a/b", b"written there")
+            except ReadOnlyError:
+                written = False
+            else:
+                written = True
+            return before, written, twin.__dask_tokenize__()
+
+        before, written, token = run_child(work).checked()
+        assert before == {"a/b": VALUE}
+        assert token == store.__dask_tokenize__()
+        assert written is (self.travels == "same"), "what is written there must arrive or be refused"
+        assert contents(store) == {"a/b": b"written there" if written else VALUE}
+
+    # At the same time
+
+    def test_readers_see_whole_values(self, store: Store) -> None:
+        """Also the sizes differ, so that a mixture of old and new shows."""
+        versions = [bytes([at]) * (40_000 + 9_000 * at) for at in range(5)]
+        store.set("a/b", versions[0])
+        end = time.monotonic() + 0.7
+        seen: set[bytes] = set()
+
+        def write() -> None:
+            for value in itertools.cycle(versions):
+                if time.monotonic() > end:
+                    return
+                store.set("a/b", value)
+
+        def read(ask: Callable[[], Any]) -> None:
+            while time.monotonic() < end:
+                value = bytes(ask())
+                assert value in versions, f"a mixture of {set(value)}, {len(value)} bytes"
+                seen.add(value)
+
+        def opened() -> bytes:
+            reader = store.open_value("a/b")
+            assert reader is not None
+            with reader:
+                head = bytes(reader.read(0, 20_000))
+                return head + bytes(reader.read(20_000))
+
+        load = store.loader()
+        ways: list[Callable[[], Any]] = [lambda: store.get("a/b"), lambda: load("a/b")]
+        if self.holds_versions:
+            ways.append(opened)
+        run_threads(write, write, *(lambda ask=ask: read(ask) for ask in ways))  # type: ignore[misc]
+        assert len(seen) > 1, "the test saw no write"
+        assert list(store.list()) == ["a/b"]
+
+    def test_writers_and_erasers_do_not_disturb_each_other(self, store: Store) -> None:
+        """Erasing the last key below a prefix must not pull the prefix away from who writes below it."""
+        end = time.monotonic() + 0.7
+
+        def work(name: str) -> None:
+            while time.monotonic() < end:
+                store.set(f"a/b/{name}", VALUE)
+                assert bytes(store.get(f"a/b/{name}") or b"") == VALUE
+                store.erase(f"a/b/{name}")
+
+        def look() -> None:
+            while time.monotonic() < end:
+                for key in store.list():
+                    assert key.startswith("a/b/")
+                store.list_dir("a/")
+
+        run_threads(*(lambda name=name: work(name) for name in "xyz"), look)  # type: ignore[misc]
+        assert list(store.list()) == []
+
+    def test_many_threads_fill_one_new_prefix(self, store: Store) -> None:
+        def work(at: int) -> None:
+            for step in range(20):
+                store.set(f"new/{step}/deep/{at}", f"{at} {step}".encode())
+
+        run_threads(*(lambda at=at: work(at) for at in range(6)))  # type: ignore[misc]
+        assert contents(store) == {
+            f"new/{step}/deep/{at}": f"{at} {step}".encode() for at in range(6) for step in range(20)
+        }
+
+    # What names the contents
+
+    def test_stamp_stays_while_nothing_changes(self, store: Store) -> None:
+        store.set("a/b", VALUE)
+        store.set("c", VALUE)
+        keys = ["a/b", "c", "absent"]
+        stamp = store.stamp(keys)
+        assert pickle.loads(pickle.dumps(stamp)) == stamp
+        store.get("a/b")
+        assert (store.stamp(keys) == stamp) is self.stamps
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            lambda store: store.set("a/b", b"other size"),
+            lambda store: store.set("a/b", b"9876543210"),
+            lambda store: store.erase("a/b"),
+            lambda store: store.set("absent", b""),
+            lambda store: store.set_partial_values([("a/b", 3, b"x")]),
+        ],
+        ids=["size", "content", "erase", "new", "part"],
+    )
+    def test_stamp_changes_with_the_contents(self, store: Store, change: Callable[[Store], None]) -> None:
+        store.set("a/b", VALUE)
+        keys = ["a/b", "absent"]
+        stamp = store.stamp(keys)
+        change(store)
+        assert store.stamp(keys) != stamp
+
+    def test_stamps_of_quick_changes_differ(self, store: Store) -> None:
+        """Values of the same size, faster than the clock of a file system may tick."""
+        stamps = set()
+        for at in range(300):
+            store.set("a/b", f"{at:05}".encode())
+            stamps.add(repr(store.stamp(["a/b"])))
+        assert len(stamps) == 300
+
+    def test_stamp_of_no_keys(self, store: Store) -> None:
+        assert isinstance(pickle.dumps(store.stamp([])), bytes)
+
+    def test_tokens_tell_stores_apart(self, store: Store, tmp_path: Path) -> None:
+        other = self.make(tmp_path / "elsewhere")
+        assert other.__dask_tokenize__() != store.__dask_tokenize__()
+        assert store.__dask_tokenize__() == store.__dask_tokenize__()
+
+    def test_it_has_a_name(self, store: Store) -> None:
+        assert type(store).__name__ in repr(store)
+        assert isinstance(store, Store)
+
+

@@ -1,0 +1,537 @@
+"""Other Zarr libraries behind one interface: each makes, reads and changes the array it is asked for.
+
+``python tests/_peers.py DIRECTORY`` writes the stores under ``tests/data``; see the README there.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+AnyArray: TypeAlias = npt.NDArray[Any]
+Codec: TypeAlias = dict[str, Any]
+
+DTYPES = (
+    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
+    "float16", "float32", "float64", "complex64", "complex128",
+)  # fmt: skip
+
+
+def codec(name: str, **configuration: Any) -> Codec:
+    """A codec as a metadata document has it."""
+    return {"name": name, "configuration": configuration} if configuration else {"name": name}
+
+
+LITTLE = codec("bytes", endian="little")
+BIG = codec("bytes", endian="big")
+ZSTD = codec("zstd", level=0, checksum=False)
+CRC32C = codec("crc32c")
+
+
+def blosc(cname: str, shuffle: str, itemsize: int) -> Codec:
+    """The blosc codec with all of its configuration."""
+    return codec("blosc", cname=cname, clevel=5, shuffle=shuffle, typesize=itemsize, blocksize=0)
+
+
+def sharding(
+    chunks: tuple[int, ...],
+    *codecs: Codec,
+    index: tuple[Codec, ...] = (LITTLE, CRC32C),
+    location: str = "end",
+) -> Codec:
+    """The sharding codec with all of its configuration."""
+    return codec(
+        "sharding_indexed",
+        chunk_shape=list(chunks),
+        codecs=list(codecs),
+        index_codecs=list(index),
+        index_location=location,
+    )
+
+
+@dataclass(frozen=True)
+class Fill:
+    """A fill value: its form in a document, and the bits it stands for, most significant first."""
+
+    json: Any
+    bits: str
+
+    def scalar(self, dtype: str) -> Any:
+        """The fill value as a numpy scalar; a complex one has the bits of its two parts in turn."""
+        native = np.dtype(dtype)
+        parts = 2 if native.kind == "c" else 1
+        raw = np.frombuffer(bytes.fromhex(self.bits), f">u{native.itemsize // parts}")
+        return raw.astype(raw.dtype.newbyteorder("=")).view(native)[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """An array that every library can be asked for, in the terms of the specification."""
+
+    shape: tuple[int, ...] = (9, 13)
+    dtype: str = "float32"
+    chunks: tuple[int, ...] = (4, 5)
+    codecs: tuple[Codec, ...] = (LITTLE, ZSTD)
+    fill: Fill | None = None
+    keys: Mapping[str, Any] = field(
+        default_factory=lambda: {"name": "default", "configuration": {"separator": "/"}}
+    )
+    names: tuple[str | None, ...] | None = None
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def native(self) -> np.dtype[Any]:
+        """The numpy dtype."""
+        return np.dtype(self.dtype)
+
+    @property
+    def fill_json(self) -> Any:
+        """The fill value as a document has it."""
+        if self.fill is not None:
+            return self.fill.json
+        return {"b": False, "f": 0.0, "c": [0.0, 0.0]}.get(self.native.kind, 0)
+
+    @property
+    def fill_scalar(self) -> Any:
+        """The fill value as a numpy scalar."""
+        return self.native.type(0) if self.fill is None else self.fill.scalar(self.dtype)
+
+    @property
+    def fill_has_payload(self) -> bool:
+        """Whether the fill value is, or has, a NaN that is not the one called ``"NaN"``."""
+        return "0x" in json.dumps(self.fill_json)
+
+    @property
+    def filters(self) -> list[Codec]:
+        """The codecs from arrays to arrays."""
+        return [c for c in self.codecs if c["name"] == "transpose"]
+
+    @property
+    def serializer(self) -> Codec:
+        """The codec from arrays to bytes."""
+        return next(c for c in self.codecs if c["name"] in ("bytes", "sharding_indexed"))
+
+    @property
+    def compressors(self) -> list[Codec]:
+        """The codecs from bytes to bytes."""
+        return [c for c in self.codecs if c not in self.filters and c != self.serializer]
+
+    def uses(self, word: str) -> bool:
+        """Whether a codec of this name, or with this setting, is used, in a shard or outside."""
+        return f'"{word}"' in json.dumps(self.codecs)
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a library says about an array."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    chunks: tuple[int, ...]
+    names: tuple[str | None, ...] | None
+    attributes: dict[str, Any]
+
+
+class Library(ABC):
+    """A library that reads and writes Zarr; constructing it imports it."""
+
+    distribution: str
+
+    @property
+    def version(self) -> str:
+        """Version of the installed distribution."""
+        return version(self.distribution)
+
+    def cannot_write(self, request: Request) -> str | None:
+        """Why the library cannot make an array that the specification permits, if so."""
+        return None
+
+    def cannot_read(self, request: Request) -> str | None:
+        """Why the library cannot read an array that the specification permits, if so."""
+        return None
+
+    @abstractmethod
+    def create(self, path: Path, request: Request) -> None:
+        """Make the array."""
+
+    @abstractmethod
+    def read(self, path: Path, selection: Any = ...) -> AnyArray:
+        """Read a basic selection of the array."""
+
+    @abstractmethod
+    def write(self, path: Path, selection: Any, values: npt.ArrayLike) -> None:
+        """Write to a basic selection of the array."""
+
+    @abstractmethod
+    def resize(self, path: Path, shape: tuple[int, ...]) -> None:
+        """Change the shape of the array."""
+
+    @abstractmethod
+    def append(self, path: Path, values: AnyArray) -> None:
+        """Add values behind the array along its first dimension."""
+
+    @abstractmethod
+    def describe(self, path: Path) -> Description:
+        """What the library says about the array."""
+
+    def save(self, path: Path, request: Request, values: npt.ArrayLike) -> None:
+        """Make the array and write all of it."""
+        self.create(path, request)
+        self.write(path, ..., values)
+
+
+class Xzarr3(Library):
+    """The library under test."""
+
+    distribution = "xzarr3"
+
+    def __init__(self) -> None:
+        import xzarr3
+
+        self._module = xzarr3
+
+    def create(self, path: Path, request: Request) -> None:
+        self._module.create_array(
+            path,
+            shape=request.shape,
+            dtype=request.dtype,
+            chunks=request.chunks,
+            filters=request.filters,
+            serializer=request.serializer,
+            compressors=request.compressors,
+            fill_value=request.fill_scalar,
+            chunk_key_encoding=request.keys,
+            dimension_names=request.names,
+            attributes=request.attributes,
+        )
+
+    def read(self, path: Path, selection: Any = ...) -> AnyArray:
+        return np.asarray(self._module.open_array(path)[selection])
+
+    def write(self, path: Path, selection: Any, values: npt.ArrayLike) -> None:
+        self._module.open_array(path, mode="r+")[selection] = values
+
+    def resize(self, path: Path, shape: tuple[int, ...]) -> None:
+        self._module.open_array(path, mode="r+").resize(shape)
+
+    def append(self, path: Path, values: AnyArray) -> None:
+        self._module.open_array(path, mode="r+").append(values)
+
+    def describe(self, path: Path) -> Description:
+        array = self._module.open_array(path)
+        return Description(
+            array.shape, array.dtype, array.write_chunks, array.dimension_names, dict(array.attrs)
+        )
+
+
+class ZarrPython(Library):
+    """zarr-python with its default codec pipeline."""
+
+    distribution = "zarr"
+    settings: Mapping[str, Any] = {"codec_pipeline.path": "zarr.core.codec_pipeline.BatchedCodecPipeline"}
+
+    def __init__(self) -> None:
+        import zarr
+
+        self.module = zarr
+
+    def cannot_write(self, request: Request) -> str | None:
+        if request.fill_has_payload:
+            return "zarr-python writes every NaN as 'NaN', without its sign and payload"
+        if not request.shape and request.uses("sharding_indexed") and self.module.__version__ < "3.2":
+            return "zarr-python writes shards of no dimensions since 3.2"
+        return None
+
+    def cannot_read(self, request: Request) -> str | None:
+        if request.fill_has_payload and request.dtype == "float16":
+            return "zarr-python loses the payload of a NaN of float16 as fill value"
+        return None
+
+    @contextmanager
+    def open(self, path: Path, mode: str = "r") -> Iterator[Any]:
+        """The array, to be used with the pipeline of this library."""
+        with self.module.config.set(dict(self.settings)):
+            yield self.module.open_array(path, mode=mode, zarr_format=3)
+
+    def create(self, path: Path, request: Request) -> None:
+        with self.module.config.set(dict(self.settings)):
+            self.module.create_array(
+                path,
+                shape=request.shape,
+                dtype=request.dtype,
+                chunks=request.chunks,
+                filters=request.filters or None,
+                serializer=request.serializer,
+                compressors=request.compressors or None,
+                fill_value=request.fill_scalar,
+                chunk_key_encoding={
+                    "name": request.keys["name"],
+                    "separator": request.keys["configuration"]["separator"],
+                },
+                dimension_names=request.names,
+                attributes=dict(request.attributes),
+                zarr_format=3,
+            )
+
+    def read(self, path: Path, selection: Any = ...) -> AnyArray:
+        with self.open(path) as array:
+            return np.asarray(array[selection])
+
+    def write(self, path: Path, selection: Any, values: npt.ArrayLike) -> None:
+        with self.open(path, "r+") as array:
+            array[selection] = values
+
+    def resize(self, path: Path, shape: tuple[int, ...]) -> None:
+        with self.open(path, "r+") as array:
+            array.resize(shape)
+
+    def append(self, path: Path, values: AnyArray) -> None:
+        with self.open(path, "r+") as array:
+            array.append(values)
+
+    def describe(self, path: Path) -> Description:
+        with self.open(path) as array:
+            names = array.metadata.dimension_names
+            return Description(
+                array.shape, array.dtype, array.shards or array.chunks, names, array.attrs.asdict()
+            )
+
+
+class Zarrs(ZarrPython):
+    """zarr-python with the pipeline of zarrs, which must not fall back on that of zarr-python."""
+
+    distribution = "zarrs"
+    settings: Mapping[str, Any] = {
+        "codec_pipeline.path": "zarrs.ZarrsCodecPipeline",
+        "codec_pipeline.strict": True,
+    }
+
+    def cannot_read(self, request: Request) -> str | None:
+        if request.native.kind == "c" and request.uses("big"):
+            return "zarrs swaps the parts of big-endian complex numbers in chunks it reads in part"
+        if request.fill_has_payload:
+            return "zarrs gets the fill value from zarr-python, without sign and payload of a NaN"
+        return None
+
+    def __init__(self) -> None:
+        super().__init__()
+        import zarrs  # noqa: F401  (makes its pipeline known)
+
+
+class Tensorstore(Library):
+    """tensorstore's driver for version 3."""
+
+    distribution = "tensorstore"
+
+    def cannot_write(self, request: Request) -> str | None:
+        if request.compressors and request.serializer["name"] == "sharding_indexed":
+            return "tensorstore takes no codec behind sharding_indexed"
+        return None
+
+    cannot_read = cannot_write
+
+    def __init__(self) -> None:
+        import tensorstore
+
+        self._module = tensorstore
+        self._context = tensorstore.Context({"file_io_sync": False})
+
+    def open(self, path: Path, **options: Any) -> Any:
+        """The array."""
+        spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(path)}}
+        return self._module.open({**spec, **options}, context=self._context).result()
+
+    def create(self, path: Path, request: Request) -> None:
+        metadata = {
+            "shape": list(request.shape),
+            "data_type": request.dtype,
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(request.chunks)}},
+            "chunk_key_encoding": dict(request.keys),
+            "codecs": list(request.codecs),
+            "fill_value": request.fill_json,
+            "attributes": dict(request.attributes),
+        }
+        if request.names is not None:
+            metadata["dimension_names"] = list(request.names)
+        self.open(path, metadata=metadata, create=True)
+
+    def read(self, path: Path, selection: Any = ...) -> AnyArray:
+        return np.asarray(self.open(path)[selection].read().result())
+
+    def write(self, path: Path, selection: Any, values: npt.ArrayLike) -> None:
+        self.open(path)[selection].write(values).result()
+
+    def resize(self, path: Path, shape: tuple[int, ...]) -> None:
+        self.open(path).resize(exclusive_max=list(shape)).result()
+
+    def append(self, path: Path, values: AnyArray) -> None:
+        old = self.open(path).shape
+        self.resize(path, (old[0] + len(values), *old[1:]))
+        self.write(path, slice(old[0], None), values)
+
+    def describe(self, path: Path) -> Description:
+        array = self.open(path)
+        document = array.spec().to_json()["metadata"]
+        names = document.get("dimension_names")
+        return Description(
+            array.shape,
+            np.dtype(array.dtype.numpy_dtype),
+            tuple(document["chunk_grid"]["configuration"]["chunk_shape"]),
+            None if names is None else tuple(names),
+            document.get("attributes", {}),
+        )
+
+
+LIBRARIES: dict[str, type[Library]] = {
+    "xzarr3": Xzarr3,
+    "zarr-python": ZarrPython,
+    "zarrs": Zarrs,
+    "tensorstore": Tensorstore,
+}
+PEERS = tuple(name for name in LIBRARIES if name != "xzarr3")
+
+
+class Gdal(ABC):
+    """GDAL through one of its Python bindings, reading only what its version can."""
+
+    binding: str
+    version: tuple[int, ...]
+
+    @property
+    def label(self) -> str:
+        """What this is, for messages."""
+        return f"GDAL {'.'.join(map(str, self.version))} in {self.binding}"
+
+    def cannot_read(self, request: Request) -> str | None:
+        """Why this GDAL cannot read such an array, if so."""
+        for name, since in (("sharding_indexed", (3, 13)), ("crc32c", (3, 13))):
+            if request.uses(name) and self.version < since:
+                return f"{self.label} has no codec '{name}', which came with 3.13; `bash ci/gdal.sh` gets it"
+        return None
+
+    @abstractmethod
+    def read(self, path: Path, name: str = "/") -> AnyArray:
+        """All of an array, given its path in the hierarchy."""
+
+
+class GdalBindings(Gdal):
+    """GDAL's own bindings and its multidimensional model."""
+
+    binding = "osgeo"
+
+    def __init__(self) -> None:
+        from osgeo import gdal, gdal_array  # noqa: F401  (gdal_array: without it, arrays are not numpy's)
+
+        gdal.UseExceptions()
+        self._module = gdal
+        self.version = tuple(map(int, gdal.__version__.split("-")[0].split(".")[:3]))
+
+    def root(self, path: Path, **options: str) -> Any:
+        """The root group of a hierarchy; GDAL puts a single array into a group."""
+        given = [f"{key}={value}" for key, value in options.items()]
+        dataset = self._module.OpenEx(str(path), self._module.OF_MULTIDIM_RASTER, open_options=given)
+        return dataset.GetRootGroup()
+
+    def array(self, path: Path, name: str = "/", **options: str) -> Any:
+        """The array, given its path in the hierarchy."""
+        root = self.root(path, **options)
+        if name == "/":
+            (name,) = (f"/{only}" for only in root.GetMDArrayNames())
+        return root.OpenMDArrayFromFullname(name)
+
+    def read(self, path: Path, name: str = "/") -> AnyArray:
+        return np.asarray(self.array(path, name).ReadAsArray())
+
+    def save(self, path: Path, values: AnyArray, chunks: tuple[int, ...], **options: str) -> None:
+        """Write an array ``/data`` with GDAL's own choice of fields."""
+        from osgeo import gdal_array
+
+        code = gdal_array.NumericTypeCodeToGDALTypeCode(values.dtype)
+        driver = self._module.GetDriverByName("Zarr")
+        dataset = driver.CreateMultiDimensional(str(path), [], ["FORMAT=ZARR_V3"])
+        root = dataset.GetRootGroup()
+        dimensions = [root.CreateDimension(f"d{i}", "", "", n) for i, n in enumerate(values.shape)]
+        given = [f"{key}={value}" for key, value in options.items()]
+        array = root.CreateMDArray(
+            "data",
+            dimensions,
+            self._module.ExtendedDataType.Create(code),
+            [f"BLOCKSIZE={','.join(map(str, chunks))}", *given],
+        )
+        array.WriteArray(values)
+        del array, dimensions, root
+        dataset.Close()
+
+
+class GdalRasterio(Gdal):
+    """The GDAL that rasterio brings, and its model of rasters: bands of two dimensions."""
+
+    binding = "rasterio"
+
+    def __init__(self) -> None:
+        import rasterio
+
+        self._module = rasterio
+        self.version = tuple(map(int, rasterio.__gdal_version__.split(".")[:3]))
+        if self.version < (3, 11):
+            raise ImportError(f"{self.label} reads drafts of version 3 only, final version 3 came with 3.11")
+
+    def cannot_read(self, request: Request) -> str | None:
+        if not 1 <= len(request.shape):
+            return f"{self.label}: a raster has at least one dimension"
+        return super().cannot_read(request)
+
+    def read(self, path: Path, name: str = "/") -> AnyArray:
+        where = f'ZARR:"{path}"' + ("" if name == "/" else f":{name}")
+        with self._module.open(where) as dataset:
+            bands: AnyArray = dataset.read()
+        return bands
+
+
+def find_gdal() -> Gdal | str:
+    """The first GDAL found that reads the final version 3, or why there is none."""
+    kinds: tuple[Callable[[], Gdal], ...] = (GdalBindings, GdalRasterio)
+    reasons = []
+    for kind in kinds:
+        try:
+            return kind()
+        except ImportError as error:
+            reasons.append(str(error))
+    return f"no GDAL here ({'; '.join(reasons)}); `bash ci/gdal.sh` gets one"
+
+
+SAMPLE_VALUES = np.arange(7 * 11, dtype="int32").reshape(7, 11) - 20
+SAMPLE_VALUES[0:4, 5:10] = -1
+_SAMPLE_FIELDS: dict[str, Any] = {
+    "shape": SAMPLE_VALUES.shape,
+    "dtype": SAMPLE_VALUES.dtype.name,
+    "fill": Fill(-1, "ffffffff"),
+    "names": ("lat", "lon"),
+    "attributes": {"units": "K", "valid_range": [-20, 56], "note": "ø"},
+}
+SAMPLES = {
+    "unsharded": Request(chunks=(4, 5), codecs=(LITTLE, blosc("lz4", "shuffle", 4)), **_SAMPLE_FIELDS),
+    "sharded": Request(chunks=(4, 10), codecs=(sharding((2, 5), LITTLE, ZSTD),), **_SAMPLE_FIELDS),
+}
+
+
+def write_samples(directory: Path) -> None:
+    """Write the sample arrays with every library that is installed here, one directory for each."""
+    for name in ("zarr-python", "tensorstore"):
+        library = LIBRARIES[name]()
+        for kind, request in SAMPLES.items():
+            library.save(directory / f"{name}-{library.version}" / kind, request, SAMPLE_VALUES)
+
+
+if __name__ == "__main__":
+    write_samples(Path(sys.argv[1]))

@@ -1,0 +1,289 @@
+"""Strategies and helpers that the tests of the core share: any data type, value, layout and selection."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+import xzarr3
+from xzarr3.codecs import (
+    BloscCodec,
+    BytesCodec,
+    Crc32cCodec,
+    GzipCodec,
+    ShardingCodec,
+    TransposeCodec,
+    ZstdCodec,
+)
+
+NUMERIC = (
+    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
+    "float16", "float32", "float64", "complex64", "complex128",
+)  # fmt: skip
+"""The names of the core data types, which are also numpy's."""
+
+DATA_TYPES = (*NUMERIC, "r8", "r24", "r128")
+
+
+def native(name: str) -> np.dtype[Any]:
+    """numpy's dtype for a core data type."""
+    return np.dtype(f"V{int(name[1:]) // 8}") if name[0] == "r" else np.dtype(name)
+
+
+def from_bits(raw: bytes, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """The elements that these bytes are; any bits for numbers, 0 or 1 for truth values."""
+    if dtype.kind == "b":
+        raw = bytes(octet & 1 for octet in raw)
+    return np.frombuffer(raw, dtype).copy()
+
+
+def same_bits(left: Any, right: Any) -> bool:
+    """Whether two arrays have the same dtype, shape and bytes: -0.0 is not 0.0, a NaN is itself."""
+    one, other = np.asarray(left), np.asarray(right)
+    return (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes())
+
+
+def attempt(call: Callable[[], Any], *errors: type[Exception]) -> tuple[Any, Exception | None]:
+    """What a call returns, or the error of one of these kinds that it raises; others go through."""
+    try:
+        return call(), None
+    except errors as error:
+        return None, error
+
+
+def elements(name: str) -> st.SearchStrategy[np.generic]:
+    """Scalars of a data type: any bits, and the values that tend to go wrong."""
+    dtype = native(name)
+    anything = st.binary(min_size=dtype.itemsize, max_size=dtype.itemsize).map(
+        lambda raw: from_bits(raw, dtype)[0]
+    )
+    return st.one_of(st.sampled_from(special(name)), anything)
+
+
+def special(name: str) -> list[np.generic]:
+    """Zero, the bounds, and for floating point numbers -0.0, infinities, subnormals and several NaNs."""
+    dtype = native(name)
+    if dtype.kind == "b":
+        return [np.False_, np.True_]
+    if dtype.kind in "iu":
+        info = np.iinfo(dtype)
+        return [dtype.type(value) for value in (0, 1, info.min, info.max)]
+    if dtype.kind == "V":
+        return [np.void(bytes(dtype.itemsize)), np.void(b"\xff" * dtype.itemsize)]
+    part = np.dtype(f"f{dtype.itemsize // (2 if dtype.kind == 'c' else 1)}")
+    unsigned = np.dtype(f"u{part.itemsize}")
+    mantissa, sign = np.finfo(part).nmant, 1 << (8 * part.itemsize - 1)
+    infinity = ((1 << (8 * part.itemsize - 1 - mantissa)) - 1) << mantissa
+    quiet = 1 << (mantissa - 1)
+    bits = [
+        0, sign, 1, sign | 1, infinity, sign | infinity,
+        infinity | quiet, sign | infinity | quiet, infinity | 1, infinity | quiet | 3,
+    ]  # fmt: skip
+    numbers = [number.tobytes() for number in np.array(bits, unsigned)]
+    if dtype.kind == "f":
+        return [from_bits(raw, dtype)[0] for raw in numbers]
+    return [from_bits(real + imag, dtype)[0] for real in numbers for imag in numbers[1::3]]
+
+
+@st.composite
+def values(draw: st.DrawFn, name: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """An array of a data type; its elements repeat, so that large ones stay cheap to draw."""
+    pool = draw(st.lists(elements(name), min_size=1, max_size=6))
+    seed = draw(st.integers(0, 2**32 - 1))
+    picked = np.random.default_rng(seed).integers(0, len(pool), math.prod(shape))
+    raw = b"".join(pool[at].tobytes() for at in picked)
+    return np.frombuffer(raw, native(name)).reshape(shape) if raw else np.empty(shape, native(name))
+
+
+def shapes(min_dims: int = 0, max_dims: int = 4) -> st.SearchStrategy[tuple[int, ...]]:
+    """Small shapes, some of them empty along a dimension."""
+    lengths = st.sampled_from([0, 1, 2, 3, 5, 7, 9])
+    return st.lists(lengths, min_size=min_dims, max_size=max_dims).map(tuple)
+
+
+@st.composite
+def compressors(draw: st.DrawFn) -> list[Any]:
+    """Codecs from bytes to bytes: none, one or several, checksums among them."""
+    one = st.one_of(
+        st.builds(ZstdCodec, level=st.sampled_from([-5, 0, 1, 9]), checksum=st.booleans()),
+        st.builds(GzipCodec, level=st.integers(0, 9)),
+        st.builds(
+            BloscCodec,
+            cname=st.sampled_from(["lz4", "lz4hc", "blosclz", "zlib", "zstd"]),
+            clevel=st.integers(0, 9),
+            shuffle=st.sampled_from([None, "noshuffle", "shuffle", "bitshuffle"]),
+            typesize=st.sampled_from([None, 1, 3, 8]),
+        ),
+        st.just(Crc32cCodec()),
+    )
+    return draw(st.lists(one, max_size=2))
+
+
+def permutations(ndim: int) -> st.SearchStrategy[tuple[int, ...]]:
+    """Orders of the dimensions."""
+    return st.permutations(range(ndim)).map(tuple)
+
+
+@st.composite
+def layouts(draw: st.DrawFn, name: str, shape: tuple[int, ...]) -> dict[str, Any]:
+    """Options of ``create_array``: grid, shards (nested ones too), codecs, fill value and keys."""
+    ndim = len(shape)
+    inner = tuple(draw(st.sampled_from([1, 2, 3, 4, 11])) for _ in shape)
+    options: dict[str, Any] = {
+        "dtype": name if name[0] == "r" else native(name),
+        "chunks": inner,
+        "filters": [TransposeCodec(draw(permutations(ndim)))] if ndim and draw(st.booleans()) else None,
+        "serializer": BytesCodec(draw(st.sampled_from(["little", "big"]))),
+        "compressors": draw(compressors()),
+        "fill_value": draw(st.one_of(st.none(), elements(name))),
+        "chunk_key_encoding": draw(
+            st.sampled_from(
+                [None, "v2", {"name": "default", "separator": "."}, {"name": "v2", "separator": "/"}]
+            )
+        ),
+        "write_empty_chunks": draw(st.booleans()),
+    }
+    kind = draw(st.sampled_from(["plain", "plain", "sharded", "start", "nested", "squeezed"]))
+    if kind == "plain":
+        return options
+    shard = tuple(length * draw(st.sampled_from([1, 2, 3])) for length in inner)
+    if kind == "sharded":
+        return {**options, "shards": shard}
+    codecs = (*(options.pop("filters") or ()), options.pop("serializer"), *options.pop("compressors"))
+    options["serializer"] = ShardingCodec(
+        inner,
+        codecs,
+        index_codecs=draw(index_codecs()),
+        index_location=draw(st.sampled_from(["start", "end"])),
+    )
+    options["compressors"] = None
+    options["chunks"] = shard
+    if kind == "nested":
+        options["serializer"] = ShardingCodec(
+            shard, (options["serializer"],), index_location=draw(st.sampled_from(["start", "end"]))
+        )
+        options["chunks"] = tuple(length * draw(st.sampled_from([1, 2])) for length in shard)
+    if kind == "squeezed":  # Codecs around a shard: it cannot be read in parts.
+        options["compressors"] = draw(compressors())
+        if ndim and draw(st.booleans()):
+            order = draw(permutations(ndim))
+            options["filters"] = TransposeCodec(order)
+            options["chunks"] = tuple(shard[order.index(axis)] for axis in range(ndim))
+            # The shard sees the chunk transposed, so the chunk is given with its dimensions put back.
+    return options
+
+
+def index_codecs() -> st.SearchStrategy[tuple[Any, ...]]:
+    """Codecs of a shard's index, all of fixed size."""
+    return st.sampled_from(
+        [
+            (BytesCodec("little"), Crc32cCodec()),
+            (BytesCodec("big"),),
+            (BytesCodec("little"), Crc32cCodec(), Crc32cCodec()),
+        ]
+    )
+
+
+@st.composite
+def selections(draw: st.DrawFn, shape: tuple[int, ...]) -> Any:
+    """A basic selection that fits the shape: integers, slices with any step, at most one Ellipsis."""
+    indices: list[Any] = []
+    for length in shape[: draw(st.integers(0, len(shape)))]:
+        bound = st.one_of(st.none(), st.integers(-length - 2, length + 2))
+        step = st.sampled_from([None, 1, 2, 3, -1, -2, -4, 100, -100])
+        index: st.SearchStrategy[Any] = st.builds(slice, bound, bound, step)
+        if length:
+            whole = st.integers(-length, length - 1)
+            index = st.one_of(index, index, whole, whole.map(np.int64))
+        indices.append(draw(index))
+    if draw(st.booleans()):
+        if draw(st.booleans()) and len(indices) == len(shape) and indices:
+            # The Ellipsis in front counts from the back, which is the same here.
+            indices.insert(draw(st.integers(0, len(indices))), ...)
+        else:
+            indices.append(...)
+    if len(indices) == 1 and draw(st.booleans()):
+        return indices[0]
+    return tuple(indices)
+
+
+JSON_VALUES: st.SearchStrategy[Any] = st.recursive(
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(-(2**70), 2**70),
+        st.integers(-2, 6),
+        st.floats(),
+        st.text(max_size=6),
+        st.sampled_from(
+            [
+                "bytes", "zstd", "regular", "default", "v2", "NaN", "0x7fc00000", "float32", "r16", "/",
+                "sharding_indexed", "transpose", "must_understand", "name", "configuration", "3", "", "é\0",
+            ]
+        ),
+    ),
+    lambda children: st.one_of(
+        st.lists(children, max_size=3),
+        st.dictionaries(
+            st.one_of(
+                st.text(max_size=4),
+                st.sampled_from(["name", "configuration", "must_understand", "chunk_shape", "codecs"]),
+            ),
+            children,
+            max_size=3,
+        ),
+    ),
+    max_leaves=6,
+)  # fmt: skip
+"""Any JSON value, NaN and infinities included, with the words of documents among the strings."""
+
+LITTLE = {"name": "bytes", "configuration": {"endian": "little"}}
+
+
+def array_document(**changes: Any) -> dict[str, Any]:
+    """A valid document of a 4 by 6 array of int16 in 2 by 3 chunks; ``...`` leaves a field out."""
+    document: dict[str, Any] = {
+        "zarr_format": 3,
+        "node_type": "array",
+        "shape": [4, 6],
+        "data_type": "int16",
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [2, 3]}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "fill_value": 0,
+        "codecs": [LITTLE],
+        **changes,
+    }
+    return {field: value for field, value in document.items() if value is not ...}
+
+
+def chunk_document(dtype: str, shape: tuple[int, ...], codecs: list[Any], **changes: Any) -> dict[str, Any]:
+    """The document of an array that is one chunk."""
+    grid = {"name": "regular", "configuration": {"chunk_shape": list(shape)}}
+    fill: Any = False if dtype == "bool" else 0
+    return array_document(
+        **{"shape": list(shape), "data_type": dtype, "chunk_grid": grid, "fill_value": fill, **changes},
+        codecs=codecs,
+    )
+
+
+def stored(document: Mapping[str, Any], chunks: Mapping[str, bytes] | None = None) -> xzarr3.Array:
+    """The array of a document and chunks that somebody else wrote, open for writing."""
+    store = xzarr3.MemoryStore({"zarr.json": json.dumps(document).encode(), **(chunks or {})})
+    return xzarr3.open_array(store, mode="r+")
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The paths of all values within a JSON value, its own among them."""
+    yield path
+    items: Any = ()
+    if isinstance(value, dict):
+        items = value.items()
+    elif isinstance(value, list):
+        items = enumerate(value)
+    for key, inner in items:
+        yield from places(inner, (*path, key))

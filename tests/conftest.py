@@ -1,0 +1,23 @@
+"""Fixtures that several test modules share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from xzarr3 import LocalStore, MemoryStore, Store
+
+pytest.register_assert_rewrite("_conformance", "_unprivileged")
+
+
+@pytest.fixture
+def local_store(tmp_path: Path) -> LocalStore:
+    """A store in a directory that is not there yet."""
+    return LocalStore(tmp_path / "store.zarr")
+
+
+@pytest.fixture(params=["memory", "local"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    """An empty store of each kind."""
+    return MemoryStore() if request.param == "memory" else LocalStore(tmp_path / "store.zarr")

@@ -1,0 +1,511 @@
+"""Data types: every permitted form of every scalar, to the last bit, and the refusal of all others."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import struct
+import warnings
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from _strategies import (
+    DATA_TYPES,
+    JSON_VALUES,
+    NUMERIC,
+    attempt,
+    elements,
+    native,
+    same_bits,
+    special,
+)
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+import xzarr3
+from xzarr3 import DataTypeValidationError, MetadataError, UnknownExtensionError
+from xzarr3.dtypes import Float32, Int16, RawBits, ZDType, parse_dtype, registry
+
+FLOATS = {"float16": ("<e", 2), "float32": ("<f", 4), "float64": ("<d", 8)}
+INTEGERS = [name for name in NUMERIC if native(name).kind in "iu"]
+COMPLEX = {"complex64": "float32", "complex128": "float64"}
+
+
+def from_json(name: str, value: Any) -> np.generic:
+    return parse_dtype(name).from_json_scalar(value, zarr_format=3)
+
+
+def to_json(name: str, value: Any) -> Any:
+    return parse_dtype(name).to_json_scalar(value, zarr_format=3)
+
+
+def bits(scalar: np.generic) -> str:
+    """The bytes of a scalar, the most significant first, as the text writes them."""
+    return scalar.tobytes()[::-1].hex()
+
+
+# Names
+
+
+@pytest.mark.parametrize("name", DATA_TYPES)
+def test_name_and_dtype_belong_together(name: str) -> None:
+    data_type = parse_dtype(name)
+    assert data_type.name == name
+    assert data_type.to_json(3) == name
+    assert data_type.to_native_dtype() == native(name)
+    assert data_type.to_native_dtype().isnative
+    assert data_type.item_size == native(name).itemsize
+    assert parse_dtype(native(name)) == data_type
+    assert parse_dtype({"name": name}) == data_type
+    assert parse_dtype(data_type) is data_type
+    assert pickle.loads(pickle.dumps(data_type)) == data_type
+    assert len({data_type, parse_dtype(name)}) == 1
+
+
+def test_data_types_differ_from_each_other() -> None:
+    assert len({parse_dtype(name) for name in DATA_TYPES}) == len(DATA_TYPES)
+    assert RawBits(8) != RawBits(16)
+
+
+@pytest.mark.parametrize(
+    ("spec", "name"),
+    [
+        ("<i2", "int16"),
+        (">f8", "float64"),
+        ("=u4", "uint32"),
+        (">c8", "complex64"),
+        ("?", "bool"),
+        (bool, "bool"),
+        (int, "int64"),
+        (float, "float64"),
+        (complex, "complex128"),
+        (np.float16, "float16"),
+        (np.dtype(">u8"), "uint64"),
+        ("V3", "r24"),
+        ("r2048", "r2048"),
+        (np.intc, "int32"),
+        (np.longlong, "int64"),
+        (np.ulonglong, "uint64"),
+        (np.dtype("l"), "int64"),
+    ],
+)
+def test_dtype_of_any_spelling(spec: Any, name: str) -> None:
+    assert parse_dtype(spec).name == name
+
+
+@pytest.mark.parametrize(
+    "spec",
+    ["S3", "U2", "<M8[ns]", "m8[s]", object, [("a", "i4")], ("i4", (2,)), np.longdouble, "V0", "i4,i4", {}],
+    ids=str,
+)
+def test_dtype_without_a_data_type_is_refused(spec: Any) -> None:
+    with pytest.raises(DataTypeValidationError, match="'float32'") as caught:
+        parse_dtype(spec)
+    assert caught.value.found == np.dtype(spec)
+    assert "r<N>" in str(caught.value.accepted)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    ["", "Int8", "int8 ", "float128x", "r", "r0", "r7", "r-8", "r08", "R8", "r8.0", "r٨", "r1e1",
+     {"name": []}, {"name": None}, {"name": "int8", "configuration": {"x": 1}}],
+    ids=str,
+)  # fmt: skip
+def test_unknown_name_is_refused(spec: Any) -> None:
+    with pytest.raises(UnknownExtensionError) as caught:
+        parse_dtype(spec)
+    assert "'int8'" in str(caught.value)
+    assert "'float64'" in str(caught.value)
+
+
+@pytest.mark.parametrize("spec", [5, 1.5, [], object(), b"\xff", ("x", "y", "z")], ids=repr)
+def test_no_dtype_at_all_is_refused(spec: Any) -> None:
+    with pytest.raises(DataTypeValidationError):
+        parse_dtype(spec)
+
+
+@given(st.one_of(st.text(max_size=8), JSON_VALUES))
+def test_any_name_is_a_data_type_or_refused(spec: Any) -> None:
+    found, error = attempt(lambda: registry.match_json(spec, zarr_format=3), MetadataError)
+    assert isinstance(found, ZDType) if error is None else str(error)
+
+
+def test_raw_bits_come_in_bytes() -> None:
+    for size in (0, -8, 7):
+        with pytest.raises(DataTypeValidationError, match="multiple of 8"):
+            RawBits(size)
+
+
+@pytest.mark.parametrize("name", DATA_TYPES)
+def test_only_version_3_has_these_forms(name: str) -> None:
+    data_type = parse_dtype(name)
+    scalar = data_type.default_scalar()
+    for call in (
+        lambda: data_type.to_json(2),
+        lambda: type(data_type).from_json(name, zarr_format=2),
+        lambda: data_type.to_json_scalar(scalar, zarr_format=2),
+        lambda: data_type.from_json_scalar(0, zarr_format=4),
+    ):
+        with pytest.raises(DataTypeValidationError, match="accepted: 3"):
+            call()
+
+
+# Fill values: the forms that the text permits, against bits written by hand
+
+GOLDEN = [
+    ("bool", False, "00"),
+    ("bool", True, "01"),
+    ("int8", -128, "80"),
+    ("int8", 127, "7f"),
+    ("uint8", 255, "ff"),
+    ("int16", -2, "fffe"),
+    ("uint16", 65535, "ffff"),
+    ("int32", -(2**31), "80000000"),
+    ("uint32", 2**32 - 1, "ffffffff"),
+    ("int64", -(2**63), "8000000000000000"),
+    ("int64", 2**63 - 1, "7fffffffffffffff"),
+    ("int64", 2**53 + 1, "0020000000000001"),
+    ("uint64", 2**64 - 1, "ffffffffffffffff"),
+    ("uint64", 2**53 + 1, "0020000000000001"),
+    ("float16", "NaN", "7e00"),
+    ("float16", "Infinity", "7c00"),
+    ("float16", "-Infinity", "fc00"),
+    ("float16", "0x7c01", "7c01"),
+    ("float16", "0xFE0f", "fe0f"),
+    ("float16", -0.0, "8000"),
+    ("float16", 6e-8, "0001"),
+    ("float16", 65504, "7bff"),
+    ("float16", 0.1, "2e66"),
+    ("float32", "NaN", "7fc00000"),
+    ("float32", "Infinity", "7f800000"),
+    ("float32", "-Infinity", "ff800000"),
+    ("float32", "0x7f800001", "7f800001"),
+    ("float32", "0xffc0dead", "ffc0dead"),
+    ("float32", "0xFFC0DEAD", "ffc0dead"),
+    ("float32", "0x00000001", "00000001"),
+    ("float32", "0x3f800000", "3f800000"),
+    ("float32", "0x80000000", "80000000"),
+    ("float32", 0, "00000000"),
+    ("float32", -0.0, "80000000"),
+    ("float32", 1, "3f800000"),
+    ("float32", 1e-45, "00000001"),
+    ("float32", 0.1, "3dcccccd"),
+    ("float32", 16777217, "4b800000"),
+    ("float32", 1e10, "501502f9"),
+    ("float64", "NaN", "7ff8000000000000"),
+    ("float64", "Infinity", "7ff0000000000000"),
+    ("float64", "-Infinity", "fff0000000000000"),
+    ("float64", "0x7ff0000000000001", "7ff0000000000001"),
+    ("float64", "0xfff80000deadBEEF", "fff80000deadbeef"),
+    ("float64", 5e-324, "0000000000000001"),
+    ("float64", -0.0, "8000000000000000"),
+    ("float64", 0.1, "3fb999999999999a"),
+    ("float64", 2**70, "4450000000000000"),
+    ("r8", [255], "ff"),
+    ("r24", [1, 2, 255], "ff0201"),
+]
+
+
+@pytest.mark.parametrize(("name", "form", "expected"), GOLDEN, ids=lambda value: str(value))
+def test_permitted_form_has_these_bits(name: str, form: Any, expected: str) -> None:
+    scalar = from_json(name, json.loads(json.dumps(form)))
+    assert bits(scalar) == expected
+    assert scalar.dtype == native(name)
+    # What is written is read back the same, and is JSON that any parser takes.
+    written = json.dumps(to_json(name, scalar), allow_nan=False)
+    assert bits(from_json(name, json.loads(written))) == expected
+    assert bits(from_json(name, msgspec.json.decode(written))) == expected
+
+
+@pytest.mark.parametrize(
+    ("form", "real", "imag"),
+    [
+        ([1, 2], 1.0, 2.0),
+        ([-0.0, 0.5], -0.0, 0.5),
+        ([0, -0.0], 0.0, -0.0),
+        (["-Infinity", "NaN"], -np.inf, np.nan),
+        (["NaN", "Infinity"], np.nan, np.inf),
+        ([1e-45, "-Infinity"], 1e-45, -np.inf),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("name", COMPLEX)
+def test_complex_forms(name: str, form: Any, real: float, imag: float) -> None:
+    part = native(COMPLEX[name])
+    expected = np.array([real, imag], part).tobytes()
+    scalar = from_json(name, form)
+    assert scalar.dtype == native(name)
+    assert scalar.tobytes() == expected
+    assert from_json(name, to_json(name, scalar)).tobytes() == expected
+
+
+def test_complex_parts_keep_the_bits_of_their_nans() -> None:
+    form = ["0x7f800001", "0xffc0dead"]
+    scalar = from_json("complex64", form)
+    assert scalar.tobytes() == struct.pack("<II", 0x7F800001, 0xFFC0DEAD)
+    assert to_json("complex64", scalar) == form
+    form = ["0x7ff0000000000001", "0x8000000000000000"]
+    scalar = from_json("complex128", form)
+    assert scalar.tobytes() == struct.pack("<QQ", 0x7FF0000000000001, 1 << 63)
+    assert to_json("complex128", scalar) == ["0x7ff0000000000001", -0.0]
+
+
+@pytest.mark.parametrize("name", FLOATS)
+def test_what_is_written_for_what_json_lacks(name: str) -> None:
+    dtype = native(name)
+    assert to_json(name, dtype.type(np.inf)) == "Infinity"
+    assert to_json(name, dtype.type(-np.inf)) == "-Infinity"
+    canonical = from_json(name, "NaN")
+    assert to_json(name, canonical) == "NaN"
+    digits = 2 * dtype.itemsize
+    negative = to_json(name, from_json(name, "0xf" + bits(canonical)[1:]))
+    assert negative == "0xf" + bits(canonical)[1:]
+    assert len(negative) == digits + 2
+    assert isinstance(to_json(name, dtype.type(1)), float)
+    assert str(to_json(name, dtype.type(-0.0))) == "-0.0"
+
+
+@pytest.mark.parametrize("name", DATA_TYPES)
+def test_special_values_are_written_and_read(name: str) -> None:
+    for scalar in special(name):
+        text = json.dumps(to_json(name, scalar), allow_nan=False)
+        assert from_json(name, json.loads(text)).tobytes() == scalar.tobytes()
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.data())
+def test_any_bits_are_written_and_read(data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from(DATA_TYPES))
+    scalar = data.draw(elements(name))
+    text = json.dumps(to_json(name, scalar), allow_nan=False)
+    for decode in (json.loads, msgspec.json.decode):
+        back = from_json(name, decode(text))
+        assert same_bits(back, scalar)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_any_fill_value_survives_document_and_store(data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from(DATA_TYPES))
+    fill = data.draw(elements(name))
+    store = xzarr3.MemoryStore()
+    made = xzarr3.create_array(store, shape=2, dtype=name, fill_value=fill)
+    opened = xzarr3.open_array(store)
+    for array in (made, opened, pickle.loads(pickle.dumps(opened))):
+        assert array.fill_value.tobytes() == fill.tobytes()
+        assert array[...].tobytes() == 2 * fill.tobytes()
+
+
+# Fill values: what the text does not permit
+
+NOT_PERMITTED: dict[str, list[Any]] = {
+    "bool": [None, 0, 1, 0.0, "true", "false", [], [True], {}],
+    "float16": [None, True, "nan", "inf", "+Infinity", "0x7e0", "0x7e000", "7e00", "0x7g00", [1], {}, "1.0"],
+    "float32": [
+        None, False, "", "NAN", "infinity", "- Infinity", "0x7fc0000", "0x7fc000000", "0X7fc00000", "0x",
+        "0x7fc0000g", "0x-7fc0000", "0x7_fc0000", "0x 7fc0000", "\u0660x7fc00000", "0x7fc0000\u0661",
+        "0x7fc00000\n", "NaN\n", " NaN", "1", [1.0], {"x": 1},
+    ],
+    "float64": [None, True, "0x7fc00000", "0x7ff80000000000000", "nan", [], [0, 0]],
+    "complex64": [None, 0, 1.5, "NaN", True, [], [1], [1, 2, 3], [None, 1], [1, True], ["nan", 1],
+                  [[1, 2], 3], ["0x7ff8000000000000", 0], {"real": 1, "imag": 2}],
+    "complex128": [["0x7fc00000", 0], [0, "0x7fc00000"], "0", [1, "i"]],
+    "r8": [None, 0, "00", [], [256], [-1], [1.0], [True], [1, 2], ["1"], [None]],
+    "r24": [[1, 2], [1, 2, 3, 4], "AQID", [1, 2, 2**70]],
+}  # fmt: skip
+for _name in INTEGERS:
+    _info = np.iinfo(native(_name))
+    NOT_PERMITTED[_name] = [
+        None, True, False, 1.0, 0.0, -0.0, 1e3, 0.5, "0", "NaN", "0x00", [0], {},
+        _info.max + 1, _info.min - 1, 10**400,
+    ]  # fmt: skip
+
+FORMS = {
+    "b": ["true", "false"],
+    "i": ["an integer", "without fraction"],
+    "u": ["an integer", "without fraction"],
+    "f": ["number", "'NaN'", "'Infinity'", "'-Infinity'", "'0x'"],
+    "c": ["array of two", "number", "'NaN'", "'Infinity'", "'-Infinity'", "'0x'"],
+    "V": ["array", "integers from 0 to 255"],
+}
+
+
+@pytest.mark.parametrize("name", NOT_PERMITTED)
+def test_form_that_is_not_permitted(name: str) -> None:
+    for form in NOT_PERMITTED[name]:
+        with pytest.raises(DataTypeValidationError) as caught:
+            from_json(name, form)
+        message = str(caught.value)
+        assert name in message, form
+        for permitted in FORMS[native(name).kind]:
+            assert permitted in message, form
+    for bound in (np.iinfo(name).min, np.iinfo(name).max) if name in INTEGERS else ():
+        assert str(bound) in message
+
+
+@pytest.mark.parametrize("name", FLOATS)
+def test_hexadecimal_digits_are_counted_in_the_message(name: str) -> None:
+    with pytest.raises(DataTypeValidationError, match=f"{2 * native(name).itemsize} hexadecimal digits"):
+        from_json(name, "0x1")
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.sampled_from(DATA_TYPES), JSON_VALUES)
+@example("float64", 10**400)
+@example("float16", 2**70)
+@example("complex64", [10**400, 0])
+@example("r24", [1, 2, 3])
+def test_any_json_is_a_scalar_or_refused(name: str, form: Any) -> None:
+    scalar, error = attempt(lambda: from_json(name, form), DataTypeValidationError)
+    if error is not None:
+        assert name in str(error)
+        return
+    assert isinstance(scalar, np.generic)
+    assert scalar.dtype == native(name)
+    # A form that is accepted means the same after it has been written by us.
+    assert from_json(name, to_json(name, scalar)).tobytes() == scalar.tobytes()
+
+
+# Casts: what a user passes as a fill value
+
+
+@pytest.mark.parametrize("name", DATA_TYPES)
+def test_default_is_zero(name: str) -> None:
+    scalar = parse_dtype(name).default_scalar()
+    assert scalar.dtype == native(name)
+    assert scalar.tobytes() == bytes(native(name).itemsize)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_own_scalars_are_taken_as_they_are(data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from(DATA_TYPES))
+    scalar = data.draw(elements(name))
+    assert same_bits(parse_dtype(name).cast_scalar(scalar), scalar)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.sampled_from(NUMERIC), st.sampled_from(NUMERIC), st.data())
+def test_cast_is_numpys_or_refused(source: str, target: str, data: st.DataObject) -> None:
+    scalar = data.draw(elements(source))
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        cast, error = attempt(lambda: parse_dtype(target).cast_scalar(scalar), DataTypeValidationError)
+        warnings.simplefilter("ignore")
+        expected = np.asarray(scalar).astype(target)[()]
+        exact = bool(expected == scalar) and bool(np.asarray(expected).astype(source)[()] == scalar)
+    if cast is not None:
+        assert cast.dtype == native(target)
+        if native(target).kind in "biu":
+            # No silent change of an integer or a truth value: nothing out of range, no NaN, no fraction.
+            assert int(cast) == scalar
+        elif not np.isnan(scalar):
+            with np.errstate(all="ignore"):
+                assert cast == expected
+            assert np.isinf(scalar) or not np.isinf(cast)
+    elif native(source).kind != "c":
+        assert not exact, "a value that the type holds was refused"
+    assert error is None or target in str(error)
+
+
+@pytest.mark.parametrize("name", INTEGERS)
+@pytest.mark.parametrize(
+    "value", [np.nan, np.inf, -np.inf, 0.5, 1e300, np.float32(np.nan), 1j, None, "1", b"1", [1], {}, 2.0**64]
+)
+def test_what_an_integer_type_cannot_hold(name: str, value: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(DataTypeValidationError, match=name) as caught:
+            parse_dtype(name).cast_scalar(value)
+    assert "an integer from" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", INTEGERS)
+def test_integer_bounds(name: str) -> None:
+    data_type, info = parse_dtype(name), np.iinfo(name)
+    for inside in (info.min, info.max, np.dtype(name).type(info.max)):
+        assert int(data_type.cast_scalar(inside)) == inside
+    for outside in (info.min - 1, info.max + 1, float(info.max) * 2):
+        with pytest.raises(DataTypeValidationError, match=str(info.max)):
+            data_type.cast_scalar(outside)
+
+
+@pytest.mark.parametrize("name", [*FLOATS, *COMPLEX])
+@pytest.mark.parametrize("value", [10**400, None, [0.5], {}, b"0", object(), np.datetime64("2000"), "0.5x"])
+def test_what_a_floating_point_type_cannot_hold(name: str, value: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(DataTypeValidationError, match=name):
+            parse_dtype(name).cast_scalar(value)
+
+
+@pytest.mark.parametrize("name", FLOATS)
+def test_a_complex_number_is_no_real_one(name: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(DataTypeValidationError, match=name):
+            parse_dtype(name).cast_scalar(1j)
+
+
+@pytest.mark.parametrize("name", FLOATS)
+def test_the_forms_of_documents_can_be_cast(name: str) -> None:
+    data_type = parse_dtype(name)
+    digits = "0x" + "f" * (2 * native(name).itemsize)
+    for form in ("NaN", "Infinity", "-Infinity", digits):
+        assert same_bits(data_type.cast_scalar(form), from_json(name, form))
+    for text in ("inf", "nan", "1", "", "0x1"):
+        with pytest.raises(DataTypeValidationError, match="'Infinity'"):
+            data_type.cast_scalar(text)
+
+
+@pytest.mark.parametrize("name", COMPLEX)
+def test_the_parts_of_documents_can_be_cast(name: str) -> None:
+    form = ["-Infinity", -0.0]
+    assert same_bits(parse_dtype(name).cast_scalar(form), from_json(name, form))
+    for other in ("NaN", "Infinity", "1j", [1], ["nan", 0]):
+        with pytest.raises(DataTypeValidationError, match="two parts"):
+            parse_dtype(name).cast_scalar(other)
+
+
+def test_a_finite_number_never_becomes_infinite() -> None:
+    for name, value in (("float16", 65520.0), ("float32", 1e39), ("complex64", 1e39), ("float32", 10**39)):
+        with pytest.raises(DataTypeValidationError, match=name):
+            parse_dtype(name).cast_scalar(value)
+    assert np.isinf(parse_dtype("float16").cast_scalar(np.inf))
+    assert parse_dtype("float32").cast_scalar(0.1) == np.float32(0.1)
+
+
+@pytest.mark.parametrize("name", ["float32", "float64", "complex64", "complex128"])
+def test_a_large_integer_becomes_the_nearest_number(name: str) -> None:
+    assert parse_dtype(name).cast_scalar(10**30) == native(name).type(1e30)
+
+
+@pytest.mark.parametrize(
+    "value", [b"ab", b"abcd", "abc", 1, 1.0, None, [1, 2, 3], np.void(b"ab"), np.int8(1)]
+)
+def test_what_raw_bits_cannot_hold(value: Any) -> None:
+    with pytest.raises(DataTypeValidationError, match="3 bytes"):
+        RawBits(24).cast_scalar(value)
+
+
+def test_raw_bits_from_bytes() -> None:
+    for value in (b"abc", bytearray(b"abc"), np.void(b"abc")):
+        assert RawBits(24).cast_scalar(value).tobytes() == b"abc"
+    assert RawBits(24).cast_scalar(0).tobytes() == b"\0\0\0"
+
+
+def test_error_travels_between_processes() -> None:
+    with pytest.raises(DataTypeValidationError) as caught:
+        Int16().cast_scalar(1 << 20)
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert type(again) is DataTypeValidationError
+    assert str(again) == str(caught.value)
+    assert (again.found, again.accepted) == (1 << 20, caught.value.accepted)
+
+
+def test_filled_array_holds_the_bits() -> None:
+    nan = Float32().from_json_scalar("0x7f800001", zarr_format=3)
+    assert Float32().filled((2, 2), nan).tobytes() == 4 * struct.pack("<I", 0x7F800001)
+    assert RawBits(24).filled((2,), np.void(b"abc")).tobytes() == b"abcabc"

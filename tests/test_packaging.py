@@ -1,0 +1,123 @@
+"""What the package promises as a whole: import cost, dependencies, and what the README shows."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import re
+import statistics
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import xzarr3
+
+ROOT = Path(__file__).parent.parent
+SOURCES = sorted((ROOT / "xzarr3").rglob("*.py"))
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+IMPORT_BUDGET = 0.15  # seconds, beyond numpy
+
+
+def python(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+
+def imported(source: Path) -> set[str]:
+    """Top-level names of the modules that a file imports, anywhere in it."""
+    names = set()
+    for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            names.add(node.module.split(".")[0])
+    return names
+
+
+def test_import_loads_no_large_library() -> None:
+    loaded = python(
+        "import sys, xzarr3; print(*sorted({name.split('.')[0] for name in sys.modules}))"
+    ).split()
+    assert {"dask", "distributed", "matplotlib", "pandas", "xarray", "zarr"} & set(loaded) == set()
+
+
+def test_import_is_quick() -> None:
+    code = (
+        "import numpy, time; begin = time.perf_counter(); import xzarr3; print(time.perf_counter() - begin)"
+    )
+    seconds = statistics.median(float(python(code)) for _ in range(5))
+    assert seconds < IMPORT_BUDGET
+
+
+def test_every_public_name_is_there() -> None:
+    assert xzarr3.__all__
+    missing = [name for name in xzarr3.__all__ if not hasattr(xzarr3, name)]
+    assert missing == []
+    assert set(xzarr3.__all__) <= set(dir(xzarr3))
+
+
+def test_every_public_object_has_a_docstring() -> None:
+    undocumented = [
+        name for name in xzarr3.__all__ if not name.startswith("__") and not getattr(xzarr3, name).__doc__
+    ]
+    assert undocumented == []
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=[str(path.relative_to(ROOT)) for path in SOURCES])
+def test_module_needs_only_declared_dependencies(source: Path) -> None:
+    modules = {"google-crc32c": "google_crc32c", "iris-sample-data": "iris_sample_data"}
+    # pandas and pyyaml, say, come with a declared one, which documents it as its own interface.
+    declared = {"pandas", "xzarr3"}
+    names = PROJECT["dependencies"]
+    if source.name == "demo.py":
+        names = names + PROJECT["optional-dependencies"]["demo"]
+    for requirement in names:
+        name = re.split(r"[\[<>=]", requirement)[0]
+        declared.add(modules.get(name, name))
+    assert imported(source) - declared - sys.stdlib_module_names == set()
+
+
+def test_zarr_is_no_runtime_dependency() -> None:
+    assert [source for source in SOURCES if "zarr" in imported(source)] == []
+    assert not any(requirement.startswith("zarr") for requirement in PROJECT["dependencies"])
+
+
+def test_installed_metadata_is_that_of_the_source() -> None:
+    assert importlib.metadata.version("xzarr3") == xzarr3.__version__
+    (engine,) = importlib.metadata.entry_points(group="xarray.backends", name="xzarr3")
+    assert engine.load().__name__ == "Xzarr3BackendEntrypoint"
+    (script,) = importlib.metadata.entry_points(group="console_scripts", name="xzarr3")
+    assert script.value == "xzarr3.cli:main"
+
+
+def test_changelog_knows_the_version() -> None:
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert f"## {xzarr3.__version__}" in changelog
+
+
+def test_readme_gives_a_reason_for_each_dependency() -> None:
+    names = {re.split(r"[\[<>=]", requirement)[0] for requirement in PROJECT["dependencies"]}
+    rows = set(re.findall(r"^\| `([\w-]+)(?:\[\w+\])?` \|", README, re.MULTILINE))
+    assert names <= rows
+
+
+def test_readme_commands_and_links_exist() -> None:
+    scripts = set(re.findall(r"bash (ci/[\w/.]+)", README))
+    assert {"ci/demo.sh", "ci/test.sh"} <= scripts
+    links = set(re.findall(r"\]\((?!https?:|#)([^)#]+)\)", README))
+    assert [name for name in scripts | links if not (ROOT / name).exists()] == []
+
+
+def test_readme_examples_run(tmp_path: Path) -> None:
+    """They run in order, in one process that has only what an ordinary installation has."""
+    blocks = re.findall(r"^```python\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    assert len(blocks) >= 3
+    program = tmp_path / "readme.py"
+    program.write_text("\n".join(blocks), encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, program], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,559 @@
+"""``engine="xzarr3"`` reads what xarray's own Zarr engine writes, and gives the same datasets."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import inspect
+import json
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+from _xarray_corpus import CORPUS
+from dask.base import tokenize
+from xarray.core import indexing
+
+import xzarr3
+from xzarr3.xarray import backend
+from xzarr3.xarray.backend import LazyArray, Xzarr3BackendEntrypoint
+from xzarr3.xarray.encoding import decode_fill_value, encode_fill_value
+
+zarr = pytest.importorskip("zarr")
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::zarr.errors.ZarrUserWarning",
+    "ignore::RuntimeWarning",
+    "ignore::FutureWarning",
+    "ignore:The specified chunks",
+)
+
+
+class CountingStore(xzarr3.MemoryStore):
+    """Notes which chunks are read."""
+
+    def __init__(self, values: Any = None) -> None:
+        super().__init__(values)
+        self.reads: list[str] = []
+
+    def get(self, key: str, byte_range: Any = None) -> Any:
+        if not key.endswith("zarr.json"):
+            self.reads.append(key)
+        return super().get(key, byte_range)
+
+    def open_value(self, key: str) -> Any:
+        self.reads.append(key)
+        return super().open_value(key)
+
+
+def ours(store: Any, **options: Any) -> xr.Dataset:
+    return xr.open_dataset(store, engine=Xzarr3BackendEntrypoint, **options)
+
+
+def theirs(store: Any, **options: Any) -> xr.Dataset:
+    return xr.open_dataset(store, engine="zarr", **options)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Paths of stores that xarray's own engine wrote."""
+    folder = tmp_path_factory.mktemp("corpus")
+    paths = {name: str(folder / f"{name}.zarr") for name in CORPUS}
+    for name, make in CORPUS.items():
+        make().to_zarr(paths[name], zarr_format=3, consolidated=True)
+    return paths
+
+
+@pytest.mark.parametrize("chunks", [None, {}])
+@pytest.mark.parametrize("consolidated", [None, True, False])
+@pytest.mark.parametrize("name", CORPUS)
+def test_same_as_the_zarr_engine(
+    corpus: dict[str, str], name: str, consolidated: bool | None, chunks: dict[str, int] | None
+) -> None:
+    expected = theirs(corpus[name], consolidated=consolidated, chunks=chunks)
+    found = ours(corpus[name], consolidated=consolidated, chunks=chunks)
+    xr.testing.assert_identical(found, expected)
+    assert found.encoding == expected.encoding
+    assert set(found.coords) == set(expected.coords)
+    for variable in expected.variables:
+        assert found[variable].dtype == expected[variable].dtype
+        assert type(found[variable].variable) is type(expected[variable].variable)
+        assert (found[variable].chunks is None) == (expected[variable].chunks is None)
+
+
+@pytest.mark.parametrize("name", CORPUS)
+def test_same_encoding_as_the_zarr_engine(corpus: dict[str, str], name: str) -> None:
+    found, expected = ours(corpus[name]), theirs(corpus[name])
+    for variable in expected.variables:
+        here, there = found[variable].encoding, expected[variable].encoding
+        assert here.keys() == there.keys()
+        units = there["shards"] or there["chunks"]
+        assert here["preferred_chunks"] == dict(zip(expected[variable].dims, units, strict=True))
+        assert here["serializer"] == there["serializer"].to_dict()
+        for key in ("compressors", "filters"):
+            assert list(here[key]) == [codec.to_dict() for codec in there[key]]
+        for key in here.keys() - {"preferred_chunks", "serializer", "compressors", "filters"}:
+            np.testing.assert_equal(here[key], there[key])
+            assert type(here[key]) is type(there[key])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"mask_and_scale": False},
+        {"mask_and_scale": {"tas": False}},
+        {"decode_times": False},
+        {"decode_times": xr.coders.CFDatetimeCoder(use_cftime=True), "drop_variables": "stamp"},
+        {"decode_times": xr.coders.CFDatetimeCoder(time_unit="s")},
+        {"use_cftime": True, "drop_variables": "stamp"},
+        {"decode_timedelta": False},
+        {"decode_timedelta": True},
+        {"decode_cf": False},
+        {"decode_coords": False},
+        {"decode_coords": "coordinates"},
+        {"decode_coords": "all"},
+        {"concat_characters": False},
+        {"drop_variables": "time"},
+        {"drop_variables": ["lat", "tas", "v_int8", "crs", "stamp"]},
+        {"create_default_indexes": False},
+        {"chunks": "auto"},
+        {"chunks": 3},
+        {"chunks": {"time": 4}},
+        {"chunks": {}, "inline_array": True},
+        {"cache": False},
+        {"zarr_format": 3},
+        {"cache_members": False},
+    ],
+    ids=repr,
+)
+def test_same_as_the_zarr_engine_with_options(corpus: dict[str, str], options: dict[str, Any]) -> None:
+    for path in corpus.values():
+        xr.testing.assert_identical(ours(path, **options), theirs(path, **options))
+
+
+def test_values_as_stored_have_no_fill_value(corpus: dict[str, str]) -> None:
+    raw = ours(corpus["packed"], mask_and_scale=False)["tas"]
+    assert raw.dtype == np.int16
+    assert raw.attrs["_FillValue"] == -32767
+    assert raw.attrs["scale_factor"] == 0.01
+
+
+def test_fill_value_as_mask(tmp_path: Path) -> None:
+    path = str(tmp_path / "a.zarr")
+    group = zarr.create_group(path, zarr_format=3)
+    array = group.create_array("a", shape=4, chunks=2, dtype="i2", fill_value=7, dimension_names=["x"])
+    array[:2] = [7, 8]
+    plain, masked = ours(path), ours(path, use_zarr_fill_value_as_mask=True)
+    assert plain["a"].values.tolist() == [7, 8, 7, 7]
+    assert plain["a"].encoding["fill_value"] == 7
+    np.testing.assert_array_equal(masked["a"], [np.nan, 8, np.nan, np.nan])
+    assert masked["a"].encoding["_FillValue"] == 7
+
+
+def test_groups_and_trees(tmp_path: Path) -> None:
+    path = str(tmp_path / "tree.zarr")
+    tree = xr.DataTree.from_dict(
+        {"/": xr.Dataset(attrs={"a": 1}), "/ocean": CORPUS["curvilinear"](), "/ocean/deep": CORPUS["kinds"]()}
+    )
+    tree.to_zarr(path, zarr_format=3)
+    for consolidated in (None, True, False):
+        options: dict[str, Any] = {"consolidated": consolidated}
+        for group in ("/", "ocean", "/ocean/deep"):
+            xr.testing.assert_identical(
+                ours(path, group=group, **options), theirs(path, group=group, **options)
+            )
+        found = xr.open_datatree(path, engine=Xzarr3BackendEntrypoint, **options)
+        xr.testing.assert_identical(found, xr.open_datatree(path, engine="zarr", **options))
+        groups = xr.open_groups(path, engine=Xzarr3BackendEntrypoint, group="ocean", **options)
+        expected = xr.open_groups(path, engine="zarr", group="ocean", **options)
+        assert groups.keys() == expected.keys()
+        for name in groups:
+            xr.testing.assert_identical(groups[name], expected[name])
+    lazy = xr.open_datatree(path, engine=Xzarr3BackendEntrypoint, chunks={}, decode_times=False)
+    assert lazy["ocean/tos"].chunks == ((6,), (10, 10), (12, 12))
+    assert lazy["ocean/time"].dtype.kind == "i"
+
+
+def test_group_that_the_consolidated_copy_does_not_know(tmp_path: Path) -> None:
+    path = str(tmp_path / "a.zarr")
+    CORPUS["bare"]().to_zarr(path, zarr_format=3)
+    CORPUS["bare"]().to_zarr(path, group="late", zarr_format=3, consolidated=False)
+    xr.testing.assert_identical(ours(path, group="late"), CORPUS["bare"]())
+    with pytest.raises(xzarr3.NodeNotFoundError, match="late"):
+        ours(path, group="late", consolidated=True)
+
+
+def test_group_without_a_root(tmp_path: Path) -> None:
+    path = tmp_path / "a.zarr"
+    CORPUS["bare"]().to_zarr(str(path / "below"), zarr_format=3)
+    xr.testing.assert_identical(ours(path, group="below"), CORPUS["bare"]())
+
+
+def test_missing_chunks_are_the_fill_value(tmp_path: Path) -> None:
+    path = tmp_path / "a.zarr"
+    xr.Dataset({"a": ("x", np.arange(8.0))}).to_zarr(
+        path, zarr_format=3, encoding={"a": {"chunks": (3,), "fill_value": -5.0}}
+    )
+    (path / "a" / "c" / "1").unlink()
+    expected = np.array([0, 1, 2, -5, -5, -5, 6, 7.0])
+    np.testing.assert_array_equal(ours(path)["a"], expected)
+    xr.testing.assert_identical(ours(path), theirs(path))
+
+
+def test_stored_big_endian(tmp_path: Path) -> None:
+    path = str(tmp_path / "a.zarr")
+    group = zarr.create_group(path, zarr_format=3)
+    array = group.create_array(
+        "a",
+        shape=5,
+        chunks=2,
+        dtype="float32",
+        serializer=zarr.codecs.BytesCodec(endian="big"),
+        filters=[],
+        dimension_names=["x"],
+    )
+    array[:] = np.arange(5)
+    found = ours(path, chunks={})
+    assert found["a"].dtype == np.dtype("float32")
+    xr.testing.assert_identical(found, theirs(path))
+
+
+def test_not_a_number_in_an_attribute(tmp_path: Path) -> None:
+    path = tmp_path / "a.zarr"
+    xr.Dataset({"a": ("x", np.zeros(2), {"missing_value": np.nan})}).to_zarr(path, zarr_format=3)
+    assert "NaN" in (path / "a" / "zarr.json").read_text()
+    xr.testing.assert_identical(ours(path), theirs(path))
+
+
+def test_same_through_the_names_of_the_package(corpus: dict[str, str]) -> None:
+    xr.testing.assert_identical(xzarr3.open_dataset(corpus["bare"]), CORPUS["bare"]())
+    assert xzarr3.open_dataset(Path(corpus["bare"]), chunks={})["a"].chunks is not None
+
+
+def test_entry_point(corpus: dict[str, str]) -> None:
+    engine = xr.backends.list_engines()["xzarr3"]
+    assert isinstance(engine, Xzarr3BackendEntrypoint)
+    assert "xzarr3" in repr(engine)
+    xr.testing.assert_identical(xr.open_dataset(corpus["bare"], engine="xzarr3"), CORPUS["bare"]())
+
+
+def test_parameters_are_explicit_and_those_of_the_zarr_engine() -> None:
+    parameters = set(inspect.signature(Xzarr3BackendEntrypoint.open_dataset).parameters) - {"self"}
+    assert set(Xzarr3BackendEntrypoint.open_dataset_parameters or ()) == parameters
+    zarr_engine = xr.backends.ZarrBackendEntrypoint
+    assert set(inspect.signature(zarr_engine.open_dataset).parameters) - {"self", "engine"} <= parameters
+
+
+def test_does_not_guess_where_zarr_python_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "store"
+    xzarr3.create_group(path)
+    engine = Xzarr3BackendEntrypoint()
+    assert not engine.guess_can_open("a.zarr")
+    assert not engine.guess_can_open(path)
+    assert type(xr.backends.list_engines()["zarr"]) is xr.backends.ZarrBackendEntrypoint
+    monkeypatch.setattr(backend, "find_spec", lambda name: None if name == "zarr" else importlib.util)
+    assert engine.guess_can_open("a.zarr/")
+    assert engine.guess_can_open(path)
+    assert not engine.guess_can_open(tmp_path)
+    assert not engine.guess_can_open("a.nc")
+    assert not engine.guess_can_open(b"CDF")
+
+
+# Lazy access
+
+
+def test_opening_reads_only_what_indexes_need() -> None:
+    store = CountingStore()
+    xzarr3.to_zarr(CORPUS["packed"](), store)
+    store.reads.clear()
+    dataset = ours(store)
+    assert {key.partition("/")[0] for key in store.reads} == {"time", "lat", "lon"}
+    store.reads.clear()
+    dataset["tas"].isel(time=slice(0, 8), lat=0, lon=slice(5, 7)).variable.load()
+    assert store.reads == ["tas/c/0/0/1"]
+
+
+def _random_index(rng: np.random.Generator, size: int) -> Any:
+    kind = rng.integers(5)
+    if kind == 0 and size:
+        return int(rng.integers(-size, size))
+    if kind == 1:
+        start, stop = (int(n) for n in rng.integers(-size - 2, size + 3, 2))
+        return slice(start, stop, int(rng.choice([1, 2, 3, -1, -2, -5])))
+    if kind == 2:
+        return slice(None)
+    if kind == 3:
+        return np.sort(rng.integers(0, size, rng.integers(0, 2 * size + 1))) if size else np.zeros(0, "i8")
+    return rng.integers(-size, size, rng.integers(0, 9)) if size else np.zeros(0, "i8")
+
+
+def _array(rng: np.random.Generator, *, sharded: bool) -> tuple[np.ndarray[Any, Any], LazyArray]:
+    ndim = int(rng.integers(1, 4))
+    chunks = tuple(int(n) for n in rng.integers(1, 4, ndim))
+    shards = tuple(n * int(rng.integers(1, 4)) for n in chunks) if sharded else None
+    values = rng.integers(0, 10**6, tuple(int(n) for n in rng.integers(1, 13, ndim)))
+    array = xzarr3.create_array(xzarr3.MemoryStore(), data=values, chunks=chunks, shards=shards)
+    return values, LazyArray(array)
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_orthogonal_selections(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    values, lazy = _array(rng, sharded=seed % 2 == 0)
+    key = tuple(_random_index(rng, size) for size in values.shape)
+    expected, axis = values, 0
+    for index in key:
+        expected = expected[(slice(None),) * axis + (index,)]
+        axis += not isinstance(index, int)
+    np.testing.assert_array_equal(lazy[indexing.OuterIndexer(key)], expected, strict=True)
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_pointwise_selections(seed: int) -> None:
+    rng = np.random.default_rng(1000 + seed)
+    values, lazy = _array(rng, sharded=seed % 2 == 0)
+    common = tuple(int(n) for n in rng.integers(0 if seed % 10 == 0 else 1, 5, rng.integers(1, 4)))
+    key: list[Any] = []
+    for size in values.shape:
+        shape = tuple(n if rng.random() < 0.6 else 1 for n in common)
+        index = rng.integers(-size, size, shape)
+        key.append(np.broadcast_to(index, common) if rng.random() < 0.5 else index)
+    if rng.random() < 0.4 and len(key) > 1:
+        key[int(rng.integers(len(key)))] = slice(None, None, int(rng.choice([1, 2, -1])))
+    indexer = indexing.VectorizedIndexer(tuple(key))
+    expected = indexing.NumpyIndexingAdapter(values).vindex[indexer]
+    np.testing.assert_array_equal(lazy[indexer], expected, strict=True)
+
+
+def _selections() -> dict[str, Callable[[xr.DataArray], Any]]:
+    points = xr.DataArray([3, 1, 1, 9], dims="station")
+    mesh = xr.DataArray([[0, 5], [11, 2]], dims=("p", "q"))
+    return {
+        "reversed": lambda a: a[::-1, ::-2, 3],
+        "integers": lambda a: a[4, -1, 0],
+        "lists": lambda a: a.isel(time=[20, 0, 7, 7], lon=[9, -1]),
+        "boolean": lambda a: a.isel(time=(np.arange(30) % 7 == 3)),
+        "nothing": lambda a: a.isel(time=[], lat=slice(0, 0)),
+        "stations": lambda a: a.isel(lat=points, lon=points),
+        "mesh": lambda a: a.isel(time=mesh, lat=mesh),
+        "nearest": lambda a: a.sel(lat=[12.3, -40], lon=[20.0, 300.0], method="nearest"),
+        "tracks": lambda a: a.isel(time=points, lat=points, lon=points),
+        "transposed": lambda a: a.transpose("lon", "time", "lat").isel(lon=[4, 2], time=slice(None, None, 5)),
+        "again": lambda a: a.isel(time=slice(20, 2, -2)).isel(time=[1, 0, -1], lat=slice(1, None))[:, ::3],
+        "vectorized twice": lambda a: a.isel(lat=points, lon=points).isel(station=[2, 0], time=3),
+        "dates": lambda a: a.sel(time=slice("2001-01-05", "2001-01-20", 3)),
+    }
+
+
+@pytest.mark.parametrize("chunks", [None, {}])
+@pytest.mark.parametrize("name", _selections())
+def test_selections_of_xarray(corpus: dict[str, str], name: str, chunks: dict[str, int] | None) -> None:
+    select = _selections()[name]
+    lazy = select(ours(corpus["packed"], chunks=chunks)["tas"])
+    xr.testing.assert_identical(lazy, select(theirs(corpus["packed"]).load()["tas"]))
+
+
+def test_selections_read_no_chunk_twice_and_none_in_vain() -> None:
+    store = CountingStore()
+    values = np.arange(10_000).reshape(100, 100)
+    array = xzarr3.create_array(store, data=values, chunks=(10, 10))
+    lazy = LazyArray(array)
+
+    def read(indexer: Any) -> list[str]:
+        store.reads.clear()
+        lazy[indexer]
+        return sorted(store.reads)
+
+    far = np.array([0, 95, 1])
+    assert read(indexing.OuterIndexer((far, 5))) == ["c/0/0", "c/9/0"]
+    assert read(indexing.OuterIndexer((far, far))) == ["c/0/0", "c/0/9", "c/9/0", "c/9/9"]
+    assert len(read(indexing.OuterIndexer((np.arange(0, 100, 30), slice(0, 1))))) == 4
+    assert read(indexing.VectorizedIndexer((far, far))) == ["c/0/0", "c/9/9"]
+    every, near = np.arange(100)[:, None], np.array([[3, 7, 3]])
+    assert read(indexing.VectorizedIndexer((every, near))) == sorted(f"c/{n}/0" for n in range(10))
+    series = indexing.VectorizedIndexer(
+        tuple(np.broadcast_to(index, (100, 3)).copy() for index in (every, near))
+    )
+    assert read(series) == sorted(f"c/{n}/0" for n in range(10))
+
+
+def test_index_out_of_bounds() -> None:
+    lazy = LazyArray(xzarr3.create_array(xzarr3.MemoryStore(), shape=(4, 5), dtype="i4"))
+    with pytest.raises(IndexError, match="axis 1: index 5 is out of bounds for length 5"):
+        lazy[indexing.OuterIndexer((0, np.array([1, 5])))]
+    with pytest.raises(IndexError, match="axis 0: index -5 is out of bounds"):
+        lazy[indexing.VectorizedIndexer((np.array([-5]), np.array([0])))]
+
+
+@pytest.mark.parametrize("chunks", [None, {}])
+def test_pickles(corpus: dict[str, str], chunks: dict[str, int] | None) -> None:
+    for path in corpus.values():
+        dataset = ours(path, chunks=chunks)
+        again = pickle.loads(pickle.dumps(dataset))
+        xr.testing.assert_identical(again, dataset)
+
+
+def test_token_is_deterministic(corpus: dict[str, str]) -> None:
+    def lazy() -> Any:
+        return LazyArray(xzarr3.open_array(corpus["packed"], "tas"))
+
+    assert tokenize(lazy()) == tokenize(lazy())
+    assert tokenize(lazy()) == tokenize(pickle.loads(pickle.dumps(lazy())))
+    assert tokenize(lazy()) != tokenize(LazyArray(xzarr3.open_array(corpus["packed"], "lat")))
+    first, second = (ours(corpus["packed"], chunks={})["tas"].data.name for _ in range(2))
+    assert first == second
+    first, second = (ours(corpus["packed"])["tas"].chunk().data.name for _ in range(2))
+    assert first == second
+
+
+def test_token_changes_with_the_content(tmp_path: Path) -> None:
+    array = xzarr3.create_array(tmp_path / "a", data=np.arange(9), chunks=3)
+    before = tokenize(LazyArray(array))
+    array[4] = -1
+    assert tokenize(LazyArray(xzarr3.open_array(tmp_path / "a"))) != before
+
+
+def test_loads_asynchronously(corpus: dict[str, str]) -> None:
+    loaded = asyncio.run(ours(corpus["packed"]).load_async())
+    xr.testing.assert_identical(loaded, theirs(corpus["packed"]))
+
+
+# Bad input
+
+
+def test_missing_store_and_nodes(corpus: dict[str, str], tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"nowhere.*zarr\.json"):
+        ours(tmp_path / "nowhere")
+    for consolidated in (None, True, False):
+        with pytest.raises(xzarr3.NodeNotFoundError, match="none"):
+            ours(corpus["bare"], group="none", consolidated=consolidated)
+        with pytest.raises(xzarr3.NodeTypeError, match=r"/a.*is an array, not a group"):
+            ours(corpus["bare"], group="a", consolidated=consolidated)
+    with pytest.raises(xzarr3.NodeTypeError, match="is an array"):
+        ours(Path(corpus["bare"]) / "a")
+
+
+def test_consolidated_metadata_can_be_demanded(tmp_path: Path) -> None:
+    CORPUS["bare"]().to_zarr(tmp_path / "a", zarr_format=3, consolidated=False)
+    assert set(ours(tmp_path / "a")) == {"a", "b"}
+    with pytest.raises(ValueError, match="consolidated"):
+        ours(tmp_path / "a", consolidated=True)
+
+
+def test_arguments_that_are_refused(corpus: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match=r"mode 'w' cannot be used.*'r', 'r\+'"):
+        ours(corpus["bare"], mode="w")
+    with pytest.raises(ValueError, match=r"zarr_format.*found 2"):
+        ours(corpus["bare"], zarr_format=2)
+    with pytest.raises(TypeError, match="storage_options"):
+        ours(corpus["bare"], storage_options={"anon": True})
+    with pytest.raises(TypeError, match="unexpected keyword argument 'nonsense'"):
+        ours(corpus["bare"], nonsense=1)
+    with pytest.raises(xzarr3.StoreError, match="s3"):
+        ours("s3://bucket/a.zarr")
+
+
+def _spoiled(store: xzarr3.MemoryStore, name: str, **changes: Any) -> None:
+    document = json.loads(bytes(store.get(f"{name}/zarr.json") or b""))
+    document.update(changes)
+    store.set(f"{name}/zarr.json", json.dumps(document).encode())
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"dimension_names": None}, KeyError, r"node '/a', field 'dimension_names'.*accepted: 2 names"),
+        ({"data_type": "decimal"}, xzarr3.UnknownExtensionError, "data_type.*decimal"),
+        ({"codecs": [{"name": "rot13"}]}, xzarr3.UnknownExtensionError, "rot13"),
+        ({"shape": [3, "4"]}, xzarr3.MetadataError, r"node '/a', field 'shape\[1\]'"),
+        ({"attributes": {"_FillValue": "x"}}, xzarr3.MetadataError, r"attributes\._FillValue.*found 'x'"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_bad_documents(changes: dict[str, Any], error: type[Exception], message: str) -> None:
+    store = xzarr3.MemoryStore()
+    xzarr3.to_zarr(CORPUS["bare"](), store, consolidated=False)
+    _spoiled(store, "a", **changes)
+    with pytest.raises(error, match=message):
+        ours(store)
+    xr.testing.assert_identical(ours(store, drop_variables="a"), CORPUS["bare"]().drop_vars("a"))
+
+
+def test_document_that_is_not_json() -> None:
+    store = xzarr3.MemoryStore({"zarr.json": b"{"})
+    with pytest.raises(xzarr3.MetadataError, match="not a JSON document"):
+        ours(store)
+
+
+@pytest.mark.parametrize("chunks", [None, {}])
+def test_truncated_chunk_is_an_error_and_not_the_fill_value(chunks: dict[str, int] | None) -> None:
+    store = xzarr3.MemoryStore()
+    xzarr3.to_zarr(CORPUS["bare"](), store)
+    store.set("a/c/0/0", bytes(store.get("a/c/0/0") or b"")[:-3])
+    with pytest.raises(xzarr3.ChunkDecodeError, match="a/c/0/0"):
+        ours(store, chunks=chunks).load()
+
+
+# Fill values
+
+
+@pytest.mark.parametrize(
+    ("stored", "dtype", "value"),
+    [
+        ("AAAAAAAA+H8=", "f4", np.nan),
+        ("AAAAAAAA8D8=", "f8", 1.0),
+        (1.5, "f4", 1.5),
+        (-999, "f4", -999.0),
+        ("NaN", "f8", np.nan),
+        ("-Infinity", "f8", -np.inf),
+        ("0x7fc00000", "f4", np.nan),
+        ("0x3ff0000000000000", "f8", 1.0),
+        (-999, "i2", -999),
+        (7.0, "u1", 7),
+        (True, "?", True),
+        (["AAAAAAAA8D8=", 2], "c8", 1 + 2j),
+        ("YWI=", "S2", b"ab"),
+        ("ab", "U2", "ab"),
+    ],
+)
+def test_fill_value_attribute_is_read_in_any_form(stored: Any, dtype: str, value: Any) -> None:
+    np.testing.assert_equal(decode_fill_value(stored, np.dtype(dtype)), value)
+
+
+@pytest.mark.parametrize(
+    ("stored", "dtype"),
+    [
+        ("x", "f4"),
+        ("AAAA", "f8"),
+        (None, "f4"),
+        ([1], "c8"),
+        (1.5, "i4"),
+        ("1", "i4"),
+        ("?", "S1"),
+        (1, "V2"),
+    ],
+)
+def test_fill_value_attribute_that_cannot_be_read(stored: Any, dtype: str) -> None:
+    with pytest.raises(ValueError, match="_FillValue"):
+        decode_fill_value(stored, np.dtype(dtype))
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype"),
+    [
+        (np.float32(-1e20), "f4"),
+        (np.inf, "f8"),
+        (-1, "i8"),
+        (2**63, "u8"),
+        (True, "?"),
+        (1 - 2j, "c16"),
+        (b"a", "S1"),
+    ],
+)
+def test_fill_value_attribute_comes_back(value: Any, dtype: str) -> None:
+    stored = json.loads(json.dumps(encode_fill_value(value, np.dtype(dtype))))
+    assert decode_fill_value(stored, np.dtype(dtype)) == value

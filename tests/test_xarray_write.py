@@ -1,0 +1,769 @@
+"""``xzarr3.to_zarr`` writes what xarray's own Zarr engine, zarr-python and tensorstore read back equal."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import pickle
+import threading
+from contextlib import nullcontext, suppress
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.array as da
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+from _xarray_corpus import CORPUS
+from xarray.conventions import SerializationWarning
+
+import xzarr3
+from xzarr3.codecs.gzip import GzipCodec
+from xzarr3.xarray import open_dataset, to_zarr
+
+zarr = pytest.importorskip("zarr")
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::zarr.errors.ZarrUserWarning", "ignore:Failed to open Zarr store with consolidated"
+)
+
+
+def theirs(path: Path, **options: Any) -> xr.Dataset:
+    return xr.open_dataset(path, engine="zarr", **options)
+
+
+def document(path: Path, name: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((path / name / "zarr.json").read_text())
+    return found
+
+
+def small() -> xr.Dataset:
+    return xr.Dataset(
+        {"a": (("x", "y"), np.arange(24.0).reshape(4, 6), {"units": "K"})}, coords={"x": [1, 2, 3, 4]}
+    )
+
+
+class RecordingStore(xzarr3.MemoryStore):
+    """Notes the keys that are set, and can be told to fail at the n-th change."""
+
+    def __init__(self, values: Any = None) -> None:
+        super().__init__(values)
+        self.changes: list[str] = []
+        self.fail_at: int | None = None
+
+    def _count(self, key: str) -> None:
+        if self.fail_at is not None and len(self.changes) >= self.fail_at:
+            raise xzarr3.StoreError(f"disk is full at '{key}'")
+        self.changes.append(key)
+
+    def set(self, key: str, value: Any) -> None:
+        self._count(key)
+        super().set(key, value)
+
+    def erase(self, key: str) -> None:
+        self._count(key)
+        super().erase(key)
+
+
+# What is written
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("name", CORPUS)
+def test_reads_back_the_same_everywhere(tmp_path: Path, name: str, chunked: bool) -> None:
+    dataset = CORPUS[name]()
+    dataset = dataset.chunk() if chunked else dataset
+    to_zarr(dataset, tmp_path / "ours")
+    dataset.to_zarr(tmp_path / "theirs", zarr_format=3, consolidated=True)
+    expected = theirs(tmp_path / "theirs")
+    for options in ({"consolidated": True}, {"consolidated": False}):
+        xr.testing.assert_identical(theirs(tmp_path / "ours", **options), expected)
+        xr.testing.assert_identical(open_dataset(tmp_path / "ours", **options), expected)
+    group = zarr.open_group(tmp_path / "ours", mode="r")
+    reference = zarr.open_group(tmp_path / "theirs", mode="r")
+    assert dict(group.attrs) == dict(reference.attrs)
+    for key, array in reference.arrays():
+        np.testing.assert_array_equal(group[key][...], array[...], strict=True)
+
+
+@pytest.mark.parametrize("name", CORPUS)
+def test_documents_say_what_those_of_the_zarr_engine_say(tmp_path: Path, name: str) -> None:
+    dataset = CORPUS[name]().chunk()
+    to_zarr(dataset, tmp_path / "ours")
+    dataset.to_zarr(tmp_path / "theirs", zarr_format=3, consolidated=True)
+    held = document(tmp_path / "ours")["consolidated_metadata"]
+    assert held["kind"] == "inline"
+    assert held["must_understand"] is False
+    assert held["metadata"].keys() == dataset.variables.keys()
+    for variable in dataset.variables:
+        expected = document(tmp_path / "theirs", variable)
+        assert expected.pop("storage_transformers") == []
+        assert document(tmp_path / "ours", variable) == expected
+        assert held["metadata"][variable] == expected
+
+
+@pytest.mark.parametrize("name", CORPUS)
+def test_tensorstore_reads_the_same(tmp_path: Path, name: str) -> None:
+    tensorstore = pytest.importorskip("tensorstore")
+    dataset = CORPUS[name]()
+    to_zarr(dataset, tmp_path)
+    for variable in dataset.variables:
+        spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(tmp_path / variable)}}
+        read = tensorstore.open(spec, read=True).result().read().result()
+        np.testing.assert_array_equal(read, zarr.open_array(tmp_path / variable, mode="r")[...])
+
+
+@pytest.mark.parametrize("writer", ["ours", "theirs"])
+@pytest.mark.parametrize("chunks", [None, {}])
+@pytest.mark.parametrize("name", CORPUS)
+def test_opened_datasets_can_be_saved_again(
+    tmp_path: Path, name: str, chunks: dict[str, int] | None, writer: str
+) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    CORPUS[name]().to_zarr(first, zarr_format=3)
+    dataset = open_dataset(first, chunks=chunks)
+    if writer == "ours":
+        to_zarr(dataset, second)
+    else:
+        dataset.to_zarr(second, zarr_format=3)
+    again = open_dataset(second)
+    xr.testing.assert_identical(again, theirs(first))
+    for variable in again.variables:
+        for key in ("chunks", "shards", "compressors", "serializer", "fill_value", "dtype"):
+            np.testing.assert_equal(again[variable].encoding[key], dataset[variable].encoding[key])
+
+
+@pytest.mark.parametrize("chunks", [None, {}])
+def test_datasets_of_the_zarr_engine_can_be_saved(tmp_path: Path, chunks: dict[str, int] | None) -> None:
+    for name, make in CORPUS.items():
+        make().to_zarr(tmp_path / name, zarr_format=3)
+        dataset = theirs(tmp_path / name, chunks=chunks)
+        to_zarr(dataset, tmp_path / f"{name}-again")
+        xr.testing.assert_identical(open_dataset(tmp_path / f"{name}-again"), theirs(tmp_path / name))
+
+
+def test_datasets_of_version_2_stores_can_be_saved(tmp_path: Path) -> None:
+    CORPUS["packed"]().to_zarr(tmp_path / "2", zarr_format=2)
+    dataset = theirs(tmp_path / "2")
+    to_zarr(dataset, tmp_path / "3")
+    xr.testing.assert_identical(open_dataset(tmp_path / "3"), dataset)
+
+
+def test_data_are_written_before_documents_and_the_root_last() -> None:
+    store = RecordingStore()
+    to_zarr(small().chunk(y=2), store, encoding={"a": {"chunks": (2, 2)}})
+    is_document = [key.endswith("zarr.json") for key in store.changes]
+    assert is_document == sorted(is_document)
+    assert store.changes[-1] == "zarr.json"
+    assert store.changes.count("zarr.json") == 1
+
+
+def test_returns_the_group() -> None:
+    store = xzarr3.MemoryStore()
+    group = to_zarr(small().assign_attrs(title="t"), store)
+    assert sorted(group) == ["a", "x"]
+    assert group.consolidated
+    assert dict(group.attrs) == {"title": "t"}
+    group.attrs["more"] = 1
+    assert open_dataset(store).attrs == {"title": "t", "more": 1}
+
+
+# Encoding
+
+
+@pytest.mark.parametrize(
+    ("encoding", "field", "expected"),
+    [
+        ({"chunks": (2, 3)}, "chunk_grid", {"name": "regular", "configuration": {"chunk_shape": [2, 3]}}),
+        ({"chunks": 2}, "chunk_grid", {"name": "regular", "configuration": {"chunk_shape": [2, 2]}}),
+        ({"compressors": None}, "codecs", ["bytes"]),
+        ({"compressors": ()}, "codecs", ["bytes"]),
+        ({"compressors": "gzip"}, "codecs", ["bytes", "gzip"]),
+        ({"compressors": [{"name": "zstd", "configuration": {"level": 5}}]}, "codecs", ["bytes", "zstd"]),
+        ({"compressors": GzipCodec(level=1)}, "codecs", ["bytes", "gzip"]),
+        ({"compressors": zarr.codecs.BloscCodec(cname="lz4")}, "codecs", ["bytes", "blosc"]),
+        ({"compressors": ["zstd", "crc32c"]}, "codecs", ["bytes", "zstd", "crc32c"]),
+        (
+            {"filters": {"name": "transpose", "configuration": {"order": [1, 0]}}},
+            "codecs",
+            ["transpose", "bytes", "zstd"],
+        ),
+        (
+            {"serializer": {"name": "bytes", "configuration": {"endian": "big"}}, "compressors": None},
+            "codecs",
+            [{"name": "bytes", "configuration": {"endian": "big"}}],
+        ),
+        ({"chunks": (2, 3), "shards": (4, 6)}, "codecs", ["sharding_indexed"]),
+        ({"shards": (4, 6)}, "codecs", ["sharding_indexed"]),
+        ({"fill_value": -1.0}, "fill_value", -1.0),
+        ({"fill_value": None}, "fill_value", "NaN"),
+        ({"dtype": "int16"}, "data_type", "int16"),
+        ({"dtype": "float32", "_FillValue": None}, "data_type", "float32"),
+        (
+            {"chunk_key_encoding": {"name": "v2", "separator": "."}},
+            "chunk_key_encoding",
+            {"name": "v2", "configuration": {"separator": "."}},
+        ),
+        (
+            {"chunk_key_encoding": {"name": "default", "configuration": {"separator": "."}}},
+            "chunk_key_encoding",
+            {"name": "default", "configuration": {"separator": "."}},
+        ),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_encoding(tmp_path: Path, encoding: dict[str, Any], field: str, expected: Any) -> None:
+    lossy = pytest.warns(SerializationWarning) if encoding.get("dtype") == "int16" else nullcontext()
+    with lossy:
+        to_zarr(small(), tmp_path, encoding={"a": encoding})
+    found = document(tmp_path, "a")[field]
+    if field == "codecs":
+        found = [
+            got if isinstance(want, dict) else got["name"] for got, want in zip(found, expected, strict=True)
+        ]
+    assert found == expected
+    np.testing.assert_array_equal(theirs(tmp_path)["a"], small()["a"])
+    np.testing.assert_array_equal(open_dataset(tmp_path)["a"], small()["a"])
+
+
+def test_packing(tmp_path: Path) -> None:
+    dataset = small()
+    dataset["a"][1, 2] = np.nan
+    packing = {"dtype": "int16", "scale_factor": 0.5, "add_offset": 3.0, "_FillValue": -1}
+    to_zarr(dataset, tmp_path, encoding={"a": packing})
+    assert document(tmp_path, "a")["attributes"] == {
+        "units": "K", "add_offset": 3.0, "scale_factor": 0.5, "_FillValue": -1
+    }  # fmt: skip
+    assert open_dataset(tmp_path, mask_and_scale=False)["a"].values[1, 2] == -1
+    np.testing.assert_array_equal(open_dataset(tmp_path)["a"], dataset["a"])
+
+
+def test_explicit_encoding_takes_the_place_of_the_variables_own(tmp_path: Path) -> None:
+    dataset = small()
+    dataset["a"].encoding = {"chunks": (1, 1), "dtype": "float32", "compressors": None}
+    to_zarr(dataset, tmp_path, encoding={"a": {"chunks": (4, 3)}})
+    found = document(tmp_path, "a")
+    assert found["data_type"] == "float64"
+    assert found["chunk_grid"]["configuration"]["chunk_shape"] == [4, 3]
+    assert [codec["name"] for codec in found["codecs"]] == ["bytes", "zstd"]
+    assert dataset["a"].encoding == {"chunks": (1, 1), "dtype": "float32", "compressors": None}
+
+
+@pytest.mark.parametrize(
+    "encoding",
+    [
+        {"chunks": (3,)},
+        {"chunks": (3,), "shards": (9,)},
+        {"chunks": (3, 3), "shards": (9,)},
+        {"chunks": (3, 4), "shards": (9, 9)},
+        {"shards": (9, 9)},
+        {"fill_value": np.float32(np.nan), "dtype": "int32", "_FillValue": -1},
+        {"zlib": True, "complevel": 4, "source": "a.nc", "original_shape": (1,), "contiguous": False},
+        {"serializer": {"name": "bytes"}},
+        {"preferred_chunks": {"x": 1}, "write_empty_chunks": None},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("chunked", [False, True])
+def test_an_encoding_kept_from_elsewhere_never_makes_a_save_fail(
+    tmp_path: Path, encoding: dict[str, Any], chunked: bool
+) -> None:
+    dataset = small().chunk(x=3, y=4) if chunked else small()
+    dataset["a"].encoding = encoding
+    to_zarr(dataset, tmp_path)
+    np.testing.assert_array_equal(open_dataset(tmp_path)["a"], small()["a"])
+    np.testing.assert_array_equal(theirs(tmp_path)["a"], small()["a"])
+
+
+def test_chunks_larger_than_the_array(tmp_path: Path) -> None:
+    to_zarr(small(), tmp_path, encoding={"a": {"chunks": (100, 100)}})
+    assert document(tmp_path, "a")["chunk_grid"]["configuration"]["chunk_shape"] == [100, 100]
+    xr.testing.assert_identical(theirs(tmp_path), small())
+
+
+@pytest.mark.parametrize(("option", "stored"), [(None, False), (False, False), (True, True)])
+def test_write_empty_chunks(option: bool | None, stored: bool) -> None:
+    store = xzarr3.MemoryStore()
+    dataset = xr.Dataset({"a": ("x", np.full(4, np.nan))})
+    to_zarr(dataset, store, write_empty_chunks=option)
+    assert store.exists("a/c/0") is stored
+    to_zarr(dataset, store, mode="w", encoding={"a": {"write_empty_chunks": stored}})
+    assert store.exists("a/c/0") is stored
+    with pytest.raises(ValueError, match="write_empty_chunks"):
+        to_zarr(
+            dataset, store, mode="w", write_empty_chunks=True, encoding={"a": {"write_empty_chunks": False}}
+        )
+
+
+# Dask
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_any_blocks_into_any_units(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    shape = tuple(int(n) for n in rng.integers(0 if seed % 8 == 0 else 1, 20, rng.integers(1, 4)))
+    blocks = []
+    for size in shape:
+        cuts = np.unique(rng.integers(0, size + 1, rng.integers(0, 5)))
+        blocks.append(tuple(int(n) for n in np.diff([0, *cuts, size]) if n) or (0,))
+    chunks = tuple(int(n) for n in rng.integers(1, 6, len(shape)))
+    encoding: dict[str, Any] = {"chunks": chunks}
+    if seed % 3 == 0:
+        encoding["shards"] = tuple(n * int(rng.integers(1, 4)) for n in chunks)
+    if seed % 5 == 0:
+        encoding = {}
+    values = rng.random(shape)
+    dims = [f"d{axis}" for axis in range(len(shape))]
+    dataset = xr.Dataset({"a": (dims, da.from_array(values, chunks=tuple(blocks)))})
+    store = xzarr3.MemoryStore()
+    to_zarr(dataset, store, encoding={"a": encoding})
+    np.testing.assert_array_equal(xzarr3.open_array(store, "a")[...], values)
+
+
+def test_aligned_blocks_are_left_as_they_are() -> None:
+    blocks: list[tuple[int, ...]] = []
+    seen = threading.Lock()
+
+    def watch(block: Any) -> Any:
+        with seen:
+            blocks.append(block.shape)
+        return block
+
+    source = da.ones((20, 8), chunks=(10, 4)).map_blocks(watch, dtype="f8", meta=np.empty((0, 0)))
+    store = xzarr3.MemoryStore()
+    to_zarr(xr.Dataset({"a": (("x", "y"), source)}), store, encoding={"a": {"chunks": (5, 4)}})
+    assert blocks == [(10, 4)] * 4
+    assert xzarr3.open_array(store, "a")[...].sum() == 160
+
+
+def test_blocks_of_uneven_size_choose_chunks_that_hold_them(tmp_path: Path) -> None:
+    source = da.concatenate([da.full(n, n, chunks=-1) for n in (365, 366, 365)])
+    to_zarr(xr.Dataset({"a": ("time", source)}), tmp_path)
+    assert document(tmp_path, "a")["chunk_grid"]["configuration"]["chunk_shape"] == [366]
+    np.testing.assert_array_equal(theirs(tmp_path)["a"], np.repeat([365, 366, 365], [365, 366, 365]))
+
+
+@pytest.mark.parametrize("scheduler", ["synchronous", "threads"])
+def test_compute_later(tmp_path: Path, scheduler: str) -> None:
+    dataset = CORPUS["packed"]().chunk(time=7)
+    path = tmp_path / "a"
+    later = to_zarr(dataset, path, compute=False)
+    assert hasattr(later, "dask")
+    assert not list(path.rglob("zarr.json"))
+    with dask.config.set(scheduler=scheduler):
+        later.compute()
+    to_zarr(dataset, tmp_path / "b")
+    xr.testing.assert_identical(theirs(path), theirs(tmp_path / "b"))
+    assert sorted(os.listdir(path)) == sorted([*dataset.variables, "zarr.json"])
+
+
+def test_compute_later_without_dask_arrays(tmp_path: Path) -> None:
+    to_zarr(small(), tmp_path, compute=False).compute()
+    xr.testing.assert_identical(theirs(tmp_path), small())
+
+
+def test_compute_later_keeps_the_old_dataset_until_then(tmp_path: Path) -> None:
+    to_zarr(small(), tmp_path)
+    later = to_zarr(open_dataset(tmp_path, chunks={}) + 1, tmp_path, mode="w", compute=False)
+    xr.testing.assert_identical(open_dataset(tmp_path), small())
+    later.compute()
+    np.testing.assert_array_equal(open_dataset(tmp_path)["a"], small()["a"] + 1)
+
+
+def test_compute_in_other_processes(tmp_path: Path) -> None:
+    later = to_zarr(small().chunk(x=2), tmp_path, compute=False)
+    pickle.loads(pickle.dumps(later)).compute(scheduler="synchronous")
+    xr.testing.assert_identical(theirs(tmp_path), small())
+
+
+# Data arrays
+
+
+@pytest.mark.parametrize("name", ["a", None, "x"])
+def test_data_arrays(tmp_path: Path, name: str | None) -> None:
+    array = small()["a"].rename(name)
+    to_zarr(array, tmp_path)
+    xr.testing.assert_identical(xr.open_dataarray(tmp_path, engine="zarr"), array)
+    xr.testing.assert_identical(xr.open_dataarray(tmp_path, engine="xzarr3"), array)
+
+
+def test_only_datasets_and_data_arrays() -> None:
+    with pytest.raises(TypeError, match=r"not a dataset: ndarray; accepted: xarray\.Dataset"):
+        to_zarr(np.zeros(3), xzarr3.MemoryStore())  # type: ignore[call-overload]
+
+
+# Modes and groups
+
+
+def test_mode_w_minus_refuses_what_is_there(tmp_path: Path) -> None:
+    to_zarr(small(), tmp_path / "a")
+    for mode in ("w-", None):
+        with pytest.raises(FileExistsError, match="mode 'w' to replace"):
+            to_zarr(small(), tmp_path / "a", mode=mode)
+    (tmp_path / "b").mkdir()
+    to_zarr(small(), tmp_path / "b")
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "notes.txt").write_text("mine")
+    with pytest.raises(xzarr3.NodeExistsError, match="not empty"):
+        to_zarr(small(), tmp_path / "c")
+
+
+@pytest.mark.parametrize("store", ["local", "memory"])
+def test_mode_w_replaces(tmp_path: Path, store: str) -> None:
+    place: Any = tmp_path / "a" if store == "local" else xzarr3.MemoryStore()
+    to_zarr(CORPUS["packed"](), place)
+    to_zarr(small().chunk(x=2), place, mode="w")
+    xr.testing.assert_identical(open_dataset(place), small())
+    xr.testing.assert_identical(open_dataset(place, consolidated=False), small())
+    keys = set(xzarr3.open_store(place).list())
+    assert {key.partition("/")[0] for key in keys} == {"a", "x", "zarr.json"}
+    if store == "local":
+        assert sorted(os.listdir(place)) == ["a", "x", "zarr.json"]
+
+
+def test_mode_w_replaces_an_array(tmp_path: Path) -> None:
+    xzarr3.create_array(tmp_path / "a", data=np.arange(4), chunks=2, chunk_key_encoding="v2")
+    to_zarr(small(), tmp_path / "a", mode="w")
+    xr.testing.assert_identical(open_dataset(tmp_path / "a", consolidated=False), small())
+    assert sorted(os.listdir(tmp_path / "a")) == ["a", "x", "zarr.json"]
+
+
+@pytest.mark.parametrize("chunks", [None, {}])
+@pytest.mark.parametrize("store", ["local", "memory"])
+def test_a_dataset_can_replace_what_it_reads_from(
+    tmp_path: Path, store: str, chunks: dict[str, int] | None
+) -> None:
+    place: Any = tmp_path / "a" if store == "local" else xzarr3.MemoryStore()
+    to_zarr(small(), place)
+    to_zarr(open_dataset(place, chunks=chunks) * 2, place, mode="w")
+    np.testing.assert_array_equal(open_dataset(place)["a"], small()["a"] * 2)
+
+
+def test_mode_w_leaves_alone_what_is_no_zarr(tmp_path: Path) -> None:
+    precious = tmp_path / "home"
+    (precious / "work").mkdir(parents=True)
+    (precious / "notes.txt").write_text("mine")
+    (precious / "work" / "a.txt").write_text("mine")
+    with pytest.raises(xzarr3.NodeExistsError, match=r"notes\.txt"):
+        to_zarr(small(), precious, mode="w")
+    (precious / "notes.txt").unlink()
+    with pytest.raises(xzarr3.NodeExistsError, match=r"work/a\.txt"):
+        to_zarr(small(), precious, mode="w")
+    assert (precious / "work" / "a.txt").read_text() == "mine"
+    assert os.listdir(precious) == ["work"]
+
+
+@pytest.mark.parametrize("mode", ["a", "a-", "r+", "x", "r"])
+def test_other_modes_are_refused(mode: Any) -> None:
+    with pytest.raises(ValueError, match=f"mode '{mode}' is not supported.*'w', 'w-'".replace("+", r"\+")):
+        to_zarr(small(), xzarr3.MemoryStore(), mode=mode)
+
+
+@pytest.mark.parametrize("consolidated", [None, True, False])
+def test_groups(tmp_path: Path, consolidated: bool | None) -> None:
+    path = tmp_path / "a"
+    to_zarr(small().assign_attrs(old=1), path, group="one/two", consolidated=consolidated)
+    to_zarr(CORPUS["bare"]()["b"], path, group="/one", mode="w", consolidated=consolidated)
+    to_zarr(small().rename(y="z"), path, group="one/two", consolidated=consolidated)
+    to_zarr(small(), path, group="three", consolidated=consolidated)
+    with pytest.raises(xzarr3.NodeExistsError, match="/three"):
+        to_zarr(small(), path, group="three")
+    held = document(path).get("consolidated_metadata")
+    nodes = {"one", "one/b", "one/two", "one/two/a", "one/two/x", "three", "three/a", "three/x"}
+    assert held is None if consolidated is False else held["metadata"].keys() == nodes
+    for options in ({}, {"consolidated": False}):
+        xr.testing.assert_identical(open_dataset(path, group="one", **options), CORPUS["bare"]()[["b"]])
+        xr.testing.assert_identical(open_dataset(path, group="one/two", **options), small().rename(y="z"))
+        xr.testing.assert_identical(open_dataset(path, group="three", **options), small())
+    if consolidated is not False:
+        xr.testing.assert_identical(theirs(path, group="one/two"), small().rename(y="z"))
+    tree = xr.open_datatree(path, engine="xzarr3")
+    assert {node.path for node in tree.subtree} == {"/", "/one", "/one/two", "/three"}
+
+
+def test_copies_of_documents_are_kept_true(tmp_path: Path) -> None:
+    to_zarr(small(), tmp_path)
+    to_zarr(CORPUS["bare"](), tmp_path, group="g", consolidated=False)
+    assert set(document(tmp_path)["consolidated_metadata"]["metadata"]) == {"a", "x", "g", "g/a", "g/b"}
+    xr.testing.assert_identical(theirs(tmp_path, group="g"), CORPUS["bare"]())
+    to_zarr(small(), tmp_path, group="g", mode="w", consolidated=False)
+    assert set(document(tmp_path)["consolidated_metadata"]["metadata"]) == {"a", "x", "g", "g/a", "g/x"}
+    to_zarr(small(), tmp_path, mode="w", consolidated=False)
+    assert "consolidated_metadata" not in document(tmp_path)
+
+
+def test_group_below_an_array(tmp_path: Path) -> None:
+    to_zarr(small(), tmp_path)
+    with pytest.raises(xzarr3.NodeTypeError, match="'/a' is an array, not a group"):
+        to_zarr(small(), tmp_path, group="a/b")
+
+
+def test_read_only_store(tmp_path: Path) -> None:
+    with pytest.raises(xzarr3.ReadOnlyError, match="read-only"):
+        to_zarr(small(), xzarr3.LocalStore(tmp_path / "a", read_only=True))
+
+
+# Attributes
+
+
+def test_attributes(tmp_path: Path) -> None:
+    attributes = {
+        "scalar": np.float32(0.5),
+        "integer": np.int64(2**62),
+        "flag": np.bool_(True),
+        "array": np.arange(3, dtype="i2"),
+        "texts": np.array(["a", "b"]),
+        "zero_d": np.array(2.5),
+        "mixed": [1, 2.5, "x", None, (1, 2)],
+        "deep": {"a": {"b": [np.float32(1.5), np.array([1, 2])]}},
+        "big": 2**70,
+        "umlaut": "Größe",
+        "empty": [],
+        "none": None,
+    }
+    dataset = small().assign_attrs(attributes)
+    dataset["a"].attrs = attributes
+    to_zarr(dataset, tmp_path)
+    expected = {
+        "scalar": 0.5, "integer": 2**62, "flag": True, "array": [0, 1, 2], "texts": ["a", "b"],
+        "zero_d": 2.5, "mixed": [1, 2.5, "x", None, [1, 2]], "deep": {"a": {"b": [1.5, [1, 2]]}},
+        "big": 2**70, "umlaut": "Größe", "empty": [], "none": None,
+    }  # fmt: skip
+    for found in (theirs(tmp_path), open_dataset(tmp_path)):
+        assert found.attrs == expected
+        assert found["a"].attrs == expected
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.nan, np.float32(np.inf), np.array([1, np.nan]), [1, [np.nan]], b"bytes", np.bytes_(b"a"),
+        np.array([b"a"]), 1j, np.complex64(1), pd.Timestamp("2000-01-01"), np.datetime64("2000-01-01"),
+        np.datetime64("2000-01-01", "ns"), np.timedelta64(3, "D"), np.array(["2000"], "M8[ns]"), {1, 2},
+        Path("a"), {1: 2}, "\ud800", object(), {"a": b"x"},
+    ],
+    ids=repr,
+)  # fmt: skip
+@pytest.mark.parametrize("where", ["variable", "dataset"])
+def test_attributes_that_json_cannot_hold(tmp_path: Path, value: Any, where: str) -> None:
+    dataset = small()
+    (dataset["a"] if where == "variable" else dataset).attrs["history"] = value
+    node = "/a" if where == "variable" else "/"
+    with pytest.raises(
+        ValueError, match=f"node '{node}', field 'attributes.history'.*found .*accepted: "
+    ) as info:
+        to_zarr(dataset, tmp_path / "a")
+    assert isinstance(info.value, xzarr3.MetadataError)
+    assert not (tmp_path / "a").exists()
+
+
+def test_missing_value_that_is_not_a_number(tmp_path: Path) -> None:
+    dataset = small()
+    dataset["a"].encoding = {"missing_value": np.nan, "_FillValue": np.nan}
+    to_zarr(dataset, tmp_path)
+    assert document(tmp_path, "a")["attributes"] == {"units": "K", "_FillValue": "AAAAAAAA+H8="}
+    xr.testing.assert_identical(theirs(tmp_path), small())
+
+
+def test_coordinates_attribute(tmp_path: Path) -> None:
+    to_zarr(CORPUS["curvilinear"](), tmp_path)
+    assert document(tmp_path, "tos")["attributes"]["coordinates"] == "lat lon region"
+    dataset = small().assign_coords(alone=("z", [1, 2]))
+    to_zarr(dataset, tmp_path / "b")
+    assert document(tmp_path / "b")["attributes"] == {"coordinates": "alone"}
+    xr.testing.assert_identical(open_dataset(tmp_path / "b"), dataset)
+
+
+# What is refused, before anything is written
+
+
+def _with(name: Any, values: Any = (1.0, 2.0)) -> xr.Dataset:
+    return xr.Dataset({name: ("d", np.asarray(values))})
+
+
+@pytest.mark.parametrize(
+    ("dataset", "options", "error", "message"),
+    [
+        (small(), {"encoding": {"a": {"chunk": 3}}}, ValueError, r"'a': \['chunk'\].*accepted: 'chunks'"),
+        (small(), {"encoding": {"a": {"compressor": None}}}, ValueError, r"say compressors=\[\.\.\.\]"),
+        (small(), {"encoding": {"a": {"units": "days since 2000-01-01"}}}, ValueError, "float64"),
+        (small(), {"encoding": {"b": {}}}, KeyError, "'b', which is no variable; accepted: 'a', 'x'"),
+        (small(), {"encoding": {"a": {"chunks": (1, 2, 3)}}}, ValueError, "3 lengths.*2 dimensions"),
+        (small(), {"encoding": {"a": {"chunks": "big"}}}, TypeError, "encoding.'chunks'. of variable 'a'"),
+        (small(), {"encoding": {"a": {"chunks": ((1, 3), (6,))}}}, TypeError, "a tuple of integers"),
+        (small(), {"encoding": {"a": {"chunks": (0, 2)}}}, ValueError, "node '/a'.*at least 1"),
+        (small(), {"encoding": {"a": {"chunks": (2, 4), "shards": (4, 6)}}}, ValueError, "evenly"),
+        (small(), {"encoding": {"a": {"compressors": "rot13"}}}, ValueError, "node '/a'.*rot13"),
+        (small(), {"encoding": {"a": {"filters": "zstd"}}}, ValueError, "zstd.*cannot be used here"),
+        (small(), {"encoding": {"a": {"fill_value": "x"}}}, ValueError, "node '/a'.*found 'x'"),
+        (small(), {"encoding": {"x": {"dtype": "i2", "fill_value": np.nan}}}, ValueError, "node '/x'"),
+        (small(), {"encoding": {"a": {"dtype": "i2", "_FillValue": np.nan}}}, ValueError, "NaN"),
+        (small(), {"zarr_format": 2}, ValueError, "zarr_format.*found 2; accepted: 3"),
+        (small(), {"storage_options": {"a": 1}}, TypeError, "storage_options"),
+        (small(), {"group": "../a"}, xzarr3.InvalidKeyError, r"\.\./a"),
+        (_with("a/b"), {}, ValueError, "invalid name 'a/b' of a variable.*no '/'"),
+        (_with(""), {}, ValueError, "invalid name ''"),
+        (_with(".."), {}, ValueError, r"invalid name '\.\.'"),
+        (_with("zarr.json"), {}, ValueError, r"invalid name 'zarr\.json'"),
+        (_with(3), {}, TypeError, "invalid name 3"),
+        (xr.Dataset({"a": ((4,), [1.0])}), {}, TypeError, "invalid name 4 of a dimension of variable 'a'"),
+        (_with("s", ["aé", "b"]), {}, ValueError, "node '/s', field 'data_type'.*<U2 cannot be stored"),
+        (_with("s", np.array(["a", "bc"], object)), {}, ValueError, "node '/s', field 'data_type'"),
+        (_with("s", [b"a"]), {}, ValueError, r"node '/s'.*\|S1 cannot be stored"),
+        (_with("s", np.array([object()])), {}, ValueError, "cannot serialize arbitrary Python objects"),
+        (
+            xr.Dataset(coords={"x": pd.MultiIndex.from_product([[1], [2, 3]])}),
+            {},
+            NotImplementedError,
+            "'x' is a MultiIndex",
+        ),
+    ],
+    ids=lambda value: str(value)[:40] if not isinstance(value, xr.Dataset) else "",
+)
+def test_refused_before_anything_is_written(
+    tmp_path: Path, dataset: xr.Dataset, options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        to_zarr(dataset, tmp_path / "new", **options)
+    assert not (tmp_path / "new").exists()
+    old = RecordingStore()
+    to_zarr(CORPUS["bare"](), old)
+    old.fail_at = len(old.changes)
+    with pytest.raises(error, match=message):
+        to_zarr(dataset, old, mode="w", **options)
+
+
+# Failures in the middle
+
+
+def _failing(n: int, old: xr.Dataset | None, dataset: xr.Dataset, **options: Any) -> RecordingStore | None:
+    """A store whose n-th change failed, or None if there were not that many."""
+    store = RecordingStore()
+    if old is not None:
+        to_zarr(old, store, group=options["group"])
+    store.fail_at = len(store.changes) + n
+    with dask.config.set(scheduler="synchronous"), suppress(xzarr3.StoreError):
+        to_zarr(dataset, store, **options)
+        return None
+    store.fail_at = None
+    return store
+
+
+@pytest.mark.parametrize("group", [None, "below"])
+def test_a_failed_write_leaves_the_old_dataset_or_none(group: str | None) -> None:
+    old, new = CORPUS["bare"](), small().chunk(x=2)
+    seen = []
+    for n in itertools.count():
+        store = _failing(n, old, new, mode="w", group=group)
+        if store is None:
+            break
+        for consolidated in (None, False):
+            try:
+                found = open_dataset(store, group=group, consolidated=consolidated).load()
+            except xzarr3.NodeNotFoundError:
+                seen.append("none")
+            else:
+                seen.append("old" if found.identical(old) else "new" if found.identical(small()) else "mixed")
+    order = [name for name, _ in itertools.groupby(seen)]
+    assert order == (["old", "none"] if group is None else ["old", "none", "new"])
+    assert seen.count("old") >= 2 * 3, "as long as only chunks are written, the old dataset is there"
+
+
+@pytest.mark.parametrize("group", [None, "below"])
+def test_a_failed_first_write_leaves_nothing_or_all(group: str | None) -> None:
+    for n in itertools.count():
+        store = _failing(n, None, small().chunk(x=2), group=group)
+        if store is None:
+            break
+        if store.exists("below/zarr.json"):
+            xr.testing.assert_identical(open_dataset(store, group=group), small())
+        else:
+            with pytest.raises(xzarr3.NodeNotFoundError):
+                open_dataset(store, group=group)
+    assert n > 5
+
+
+def test_a_failed_first_write_can_be_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = xzarr3.LocalStore.set
+
+    def fail(self: Any, key: str, value: Any) -> None:
+        if key.endswith("zarr.json"):
+            raise xzarr3.StoreError("disk is full")
+        original(self, key, value)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(xzarr3.LocalStore, "set", fail)
+        with pytest.raises(xzarr3.StoreError, match="disk is full"):
+            to_zarr(small(), tmp_path)
+    assert os.listdir(tmp_path) == []
+    to_zarr(small(), tmp_path)
+    xr.testing.assert_identical(theirs(tmp_path), small())
+
+
+def test_what_cannot_be_cleaned_up_is_told() -> None:
+    store = RecordingStore()
+    store.fail_at = 2
+    with pytest.raises(xzarr3.StoreError, match="disk is full") as info:
+        to_zarr(small(), store)
+    assert any("could not be removed" in note for note in info.value.__notes__)
+
+
+def test_a_killed_write_is_not_in_the_way(tmp_path: Path) -> None:
+    (tmp_path / ".xzarr3-partial-killed" / "a" / "c").mkdir(parents=True)
+    (tmp_path / ".xzarr3-partial-killed" / "a" / "c" / "0").write_bytes(b"half")
+    to_zarr(small(), tmp_path)
+    to_zarr(small(), tmp_path, mode="w")
+    xr.testing.assert_identical(theirs(tmp_path, consolidated=False), small())
+    xr.testing.assert_identical(open_dataset(tmp_path, consolidated=False), small())
+
+
+class UnluckyError(Exception):
+    pass
+
+
+def test_an_error_in_a_task_leaves_the_old_files(tmp_path: Path) -> None:
+    def fail(block: Any) -> Any:
+        raise UnluckyError
+
+    to_zarr(small(), tmp_path)
+    dataset = small().chunk(x=2)
+    dataset["a"].data = dataset["a"].data.map_blocks(fail, dtype="f8", meta=np.empty((0, 0)))
+    with pytest.raises(UnluckyError):
+        to_zarr(dataset, tmp_path, mode="w")
+    xr.testing.assert_identical(open_dataset(tmp_path), small())
+    assert sorted(os.listdir(tmp_path)) == ["a", "x", "zarr.json"]
+    with pytest.raises(UnluckyError):
+        to_zarr(dataset, tmp_path / "new")
+    assert not list((tmp_path / "new").rglob("*"))
+
+
+def test_an_interrupted_write_leaves_the_old_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    to_zarr(small(), tmp_path)
+    files = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+
+    def interrupt(self: Any, key: str, value: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(xzarr3.LocalStore, "set", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            to_zarr(CORPUS["packed"](), tmp_path, mode="w")
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == files
+
+
+def test_readers_see_the_old_dataset_while_chunks_are_written(tmp_path: Path) -> None:
+    to_zarr(small(), tmp_path)
+    seen = []
+
+    def look(block: Any) -> Any:
+        seen.append([open_dataset(tmp_path, consolidated=flag).identical(small()) for flag in (True, False)])
+        return block
+
+    dataset = CORPUS["bare"]().chunk()
+    dataset["a"].data = dataset["a"].data.map_blocks(look, dtype="i8", meta=np.empty((0, 0), "i8"))
+    to_zarr(dataset, tmp_path, mode="w")
+    assert seen == [[True, True]]
+    xr.testing.assert_identical(open_dataset(tmp_path), CORPUS["bare"]())

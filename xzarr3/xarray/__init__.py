@@ -1,0 +1,27 @@
+"""xarray on top of xzarr3: the engine ``"xzarr3"``, :func:`open_dataset` and :func:`to_zarr`.
+
+Modules are imported when one of their names is first used, because importing xarray takes long.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from xzarr3.xarray.backend import Xzarr3BackendEntrypoint, open_dataset
+    from xzarr3.xarray.writer import to_zarr
+
+__all__ = ["Xzarr3BackendEntrypoint", "open_dataset", "to_zarr"]
+
+_LAZY = {
+    "Xzarr3BackendEntrypoint": "xzarr3.xarray.backend",
+    "open_dataset": "xzarr3.xarray.backend",
+    "to_zarr": "xzarr3.xarray.writer",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
