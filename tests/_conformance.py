@@ -319,6 +319,18 @@ class StoreConformance:
                 first = start % len(value)
                 assert bytes(reader.read(start, length)) == value[first:][:length]
 
+    def test_open_value_reads_into_given_memory(self, store: Store) -> None:
+        store.set("a", VALUE)
+        reader = store.open_value("a")
+        assert reader is not None
+        with reader:
+            for start, length in itertools.product(range(13), range(14)):
+                out = bytearray(b"." * (length + 2))
+                count = reader.read_into(start, memoryview(out)[1:-1])
+                expected = VALUE[start : start + length]
+                assert count == len(expected)
+                assert out == b"." + expected + b"." * (length - count) + b"."
+
     def test_open_value_is_one_version(self, store: Store) -> None:
         if not self.holds_versions:
             pytest.skip("this store does not promise it")

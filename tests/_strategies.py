@@ -261,12 +261,12 @@ def array_document(**changes: Any) -> dict[str, Any]:
     return {field: value for field, value in document.items() if value is not ...}
 
 
-def chunk_document(dtype: str, shape: tuple[int, ...], codecs: list[Any], **changes: Any) -> dict[str, Any]:
+def chunk_document(dtype: str, chunk: tuple[int, ...], codecs: list[Any], **changes: Any) -> dict[str, Any]:
     """The document of an array that is one chunk."""
-    grid = {"name": "regular", "configuration": {"chunk_shape": list(shape)}}
+    grid = {"name": "regular", "configuration": {"chunk_shape": list(chunk)}}
     fill: Any = False if dtype == "bool" else 0
     return array_document(
-        **{"shape": list(shape), "data_type": dtype, "chunk_grid": grid, "fill_value": fill, **changes},
+        **{"shape": list(chunk), "data_type": dtype, "chunk_grid": grid, "fill_value": fill, **changes},
         codecs=codecs,
     )
 

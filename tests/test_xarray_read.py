@@ -234,6 +234,16 @@ def test_same_through_the_names_of_the_package(corpus: dict[str, str]) -> None:
     assert xzarr3.open_dataset(Path(corpus["bare"]), chunks={})["a"].chunks is not None
 
 
+def test_several_stores_as_one(tmp_path: Path) -> None:
+    paths = [str(tmp_path / f"{n}.zarr") for n in range(3)]
+    for n, path in enumerate(paths):
+        CORPUS["packed"]().isel(time=slice(10 * n, 10 * n + 10)).to_zarr(path, zarr_format=3)
+    with xr.open_mfdataset(paths, engine=Xzarr3BackendEntrypoint) as found:
+        assert found["tas"].chunks == ((8, 2, 8, 2, 8, 2), (6, 6), (5, 5))
+        with xr.open_mfdataset(paths, engine="zarr") as expected:
+            xr.testing.assert_identical(found, expected)
+
+
 def test_entry_point(corpus: dict[str, str]) -> None:
     engine = xr.backends.list_engines()["xzarr3"]
     assert isinstance(engine, Xzarr3BackendEntrypoint)

@@ -379,6 +379,15 @@ def test_compute_in_other_processes(tmp_path: Path) -> None:
     xr.testing.assert_identical(theirs(tmp_path), small())
 
 
+def test_the_last_task_does_not_carry_the_graph(tmp_path: Path) -> None:
+    sizes = []
+    for blocks in (2, 200):
+        source = da.zeros(1000, chunks=1000 // blocks)
+        later = to_zarr(xr.Dataset({"a": ("x", source)}), tmp_path / str(blocks), compute=False)
+        sizes.append(len(pickle.dumps(later.dask[later.key])))
+    assert sizes[1] < sizes[0] + 1000
+
+
 # Data arrays
 
 
@@ -615,7 +624,9 @@ def _with(name: Any, values: Any = (1.0, 2.0)) -> xr.Dataset:
         (_with("s", [b"a"]), {}, ValueError, r"node '/s'.*\|S1 cannot be stored"),
         (_with("s", np.array([object()])), {}, ValueError, "cannot serialize arbitrary Python objects"),
         (
-            xr.Dataset(coords={"x": pd.MultiIndex.from_product([[1], [2, 3]])}),
+            xr.Dataset(
+                coords=xr.Coordinates.from_pandas_multiindex(pd.MultiIndex.from_product([[1], [2, 3]]), "x")
+            ),
             {},
             NotImplementedError,
             "'x' is a MultiIndex",

@@ -67,16 +67,21 @@ class _UnevenEdges:
         return self._starts[at], self._starts[at + 1]
 
 
+def _is_even(lengths: tuple[int, ...]) -> bool:
+    """Whether all blocks have the same length, but for a shorter last one."""
+    equal = lengths.count(lengths[0]) if lengths else 0
+    return equal == len(lengths) or (equal == len(lengths) - 1 and lengths[-1] < lengths[0])
+
+
 def _edges(lengths: tuple[int, ...], offset: int) -> _EvenEdges | _UnevenEdges:
-    first = lengths[0] if lengths else 0
-    even = len(lengths) <= 1 or (lengths.count(first) >= len(lengths) - 1 and lengths[-1] <= first)
-    return _EvenEdges(first, sum(lengths), offset) if even else _UnevenEdges(lengths, offset)
+    if _is_even(lengths):
+        return _EvenEdges(lengths[0] if lengths else 0, sum(lengths), offset)
+    return _UnevenEdges(lengths, offset)
 
 
 def _shortened(lengths: tuple[int, ...]) -> tuple[object, ...]:
     """What tells these blocks from others, without naming every one of many equal ones."""
-    even = isinstance(_edges(lengths, 0), _EvenEdges)
-    return (lengths[0], lengths[-1], len(lengths)) if even and lengths else lengths
+    return (lengths[0], lengths[-1], len(lengths)) if lengths and _is_even(lengths) else lengths
 
 
 def _read_block(array: Array, region: tuple[slice, ...]) -> AnyArray:

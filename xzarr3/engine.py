@@ -177,7 +177,7 @@ class Engine:
                     missing += 1
                     continue
                 try:
-                    # Straight into its place, or else by way of memory that is used again and again.
+                    # Straight into its place if that is one piece of memory, or else with a copy.
                     if not (place.shape == shape and place.flags.c_contiguous and decode_into(data, place)):
                         place[...] = decode(data)[inner]
                 except ChunkError as error:
@@ -326,7 +326,11 @@ def _read_elements(chain: CodecChain, reader: ValueReader, inner: tuple[slice, .
     """Read a part of a chunk whose stored bytes are its elements."""
     spec = chain.spec
     if reader.size not in (None, spec.nbytes):
-        chain.decode(reader.read(0))  # Raises: it is not of the size of a chunk.
+        raise ChunkDecodeError(
+            f"found {reader.size} bytes, expected {spec.nbytes} for shape {spec.shape} of "
+            f"'{spec.data_type.name}'",
+            codec="bytes",
+        )
     strides = _strides(spec.shape, spec.dtype.itemsize)
     steps = tuple(chosen.step * stride for chosen, stride in zip(inner, strides, strict=True))
     first = sum(chosen.start * stride for chosen, stride in zip(inner, strides, strict=True))

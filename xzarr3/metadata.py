@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
+
+import numpy as np
 
 from xzarr3._types import JSON, Scalar
 from xzarr3.chunk_keys import ChunkKeyEncoding
@@ -57,8 +59,14 @@ class ArrayMetadata:
     @cached_property
     def chain(self) -> CodecChain:
         """The codecs, bound to the chunks of this array."""
-        spec = ChunkSpec(self.chunk_grid.chunk_shape, self.data_type, self.fill_value)
-        return CodecChain(self.codecs, spec)
+        return _chain(self.codecs, self.chunk_grid.chunk_shape, self.data_type, self.fill_value.tobytes())
+
+
+@lru_cache(maxsize=512)
+def _chain(codecs: tuple[Codec, ...], shape: tuple[int, ...], data_type: ZDType, fill: bytes) -> CodecChain:
+    """One chain for all arrays with such chunks; the fill value goes by its bits, as a NaN equals none."""
+    fill_value: Scalar = np.frombuffer(fill, data_type.to_native_dtype())[0]
+    return CodecChain(codecs, ChunkSpec(shape, data_type, fill_value))
 
 
 @dataclass(frozen=True, eq=False)

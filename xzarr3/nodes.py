@@ -197,7 +197,9 @@ def children(store: Store, path: str) -> list[str]:
     prefix = node_prefix(path)
     prefixes = store.list_dir(prefix)[1]
     names = sorted(below[len(prefix) : -1] for below in prefixes)
-    return [name for name in names if not name.startswith("__") and store.exists(document_key(prefix + name))]
+    # The text reserves names that begin with "__", but xarray gives one to an array that has no name.
+    known = (name for name in names if not name.startswith("__zarr"))
+    return [name for name in known if store.exists(document_key(prefix + name))]
 
 
 def documents_below(store: Store, path: str) -> dict[str, dict[str, Any]]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import import_module
 from typing import Any, TypeAlias, cast
+
+import msgspec
 
 from xzarr3._types import JSON
 from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, Codec
@@ -24,11 +26,14 @@ _CORE = {
     "zstd": "xzarr3.codecs.zstd:ZstdCodec",
 }
 _loaded: dict[str, type[Codec]] = {}
+_parsed: dict[bytes, tuple[Codec, ...]] = {}
+_MAX_PARSED = 512
 
 
 def register_codec(cls: type[Codec]) -> type[Codec]:
     """Add a codec under its name, in place of an earlier one; returns it."""
     _loaded[cls.name] = cls
+    _parsed.clear()
     return cls
 
 
@@ -96,7 +101,17 @@ def codecs_from_json(data: JSON, field: str = "codecs") -> tuple[Codec, ...]:
     """The codecs of a list in a metadata document, in its order."""
     if not isinstance(data, list) or not data:
         raise MetadataError("not a list of codecs", field=field, found=data, accepted="an array, not empty")
-    codecs = []
+    # The arrays of a dataset mostly have the same codecs.
+    text = msgspec.json.encode(data)
+    codecs = _parsed.get(text)
+    if codecs is None:
+        codecs = tuple(_each_codec(data, field))
+        if len(_parsed) < _MAX_PARSED:
+            _parsed[text] = codecs
+    return codecs
+
+
+def _each_codec(data: list[JSON], field: str) -> Iterator[Codec]:
     for at, item in enumerate(data):
         try:
             codec = codec_from_json(item)
@@ -104,8 +119,7 @@ def codecs_from_json(data: JSON, field: str = "codecs") -> tuple[Codec, ...]:
             error.at(field=f"{field}[{at}]")
             raise
         if codec is not None:
-            codecs.append(codec)
-    return tuple(codecs)
+            yield codec
 
 
 def parse_codec(codec: Any) -> Codec:
@@ -135,7 +149,7 @@ def parse_codec(codec: Any) -> Codec:
     if isinstance(codec, Mapping):
         codec = dict(codec)
     elif callable(getattr(codec, "to_dict", None)):
-        codec = codec.to_dict()
+        codec = _from_zarr_python(codec)
     elif callable(getattr(codec, "get_config", None)):
         codec = codec.get_config()
     else:
@@ -176,6 +190,16 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
     return getattr(value, "value", value)
+
+
+def _from_zarr_python(codec: Any) -> Mapping[str, Any]:
+    """The JSON of a codec of zarr-python, without what it will choose itself once it knows the array."""
+    data: Mapping[str, Any] = codec.to_dict()
+    chosen = getattr(codec, "_tunable_attrs", None)
+    if not chosen:
+        return data
+    fields = {name: value for name, value in data["configuration"].items() if name not in chosen}
+    return {**data, "configuration": fields}
 
 
 def _from_numcodecs(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -83,7 +83,7 @@ class ZstdCodec(BytesBytesCodec):
     def decode(self, data: Buffer, limit: int) -> Buffer:
         try:
             size = zstandard.frame_content_size(data)
-            if 0 <= size <= limit:
+            if 0 < size <= limit:  # With 0 zstandard looks no further, at frames that may follow.
                 return _local.decompressor.decompress(data, allow_extra_data=False)
         except zstandard.ZstdError as error:
             first: zstandard.ZstdError | None = error

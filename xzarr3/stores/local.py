@@ -276,6 +276,8 @@ class _FileReader(ValueReader):
         wanted = max(self.size - start, 0)
         if length is not None:
             wanted = min(wanted, length)
+        if wanted == 0:
+            return b""  # The system refuses to hear of places far beyond the end.
         try:
             value = os.pread(self._descriptor, wanted, start)
             while len(value) < wanted:

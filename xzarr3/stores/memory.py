@@ -55,6 +55,9 @@ class MemoryStore(Store):
         with self._lock:
             return _restore, (self._identity, dict(self._values), self._version)
 
+    def __dask_tokenize__(self) -> object:
+        return "MemoryStore", self._identity, self._version
+
     def get(self, key: str, byte_range: ByteRange | None = None) -> Buffer | None:
         value = self._values.get(check_key(key))
         return value if value is None or byte_range is None else cut(value, byte_range)

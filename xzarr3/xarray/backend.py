@@ -191,7 +191,13 @@ def _decoded_dataset(
     )
     coords = {name: var for name, var in variables.items() if name in coord_names or var.dims == (name,)}
     data_vars = {name: var for name, var in variables.items() if name not in coords}
-    return Dataset(data_vars, Coordinates(coords, indexes={}), attributes)
+    dataset = Dataset(data_vars, Coordinates(coords, indexes={}), attributes)
+    dataset.set_close(_close_nothing)
+    return dataset
+
+
+def _close_nothing() -> None:
+    """What closes a dataset: xarray wants there to be something, but no store holds anything open."""
 
 
 def _decoded(

@@ -19,7 +19,7 @@ from xarray import Variable, conventions
 from xarray.backends.common import ensure_dtype_not_object
 from xarray.coders import CFDatetimeCoder, CFTimedeltaCoder
 from xarray.coding import strings, variables
-from xarray.coding.variables import VariableCoder
+from xarray.coding.common import VariableCoder, pop_to
 
 from xzarr3._types import JSON
 from xzarr3.codecs.registry import parse_codec
@@ -245,7 +245,7 @@ def encode_values(variable: Variable, name: str) -> Variable:
     for coder in _CODERS:
         encoded = coder.encode(encoded, name=name)
     for key in conventions.CF_RELATED_DATA:
-        variables.pop_to(encoded.encoding, encoded.attrs, key)
+        pop_to(encoded.encoding, encoded.attrs, key)
     encoded = ensure_dtype_not_object(encoded, name=name)
     if encoded.dtype.kind != "T":
         text_coder = strings.EncodedStringCoder(allows_unicode=True)  # type: ignore[no-untyped-call]

@@ -10,7 +10,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, overload
 
 import numpy as np
@@ -179,8 +179,9 @@ def to_zarr(
         )
     opened, path = open_store(store), check_new_path(group or "")
     planned, attributes = _plan(_as_dataset(dataset), path, encoding or {}, write_empty_chunks)
-    write = _Write(opened, path, mode, planned, attributes, consolidated is not False)
-    lazy = [var for var in planned if var.is_lazy]
+    lazy = [var for var in planned if hasattr(var.data, "__dask_graph__")]
+    eager = [replace(var, data=None) if var in lazy else var for var in planned]
+    write = _Write(opened, path, mode, eager, attributes, consolidated is not False)
     targets = [write.array(var) for var in lazy]
     sources = [_aligned(var.data, target.write_chunks) for var, target in zip(lazy, targets, strict=True)]
     blocks = store_blocks(sources, targets, compute=False) if lazy else None
@@ -216,7 +217,7 @@ def _as_dataset(data: Dataset | DataArray) -> Dataset:
 
 @dataclass(frozen=True, eq=False)
 class _Planned:
-    """A variable with encoded values, and the array it will be."""
+    """A variable with encoded values, None once they are on their way, and the array it will be."""
 
     name: str
     data: Any
@@ -224,10 +225,6 @@ class _Planned:
     document: dict[str, Any]
     stored: bytes
     write_empty_chunks: bool
-
-    @property
-    def is_lazy(self) -> bool:
-        return hasattr(self.data, "__dask_graph__")
 
 
 def _plan(
@@ -417,7 +414,8 @@ class _Write:
             if document is None or document.get("node_type") != "array":
                 raise NodeExistsError(
                     f"'/{self.path}' in {self.store} holds {listed(foreign[:5])}, which are no part of a "
-                    "Zarr hierarchy; nothing was written; accepted: another place, or removing them by hand"
+                    "Zarr version 3 hierarchy; nothing was written; accepted: another place, or removing "
+                    "them by hand"
                 )
 
     def _prefix(self, variable: _Planned) -> str:
@@ -431,7 +429,7 @@ class _Write:
     def finish(self, blocks: object = None) -> None:
         """Write all that is not in dask arrays, ``blocks`` having been written, and make a dataset of it."""
         for variable in self._variables:
-            if not variable.is_lazy and variable.data.size:
+            if variable.data is not None and variable.data.size:
                 self.array(variable).set(..., variable.data)
         if self._staging:
             self._check_place()
