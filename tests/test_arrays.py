@@ -1,0 +1,1155 @@
+"""Arrays against numpy: any shape, layout, selection and sequence of operations, and failures in between."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import json
+import math
+import multiprocessing
+import os
+import pickle
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from _strategies import (
+    DATA_TYPES,
+    NUMERIC,
+    array_document,
+    attempt,
+    elements,
+    layouts,
+    native,
+    same_bits,
+    selections,
+    shapes,
+    special,
+    stored,
+    values,
+)
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+import xzarr3
+from xzarr3 import (
+    ChunkDecodeError,
+    DataTypeValidationError,
+    MetadataError,
+    NodeExistsError,
+    NodeNotFoundError,
+    NodeTypeError,
+    ReadOnlyError,
+    SelectionError,
+    StoreError,
+)
+from xzarr3.codecs import BloscCodec, BytesCodec, GzipCodec, ShardingCodec, TransposeCodec, ZstdCodec
+
+SLOW = settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
+
+
+def model_fill(array: xzarr3.Array) -> np.ndarray[Any, Any]:
+    """A numpy array that holds what a new array holds."""
+    return np.full(array.shape, array.fill_value, array.dtype)
+
+
+def simple(shape: Any = (4, 6), **options: Any) -> xzarr3.Array:
+    """An array of int16 in a new store in memory, its elements counted up."""
+    data = np.arange(math.prod(shape), dtype="int16").reshape(shape)
+    return xzarr3.create_array(xzarr3.MemoryStore(), data=data, **{"chunks": (2, 3), **options})
+
+
+# Anything against numpy
+
+
+@SLOW
+@given(st.data())
+def test_what_is_written_is_read(data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from(DATA_TYPES))
+    shape = data.draw(shapes())
+    options = data.draw(layouts(name, shape))
+    store = xzarr3.MemoryStore()
+    array = xzarr3.create_array(store, "a/b", shape=shape, **options)
+    expected = model_fill(array)
+    assert same_bits(array[...] if shape else array.get(), expected)
+    array[...] = expected = data.draw(values(name, shape))
+    reopened = xzarr3.open_array(store, "a/b")
+    assert reopened.metadata.codecs == array.metadata.codecs
+    for threads in (1, 4):
+        assert same_bits(reopened.get(threads=threads), expected)
+    for _ in range(3):
+        selection = data.draw(selections(shape))
+        assert same_bits(reopened[selection], expected[selection])
+        out = np.empty(expected[selection].shape, expected.dtype)
+        assert reopened.get(selection, out=out, threads=1) is out
+        assert same_bits(out, np.asarray(expected[selection]))
+    for task in reopened.chunk_tasks():
+        assert same_bits(task(), expected[task.selection])
+        assert task.shape == expected[task.selection].shape
+
+
+@SLOW
+@given(st.data())
+def test_parts_are_written(data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from(DATA_TYPES))
+    shape = data.draw(shapes())
+    options = data.draw(layouts(name, shape))
+    array = xzarr3.create_array(xzarr3.MemoryStore(), shape=shape, **options)
+    expected = model_fill(array)
+    for _ in range(data.draw(st.integers(1, 5))):
+        selection = data.draw(selections(shape))
+        part = expected[selection]
+        # Values of any shape that numpy broadcasts: a scalar, the whole shape, some dimensions of length 1.
+        kind = data.draw(st.sampled_from(["whole", "scalar", "broadcast", "strided"]))
+        new = data.draw(values(name, np.shape(part)))
+        if kind == "scalar":
+            new = data.draw(elements(name))
+        elif kind == "broadcast" and new.ndim:
+            new = new[tuple(slice(0, 1) if data.draw(st.booleans()) else slice(None) for _ in new.shape)]
+            new = new[data.draw(st.integers(0, new.ndim - 1)) :] if 0 not in new.shape else new
+            if np.broadcast_shapes(new.shape, np.shape(part)) != np.shape(part):
+                continue
+        elif kind == "strided" and new.ndim:
+            new = np.repeat(new, 2, axis=0)[::-2]
+        array.set(selection, new, threads=data.draw(st.sampled_from([1, 4])))
+        expected[selection] = new
+        assert same_bits(array.get(), expected)
+    assert same_bits(xzarr3.open_array(array.store).get(threads=4), expected)
+    check_stored_keys(array, expected)
+
+
+def check_stored_keys(array: xzarr3.Array, expected: np.ndarray[Any, Any]) -> None:
+    """What is stored is the document and units of the grid, none of them empty unless that was asked for."""
+    keys = set(array.store.list()) - {"zarr.json"}
+    units = {task.key: task for task in array.chunk_tasks()}
+    assert keys <= set(units)
+    if not array.write_empty_chunks:
+        fill = array.fill_value.tobytes()
+        for key in keys:
+            part = expected[units[key].selection]
+            assert part.tobytes() != fill * part.size, f"chunk {key} holds only the fill value"
+
+
+@settings(SLOW, max_examples=60)
+@given(st.data())
+def test_directories_and_memory_hold_the_same(data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from(DATA_TYPES))
+    shape = data.draw(shapes())
+    options = data.draw(layouts(name, shape))
+    with tempfile.TemporaryDirectory() as folder:
+        stores: list[xzarr3.Store] = [xzarr3.MemoryStore(), xzarr3.LocalStore(folder)]
+        arrays = [xzarr3.create_array(store, shape=shape, **options) for store in stores]
+        expected = model_fill(arrays[0])
+        for _ in range(2):
+            selection = data.draw(selections(shape))
+            new = data.draw(values(name, np.shape(expected[selection])))
+            expected[selection] = new
+            for array in arrays:
+                array[selection] = new
+        selection = data.draw(selections(shape))
+        for array in arrays:
+            assert same_bits(array[selection], expected[selection])
+        contents = [{key: bytes(store.get(key) or b"") for key in store.list()} for store in stores]
+        assert contents[0] == contents[1]
+
+
+@pytest.mark.parametrize("name", DATA_TYPES)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"compressors": None},
+        {"compressors": BloscCodec()},
+        {"serializer": BytesCodec("big"), "compressors": None},
+        {"shards": 4, "chunks": 2},
+        {"compressors": GzipCodec(1), "filters": TransposeCodec((0,))},
+    ],
+    ids=range(5),
+)
+def test_special_values_keep_their_bits(name: str, options: dict[str, Any]) -> None:
+    data = np.array(special(name), native(name))
+    for fill in special(name):
+        array = xzarr3.create_array(
+            xzarr3.MemoryStore(), data=data, fill_value=fill, **{"chunks": 4, **options}
+        )
+        for found in (array[...], array[::-1][::-1], xzarr3.open_array(array.store).get(threads=4)):
+            assert same_bits(found, data)
+        assert [same_bits(array[at], data[at]) for at in range(len(data))] == [True] * len(data)
+
+
+@pytest.mark.parametrize("name", ["float16", "float32", "float64", "complex64", "complex128"])
+def test_a_chunk_of_negative_zeros_or_other_nans_is_not_empty(name: str) -> None:
+    zero = native(name).type(0)
+    array = xzarr3.create_array(xzarr3.MemoryStore(), shape=4, chunks=2, dtype=name, fill_value=0)
+    array[...] = -zero
+    assert np.signbit(array[...].real).all()
+    assert len(list(array.store.list())) == 3
+    nans = [value for value in special(name) if np.isnan(value)]
+    array = xzarr3.create_array(xzarr3.MemoryStore(), shape=4, chunks=2, dtype=name, fill_value=nans[0])
+    array[0:2] = nans[1]
+    array[2:4] = nans[0]
+    assert array[0].tobytes() == nans[1].tobytes()
+    assert [task.key for task in array.chunk_tasks() if array.store.exists(task.key)] == ["c/0"]
+
+
+# A sequence of operations, against a model
+
+
+class Operations(RuleBasedStateMachine):
+    """An array in a store beside one of numpy's, through writes, resizes, appends, reopening and pickling."""
+
+    folder: str | None = None
+
+    @initialize(data=st.data())
+    def make(self, data: st.DataObject) -> None:
+        self.data_type = data.draw(st.sampled_from(DATA_TYPES))
+        shape = data.draw(shapes(max_dims=3))
+        options = data.draw(layouts(self.data_type, shape))
+        self.keep_empty = options["write_empty_chunks"]
+        store: xzarr3.Store = xzarr3.MemoryStore()
+        if data.draw(st.booleans()):
+            self.folder = tempfile.mkdtemp()
+            store = xzarr3.LocalStore(self.folder)
+        self.attributes: dict[str, Any] = {}
+        self.array = xzarr3.create_array(store, "group/array", shape=shape, **options)
+        self.model = model_fill(self.array)
+        if data.draw(st.booleans()):
+            xzarr3.consolidate_metadata(store)
+
+    def teardown(self) -> None:
+        if self.folder is not None:
+            shutil.rmtree(self.folder)
+
+    @rule(data=st.data(), threads=st.sampled_from([None, 1, 3]))
+    def write(self, data: st.DataObject, threads: int | None) -> None:
+        selection = data.draw(selections(self.model.shape))
+        new = data.draw(values(self.data_type, np.shape(self.model[selection])))
+        self.array.set(selection, new, threads=threads)
+        self.model[selection] = new
+
+    @rule(data=st.data())
+    def write_fill_value(self, data: st.DataObject) -> None:
+        selection = data.draw(selections(self.model.shape))
+        self.array[selection] = self.array.fill_value
+        self.model[selection] = self.array.fill_value
+
+    @rule(data=st.data())
+    def resize(self, data: st.DataObject) -> None:
+        shape = tuple(data.draw(st.integers(0, 10)) for _ in self.model.shape)
+        self.array.resize(shape)
+        model = np.full(shape, self.array.fill_value, self.array.dtype)
+        both = tuple(slice(min(pair)) for pair in zip(shape, self.model.shape, strict=True))
+        model[both] = self.model[both]
+        self.model = model
+
+    @precondition(lambda self: self.model.ndim and self.model.size < 5000)
+    @rule(data=st.data())
+    def append(self, data: st.DataObject) -> None:
+        axis = data.draw(st.integers(-self.model.ndim, self.model.ndim - 1))
+        shape = list(self.model.shape)
+        shape[axis] = data.draw(st.integers(0, 4))
+        new = data.draw(values(self.data_type, tuple(shape)))
+        expected = np.concatenate([self.model, new], axis=axis)
+        assert self.array.append(new, axis=axis) == expected.shape
+        self.model = expected
+
+    @rule()
+    def reopen(self) -> None:
+        self.array = xzarr3.open_array(self.array.store, "group/array", mode="r+")
+        self.array.write_empty_chunks = self.keep_empty
+
+    @rule()
+    def reopen_by_the_group(self) -> None:
+        found = xzarr3.open_group(self.array.store, mode="r+")["group/array"]
+        assert isinstance(found, xzarr3.Array)
+        found.write_empty_chunks = self.keep_empty
+        self.array = found
+
+    @rule()
+    def pickle(self) -> None:
+        self.array = pickle.loads(pickle.dumps(self.array))
+
+    @rule(key=st.text(max_size=3), value=st.integers())
+    def set_attribute(self, key: str, value: int) -> None:
+        self.array.attrs[key] = value
+        self.attributes[key] = value
+
+    @rule(data=st.data(), threads=st.sampled_from([1, 4]))
+    def read_part(self, data: st.DataObject, threads: int) -> None:
+        selection = data.draw(selections(self.model.shape))
+        assert same_bits(self.array.get(selection, threads=threads), np.asarray(self.model[selection]))
+
+    @invariant()
+    def all_is_the_same(self) -> None:
+        if not hasattr(self, "array"):
+            return
+        assert self.array.shape == self.model.shape
+        assert same_bits(self.array.get(), self.model)
+        assert dict(self.array.attrs) == self.attributes
+        if self.array.size and not self.keep_empty:
+            prefix = "group/array/"
+            keys = {key for key in self.array.store.list() if key.startswith(prefix)} - {f"{prefix}zarr.json"}
+            assert keys <= {task.key for task in self.array.chunk_tasks()}
+
+
+Operations.TestCase.settings = settings(
+    max_examples=60,
+    stateful_step_count=15,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+TestOperations = Operations.TestCase
+
+
+# Selections
+
+
+@pytest.mark.parametrize(
+    "selection",
+    [
+        None, "x", 1.0, 1.5, [0, 1], [True], True, False, np.True_, np.array([0, 1]), np.array([True] * 4),
+        (None, 0), (0, None), (0, [1]), (..., ...), (0, 0, 0), (0, 0, 0, ...), 4, -5, (0, 6), (0, -7),
+        slice(None, None, 0), slice("a"), slice(0.5), (slice(None), "x"), {}, object(), np.array(1.0), 2**70, b"x",
+        slice(None, None, 1.0), ((0, 1),), (slice(None), (0,)), range(2), np.datetime64("2000"), 0j,
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_what_is_no_basic_selection_is_refused(selection: Any) -> None:
+    array = simple()
+    before = array[...]
+    for call in (
+        lambda: array[selection],
+        lambda: array.get(selection),
+        lambda: array.plan(selection),
+        lambda: list(array.chunk_tasks(selection)),
+        lambda: array.set(selection, 1),
+    ):
+        with pytest.raises(SelectionError) as caught:
+            call()
+        assert str(caught.value)
+        assert isinstance(caught.value, IndexError)
+    assert same_bits(array[...], before)
+
+
+@pytest.mark.parametrize(
+    "selection",
+    [0, -1, np.int8(2), np.array(1), np.uint64(3), (), ..., (...,), (0, ...), (..., 0), (0, 1, ...), (0, ..., 1),
+     slice(2, 100), slice(-100, 2), slice(3, 1), slice(1, 3, -1), slice(None, None, -1), slice(5, None, -2),
+     (slice(0), 0), (slice(None, None, 2**70), -1), slice(-(2**70), 2**70), slice(np.int64(1), np.int64(3)),
+     slice(True, None), (slice(None, None, -100), slice(None, None, 100))],
+    ids=repr,
+)  # fmt: skip
+def test_selections_as_numpy_understands_them(selection: Any) -> None:
+    array = simple()
+    expected = array[...]
+    assert same_bits(array[selection], expected[selection])
+    array[selection] = -1
+    expected[selection] = -1
+    assert same_bits(array[...], expected)
+
+
+def test_arrays_of_no_dimensions() -> None:
+    for options in (
+        {"compressors": None},
+        {"compressors": "zstd"},
+        {"shards": ()},
+        {"chunk_key_encoding": "v2"},
+    ):
+        store = xzarr3.MemoryStore()
+        array = xzarr3.create_array(store, shape=(), dtype="float64", fill_value=2.5, **options)
+        assert array[()] == 2.5
+        assert isinstance(array[()], np.float64)
+        assert isinstance(array[...], np.float64)
+        assert array.get().shape == ()
+        assert array.read_chunk(()) == 2.5
+        array[...] = -1.5
+        assert xzarr3.open_array(store)[()] == -1.5
+        assert (array.nchunks, array.cdata_shape, array.size) == (1, (), 1)
+        assert [task() for task in array.chunk_tasks()] == [np.float64(-1.5)]
+        with pytest.raises(SelectionError):
+            array[0]
+        with pytest.raises(TypeError):
+            len(array)
+        with pytest.raises(TypeError):
+            iter(array).__next__()
+        assert float(np.asarray(array)) == -1.5
+
+
+def test_arrays_without_elements() -> None:
+    for shape in ((0,), (0, 3), (3, 0), (2, 0, 2)):
+        array = xzarr3.create_array(xzarr3.MemoryStore(), shape=shape, dtype="int8", chunks=2)
+        assert array[...].shape == shape
+        array[...] = 1
+        array[...] = np.empty(shape, "int8")
+        assert array.nchunks == 0
+        assert list(array.chunk_tasks()) == []
+        assert list(array.store.list()) == ["zarr.json"]
+        with pytest.raises(SelectionError):
+            array.read_chunk((0,) * len(shape))
+
+
+def test_iteration_and_conversion() -> None:
+    array = simple()
+    expected = array[...]
+    assert len(array) == 4
+    assert [row.tolist() for row in array] == expected.tolist()
+    assert same_bits(np.asarray(array), expected)
+    assert same_bits(np.asarray(array, "float32"), expected.astype("float32"))
+    with pytest.raises(ValueError, match="copy"):
+        np.array(array, copy=False)
+    assert (np.add(array, 1) == expected + 1).all()
+
+
+def test_result_array_has_to_fit() -> None:
+    array = simple()
+    for out in (
+        np.empty((4, 5), "int16"),
+        np.empty((4, 6), "int32"),
+        np.empty(24, "int16"),
+        np.empty((4, 6), ">i2"),
+    ):
+        with pytest.raises(SelectionError, match="into"):
+            array.get(out=out)
+    for out in (
+        np.empty((6, 4), "int16").T,
+        np.empty((8, 12), "int16")[::2, ::-2],
+        np.asfortranarray(array[...]),
+    ):
+        assert array.get(out=out) is out
+        assert np.array_equal(out, array[...])
+
+
+# Values
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value"),
+    [
+        ("int8", np.nan), ("int8", np.inf), ("int8", 0.5), ("int8", 128), ("int8", -129), ("uint8", -1),
+        ("uint64", -1), ("uint64", 2.0**64), ("int64", 2.0**63), ("int64", 2**63), ("int32", 2.0**31),
+        ("bool", 2), ("bool", 0.5), ("bool", np.nan), ("float32", 1e39), ("float16", 65520.0), ("float32", 1j),
+        ("complex64", 1e39), ("int8", "1"), ("float64", "1"), ("int8", None), ("float64", None), ("int8", b"1"),
+        ("int64", np.datetime64("2000-01-01")), ("int8", 1j), ("r24", b"abcd"), ("r24", 5), ("r24", np.void(b"ab")),
+        ("float64", object()), ("int16", {"a": 1}), ("uint8", 2**70), ("float64", 10**400),
+        ("int8", np.array([(1, 2)], "i1,i1")),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_values_that_a_type_cannot_hold(dtype: str, value: Any) -> None:
+    array = xzarr3.create_array(xzarr3.MemoryStore(), "a", shape=4, chunks=2, dtype=dtype)
+    before = array[...]
+    for call in (lambda: array.__setitem__(..., value), lambda: array.__setitem__(1, value)):
+        with pytest.raises(DataTypeValidationError) as caught:
+            call()
+        message = str(caught.value)
+        assert "'/a'" in message
+        assert str(native(dtype)) in message
+        assert "accepted:" in message
+    with pytest.raises(DataTypeValidationError):
+        array.append(np.array([value]))
+    assert same_bits(array[...], before)
+    assert array.shape == (4,)
+    assert list(array.store.list_prefix("a/")) == ["a/zarr.json"]
+
+
+def test_one_bad_value_among_many_stops_the_write() -> None:
+    array = simple()
+    before = array[...]
+    new = np.zeros((4, 6))
+    new[3, 5] = np.nan
+    with pytest.raises(DataTypeValidationError, match="nan"):
+        array[...] = new
+    assert same_bits(array[...], before)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(NUMERIC), st.sampled_from(NUMERIC), st.data())
+def test_values_of_other_types(source: str, target: str, data: st.DataObject) -> None:
+    given_values = data.draw(values(source, (3,)))
+    array = xzarr3.create_array(xzarr3.MemoryStore(), shape=3, chunks=2, dtype=target)
+    _, error = attempt(lambda: array.__setitem__(..., given_values), DataTypeValidationError)
+    with np.errstate(all="ignore"):
+        cast = given_values.real.astype(target) if native(target).kind != "c" else given_values.astype(target)
+        kept = cast.astype(source) == given_values
+    if error is not None:
+        assert not array[...].view("u1").any()
+        assert not kept.all(), "values that the type holds were refused"
+        return
+    found = array[...]
+    if source == target:
+        assert same_bits(found, given_values)
+    elif native(target).kind in "biu":
+        assert [int(value) for value in found] == [value.real for value in given_values]
+        assert not np.iscomplex(given_values).any()
+    else:
+        with np.errstate(all="ignore"):
+            assert np.array_equal(found, cast, equal_nan=True)
+        assert np.array_equal(np.isinf(found), np.isinf(given_values))
+
+
+def test_byte_order_of_values_does_not_matter() -> None:
+    array = simple()
+    new = np.arange(24, dtype=">i2").reshape(4, 6)
+    array[...] = new
+    assert np.array_equal(array[...], new)
+    assert array[...].dtype.isnative
+    assert xzarr3.create_array(xzarr3.MemoryStore(), data=new)[...].dtype.isnative
+
+
+@pytest.mark.parametrize("shape", [(5,), (4, 5), (2, 4, 6), (3, 1), (6, 4), (0,)])
+def test_shapes_that_do_not_fit(shape: tuple[int, ...]) -> None:
+    array = simple()
+    before = array[...]
+    with pytest.raises(SelectionError, match="shape"):
+        array[...] = np.zeros(shape, "int16")
+    assert same_bits(array[...], before)
+
+
+def test_values_with_more_dimensions_of_length_one() -> None:
+    """numpy takes these as well: leading dimensions of length 1 are dropped."""
+    expected = np.zeros((4, 6), "int16")
+    expected[...] = np.ones((1, 1, 4, 6), "int16")
+    array = xzarr3.create_array(xzarr3.MemoryStore(), data=np.zeros((4, 6), "int16"), chunks=(2, 3))
+    array[...] = np.ones((1, 1, 4, 6), "int16")
+    assert same_bits(array[...], expected)
+
+
+def test_assignment_from_the_array_itself() -> None:
+    array = simple()
+    expected = array[...]
+    array[::-1] = array
+    expected[::-1] = expected.copy()
+    assert same_bits(array[...], expected)
+
+
+# Chunks that hold only the fill value
+
+
+def test_fill_only_chunks_are_not_stored_and_are_erased() -> None:
+    array = xzarr3.create_array(
+        xzarr3.MemoryStore(), shape=(4, 6), chunks=(2, 3), dtype="float32", fill_value=np.nan
+    )
+    array[...] = np.nan
+    assert list(array.store.list()) == ["zarr.json"]
+    array[0, 0] = 1
+    array[3, 5] = 2
+    assert sorted(array.store.list()) == ["c/0/0", "c/1/1", "zarr.json"]
+    array[0, 0] = np.nan
+    assert sorted(array.store.list()) == ["c/1/1", "zarr.json"]
+    array[...] = np.full((4, 6), np.nan)
+    assert list(array.store.list()) == ["zarr.json"]
+
+
+def test_fill_only_chunks_are_stored_on_request() -> None:
+    for options in ({}, {"shards": (4, 6)}):
+        array = xzarr3.create_array(
+            xzarr3.MemoryStore(),
+            shape=(4, 6),
+            chunks=(2, 3),
+            dtype="int16",
+            write_empty_chunks=True,
+            **options,
+        )
+        array[0:2, 0:3] = 0
+        array[2, 3] = 0
+        array[...] = 0
+        assert all(array.store.exists(task.key) for task in array.chunk_tasks())
+        assert (array[...] == 0).all()
+        again = pickle.loads(pickle.dumps(array))
+        again[...] = 0
+        assert all(array.store.exists(task.key) for task in array.chunk_tasks())
+    assert len(bytes(array.store.get("c/0/0") or b"")) > 4 * 12
+
+
+# Plans, chunks and tasks
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_plans_name_just_the_chunks_that_are_touched(data: st.DataObject) -> None:
+    shape = data.draw(shapes())
+    chunks = tuple(data.draw(st.integers(1, 5)) for _ in shape)
+    array = xzarr3.create_array(xzarr3.MemoryStore(), shape=shape, chunks=chunks, dtype="int8")
+    selection = data.draw(selections(shape))
+    touched = np.zeros(shape, bool)
+    touched[selection] = True
+    expected = {tuple(int(n) // c for n, c in zip(at, chunks, strict=True)) for at in np.argwhere(touched)}
+    plan = array.plan(selection)
+    assert plan.shape == np.shape(touched[selection])
+    assert plan.number == len(expected)
+    assert [tuple(part[0] for part in unit) for unit in plan.units()] == sorted(expected)
+    tasks = list(array.chunk_tasks(selection))
+    assert [task.coords for task in tasks] == sorted(expected)
+    assert [task.key for task in tasks] == ["/".join(["c", *map(str, at)]) for at in sorted(expected)]
+
+
+def test_planning_does_not_depend_on_the_number_of_chunks() -> None:
+    array = xzarr3.create_array(xzarr3.MemoryStore(), shape=(2**62, 2**62), chunks=1, dtype="int8")
+    assert array.nchunks == 2**124
+    assert array[5:7, -1].tolist() == [0, 0]
+    array[2**61, 2**61] = 3
+    assert array[2**61 - 1 : 2**61 + 2, 2**61].tolist() == [0, 3, 0]
+    assert array[:: 2**60, 0].tolist() == [0, 0, 0, 0]
+    assert next(array.chunk_tasks((slice(3, 9), 4))).coords == (3, 4)
+
+
+@pytest.mark.parametrize(
+    "coords", [(2, 0), (0, 2), (-1, 0), (0,), (0, 0, 0), 0, (), (0.5, 0), ("0", 0), (None, 0)]
+)
+def test_chunks_that_there_are_not(coords: Any) -> None:
+    array = simple()
+    for call in (lambda: array.read_chunk(coords), lambda: array.chunk_key(coords)):
+        with pytest.raises(SelectionError):
+            call()
+
+
+def test_chunks_are_clipped_to_the_array() -> None:
+    array = simple((3, 4))
+    assert array.cdata_shape == (2, 2)
+    assert array.read_chunk((0, 0)).tolist() == [[0, 1, 2], [4, 5, 6]]
+    assert array.read_chunk((np.int64(1), 1)).tolist() == [[11]]
+    assert array.chunk_key((1, 1)) == "c/1/1"
+    one = simple((5,), chunks=2)
+    assert one.read_chunk(2).tolist() == [4]
+    assert one.read_chunk(np.int64(2)).tolist() == [4]
+
+
+def sum_of(task: xzarr3.ChunkTask) -> int:
+    return int(task().sum())
+
+
+def test_tasks_run_in_other_processes(tmp_path: Path) -> None:
+    data = np.arange(1000, dtype="int64").reshape(10, 100)
+    local = xzarr3.create_array(tmp_path / "a.zarr", "x", data=data, chunks=(4, 30), shards=(8, 60))
+    memory = xzarr3.create_array(xzarr3.MemoryStore(), data=data, chunks=(4, 30))
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(2, mp_context=context) as pool:
+        for array in (local, memory):
+            tasks = list(array.chunk_tasks())
+            assert sum(pool.map(sum_of, tasks)) == data.sum()
+            assert len(pickle.dumps(tasks[0])) < 40_000
+    assert [task.shape for task in local.chunk_tasks((0, slice(None)))] == [(8, 60), (8, 40)]
+
+
+def test_pickled_arrays_are_the_same() -> None:
+    array = simple(
+        attributes={"a": [1, None]}, dimension_names=["x", None], fill_value=-3, compressors=GzipCodec(9)
+    )
+    again = pickle.loads(pickle.dumps(array))
+    assert again.store is array.store
+    for name in (
+        "shape",
+        "dtype",
+        "chunks",
+        "shards",
+        "fill_value",
+        "dimension_names",
+        "name",
+        "path",
+        "read_only",
+    ):
+        assert getattr(again, name) == getattr(array, name)
+    assert dict(again.attrs) == {"a": [1, None]}
+    assert again.compressors == (GzipCodec(9),)
+    read_only = pickle.loads(pickle.dumps(xzarr3.open_array(array.store)))
+    assert read_only.read_only
+    with pytest.raises(ReadOnlyError):
+        read_only[...] = 0
+
+
+# Threads
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"compressors": None},
+        {"compressors": ZstdCodec()},
+        {"compressors": BloscCodec()},
+        {"compressors": GzipCodec(1)},
+        {"shards": (128, 600)},
+        {"shards": (512, 600), "compressors": None},
+        {"filters": TransposeCodec((1, 0))},
+    ],
+    ids=range(7),
+)
+def test_any_number_of_threads_gives_the_same(tmp_path: Path, options: dict[str, Any]) -> None:
+    data = np.random.default_rng(1).integers(0, 1000, (500, 580)).astype("float32")
+    stores = [xzarr3.MemoryStore(), xzarr3.LocalStore(tmp_path / "a"), xzarr3.LocalStore(tmp_path / "b")]
+    for store, threads in zip(stores, (1, 4, 7), strict=True):
+        array = xzarr3.create_array(store, shape=data.shape, chunks=(64, 100), dtype="float32", **options)
+        array.set(..., data, threads=threads)
+        for read_threads in (1, 2, 4, 50):
+            assert same_bits(array.get(threads=read_threads), data)
+            part = (slice(450, 3, -2), slice(7, 555))
+            assert same_bits(array.get(part, threads=read_threads), data[part])
+        array.set((slice(3, 499), slice(5, None)), data[:496, 5:] * 2, threads=threads)
+    contents = [{key: bytes(store.get(key) or b"") for key in store.list()} for store in stores]
+    assert contents[0] == contents[1] == contents[2]
+
+
+def test_a_bad_chunk_is_found_by_any_thread() -> None:
+    data = np.arange(2**18, dtype="int32")
+    for number in (0, 31, 63):
+        array = xzarr3.create_array(xzarr3.MemoryStore(), data=data, chunks=2**12)
+        array.store.set(f"c/{number}", b"bad")
+        for threads in (1, 4):
+            with pytest.raises(ChunkDecodeError) as caught:
+                array.get(threads=threads)
+            assert caught.value.chunk == (number,)
+
+
+# Resizing and appending
+
+
+def test_what_is_cut_off_does_not_come_back() -> None:
+    for options in ({}, {"shards": (4, 6)}, {"compressors": None}):
+        array = simple(**options)
+        array.resize((3, 4))
+        array.resize((5, 7))
+        expected = np.zeros((5, 7), "int16")
+        expected[:3, :4] = np.arange(24).reshape(4, 6)[:3, :4]
+        assert same_bits(array[...], expected)
+        assert same_bits(xzarr3.open_array(array.store)[...], expected)
+
+
+@pytest.mark.parametrize(
+    "shape", [5, (4,), (4, 6, 1), (-1, 6), (), (2**63, 6), "ab", (4, None), (4, 6.5), None]
+)
+def test_shapes_that_an_array_cannot_get(shape: Any) -> None:
+    array = simple()
+    document = bytes(array.store.get("zarr.json") or b"")
+    with pytest.raises((SelectionError, MetadataError)):
+        array.resize(shape)
+    assert array.shape == (4, 6)
+    assert bytes(array.store.get("zarr.json") or b"") == document
+
+
+def test_shapes_of_numpy_integers() -> None:
+    array = simple((5,), chunks=2)
+    array.resize(np.int64(7))
+    assert array.shape == (7,)
+    array.resize((np.int32(3),))
+    assert json.loads(bytes(array.store.get("zarr.json") or b""))["shape"] == [3]
+
+
+def test_an_array_whose_chunks_have_no_length_cannot_grow() -> None:
+    grid = {"name": "regular", "configuration": {"chunk_shape": [0, 3]}}
+    array = stored(array_document(shape=[0, 6], chunk_grid=grid))
+    assert array[...].shape == (0, 6)
+    document = bytes(array.store.get("zarr.json") or b"")
+    with pytest.raises(MetadataError, match="chunk_shape"):
+        array.resize((2, 6))
+    with pytest.raises(MetadataError, match="chunk_shape"):
+        array.append(np.zeros((2, 6), "int16"))
+    assert bytes(array.store.get("zarr.json") or b"") == document
+    assert array.shape == (0, 6)
+
+
+@pytest.mark.parametrize(
+    ("data", "axis"),
+    [(np.zeros((1, 5)), 0), (np.zeros(6), 0), (np.zeros((4, 1)), 0), (np.zeros((1, 6)), 1), (np.zeros((1, 6)), 2),
+     (np.zeros((1, 6)), -3), (np.zeros((1, 1, 6)), 0), (5, 0), ([], 0)],
+    ids=repr,
+)  # fmt: skip
+def test_what_cannot_be_appended(data: Any, axis: int) -> None:
+    array = simple()
+    before = array[...]
+    with pytest.raises(SelectionError):
+        array.append(data, axis)
+    assert same_bits(xzarr3.open_array(array.store)[...], before)
+
+
+def test_an_array_of_no_dimensions_cannot_be_appended_to() -> None:
+    array = xzarr3.create_array(xzarr3.MemoryStore(), data=np.int8(3))
+    with pytest.raises(SelectionError):
+        array.append(3)
+
+
+def test_appended_data_are_read_by_an_array_opened_before() -> None:
+    array = simple()
+    other = xzarr3.open_array(array.store)
+    assert array.append(np.full((3, 6), 7, "int16")) == (7, 6)
+    assert other.shape == (4, 6)
+    assert same_bits(other[...], array[:4])
+    assert (xzarr3.open_array(array.store)[4:] == 7).all()
+
+
+def test_a_fill_value_takes_no_room_when_an_array_is_large() -> None:
+    array = xzarr3.create_array(xzarr3.MemoryStore(), shape=2**40, chunks=2**20, dtype="int8", fill_value=5)
+    array[2**39] = 1
+    assert len(list(array.store.list())) == 2
+    assert array[2**39 - 1 : 2**39 + 2].tolist() == [5, 1, 5]
+
+
+# Reading only
+
+
+def test_read_only_arrays_are_not_changed(tmp_path: Path) -> None:
+    simple().store.get("zarr.json")
+    for store in (xzarr3.MemoryStore(), xzarr3.LocalStore(tmp_path / "a")):
+        made = xzarr3.create_array(store, data=np.arange(6), chunks=2, attributes={"a": 1})
+        contents = {key: bytes(store.get(key) or b"") for key in store.list()}
+        array = xzarr3.open_array(store)
+        assert array.read_only
+        for call in (
+            lambda array=array: array.__setitem__(0, 1),
+            lambda array=array: array.set(..., 1),
+            lambda array=array: array.resize(3),
+            lambda array=array: array.append([1]),
+            lambda array=array: array.attrs.update(a=2),
+            lambda array=array: array.attrs.__delitem__("a"),
+            lambda array=array: array.attrs.clear(),
+        ):
+            with pytest.raises(ReadOnlyError):
+                call()
+        assert {key: bytes(store.get(key) or b"") for key in store.list()} == contents
+        assert made.attrs["a"] == 1
+        assert array.attrs["a"] == 1
+
+
+def test_read_only_stores_refuse_writes(tmp_path: Path) -> None:
+    xzarr3.create_array(tmp_path / "a", data=np.arange(6), chunks=2)
+    store = xzarr3.LocalStore(tmp_path / "a", read_only=True)
+    array = xzarr3.open_array(store, mode="r+")
+    assert array.read_only
+    with pytest.raises(ReadOnlyError):
+        array[0] = 1
+    with pytest.raises(ReadOnlyError):
+        xzarr3.create_array(store, data=np.arange(3), overwrite=True)
+    assert xzarr3.open_array(store)[...].tolist() == list(range(6))
+
+
+# Failures in between
+
+
+class FailingStore(xzarr3.MemoryStore):
+    """Refuses every write, or erasing, after the first few."""
+
+    left: int | None = None
+
+    def _use(self) -> None:
+        if self.left is not None:
+            if self.left == 0:
+                raise StoreError("no space left")
+            self.left -= 1
+
+    def set(self, key: str, value: Any) -> None:
+        self._use()
+        super().set(key, value)
+
+    def erase(self, key: str) -> None:
+        self._use()
+        super().erase(key)
+
+
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "plain": {"compressors": None},
+    "zstd": {},
+    "shards": {"shards": (2, 6)},
+    "gzip": {"compressors": GzipCodec(1)},
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("threads", [1, 4])
+def test_a_failed_write_leaves_old_or_new_chunks(layout: str, threads: int) -> None:
+    old = np.arange(48, dtype="int16").reshape(8, 6)
+    for selection, allowed in itertools.product(
+        (..., (slice(1, 7), slice(1, None)), (slice(None, None, -2), 3)), range(4)
+    ):
+        store = FailingStore()
+        array = xzarr3.create_array(store, data=old, chunks=(2, 3), **LAYOUTS[layout])
+        new = old.copy()
+        new[selection] = -1
+        store.left = allowed
+        with pytest.raises(StoreError, match="no space"):
+            array.set(selection, -1, threads=threads)
+        store.left = None
+        after = xzarr3.open_array(store)
+        changed = 0
+        for task in after.chunk_tasks():
+            found = task()
+            assert same_bits(found, old[task.selection]) or same_bits(found, new[task.selection])
+            changed += not same_bits(found, old[task.selection])
+        assert changed <= allowed
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_failed_append_leaves_the_old_array(layout: str) -> None:
+    old = np.arange(18, dtype="int16").reshape(3, 6)
+    for allowed in range(20):
+        store = FailingStore()
+        array = xzarr3.create_array(store, data=old, chunks=(2, 3), **LAYOUTS[layout])
+        store.left = allowed
+        _, error = attempt(lambda array=array: array.append(np.full((4, 6), -5, "int16")), StoreError)
+        store.left = None
+        after = xzarr3.open_array(store)
+        if error is None:
+            assert after.shape == array.shape == (7, 6)
+            assert same_bits(after[...], np.concatenate([old, np.full((4, 6), -5, "int16")]))
+            break
+        assert after.shape == array.shape == (3, 6)
+        assert same_bits(after[...], old)
+        assert same_bits(array[...], old)
+        # Once there is room again it works.
+        array.append(np.full((4, 6), -5, "int16"))
+        assert same_bits(xzarr3.open_array(store)[3:], np.full((4, 6), -5, "int16"))
+    assert allowed > 2
+
+
+def test_a_failed_resize_leaves_the_old_array_or_the_new() -> None:
+    for allowed in range(8):
+        store = FailingStore()
+        array = xzarr3.create_array(store, data=np.arange(16, dtype="int16"), chunks=3)
+        store.left = allowed
+        _, error = attempt(lambda array=array: array.resize(4), StoreError)
+        store.left = None
+        after = xzarr3.open_array(store)
+        assert after.shape == array.shape
+        assert after.shape == ((16,) if allowed == 0 else (4,))
+        assert after[...].tolist() == list(range(after.shape[0]))
+        if error is None:
+            break
+    assert 2 < allowed < 7
+
+
+def test_a_failed_change_of_attributes_keeps_the_old_ones() -> None:
+    store = FailingStore()
+    array = xzarr3.create_array(store, data=np.arange(4), attributes={"a": 1})
+    store.left = 0
+    for change in (
+        lambda: array.attrs.update(a=2, b=3),
+        lambda: array.attrs.__setitem__("a", 2),
+        lambda: array.attrs.__delitem__("a"),
+        lambda: array.attrs.clear(),
+    ):
+        with pytest.raises(StoreError):
+            change()
+        assert dict(array.attrs) == {"a": 1}
+    store.left = None
+    assert dict(xzarr3.open_array(store).attrs) == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"data": [1.5], "dtype": "int8"},
+        {"data": [1, 2, 3], "shape": (2,)},
+        {"data": [1], "attributes": {"a": float("nan")}},
+        {"data": [1], "attributes": {"a": object()}},
+        {"data": [1], "fill_value": "x"},
+        {"data": [1], "chunks": 0},
+        {"data": [1], "compressors": "nope"},
+        {"data": [1], "dimension_names": ["x", "y"]},
+        {"data": ["text"]},
+        {"shape": (2**63,), "dtype": "int8"},
+        {"shape": (1,) * 65, "dtype": "int8"},
+        {"shape": (-1,), "dtype": "int8"},
+        {"dtype": "int8"},
+        {"shape": 3},
+        {"data": [1], "chunk_key_encoding": "v3"},
+        {"data": [1], "chunk_key_encoding": {"name": "v2", "separator": "-"}},
+        {"data": [1], "zarr_format": 2},
+        {"data": [1], "shards": 3, "chunks": 2},
+    ],
+    ids=str,
+)
+def test_an_array_that_cannot_be_made_leaves_the_old_one(options: dict[str, Any]) -> None:
+    store = xzarr3.MemoryStore()
+    xzarr3.create_array(store, "a", data=np.arange(4), chunks=2, attributes={"old": True})
+    contents = {key: bytes(store.get(key) or b"") for key in store.list()}
+    with pytest.raises((MetadataError, SelectionError)):
+        xzarr3.create_array(store, "a", overwrite=True, **options)
+    with pytest.raises((MetadataError, SelectionError)):
+        xzarr3.create_array(store, "b/c", **options)
+    assert {key: bytes(store.get(key) or b"") for key in store.list()} == contents
+
+
+def test_an_interrupted_write_to_a_file_leaves_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    array = xzarr3.create_array(tmp_path / "a", data=np.arange(6), chunks=2, compressors=None)
+    files = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file())
+
+    def no_space(*_: Any, **__: Any) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def interrupt(*_: Any, **__: Any) -> int:
+        raise KeyboardInterrupt
+
+    for name, failure, kind in (
+        ("write", no_space, StoreError),
+        ("replace", no_space, StoreError),
+        ("write", interrupt, KeyboardInterrupt),
+        ("replace", interrupt, KeyboardInterrupt),
+    ):
+        for change in (
+            lambda: array.__setitem__(..., -1),
+            lambda: array.__setitem__(0, -1),
+            lambda: array.attrs.update(a=1),
+            lambda: array.append([1, 2]),
+        ):
+            with monkeypatch.context() as patch:
+                patch.setattr(os, name, failure)
+                with pytest.raises(kind):
+                    change()
+            assert xzarr3.open_array(tmp_path / "a")[...].tolist() == list(range(6))
+            left = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file())
+            assert left == files
+    assert dict(array.attrs) == {}
+
+
+def test_an_array_that_vanishes_is_not_the_fill_value(tmp_path: Path) -> None:
+    array = xzarr3.create_array(tmp_path / "a", data=np.arange(6), chunks=2)
+    shutil.rmtree(tmp_path / "a")
+    with pytest.raises(StoreError, match="vanished"):
+        array[...]
+    with pytest.raises(StoreError, match="vanished"):
+        array[0]
+
+
+def test_a_corrupt_chunk_is_not_overwritten_by_a_partial_write() -> None:
+    for layout in LAYOUTS.values():
+        array = simple(**layout)
+        array.store.set("c/0/0", b"corrupt")
+        with pytest.raises(ChunkDecodeError, match="c/0/0"):
+            array[0, 0] = 1
+        with pytest.raises(ChunkDecodeError, match="c/0/0"):
+            array.resize((1, 2))
+        assert bytes(array.store.get("c/0/0") or b"") == b"corrupt"
+        array[0:2] = 3
+        assert (array[0:2] == 3).all() if array.shape == (4, 6) else True
+
+
+# Opening and making
+
+
+def test_what_is_not_there(tmp_path: Path) -> None:
+    for store in (tmp_path / "nothing", xzarr3.MemoryStore()):
+        for opener in (xzarr3.open, xzarr3.open_array, xzarr3.open_group):
+            for error in (NodeNotFoundError, FileNotFoundError, KeyError):
+                with pytest.raises(error, match="zarr.json"):
+                    opener(store)
+                with pytest.raises(error, match="a/b"):
+                    opener(store, "a/b")
+    assert not (tmp_path / "nothing").exists()
+    array = simple()
+    with pytest.raises(NodeTypeError, match="array, not a group"):
+        xzarr3.open_group(array.store)
+    with pytest.raises(NodeExistsError, match="overwrite=True"):
+        xzarr3.create_array(array.store, data=[1])
+    with pytest.raises(ValueError, match="mode"):
+        xzarr3.open_array(array.store, mode="x")  # type: ignore[arg-type]
+    with pytest.raises(MetadataError, match="zarr_format"):
+        xzarr3.open_array(array.store, zarr_format=2)
+
+
+def test_properties() -> None:
+    array = xzarr3.create_array(
+        xzarr3.MemoryStore(),
+        "/group/array/",
+        shape=(10, 20),
+        chunks=(3, 5),
+        shards=(6, 20),
+        dtype="float32",
+        fill_value=-1,
+        dimension_names=("y", None),
+        filters=TransposeCodec((1, 0)),
+        serializer=BytesCodec("big"),
+        compressors=[BloscCodec("lz4"), GzipCodec(1)],
+    )
+    assert (array.path, array.name, array.basename) == ("group/array", "/group/array", "array")
+    assert (array.shape, array.ndim, array.size, array.nbytes) == ((10, 20), 2, 200, 800)
+    assert (array.chunks, array.shards, array.write_chunks) == ((3, 5), (6, 20), (6, 20))
+    assert (array.cdata_shape, array.nchunks) == ((2, 1), 2)
+    assert array.dtype == np.float32
+    assert array.zdtype.name == "float32"
+    assert array.fill_value == -1
+    assert isinstance(array.fill_value, np.float32)
+    assert array.dimension_names == ("y", None)
+    assert array.filters == (TransposeCodec((1, 0)),)
+    assert array.serializer == BytesCodec("big")
+    assert [codec.name for codec in array.compressors] == ["blosc", "gzip"]
+    assert not array.read_only
+    for part in ("/group/array", "(10, 20)", "float32", "blosc"):
+        assert part in array.info
+    assert "float32" in repr(array)
+    opened = xzarr3.open_array(array.store, "group/array")
+    assert opened.compressors == array.compressors
+    whole = xzarr3.create_array(array.store, "w", shape=(10, 20), chunks=(-1, 5), dtype="int8")
+    assert whole.chunks == (10, 5)
+
+
+def test_nested_shards_are_read_in_parts() -> None:
+    data = np.arange(32 * 32, dtype="uint16").reshape(32, 32)
+    inner = ShardingCodec((4, 4), (BytesCodec(), ZstdCodec()))
+    array = xzarr3.create_array(
+        xzarr3.MemoryStore(), data=data, chunks=(8, 16), shards=(16, 32), serializer=inner, compressors=None
+    )
+    assert array.chunks == (8, 16)
+    assert same_bits(array[...], data)
+    assert same_bits(array[5:29:3, ::-5], data[5:29:3, ::-5])
+    array[5:29:3, ::-5] = 7
+    data[5:29:3, ::-5] = 7
+    assert same_bits(xzarr3.open_array(array.store)[...], data)
+
+
+# The cost of a chunk
+
+
+def calls(read: Callable[[], Any]) -> int:
+    """Number of Python functions that are called."""
+    number = 0
+
+    def count(_: Any, event: str, __: Any) -> None:
+        nonlocal number
+        number += event == "call"
+
+    read()
+    sys.setprofile(count)
+    try:
+        read()
+    finally:
+        sys.setprofile(None)
+    return number
+
+
+@pytest.mark.parametrize("size", [16 * 2**10, 2**20], ids=["64 KiB", "4 MiB"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"compressors": None},
+        {"compressors": ZstdCodec()},
+        {"compressors": BloscCodec("lz4")},
+        {"compressors": GzipCodec(1)},
+        {"shards": 64},
+        {"shards": 64, "compressors": None},
+        {"shards": 64, "compressors": BloscCodec("lz4")},
+        {"shards": 64, "compressors": GzipCodec(1)},
+    ],
+    ids=["plain", "zstd", "blosc", "gzip", "shard zstd", "shard plain", "shard blosc", "shard gzip"],
+)
+def test_a_further_chunk_takes_six_python_calls_at_most(
+    tmp_path: Path, options: dict[str, Any], size: int
+) -> None:
+    number = 4 if size == 2**20 else 32
+    if "shards" in options:
+        options = {**options, "shards": (number, size)}
+    data = np.ones((number, size), "float32")
+    array = xzarr3.create_array(tmp_path / "a", data=data, chunks=(1, size), **options)
+    half = calls(lambda: array.get((slice(0, number // 2),), threads=1))
+    whole = calls(lambda: array.get(threads=1))
+    assert (whole - half) / (number - number // 2) <= 6
+    if "shards" not in options:
+        edge = calls(lambda: array.get((slice(0, number // 2), slice(1, None)), threads=1))
+        both = calls(lambda: array.get((slice(None), slice(1, None)), threads=1))
+        assert (both - edge) / (number - number // 2) <= 6 or options["compressors"] is None
