@@ -311,32 +311,27 @@ def _interrupts_ignored() -> Iterator[None]:
 
 
 @contextmanager
-def small_cluster(directory: Path) -> Iterator[Client]:
-    """A dask cluster of two processes on this machine, without dashboard, closed with the ``with`` block.
-
-    Parameters
-    ----------
-    directory : Path
-        Where the workers may put temporary files.
-    """
+def small_cluster() -> Iterator[Client]:
+    """A dask cluster of two processes on this machine, without dashboard, closed with the ``with`` block."""
     from distributed import Client, LocalCluster
 
-    with _interrupts_ignored():
-        cluster = LocalCluster(
-            n_workers=2,
-            threads_per_worker=1,
-            host="127.0.0.1",
-            dashboard_address=None,
-            local_directory=str(directory),
-            silence_logs=logging.CRITICAL,
-        )
-        client = Client(cluster)
-    try:
-        yield client
-    finally:
+    with tempfile.TemporaryDirectory(prefix="xzarr3-demo-", ignore_cleanup_errors=True) as scratch:
         with _interrupts_ignored():
-            client.close()
-            cluster.close()
+            cluster = LocalCluster(
+                n_workers=2,
+                threads_per_worker=1,
+                host="127.0.0.1",
+                dashboard_address=None,
+                local_directory=scratch,
+                silence_logs=logging.CRITICAL,
+            )
+            client = Client(cluster)
+        try:
+            yield client
+        finally:
+            with _interrupts_ignored():
+                client.close()
+                cluster.close()
 
 
 def gather(client: Client, maps: Sequence[xr.DataArray], out: TextIO) -> list[xr.DataArray]:
@@ -598,7 +593,7 @@ def _run(data: Path | None, store: Path, image: Path, out: TextIO) -> None:
 
     with ExitStack() as stack:
         with timings.of("start cluster"):
-            client = stack.enter_context(small_cluster(store.parent))
+            client = stack.enter_context(small_cluster())
         with timings.of("open with xarray"):
             stored = {source.name: open_field(store, source) for source in sources}
             lazy = {name: period_means(array) for name, array in stored.items()}

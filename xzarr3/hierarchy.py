@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -15,7 +16,7 @@ from xzarr3.errors import MetadataError, NodeNotFoundError, NodeTypeError
 from xzarr3.group import Group, bind, make_group
 from xzarr3.metadata import ArrayMetadata
 from xzarr3.nodes import check_new_path, document_key, node_prefix, normal_path, read_metadata
-from xzarr3.stores import Store, StoreLike, open_store
+from xzarr3.stores import LocalStore, Store, StoreLike, open_store
 
 Mode = Literal["r", "r+", "a", "w", "w-"]
 
@@ -48,7 +49,9 @@ def _load(store: Store, path: str, *, read_only: bool, use_consolidated: bool | 
 
 def _not_found(store: Store, path: str, what: str) -> NodeNotFoundError:
     hint = ""
-    if any(store.exists(node_prefix(path) + name) for name in (".zgroup", ".zarray")):
+    if isinstance(store, LocalStore) and not os.path.isdir(store.root):
+        hint = "; there is no such directory"
+    elif any(store.exists(node_prefix(path) + name) for name in (".zgroup", ".zarray")):
         hint = "; it holds Zarr version 2, which this version cannot read"
     return NodeNotFoundError(
         f"no {what} at '/{path}' in {store}: there is no document '{document_key(path)}'{hint}"
