@@ -431,6 +431,10 @@ class Gdal(ABC):
         inner = request.serializer.get("configuration", {}).get("codecs", [])
         if any(one.get("configuration", {}).get("index_location") == "start" for one in inner):
             return "GDAL looks for the index of a shard within a shard at the end only"
+        for one in (*request.codecs, *inner):
+            order = one.get("configuration", {}).get("order", [])
+            if [order[at] for at in order] != list(range(len(order))):
+                return "GDAL takes the order of transpose for its inverse"
         if request.dtype == "uint64" and request.fill_json >= 2**63:
             return "GDAL reads fill values of uint64 as int64"
         if request.dtype == "float16" and request.fill_has_payload:

@@ -35,6 +35,7 @@ class Outcome:
     value: Any = None
     error: BaseException | None = None
     trace: str = ""
+    notes: dict[str, Any] = field(default_factory=dict)
     changed: list[str] = field(default_factory=list)
 
     def checked(self) -> Any:
@@ -45,10 +46,17 @@ class Outcome:
         return self.value
 
 
-def run_child(work: Callable[[], Any], *, timeout: float = 20.0, drop: bool = False) -> Outcome:
+def run_child(
+    work: Callable[[], Any],
+    *,
+    timeout: float = 20.0,
+    drop: bool = False,
+    notes: dict[str, Any] | None = None,
+) -> Outcome:
     """What ``work`` returns or raises in a forked child, which is killed after ``timeout`` seconds.
 
-    With ``drop`` the child becomes uid 65534 first, unless this process is not root anyhow.
+    With ``drop`` the child becomes uid 65534 first, unless this process is not root anyhow. What it
+    puts into ``notes`` is handed back too.
     """
     reading, writing = os.pipe()
     with warnings.catch_warnings():
@@ -56,7 +64,7 @@ def run_child(work: Callable[[], Any], *, timeout: float = 20.0, drop: bool = Fa
         child = os.fork()
     if child == 0:
         os.close(reading)
-        _be_child(work, writing, drop)
+        _be_child(work, writing, drop, {} if notes is None else notes)
     os.close(writing)
     try:
         data, ended = _read_all(reading, time.monotonic() + timeout)
@@ -82,18 +90,24 @@ def run_unprivileged(
         Gets the directory, which is also the working directory. The store belongs to ``store`` in it;
         ``outside`` and ``canary.txt`` are beside it and writable.
     prepare : callable, optional
-        Runs in another such child before the state of the canary is recorded.
+        Runs before the state of the canary is recorded, in the same way.
     timeout : float
         Seconds.
     """
+    before: Snapshot = {}
     with workplace() as base:
-        if prepare is not None:
-            run_child(lambda: _within(base, prepare), timeout=timeout, drop=True).checked()
-        before = snapshot(base)
-        outcome = run_child(lambda: _within(base, work), timeout=timeout, drop=True)
+
+        def both() -> Any:
+            os.chdir(base)
+            if prepare is not None:
+                prepare(base)
+            before.update(snapshot(base))
+            return work(base)
+
+        outcome = run_child(both, timeout=timeout, drop=True, notes=before)
         after = snapshot(base)
         outcome.changed = sorted(
-            name for name in before.keys() | after.keys() if before.get(name) != after.get(name)
+            name for name in outcome.notes.keys() | after.keys() if outcome.notes.get(name) != after.get(name)
         )
         return outcome
 
@@ -137,12 +151,7 @@ def snapshot(base: Path) -> Snapshot:
     return found
 
 
-def _within(base: Path, work: Callable[[Path], Any]) -> Any:
-    os.chdir(base)
-    return work(base)
-
-
-def _be_child(work: Callable[[], Any], writing: int, drop: bool) -> NoReturn:
+def _be_child(work: Callable[[], Any], writing: int, drop: bool, notes: dict[str, Any]) -> NoReturn:
     outcome: dict[str, Any] = {}
     try:
         if drop and os.geteuid() == 0:
@@ -152,12 +161,13 @@ def _be_child(work: Callable[[], Any], writing: int, drop: bool) -> NoReturn:
         outcome["value"] = work()
     except BaseException as error:  # noqa: BLE001 - the parent judges it, an interrupt as well
         outcome = {"error": error, "trace": "".join(traceback.format_exception(error))}
+    outcome["notes"] = notes
     try:
         data = pickle.dumps(outcome)
         pickle.loads(data)
     except Exception as error:  # noqa: BLE001 - whatever keeps it from travelling
         trace = f"{outcome.get('trace')}\nand it cannot be pickled: {error!r}"
-        data = pickle.dumps({"error": RuntimeError(trace), "trace": trace})
+        data = pickle.dumps({"error": RuntimeError(trace), "trace": trace, "notes": notes})
     view = memoryview(data)
     while view:
         view = view[os.write(writing, view) :]

@@ -253,7 +253,9 @@ def test_sources(tmp_path: Path) -> None:
     assert xzarr3.from_zarr is from_zarr
 
 
-@pytest.mark.parametrize("chunks", [(3,), (1, 2, 3), "bogus", (10, 50, 0), ((10, 10), (40,)), (-3, 4), object()])
+@pytest.mark.parametrize(
+    "chunks", [(3,), (1, 2, 3), "bogus", (10, 50, 0), ((10, 10), (40,)), (-3, 4), object()]
+)
 def test_impossible_chunks(chunks: Any) -> None:
     with pytest.raises((ValueError, TypeError, NotImplementedError)):
         from_zarr(_make(MemoryStore()), chunks=chunks)
@@ -310,7 +312,7 @@ def test_it_fuses_with_what_follows() -> None:
         ((29, 5), {(2, 0)}),
         ((15,), {(1, 0), (1, 1), (1, 2), (1, 3)}),
         ((slice(None, None, 20), 0), {(0, 0), (2, 0)}),
-        ((slice(5, 5),), set()),
+        ((slice(20, 10, -1), slice(25, 5, -20)), {(1, 2), (2, 2)}),
         ((slice(None, 10), [0, 35]), {(0, 0), (0, 3)}),
     ],
     ids=str,
@@ -328,7 +330,8 @@ def test_slicing_touches_only_the_units_it_needs(
     np.testing.assert_array_equal(found, values[selection] + 1)
     assert set(counting.chunks_read) == {array.chunk_key(unit) for unit in units}
     assert max(counting.chunks_read.values(), default=0) <= 1
-    assert len(dask.optimize(lazy[selection])[0].dask) <= 3 * max(len(units), 1) + 1
+    if not any(isinstance(chosen, list) for chosen in selection):
+        assert _tasks(lazy[selection] + 1) <= 3 * len(units) + 1
 
 
 def test_building_reads_nothing() -> None:
@@ -359,7 +362,9 @@ def test_auto_chunks_are_made_of_whole_units(shape: tuple[int, int], shards: tup
 
 
 def test_auto_chunks_are_of_a_size_that_is_worth_a_task() -> None:
-    array = xzarr3.create_array(MemoryStore(), shape=(3650, 720, 1440), chunks=(1, 720, 1440), dtype="float32")
+    array = xzarr3.create_array(
+        MemoryStore(), shape=(3650, 720, 1440), chunks=(1, 720, 1440), dtype="float32"
+    )
     lazy = from_zarr(array)
     assert 16 <= lazy.npartitions <= 2000
     sizes = [int(np.prod(block)) * 4 for block in itertools.islice(itertools.product(*lazy.chunks), 20)]
@@ -435,9 +440,9 @@ def test_name_is_the_same_in_every_process(local_store: LocalStore) -> None:
 def test_names_tell_apart_what_differs(local_store: LocalStore) -> None:
     a, b = _make(local_store, "a"), _make(local_store, "b")
     other = _make(MemoryStore(), "a")
+    assert from_zarr(a, chunks=(10, 10)).name == from_zarr(a, chunks="units").name
     names = [
         from_zarr(a).name,
-        from_zarr(a, chunks="units").name,
         from_zarr(a, chunks=(7, 7)).name,
         from_zarr(a, chunks=((7, 7, 7, 7, 2), (40,))).name,
         from_zarr(a, chunks=((7, 7, 7, 2, 7), (40,))).name,
@@ -447,9 +452,7 @@ def test_names_tell_apart_what_differs(local_store: LocalStore) -> None:
     ]
     assert len(set(names)) == len(names)
     assert names[-1] == "mine"
-    np.testing.assert_array_equal(
-        from_zarr(a, name="mine").compute(scheduler=SCHEDULER), a[...], strict=True
-    )
+    np.testing.assert_array_equal(from_zarr(a, name="mine").compute(scheduler=SCHEDULER), a[...], strict=True)
 
 
 CHANGES: dict[str, Callable[[Array], object]] = {
@@ -472,9 +475,7 @@ def test_name_changes_with_the_content(change: str, process: str, local_store: L
     if process == "here":
         CHANGES[change](array)
     else:
-        run_child(
-            lambda: CHANGES[change](xzarr3.open_array(local_store.root, mode="r+")) and None
-        ).checked()
+        run_child(lambda: CHANGES[change](xzarr3.open_array(local_store.root, mode="r+")) and None).checked()
     found = xzarr3.open_array(local_store)
     after = from_zarr(found, chunks=-1)
     assert (after.name == before.name) is (change == "same values")
@@ -534,13 +535,13 @@ def test_store_in_other_processes(local_store: LocalStore) -> None:
     source = da.from_array(_values(30, 40), chunks=(20, 20))
     memory = _make(MemoryStore(), data=np.zeros((30, 40)))
     with dask.config.set(scheduler="processes", num_workers=2):
-        store([source, from_zarr(target) + 1], [target, other])
+        store([source, source + 1], [target, other])
         np.testing.assert_array_equal(from_zarr(target, chunks=15).compute(), _values(30, 40))
         with pytest.raises(ReadOnlyError):
             store(source, memory)
     assert (memory[...] == 0).all()
-    assert target[0, 0] == _values(30, 40)[0, 0]
-    assert set(np.unique(other[...] - 1)) <= {0.0, *_values(30, 40).ravel()}
+    np.testing.assert_array_equal(target[...], _values(30, 40))
+    np.testing.assert_array_equal(other[...], _values(30, 40) + 1)
 
 
 def test_every_unit_is_written_once() -> None:
@@ -566,8 +567,8 @@ def test_blocks_are_fused_with_their_writing() -> None:
 
 def test_store_later() -> None:
     counting = CountingStore()
-    target = _make(counting, data=np.zeros((30, 40)))
-    other = _make(counting, "other", data=np.zeros((30, 40)))
+    target = _make(counting, "x", data=np.zeros((30, 40)))
+    other = _make(counting, "y", data=np.zeros((30, 40)))
     before = _contents(counting)
     source = da.from_array(_values(30, 40), chunks=(10, 40))
     first = store(source, target, compute=False)
@@ -650,7 +651,9 @@ def test_a_shared_source_is_computed_once() -> None:
         calls.append(block.shape)
         return block
 
-    source = da.from_array(_values(30, 40), chunks=(10, 20)).map_blocks(count, dtype="f8", meta=np.empty((0, 0)))
+    source = da.from_array(_values(30, 40), chunks=(10, 20)).map_blocks(
+        count, dtype="f8", meta=np.empty((0, 0))
+    )
     targets = [_make(MemoryStore(), data=np.zeros((30, 40))) for _ in range(3)]
     store([source, source + 1, source.rechunk((30, 40))], targets, scheduler=SCHEDULER)
     assert len(calls) == 6
@@ -675,7 +678,9 @@ def test_small_shapes_are_stored(shape: tuple[int, ...]) -> None:
 # Refusals
 
 
-def _refused(error: type[Exception], sources: Any, targets: Any, match: str = "", **options: Any) -> None:
+def _refused(
+    error: type[Exception], sources: Any, targets: Any, match: str | None = None, **options: Any
+) -> None:
     """``store`` refuses at once, and neither writes nor computes anything."""
     stores = [target.store for target in (targets if isinstance(targets, list | tuple) else [targets])]
     before = [_contents(each) for each in stores]
@@ -687,7 +692,16 @@ def _refused(error: type[Exception], sources: Any, targets: Any, match: str = ""
 
 @pytest.mark.parametrize(
     "chunks",
-    [(10, 15), (5, 10), (9, 40), (11, 10), (1, 1), ((10, 10, 5, 5), (40,)), ((4, 26), (40,)), ((30,), (39, 1))],
+    [
+        (10, 15),
+        (5, 10),
+        (9, 40),
+        (11, 10),
+        (1, 1),
+        ((10, 10, 5, 5), (40,)),
+        ((4, 26), (40,)),
+        ((30,), (39, 1)),
+    ],
     ids=str,
 )
 def test_blocks_that_share_a_unit_are_refused(chunks: Any) -> None:
@@ -794,7 +808,9 @@ def test_sources_of_unknown_shape_are_refused() -> None:
     _refused((SelectionError, ValueError), source[source > 0], target)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("source", [np.ones((30, 40)), [[1.0]], None, dask.delayed(1)], ids=["numpy", "list", "none", "delayed"])
+@pytest.mark.parametrize(
+    "source", [np.ones((30, 40)), [[1.0]], None, dask.delayed(1)], ids=["numpy", "list", "none", "delayed"]
+)
 def test_sources_of_another_kind_are_refused(source: Any) -> None:
     target = _make(MemoryStore())
     _refused(TypeError, [source], [target])
@@ -921,7 +937,9 @@ def test_any_blocks_are_written_or_refused(case: tuple[Any, ...]) -> None:
         np.testing.assert_array_equal(xzarr3.open_array(memory)[...], expected)
 
 
-@pytest.mark.parametrize("lengths", [(0, 10, 20), (10, 0, 20), (10, 20, 0), (30, 0), (0, 0, 30), (10, 0, 0, 20)])
+@pytest.mark.parametrize(
+    "lengths", [(0, 10, 20), (10, 0, 20), (10, 20, 0), (30, 0), (0, 0, 30), (10, 0, 0, 20)]
+)
 def test_empty_blocks_write_nothing_and_disturb_nobody(lengths: tuple[int, ...]) -> None:
     """Concatenation and selection leave such blocks behind."""
     target = _make(MemoryStore(), data=np.zeros((30, 40)))
@@ -930,9 +948,7 @@ def test_empty_blocks_write_nothing_and_disturb_nobody(lengths: tuple[int, ...])
     part = _make(MemoryStore(), data=np.zeros((33, 40)))
     region = (slice(3, 33), slice(None))
     single = (0, 7, 23) if lengths[0] == 0 else (7, 0, 23)
-    store(
-        da.from_array(_values(30, 40), chunks=(single, (40,))), part, regions=region, scheduler=SCHEDULER
-    )
+    store(da.from_array(_values(30, 40), chunks=(single, (40,))), part, regions=region, scheduler=SCHEDULER)
     np.testing.assert_array_equal(part[3:], _values(30, 40))
 
 

@@ -226,9 +226,7 @@ THROUGH_LINKS: dict[str, Callable[[LocalStore], object]] = {
     "erase_prefix above": lambda store: store.erase_prefix("chunks/"),
     "create_group": lambda store: xzarr3.create_group(store, "folder/planted"),
     "create_array": lambda store: xzarr3.create_array(store, "folder/planted", data=np.arange(3)),
-    "create over array": lambda store: xzarr3.create_array(
-        store, "array", data=np.arange(3), overwrite=True
-    ),
+    "create over array": lambda store: xzarr3.create_array(store, "array", data=np.arange(3), overwrite=True),
     "create over group": lambda store: xzarr3.create_group(store, "group", overwrite=True),
     "create over link": lambda store: xzarr3.create_group(store, "folder", overwrite=True),
     "create over root": lambda store: xzarr3.create_group(store, overwrite=True),
@@ -370,7 +368,9 @@ FOREIGN: dict[str, Callable[[Path], None]] = {
     "file beside a document": _foreign_file("a/b/zarr.json.bak"),
     "array of version 2": _foreign_file("old/.zarray", b"{}"),
     "group of version 2": _foreign_file(".zgroup", b"{}"),
-    "name in no encoding": lambda node: (Path(os.fsdecode(os.fsencode(node) + b"/\xff\xfe"))).write_bytes(b"x"),
+    "name in no encoding": lambda node: (Path(os.fsdecode(os.fsencode(node) + b"/\xff\xfe"))).write_bytes(
+        b"x"
+    ),
     "link to a file": lambda node: (node / "link").symlink_to("../canary.txt"),
     "link to nothing": lambda node: (node / "link").symlink_to("nowhere"),
     "pipe": lambda node: os.mkfifo(node / "pipe"),

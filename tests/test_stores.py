@@ -385,7 +385,8 @@ def test_open_store(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "location", ["s3://bucket/x", "https://example.invalid/x.zarr", "memory://x", "zip::file:///x", "gs://a/b"]
+    "location",
+    ["s3://bucket/x", "https://example.invalid/x.zarr", "memory://x", "zip::file:///x", "gs://a/b"],
 )
 def test_open_store_refuses_urls_it_has_no_store_for(location: str) -> None:
     with pytest.raises(StoreError) as caught:

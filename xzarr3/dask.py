@@ -233,6 +233,8 @@ def store(
     """
     if isinstance(sources, da.Array):
         sources, targets, regions = [sources], [targets], None if regions is None else [regions]  # type: ignore[list-item]
+    elif isinstance(targets, Array):  # It can be iterated over, but that would read all of it.
+        targets = [targets]
     sources, targets = list(sources), list(targets)
     wanted = [...] * len(sources) if regions is None else list(regions)
     if not len(sources) == len(targets) == len(wanted):
@@ -289,7 +291,8 @@ class _Job:
 
     def _check_edges(self, axis: int, start: int, lengths: tuple[int, ...]) -> None:
         unit = self.target.write_chunks[axis]
-        edges = start + np.cumsum(lengths)[:-1]
+        filled = [length for length in lengths if length]  # Empty blocks write nothing.
+        edges = start + np.cumsum(filled)[:-1]
         bad = np.flatnonzero(edges % unit) if len(edges) else edges
         if len(bad):
             raise AlignmentError(

@@ -399,18 +399,13 @@ def _read_inner_chunks(shard: Shard, reader: ValueReader, parts: list[list[Part]
     index = shard.decode_index(reader.read(shard.index_start, shard.index_size))
     wanted = index[np.ix_(*([part[0] for part in along] for along in parts))]
     chain, nested, read = shard.inner, shard.inner.shard, reader.read
-    decode, decode_into, shape, limit = (
-        chain.decode,
-        chain.decode_into,
-        chain.spec.shape,
-        chain.max_encoded_size,
-    )
+    decode, decode_into, shape = chain.decode, chain.decode_into, chain.spec.shape
     for entry, unit in zip(wanted.reshape(-1, 2).tolist(), itertools.product(*parts), strict=True):
         coords, _, inner, outer, _ = zip(*unit, strict=True) if unit else _SCALAR
         place = out[outer]
         offset, size = entry
         try:
-            if size > limit and shard.is_empty(entry):
+            if size > shard.max_inner_size and shard.is_empty(entry):
                 place[...] = shard.spec.fill_value
                 continue
             data = read(offset, size)

@@ -168,8 +168,7 @@ def erase_node(store: Store, path: str) -> None:
             f"{listed(foreign[:5])}; nothing was erased; accepted: another place, or removing them by hand"
         )
     # Documents from the top down first: what is left after a crash is no node any more.
-    store.erase_values(sorted(documents, key=lambda key: (key.count("/"), key)))
-    store.erase_values(chunks)
+    store.erase_values([*sorted(documents, key=lambda key: (key.count("/"), key)), *chunks])
     drop_from_consolidated(store, path)
 
 

@@ -25,20 +25,18 @@ def dimension_parts(selected: DimSelection, length: int, size: int) -> list[Part
     """Divide what is selected of a dimension of ``size`` elements among chunks of ``length`` elements."""
     if selected.count == 0:
         return []
-    start, step, stop = selected.start, selected.step, selected.stop
+    first, step, stop = selected.start, selected.step, selected.stop
     parts: list[Part] = []
     done = 0
-    for index in range(start // length, (stop - 1) // length + 1):
+    while first < stop:
+        index = first // length
         low = index * length
         end = min(low + length, size)
-        first = start if start >= low else start + -(-(low - start) // step) * step
         count = -(-(min(end, stop) - first) // step)
-        if count <= 0:
-            continue
-        first -= low
-        inner = slice(first, first + (count - 1) * step + 1, step)
+        inner = slice(first - low, first - low + (count - 1) * step + 1, step)
         parts.append((index, str(index), inner, slice(done, done + count), count == end - low))
         done += count
+        first += count * step
     return parts
 
 

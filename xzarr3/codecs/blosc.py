@@ -15,7 +15,7 @@ from numcodecs import blosc
 
 from xzarr3._types import JSON, Buffer
 from xzarr3.codecs.base import BytesBytesCodec, ChunkSpec, Configuration
-from xzarr3.errors import ChunkDecodeError, ChunkEncodeError
+from xzarr3.errors import ChunkDecodeError, ChunkEncodeError, listed
 
 _CNAMES = ("lz4", "lz4hc", "blosclz", "snappy", "zlib", "zstd")
 _SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
@@ -126,10 +126,13 @@ class BloscCodec(BytesBytesCodec):
         try:
             return blosc.decompress(data)  # type: ignore[no-any-return]
         except RuntimeError as error:
-            inside = _FORMATS.get(data[2] >> 5, "an unknown compressor")
-            raise ChunkDecodeError(
-                f"not valid blosc data, or no {inside} in this build of blosc: {error}", codec=self.name
-            ) from error
+            inside, known = _FORMATS.get(data[2] >> 5), blosc.list_compressors()
+            reason = (
+                f"not valid blosc data: {error}"
+                if inside in known
+                else f"compressed with {inside or 'something unknown'}, blosc here has {listed(known)}"
+            )
+            raise ChunkDecodeError(reason, codec=self.name) from error
 
     def decode_into(self, data: Buffer, out: memoryview) -> bool:
         size, stored = int.from_bytes(data[4:8], "little"), int.from_bytes(data[12:16], "little")

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from xzarr3.codecs.sharding import ShardingCodec
 
 _EMPTY = 2**64 - 1  # Offset and size of an inner chunk that is not there.
+_GAPS = 2**20  # Bytes
 
 
 def holds_only(array: AnyArray, fill: Scalar) -> bool:
@@ -240,7 +241,10 @@ class Shard:
         self.index_size = size
         self._index_at_start = codec.index_location == "start"
         self.index_start = 0 if self._index_at_start else -size
-        self.max_encoded_size = size + self.number * self.inner.max_encoded_size
+        # A shard may have gaps, of any size by the text. Where a bound is needed, so that what a compressor
+        # yields cannot fill the memory, they may be as large as all the rest and then some.
+        self.max_encoded_size = 2 * (size + self.number * self.inner.max_encoded_size) + _GAPS
+        self.max_inner_size = _EMPTY - 1 if self.inner.shard is not None else self.inner.max_encoded_size
 
     def decode_index(self, data: Buffer) -> npt.NDArray[np.uint64]:
         """The index, of the shape of the grid of inner chunks and then 2: offset and size in bytes.
@@ -284,10 +288,10 @@ class Shard:
         offset, size = entry
         if offset == _EMPTY and size == _EMPTY:
             return True
-        if offset == _EMPTY or size > self.inner.max_encoded_size:
+        if offset == _EMPTY or size > self.max_inner_size:
             raise ChunkDecodeError(
                 f"the shard index gives offset {offset} and size {size} where an inner chunk takes at most "
-                f"{self.inner.max_encoded_size} bytes",
+                f"{self.max_inner_size} bytes",
                 codec="sharding_indexed",
             )
         return False

@@ -6,11 +6,13 @@ Specification: Zarr v3 core, "Metadata"; consolidated metadata as zarr-python wr
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from typing import Any, Literal, cast
 
 import msgspec
+import numpy as np
 
 from xzarr3._types import JSON, Buffer
 from xzarr3.chunk_keys import ChunkKeyEncoding
@@ -22,6 +24,7 @@ from xzarr3.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
 
 DOCUMENT = "zarr.json"
 _MAX_DIMENSIONS = 64  # numpy's limit
+_MAX_DEPTH = 200
 
 _Extension = str | dict[str, Any]
 _EXTENSION = "a name, or an object with 'name' and, if needed, 'configuration'"
@@ -107,12 +110,46 @@ def encode(document: Mapping[str, Any], path: str = "") -> bytes:
     --------
     >>> encode({"a": float("nan")})
     Traceback (most recent call last):
-    xzarr3.errors.MetadataError: node '/': cannot be written as JSON: Out of range float values ...
+    xzarr3.errors.MetadataError: node '/', field 'a': cannot be written as JSON; found nan; accepted: ...
     """
     try:
-        return json.dumps(document, indent=2, allow_nan=False).encode()
+        return json.dumps(document, indent=2, allow_nan=False, default=_without_numpy).encode()
     except (TypeError, ValueError, RecursionError) as error:
-        raise MetadataError(f"cannot be written as JSON: {error}", path=path) from error
+        field, found = _not_json(document) or ("", ...)
+        raise MetadataError(
+            "cannot be written as JSON", path=path, field=field.strip(".") or None, found=found,
+            accepted="objects with string keys, arrays, strings, finite numbers, booleans and null",
+        ) from error  # fmt: skip
+
+
+def _without_numpy(value: object) -> object:
+    """Scalars and arrays of numpy as those of Python, which JSON has."""
+    if isinstance(value, (np.generic, np.ndarray)):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} is not a type of JSON")
+
+
+def _not_json(value: Any, depth: int = 0) -> tuple[str, object] | None:
+    """Where in ``value`` there is something that JSON cannot hold, and what it is."""
+    if depth > _MAX_DEPTH:
+        return "", value
+    if isinstance(value, (np.generic, np.ndarray)):
+        value = value.tolist()
+    if isinstance(value, Mapping):
+        items = [(f".{key}", item) for key, item in value.items()]
+    elif isinstance(value, (list, tuple)):
+        items = [(f"[{at}]", item) for at, item in enumerate(value)]
+    elif (
+        value is None or isinstance(value, (str, int)) or (isinstance(value, float) and math.isfinite(value))
+    ):
+        return None
+    else:
+        return "", value
+    for place, item in items:
+        inner = _not_json(item, depth + 1)
+        if inner is not None:
+            return place + inner[0], inner[1]
+    return None
 
 
 def parse(document: Mapping[str, Any], path: str = "") -> NodeMetadata:

@@ -12,8 +12,16 @@ from xzarr3.stores.base import Store, ValueReader, check_key, check_prefix, cut
 
 _LIVE: weakref.WeakValueDictionary[str, MemoryStore] = weakref.WeakValueDictionary()
 
-if hasattr(os, "register_at_fork"):  # A forked child is another process: it gets copies.
-    os.register_at_fork(after_in_child=_LIVE.clear)
+
+def _forget() -> None:
+    """A forked child is another process: it gets copies, and no lock that a thread of its parent held."""
+    for store in list(_LIVE.values()):
+        store._lock = threading.Lock()
+    _LIVE.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
 
 
 class MemoryStore(Store):
