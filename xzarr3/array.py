@@ -20,6 +20,7 @@ from xzarr3.dtypes import ZDType
 from xzarr3.engine import Engine, available_threads
 from xzarr3.errors import DataTypeValidationError, ReadOnlyError, SelectionError, StoreError
 from xzarr3.formats import v3
+from xzarr3.grids import as_lengths
 from xzarr3.indexing import BasicSelection
 from xzarr3.metadata import ArrayMetadata
 from xzarr3.nodes import document_key, node_prefix, write_document
@@ -347,21 +348,25 @@ class Array:
         ndarray
             The part that lies within the array, so that those at the upper edges are smaller.
         """
-        coords = self._check_coords((coords,) if isinstance(coords, int) else coords)
-        return self.get(self.metadata.chunk_grid.region(coords, self.shape), threads=1)
+        region = self.metadata.chunk_grid.region(self._check_coords(coords), self.shape)
+        return self.get(region, threads=1)
 
     def chunk_tasks(self, selection: BasicSelection = ...) -> Iterator[ChunkTask]:
         """The tasks that read the units of storage which ``selection`` touches, whole, in C order."""
         for unit in self.plan(selection).units():
             yield ChunkTask(self, tuple(part[0] for part in unit))
 
-    def _check_coords(self, coords: tuple[int, ...]) -> tuple[int, ...]:
+    def _check_coords(self, coords: tuple[int, ...] | int) -> tuple[int, ...]:
         counts = self.cdata_shape
-        if len(coords) != len(counts) or not all(0 <= at < n for at, n in zip(coords, counts, strict=True)):
+        try:
+            found = as_lengths(coords)
+        except TypeError as error:
             raise SelectionError(
-                f"no chunk {tuple(coords)} in array '{self.name}', whose grid has {counts} chunks"
-            )
-        return coords
+                f"not coordinates of a chunk of array '{self.name}': {coords!r}; accepted: integers"
+            ) from error
+        if len(found) != len(counts) or not all(0 <= at < n for at, n in zip(found, counts, strict=True)):
+            raise SelectionError(f"no chunk {found} in array '{self.name}', whose grid has {counts} chunks")
+        return found
 
     # Writing
 
@@ -391,18 +396,30 @@ class Array:
         """
         self._check_writable()
         plan = self.plan(selection)
-        given = converted(values, self.dtype, self.name)
-        try:
-            spread = np.broadcast_to(given, plan.shape)
-        except ValueError as error:
-            raise SelectionError(
-                f"cannot write values of shape {given.shape} to a selection of shape {plan.shape}"
-            ) from error
+        spread = self.fitted(values, plan.shape)
         threads = available_threads() if threads is None else threads
         self._engine.write(plan, _with_dropped(spread, plan), threads, keep_empty=self.write_empty_chunks)
 
     def __setitem__(self, selection: BasicSelection, values: npt.ArrayLike) -> None:
         self.set(selection, values)
+
+    def fitted(self, values: npt.ArrayLike, shape: tuple[int, ...]) -> AnyArray:
+        """``values`` as they are written to a selection of this shape: converted and broadcast.
+
+        Raises
+        ------
+        DataTypeValidationError, SelectionError
+            If the data type cannot hold them or the shapes do not fit.
+        """
+        given = converted(values, self.dtype, self.name)
+        while given.ndim > len(shape) and given.shape[0] == 1:
+            given = given[0]
+        try:
+            return np.broadcast_to(given, shape)
+        except ValueError as error:
+            raise SelectionError(
+                f"cannot write values of shape {given.shape} to a selection of shape {shape}"
+            ) from error
 
     def resize(self, shape: int | tuple[int, ...]) -> None:
         """Change the shape, in place.
@@ -416,7 +433,10 @@ class Array:
             The new length of each dimension.
         """
         self._check_writable()
-        new = (shape,) if isinstance(shape, int) else tuple(int(length) for length in shape)
+        try:
+            new = as_lengths(shape)
+        except TypeError as error:
+            raise SelectionError(f"not a shape: {shape!r}; accepted: {self.ndim} integers") from error
         if len(new) != self.ndim or any(length < 0 for length in new):
             raise SelectionError(f"array '{self.name}' of shape {self.shape} cannot get shape {new}")
         old = self.shape

@@ -16,8 +16,9 @@ from xzarr3.codecs.chain import CodecChain
 from xzarr3.codecs.registry import parse_codec, parse_codecs
 from xzarr3.dtypes import ZDType, parse_dtype
 from xzarr3.errors import MetadataError
-from xzarr3.grids import RegularGrid
-from xzarr3.metadata import ArrayMetadata
+from xzarr3.formats import v3
+from xzarr3.grids import RegularGrid, as_lengths
+from xzarr3.metadata import ArrayMetadata, check_shape
 from xzarr3.nodes import make_groups_above, make_room, write_document
 from xzarr3.stores import Store
 
@@ -76,9 +77,13 @@ def array_metadata(
     MetadataError
         If they do not fit together.
     """
-    sizes = (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(int(n) for n in shape)
-    if any(n < 0 for n in sizes):
-        raise MetadataError("not a shape", field="shape", found=shape, accepted="integers of at least 0")
+    try:
+        sizes = as_lengths(shape)
+    except TypeError as error:
+        raise MetadataError(
+            "not a shape", field="shape", found=shape, accepted="integers of at least 0"
+        ) from error
+    check_shape(sizes)
     data_type = parse_dtype(dtype)
     fill = data_type.default_scalar() if fill_value is None else data_type.cast_scalar(fill_value)
     automatic = isinstance(chunks, str) and chunks == "auto"
@@ -188,6 +193,10 @@ def make_array(
         error.at(path=path)
         raise
     array = Array(store, path, meta, write_empty_chunks=write_empty_chunks)
+    # Whatever cannot be stored is found before anything that is there is replaced.
+    v3.encode(v3.document(meta), path)
+    if values is not None:
+        values = array.fitted(values, array.shape)
     make_room(store, path, overwrite=overwrite)
     make_groups_above(store, path)
     write_document(store, path, meta)

@@ -156,14 +156,14 @@ class Engine:
                 return self._read_shards(shard, next_run, target)
             if ranges:
                 return self._read_plain(next_run, target)
-            return self._read_units(next_run, target)
+            return self._read_units(next_run, target, direct=chain.is_direct(number))
 
         return _share(units, number, threads, worker)
 
-    def _read_units(self, next_run: NextRun, out: AnyArray) -> int:
+    def _read_units(self, next_run: NextRun, out: AnyArray, *, direct: bool) -> int:
         load = self.store.loader()
         chain, fill = self.meta.chain, self.meta.fill_value
-        decode, decode_into, shape = chain.decode, chain.decode_into, chain.spec.shape
+        decode, into, shape = chain.decode, chain.decode_into, chain.spec.shape
         key_prefix, join = self._key_prefix, self._separator.join
         missing = 0
         while run := next_run():
@@ -178,8 +178,9 @@ class Engine:
                     continue
                 try:
                     # Straight into its place if that is one piece of memory, or else with a copy.
-                    if not (place.shape == shape and place.flags.c_contiguous and decode_into(data, place)):
-                        place[...] = decode(data)[inner]
+                    if direct and place.shape == shape and place.flags.c_contiguous and into(data, place):
+                        continue
+                    place[...] = decode(data)[inner]
                 except ChunkError as error:
                     _locate(error, key, unit)
                     raise
@@ -399,7 +400,8 @@ def _read_inner_chunks(shard: Shard, reader: ValueReader, parts: list[list[Part]
     index = shard.decode_index(reader.read(shard.index_start, shard.index_size))
     wanted = index[np.ix_(*([part[0] for part in along] for along in parts))]
     chain, nested, read = shard.inner, shard.inner.shard, reader.read
-    decode, decode_into, shape = chain.decode, chain.decode_into, chain.spec.shape
+    decode, into, shape = chain.decode, chain.decode_into, chain.spec.shape
+    direct = chain.is_direct(math.prod(map(len, parts)))
     for entry, unit in zip(wanted.reshape(-1, 2).tolist(), itertools.product(*parts), strict=True):
         coords, _, inner, outer, _ = zip(*unit, strict=True) if unit else _SCALAR
         place = out[outer]
@@ -413,7 +415,7 @@ def _read_inner_chunks(shard: Shard, reader: ValueReader, parts: list[list[Part]
                 raise shard.outside(offset, size, len(data))
             if nested is not None:
                 _read_inner_chunks(nested, BytesReader(data), _inner_parts(nested, inner), place)
-            elif not (place.shape == shape and place.flags.c_contiguous and decode_into(data, place)):
+            elif not (direct and place.shape == shape and place.flags.c_contiguous and into(data, place)):
                 place[...] = decode(data)[inner]
         except ChunkError as error:
             error.inner_chunk = coords + (error.inner_chunk or ())

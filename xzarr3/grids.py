@@ -6,10 +6,25 @@ Specification: Zarr v3 core, "Chunk grids"; "Regular grids".
 from __future__ import annotations
 
 import math
+import operator
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import SupportsIndex
 
 from xzarr3._types import JSON
 from xzarr3.errors import MetadataError
+
+
+def as_lengths(value: SupportsIndex | Iterable[SupportsIndex]) -> tuple[int, ...]:
+    """One integer, or several, of any type, as a tuple of int.
+
+    Raises
+    ------
+    TypeError
+        If there is something else among them.
+    """
+    given: Iterable[SupportsIndex] = value if isinstance(value, Iterable) else (value,)
+    return tuple(int(operator.index(length)) for length in given)
 
 
 @dataclass(frozen=True)

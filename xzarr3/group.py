@@ -281,9 +281,10 @@ def make_group(
     store: Store, path: str, *, attributes: Mapping[str, Any] | None = None, overwrite: bool = False
 ) -> Group:
     """Make a group at a path that was checked, and the groups above it."""
+    meta = GroupMetadata(attributes=dict(attributes or {}))
+    v3.encode(v3.document(meta), path)  # What cannot be stored is found before anything is replaced.
     make_room(store, path, overwrite=overwrite)
     make_groups_above(store, path)
-    meta = GroupMetadata(attributes=dict(attributes or {}))
     write_document(store, path, meta)
     return Group(store, path, meta)
 

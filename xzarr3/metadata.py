@@ -14,7 +14,29 @@ from xzarr3.chunk_keys import ChunkKeyEncoding
 from xzarr3.codecs.base import ChunkSpec, Codec
 from xzarr3.codecs.chain import CodecChain
 from xzarr3.dtypes import ZDType
+from xzarr3.errors import MetadataError
 from xzarr3.grids import RegularGrid
+
+_MAX_DIMENSIONS = 64  # numpy's limit
+
+
+def check_shape(shape: tuple[int, ...]) -> None:
+    """Refuse a shape that no array can have.
+
+    Raises
+    ------
+    MetadataError
+        If it has too many dimensions, or a length is negative or beyond 63 bits.
+    """
+    if len(shape) > _MAX_DIMENSIONS:
+        raise MetadataError(
+            "too many dimensions", field="shape", found=len(shape), accepted=f"at most {_MAX_DIMENSIONS}"
+        )
+    for at, length in enumerate(shape):
+        if not 0 <= length < 2**63:
+            raise MetadataError(
+                "not a length", field=f"shape[{at}]", found=length, accepted="an integer from 0 to 2^63 - 1"
+            )
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +77,10 @@ class ArrayMetadata:
     dimension_names: tuple[str | None, ...] | None = None
     ignored: Mapping[str, JSON] = field(default_factory=dict)
     zarr_format: int = 3
+
+    def __post_init__(self) -> None:
+        check_shape(self.shape)
+        self.chunk_grid.check(self.shape)
 
     @cached_property
     def chain(self) -> CodecChain:

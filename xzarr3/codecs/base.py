@@ -134,6 +134,9 @@ class BytesBytesCodec(Codec):
     direct_from: ClassVar[int | None] = None
     """Decoded size in bytes from which :meth:`decode_into` pays; None if it never does."""
 
+    direct_many: ClassVar[bool] = True
+    """Whether it pays for one chunk after the other, too, or costs too many calls."""
+
     @abstractmethod
     def encoded_size(self, size: int) -> int | None:
         """Size in bytes to which ``size`` bytes are encoded, if it does not depend on them."""

@@ -49,6 +49,7 @@ class BloscCodec(BytesBytesCodec):
 
     name = "blosc"
     direct_from = 2**19
+    direct_many = False
     cname: str = "zstd"
     clevel: int = 5
     shuffle: str | None = None

@@ -149,6 +149,10 @@ class CodecChain:
             array = undo.decode(array, spec)
         return array
 
+    def is_direct(self, number: int) -> bool:
+        """Whether it pays to use :meth:`decode_into` when ``number`` chunks are read."""
+        return self._direct is not None and (number == 1 or self._direct.direct_many)
+
     def decode_into(self, data: Buffer, out: AnyArray) -> bool:
         """Decode straight into ``out``, a C-contiguous array of the chunk's shape, if that is possible.
 

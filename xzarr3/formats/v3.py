@@ -20,10 +20,9 @@ from xzarr3.codecs.registry import codecs_from_json
 from xzarr3.dtypes.registry import registry
 from xzarr3.errors import MetadataError, UnknownExtensionError, shorten
 from xzarr3.grids import RegularGrid
-from xzarr3.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
+from xzarr3.metadata import ArrayMetadata, GroupMetadata, NodeMetadata, check_shape
 
 DOCUMENT = "zarr.json"
-_MAX_DIMENSIONS = 64  # numpy's limit
 _MAX_DEPTH = 200
 
 _Extension = str | dict[str, Any]
@@ -264,7 +263,8 @@ def _known(configuration: Mapping[str, Any], accepted: set[str], field: str) -> 
 
 def _parse_array(document: Mapping[str, Any]) -> ArrayMetadata:
     typed, ignored = _convert(document, _ARRAY_FIELDS, _ArrayDocument)
-    shape = _shape(typed.shape)
+    shape = tuple(typed.shape)
+    check_shape(shape)
     for at, transformer in enumerate(typed.storage_transformers):
         if not (isinstance(transformer, dict) and transformer.get("must_understand") is False):
             raise UnknownExtensionError(
@@ -305,19 +305,6 @@ def _parse_array(document: Mapping[str, Any]) -> ArrayMetadata:
     )
     _ = meta.chain  # Codecs that do not fit the array are found now and not at the first chunk.
     return meta
-
-
-def _shape(shape: list[int]) -> tuple[int, ...]:
-    if len(shape) > _MAX_DIMENSIONS:
-        raise MetadataError(
-            "too many dimensions", field="shape", found=len(shape), accepted=f"{_MAX_DIMENSIONS}"
-        )
-    for at, length in enumerate(shape):
-        if not 0 <= length < 2**63:
-            raise MetadataError(
-                "not a length", field=f"shape[{at}]", found=length, accepted="an integer from 0 to 2^63 - 1"
-            )
-    return tuple(shape)
 
 
 def _data_type(value: Any) -> JSON:
