@@ -68,7 +68,8 @@ NextRun = Callable[[], list[Unit]]
 
 def _share(units: Iterator[Unit], number: int, threads: int, worker: Callable[[NextRun], int]) -> int:
     """Have ``worker`` handle all units on several threads; returns the sum of what it returns."""
-    run = max(1, min(_MAX_RUN, number // (4 * threads)))
+    alone = threads <= 1 or number <= 1
+    run = _MAX_RUN if alone else max(1, min(_MAX_RUN, number // (4 * threads)))
     lock = threading.Lock()
     stopped = False
 
@@ -78,7 +79,7 @@ def _share(units: Iterator[Unit], number: int, threads: int, worker: Callable[[N
         with lock:
             return list(itertools.islice(units, run))
 
-    if threads <= 1 or number <= 1:
+    if alone:
         return worker(next_run)
     others: list[Future[int]] = [
         _pool.get().submit(worker, next_run) for _ in range(min(threads, number) - 1)
