@@ -318,8 +318,8 @@ TestOperations = Operations.TestCase
     [
         None, "x", 1.0, 1.5, [0, 1], [True], True, False, np.True_, np.array([0, 1]), np.array([True] * 4),
         (None, 0), (0, None), (0, [1]), (..., ...), (0, 0, 0), (0, 0, 0, ...), 4, -5, (0, 6), (0, -7),
-        slice(None, None, 0), slice("a"), slice(0.5), (slice(None), "x"), {}, object(), np.array(1.0), 2**70, b"x",
-        slice(None, None, 1.0), ((0, 1),), (slice(None), (0,)), range(2), np.datetime64("2000"), 0j,
+        slice(None, None, 0), slice("a"), slice(0.5), (slice(None), "x"), {}, object(), np.array(1.0), 2**70,
+        b"x", slice(None, None, 1.0), ((0, 1),), (slice(None), (0,)), range(2), np.datetime64("2000"), 0j,
     ],
     ids=repr,
 )  # fmt: skip
@@ -342,10 +342,12 @@ def test_what_is_no_basic_selection_is_refused(selection: Any) -> None:
 
 @pytest.mark.parametrize(
     "selection",
-    [0, -1, np.int8(2), np.array(1), np.uint64(3), (), ..., (...,), (0, ...), (..., 0), (0, 1, ...), (0, ..., 1),
-     slice(2, 100), slice(-100, 2), slice(3, 1), slice(1, 3, -1), slice(None, None, -1), slice(5, None, -2),
-     (slice(0), 0), (slice(None, None, 2**70), -1), slice(-(2**70), 2**70), slice(np.int64(1), np.int64(3)),
-     slice(True, None), (slice(None, None, -100), slice(None, None, 100))],
+    [
+        0, -1, np.int8(2), np.array(1), np.uint64(3), (), ..., (...,), (0, ...), (..., 0), (0, 1, ...),
+        (0, ..., 1), slice(2, 100), slice(-100, 2), slice(3, 1), slice(1, 3, -1), slice(None, None, -1),
+        slice(5, None, -2), (slice(0), 0), (slice(None, None, 2**70), -1), slice(-(2**70), 2**70),
+        slice(np.int64(1), np.int64(3)), slice(True, None), (slice(None, None, -100), slice(None, None, 100)),
+    ],
     ids=repr,
 )  # fmt: skip
 def test_selections_as_numpy_understands_them(selection: Any) -> None:
@@ -436,9 +438,10 @@ def test_result_array_has_to_fit() -> None:
     [
         ("int8", np.nan), ("int8", np.inf), ("int8", 0.5), ("int8", 128), ("int8", -129), ("uint8", -1),
         ("uint64", -1), ("uint64", 2.0**64), ("int64", 2.0**63), ("int64", 2**63), ("int32", 2.0**31),
-        ("bool", 2), ("bool", 0.5), ("bool", np.nan), ("float32", 1e39), ("float16", 65520.0), ("float32", 1j),
-        ("complex64", 1e39), ("int8", "1"), ("float64", "1"), ("int8", None), ("float64", None), ("int8", b"1"),
-        ("int64", np.datetime64("2000-01-01")), ("int8", 1j), ("r24", b"abcd"), ("r24", 5), ("r24", np.void(b"ab")),
+        ("bool", 2), ("bool", 0.5), ("bool", np.nan), ("float32", 1e39), ("float16", 65520.0),
+        ("float32", 1j), ("complex64", 1e39), ("int8", "1"), ("float64", "1"), ("int8", None),
+        ("float64", None), ("int8", b"1"), ("int64", np.datetime64("2000-01-01")), ("int8", 1j),
+        ("r24", b"abcd"), ("r24", 5), ("r24", np.void(b"ab")),
         ("float64", object()), ("int16", {"a": 1}), ("uint8", 2**70), ("float64", 10**400),
         ("int8", np.array([(1, 2)], "i1,i1")),
     ],
@@ -479,7 +482,7 @@ def test_values_of_other_types(source: str, target: str, data: st.DataObject) ->
     _, error = attempt(lambda: array.__setitem__(..., given_values), DataTypeValidationError)
     with np.errstate(all="ignore"):
         cast = given_values.real.astype(target) if native(target).kind != "c" else given_values.astype(target)
-        kept = (cast.astype(source) == given_values) & (cast == given_values)
+        kept = cast == given_values
     if error is not None:
         assert not array[...].view("u1").any()
         assert not kept.all(), "values that the type holds were refused"
@@ -757,8 +760,10 @@ def test_an_array_whose_chunks_have_no_length_cannot_grow() -> None:
 
 @pytest.mark.parametrize(
     ("data", "axis"),
-    [(np.zeros((1, 5)), 0), (np.zeros(6), 0), (np.zeros((4, 1)), 0), (np.zeros((1, 6)), 1), (np.zeros((1, 6)), 2),
-     (np.zeros((1, 6)), -3), (np.zeros((1, 1, 6)), 0), (5, 0), ([], 0)],
+    [
+        (np.zeros((1, 5)), 0), (np.zeros(6), 0), (np.zeros((4, 1)), 0), (np.zeros((1, 6)), 1),
+        (np.zeros((1, 6)), 2), (np.zeros((1, 6)), -3), (np.zeros((1, 1, 6)), 0), (5, 0), ([], 0),
+    ],
     ids=repr,
 )  # fmt: skip
 def test_what_cannot_be_appended(data: Any, axis: int) -> None:
@@ -795,7 +800,6 @@ def test_a_fill_value_takes_no_room_when_an_array_is_large() -> None:
 
 
 def test_read_only_arrays_are_not_changed(tmp_path: Path) -> None:
-    simple().store.get("zarr.json")
     for store in (xzarr3.MemoryStore(), xzarr3.LocalStore(tmp_path / "a")):
         made = xzarr3.create_array(store, data=np.arange(6), chunks=2, attributes={"a": 1})
         contents = {key: bytes(store.get(key) or b"") for key in store.list()}
@@ -1038,7 +1042,7 @@ def test_what_is_not_there(tmp_path: Path) -> None:
     for store in (tmp_path / "nothing", xzarr3.MemoryStore()):
         for opener in (xzarr3.open, xzarr3.open_array, xzarr3.open_group):
             for error in (NodeNotFoundError, FileNotFoundError, KeyError):
-                with pytest.raises(error, match="zarr.json"):
+                with pytest.raises(error, match=r"zarr\.json"):
                     opener(store)
                 with pytest.raises(error, match="a/b"):
                     opener(store, "a/b")

@@ -123,6 +123,8 @@ def refused(call: Callable[[], Any], codec: str, chunk: tuple[int, ...], key: st
         assert part in message
     again = pickle.loads(pickle.dumps(error))
     assert (str(again), again.chunk, again.key) == (message, chunk, key)
+    # The cause travels along where tracebacks do, as they do between dask's workers.
+    assert type(pickle.loads(pickle.dumps(error.__cause__))) is type(error.__cause__)
     assert isinstance(error, ValueError)
     return error
 

@@ -651,7 +651,7 @@ def test_shards_within_shards_within_shards(depth: int) -> None:
 
 def test_deep_attributes_are_kept() -> None:
     deep: Any = 1
-    for _ in range(100):
+    for _ in range(90):
         deep = {"a": [deep]}
     array = stored(array_document(attributes={"deep": deep}))
     array.attrs["x"] = 1

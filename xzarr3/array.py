@@ -27,7 +27,7 @@ from xzarr3.nodes import document_key, node_prefix, write_document
 from xzarr3.plan import ReadPlan
 from xzarr3.stores import Store
 
-_STAMPED = 512  # Units of storage that are looked at to tell whether the data have changed.
+_STAMPED = 1024  # Units of storage, and directories of them, that are looked at for changes.
 
 
 @dataclass(frozen=True)
@@ -215,7 +215,7 @@ class Array:
     @property
     def attrs(self) -> MutableMapping[str, Any]:
         """The user attributes; a change is written to the store at once."""
-        return Attributes(self.metadata.attributes, self._write_attributes)
+        return Attributes(lambda: self.metadata.attributes, self._write_attributes)
 
     @property
     def info(self) -> str:
@@ -243,16 +243,21 @@ class Array:
         return _restore, (self.store, self.path, document, self.read_only, self.write_empty_chunks)
 
     def __dask_tokenize__(self) -> object:
-        units, counts = self.nchunks, self.cdata_shape
-        sample = (
-            range(units)
-            if units <= _STAMPED
-            else (n * (units - 1) // (_STAMPED - 1) for n in range(_STAMPED))
-        )
-        keys = [self._engine.key(unravel(at, counts)) for at in sample]
-        stamp = self.store.stamp([document_key(self.path), *keys])
         document = v3.encode(v3.document(self.metadata), self.path)
+        stamp = self.store.stamp([document_key(self.path), *self._stamped()])
         return "xzarr3.Array", self.store.__dask_tokenize__(), self.path, document, stamp
+
+    def _stamped(self) -> Iterator[str]:
+        """Keys, and what they lie in, that tell whether the data have changed.
+
+        Replacing a file changes its directory, so all directories tell of all chunks; of very many, a
+        sample has to do.
+        """
+        counts = self.cdata_shape
+        yield from (self._engine.key(at) for at in _sample(counts))
+        if counts:
+            keys = (self._engine.key((*at, 0)) for at in _sample(counts[:-1]))
+            yield from dict.fromkeys(key.rpartition("/")[0] for key in keys)
 
     # Reading
 
@@ -504,7 +509,7 @@ class Array:
 
     def _write_attributes(self, attributes: Mapping[str, Any]) -> None:
         self._check_writable()
-        self._write_metadata(replace(self.metadata, attributes=attributes))
+        self._write_metadata(replace(self.metadata, attributes=v3.plain_attributes(attributes, self.path)))
 
     def _write_metadata(self, metadata: ArrayMetadata) -> None:
         write_document(self.store, self.path, metadata)
@@ -546,13 +551,17 @@ def converted(values: npt.ArrayLike, dtype: np.dtype[Any], name: str) -> AnyArra
     return result
 
 
-def unravel(at: int, counts: tuple[int, ...]) -> tuple[int, ...]:
-    """Coordinates of element number ``at`` of a grid, in C order; for grids of any size."""
-    coords = []
-    for count in reversed(counts):
-        at, rest = divmod(at, count)
-        coords.append(rest)
-    return tuple(reversed(coords))
+def _sample(counts: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """Coordinates in a grid: of all its elements, or of some that lie evenly in it."""
+    number = math.prod(counts)
+    wanted = min(number, _STAMPED)
+    for n in range(wanted):
+        at = n * (number - 1) // max(wanted - 1, 1)
+        coords = []
+        for count in reversed(counts):
+            at, rest = divmod(at, count)
+            coords.append(rest)
+        yield tuple(reversed(coords))
 
 
 def _with_dropped(array: AnyArray, plan: ReadPlan) -> AnyArray:

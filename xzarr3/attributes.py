@@ -14,15 +14,21 @@ class Attributes(MutableMapping[str, Any]):
 
     Parameters
     ----------
-    values : mapping
-        The attributes as they are.
+    read : callable
+        Gives the attributes as they are.
     write : callable
         Stores a changed mapping, or raises and stores nothing.
     """
 
-    def __init__(self, values: Mapping[str, Any], write: Callable[[Mapping[str, Any]], None]) -> None:
-        self._values = dict(values)
+    def __init__(
+        self, read: Callable[[], Mapping[str, Any]], write: Callable[[Mapping[str, Any]], None]
+    ) -> None:
+        self._read = read
         self._write = write
+
+    @property
+    def _values(self) -> Mapping[str, Any]:
+        return self._read()
 
     def __getitem__(self, key: str) -> Any:
         return self._values[key]
@@ -34,7 +40,7 @@ class Attributes(MutableMapping[str, Any]):
         return len(self._values)
 
     def __repr__(self) -> str:
-        return repr(self._values)
+        return repr(dict(self._values))
 
     def __setitem__(self, key: str, value: Any) -> None:
         self.put({**self._values, key: value})
@@ -51,7 +57,6 @@ class Attributes(MutableMapping[str, Any]):
     def put(self, values: Mapping[str, Any]) -> None:
         """Replace all attributes."""
         self._write(dict(values))
-        self._values = dict(values)
 
     def asdict(self) -> dict[str, Any]:
         """A copy as a dictionary."""

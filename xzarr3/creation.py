@@ -119,7 +119,7 @@ def array_metadata(
         fill_value=fill,
         # The chain has filled in what the codecs left open, such as blosc's size of an element.
         codecs=CodecChain(codecs, ChunkSpec(units, data_type, fill)).codecs,
-        attributes=dict(attributes or {}),
+        attributes=v3.plain_attributes(attributes or {}),
         dimension_names=names,
     )
 

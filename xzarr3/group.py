@@ -51,7 +51,8 @@ class Group(Mapping[str, "Array | Group"]):
     read_only : bool
         Refuse every write.
     use_consolidated : bool
-        Find the nodes below in the consolidated metadata, if there are any, and not in the store.
+        Find the nodes below in the consolidated metadata, if there are any, and not in the store. A group
+        that can be written always looks into the store, where each node is as it was last written.
 
     Examples
     --------
@@ -74,8 +75,8 @@ class Group(Mapping[str, "Array | Group"]):
         self.store = store
         self.path = path
         self.read_only = read_only or store.read_only
-        self._documents = dict(metadata.consolidated or {}) if use_consolidated else {}
         self.consolidated = use_consolidated and metadata.consolidated is not None
+        self._documents = metadata.consolidated if self.consolidated and self.read_only else None
         self.metadata = replace(metadata, consolidated=None)
 
     @property
@@ -91,13 +92,13 @@ class Group(Mapping[str, "Array | Group"]):
     @property
     def attrs(self) -> MutableMapping[str, Any]:
         """The user attributes; a change is written to the store at once."""
-        return Attributes(self.metadata.attributes, self._write_attributes)
+        return Attributes(lambda: self.metadata.attributes, self._write_attributes)
 
     def __repr__(self) -> str:
         return f"<xzarr3.Group {self.name} of {self.store}>"
 
     def __reduce__(self) -> tuple[object, ...]:
-        meta = replace(self.metadata, consolidated=self._documents if self.consolidated else None)
+        meta = replace(self.metadata, consolidated=(self._documents or {}) if self.consolidated else None)
         return _restore, (self.store, self.path, v3.document(meta, meta.consolidated), self.read_only)
 
     # Finding nodes
@@ -107,12 +108,12 @@ class Group(Mapping[str, "Array | Group"]):
         if not relative:
             return self
         full = node_prefix(self.path) + relative
-        if not self.consolidated:
+        if self._documents is None:
             meta = read_metadata(self.store, full)
             return (
                 None
                 if meta is None
-                else bind(self.store, full, meta, read_only=self.read_only, consolidated=False)
+                else bind(self.store, full, meta, read_only=self.read_only, consolidated=self.consolidated)
             )
         document = self._documents.get(relative)
         if document is None:
@@ -143,12 +144,12 @@ class Group(Mapping[str, "Array | Group"]):
         if not isinstance(path, str):
             return False
         relative = normal_path(path)
-        if self.consolidated:
+        if self._documents is not None:
             return not relative or relative in self._documents
         return not relative or self.store.exists(document_key(node_prefix(self.path) + relative))
 
     def __iter__(self) -> Iterator[str]:
-        if self.consolidated:
+        if self._documents is not None:
             return iter([name for name in self._documents if "/" not in name])
         return iter(children(self.store, self.path))
 
@@ -196,20 +197,14 @@ class Group(Mapping[str, "Array | Group"]):
     def create_array(self, name: str, **options: Any) -> Array:
         """Make an array below this group; takes what :func:`xzarr3.create_array` takes."""
         self._check_writable()
-        array = make_array(self.store, self._new_path(name), **options)
-        self._remember(array)
-        return array
+        return make_array(self.store, self._new_path(name), **options)
 
     def create_group(
         self, name: str, *, attributes: Mapping[str, Any] | None = None, overwrite: bool = False
     ) -> Group:
         """Make a group below this group."""
         self._check_writable()
-        path = self._new_path(name)
-        group = make_group(self.store, path, attributes=attributes, overwrite=overwrite)
-        group._documents, group.consolidated = {}, self.consolidated
-        self._remember(group)
-        return group
+        return make_group(self.store, self._new_path(name), attributes=attributes, overwrite=overwrite)
 
     def require_group(self, name: str) -> Group:
         """The group ``name`` below this group, made if it is not there.
@@ -234,24 +229,10 @@ class Group(Mapping[str, "Array | Group"]):
         if name not in self:
             raise NodeNotFoundError(f"no array or group '{name}' in {self!r}")
         erase_node(self.store, node_prefix(self.path) + relative)
-        self._documents = {
-            path: document
-            for path, document in self._documents.items()
-            if path != relative and not path.startswith(f"{relative}/")
-        }
 
     def _new_path(self, name: str) -> str:
         relative = check_new_path(name)
         return check_new_path(node_prefix(self.path) + relative)
-
-    def _remember(self, node: Array | Group) -> None:
-        """Add a new node, and the groups made for it, to what is known from consolidated metadata."""
-        if self.consolidated:
-            relative = node.path[len(node_prefix(self.path)) :]
-            names = relative.split("/")
-            for depth in range(1, len(names)):
-                self._documents.setdefault("/".join(names[:depth]), v3.document(GroupMetadata()))
-            self._documents[relative] = v3.document(node.metadata)
 
     def consolidate(self) -> Group:
         """Write the documents of all nodes below into the document of this group.
@@ -270,7 +251,7 @@ class Group(Mapping[str, "Array | Group"]):
 
     def _write_attributes(self, attributes: Mapping[str, Any]) -> None:
         self._check_writable()
-        metadata = replace(self.metadata, attributes=attributes)
+        metadata = replace(self.metadata, attributes=v3.plain_attributes(attributes, self.path))
         current = read_metadata(self.store, self.path)
         held = current.consolidated if isinstance(current, GroupMetadata) else None
         write_document(self.store, self.path, metadata, held)
@@ -281,8 +262,7 @@ def make_group(
     store: Store, path: str, *, attributes: Mapping[str, Any] | None = None, overwrite: bool = False
 ) -> Group:
     """Make a group at a path that was checked, and the groups above it."""
-    meta = GroupMetadata(attributes=dict(attributes or {}))
-    v3.encode(v3.document(meta), path)  # What cannot be stored is found before anything is replaced.
+    meta = GroupMetadata(attributes=v3.plain_attributes(attributes or {}, path))
     make_room(store, path, overwrite=overwrite)
     make_groups_above(store, path)
     write_document(store, path, meta)

@@ -90,9 +90,9 @@ def write_document(
     plain = document if consolidated is None else v3.document(meta)
     for above in ancestors(path):
         holder = read_document(store, above)
-        if holder is not None and isinstance(holder.get("consolidated_metadata"), dict):
-            relative = path[len(node_prefix(above)) :]
-            holder["consolidated_metadata"].setdefault("metadata", {})[relative] = plain
+        held = _held(holder)
+        if holder is not None and held is not None:
+            held[path[len(node_prefix(above)) :]] = plain
             store.set(document_key(above), v3.encode(holder, above))
 
 
@@ -100,15 +100,19 @@ def drop_from_consolidated(store: Store, path: str) -> None:
     """Remove a node, and what was below it, from the consolidated copies above."""
     for above in ancestors(path):
         holder = read_document(store, above)
-        held = (holder or {}).get("consolidated_metadata")
-        if holder is not None and isinstance(held, dict):
+        held = _held(holder)
+        if holder is not None and held is not None:
             relative = path[len(node_prefix(above)) :]
-            held["metadata"] = {
-                name: document
-                for name, document in held.get("metadata", {}).items()
-                if name != relative and not name.startswith(f"{relative}/")
-            }
+            for name in [n for n in held if n == relative or n.startswith(f"{relative}/")]:
+                del held[name]
             store.set(document_key(above), v3.encode(holder, above))
+
+
+def _held(holder: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """The documents in a document's consolidated metadata; None if there are none, or none we understand."""
+    consolidated = (holder or {}).get("consolidated_metadata")
+    documents = consolidated.get("metadata") if isinstance(consolidated, dict) else None
+    return documents if isinstance(documents, dict) else None
 
 
 def make_groups_above(store: Store, path: str) -> None:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from bare import cpu_count
 from layouts import LAYOUTS
 from peers import LIBRARIES, find_libraries
 from report import OURS, Figures, aligned, bar_table, bars, failures, load_average, page, table
@@ -69,6 +70,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse_arguments(arguments)
     start = time.perf_counter()
     loads = load_average()
+    if loads and loads[0] > cpu_count() / 2:
+        print(
+            f"the machine is busy (load {loads[0]:.1f} on {cpu_count()} CPUs): figures will vary",
+            file=sys.stderr,
+        )
     steady_allocator()
     libraries, absent = find_libraries(options.libraries)
     labels = [library.label for library in libraries]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 from isal import isal_zlib
 from isal.igzip_lib import IsalError
@@ -65,10 +65,9 @@ class GzipCodec(BytesBytesCodec):
         value = b""
         while True:
             member = isal_zlib.decompressobj(_GZIP)
-            try:
-                part = member.decompress(data, limit - len(value) + 1)
-            except IsalError as error:  # type: ignore[misc]
-                raise ChunkDecodeError(f"not valid gzip data: {error}", codec=self.name) from error
+            part, failure = _decompress(member, data, limit - len(value) + 1)
+            if failure is not None:
+                raise ChunkDecodeError(f"not valid gzip data: {failure}", codec=self.name) from failure
             value = value + part if value else part
             if len(value) > limit:
                 raise self.too_large(limit)
@@ -80,3 +79,11 @@ class GzipCodec(BytesBytesCodec):
             data = member.unused_data
             if not data:
                 return value
+
+
+def _decompress(member: Any, data: Buffer, limit: int) -> tuple[bytes, zlib.error | None]:
+    """At most ``limit`` bytes, or the error as one of zlib: those of isal cannot be pickled."""
+    try:
+        return member.decompress(data, limit), None
+    except IsalError as error:  # type: ignore[misc]
+        return b"", zlib.error(str(error))

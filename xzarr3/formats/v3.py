@@ -114,11 +114,35 @@ def encode(document: Mapping[str, Any], path: str = "") -> bytes:
     try:
         return json.dumps(document, indent=2, allow_nan=False, default=_without_numpy).encode()
     except (TypeError, ValueError, RecursionError) as error:
-        field, found = _not_json(document) or ("", ...)
-        raise MetadataError(
-            "cannot be written as JSON", path=path, field=field.strip(".") or None, found=found,
-            accepted="objects with string keys, arrays, strings, finite numbers, booleans and null",
-        ) from error  # fmt: skip
+        raise _unwritable(path, *(_not_json(document) or ("", ...))) from error
+
+
+def plain_attributes(attributes: Mapping[str, Any], path: str | None = None) -> dict[str, Any]:
+    """A copy of ``attributes`` as they are once they have been written and read again.
+
+    Raises
+    ------
+    MetadataError
+        If they hold what JSON cannot, such as keys that are no strings.
+
+    Examples
+    --------
+    >>> plain_attributes({"valid_range": (0, np.int16(7))})
+    {'valid_range': [0, 7]}
+    """
+    whole = {"attributes": attributes}
+    bad = _not_json(whole)
+    if bad is not None:
+        raise _unwritable(path, *bad)
+    plain: dict[str, Any] = json.loads(json.dumps(whole, default=_without_numpy))["attributes"]
+    return plain
+
+
+def _unwritable(path: str | None, field: str, found: object) -> MetadataError:
+    return MetadataError(
+        "cannot be written as JSON", path=path, field=field.strip(".") or None, found=found,
+        accepted="objects with string keys, arrays, strings, finite numbers, booleans and null",
+    )  # fmt: skip
 
 
 def _without_numpy(value: object) -> object:
@@ -135,6 +159,9 @@ def _not_json(value: Any, depth: int = 0) -> tuple[str, object] | None:
     if isinstance(value, (np.generic, np.ndarray)):
         value = value.tolist()
     if isinstance(value, Mapping):
+        for key in value:
+            if not isinstance(key, str):
+                return "", key
         items = [(f".{key}", item) for key, item in value.items()]
     elif isinstance(value, (list, tuple)):
         items = [(f"[{at}]", item) for at, item in enumerate(value)]

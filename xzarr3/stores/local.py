@@ -78,7 +78,7 @@ class LocalStore(Store):
         return _restore, (self.root, self.read_only)
 
     def __dask_tokenize__(self) -> object:
-        return "LocalStore", self.root
+        return "LocalStore", os.path.realpath(self.root)
 
     def _fail(self, doing: str, key: str, error: OSError) -> NoReturn:
         text = f"cannot {doing} key '{key}' of {self}: {error.strerror or error}"

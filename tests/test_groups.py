@@ -1,0 +1,951 @@
+"""Groups: what they hold, their attributes and consolidated metadata, and what may not be erased."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from _strategies import array_document, attempt
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+import xzarr3
+from xzarr3 import (
+    InvalidKeyError,
+    MetadataError,
+    NodeExistsError,
+    NodeNotFoundError,
+    NodeTypeError,
+    ReadOnlyError,
+    StoreError,
+)
+
+
+@pytest.fixture(params=["memory", "local"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> xzarr3.Store:
+    if request.param == "memory":
+        return xzarr3.MemoryStore()
+    return xzarr3.LocalStore(tmp_path / "root.zarr")
+
+
+def contents(store: xzarr3.Store) -> dict[str, bytes]:
+    return {key: bytes(store.get(key) or b"") for key in store.list()}
+
+
+def document(store: xzarr3.Store, path: str = "") -> dict[str, Any]:
+    data = store.get(f"{path}/zarr.json".lstrip("/"))
+    assert data is not None
+    found: dict[str, Any] = json.loads(bytes(data))
+    return found
+
+
+def held(store: xzarr3.Store, path: str = "") -> dict[str, Any]:
+    """The consolidated documents of a group."""
+    documents: dict[str, Any] = document(store, path)["consolidated_metadata"]["metadata"]
+    return documents
+
+
+def sample(store: xzarr3.Store) -> xzarr3.Group:
+    """A hierarchy of three levels."""
+    root = xzarr3.create_group(store, attributes={"title": "root"})
+    root.create_array("a", data=np.arange(6), chunks=2)
+    root.create_array("g/x", data=np.arange(4.0), chunks=3, dimension_names=["t"])
+    root.create_group("g/h", attributes={"deep": True}).create_array("y", shape=(2, 2), dtype="int8")
+    root.create_group("empty")
+    return root
+
+
+# Making groups
+
+
+def test_a_group_is_one_document(store: xzarr3.Store) -> None:
+    group = xzarr3.create_group(store, attributes={"a": 1})
+    assert contents(store).keys() == {"zarr.json"}
+    assert document(store) == {"zarr_format": 3, "node_type": "group", "attributes": {"a": 1}}
+    assert (group.path, group.name, group.basename) == ("", "/", "")
+    assert list(group) == []
+    assert len(group) == 0
+    assert not group.read_only
+    assert not group.consolidated
+
+
+def test_groups_above_are_made(store: xzarr3.Store) -> None:
+    group = xzarr3.create_group(store, "/a/b/c/")
+    assert (group.path, group.name, group.basename) == ("a/b/c", "/a/b/c", "c")
+    assert contents(store).keys() == {"zarr.json", "a/zarr.json", "a/b/zarr.json", "a/b/c/zarr.json"}
+    xzarr3.open_group(store, "a", mode="r+").attrs["kept"] = True
+    xzarr3.create_array(store, "a/d/e", shape=1, dtype="int8")
+    assert xzarr3.open_group(store, "a").attrs["kept"] is True
+    assert sorted(xzarr3.open_group(store, "a")) == ["b", "d"]
+
+
+def test_nesting(store: xzarr3.Store) -> None:
+    root = sample(store)
+    assert sorted(root) == ["a", "empty", "g"]
+    assert len(root) == 3
+    assert sorted(root["g"]) == ["h", "x"]
+    assert root["g/h/y"].shape == (2, 2)
+    assert root["/g/h/y/"].path == "g/h/y"
+    assert root["g"]["h"]["y"].name == "/g/h/y"
+    assert root["g/h"].attrs["deep"] is True
+    assert [name for name, _ in root.arrays()] == ["a"]
+    assert sorted(name for name, _ in root.groups()) == ["empty", "g"]
+    assert sorted(path for path, _ in root.members()) == ["a", "empty", "g"]
+    assert sorted(path for path, _ in root.members(max_depth=1)) == ["a", "empty", "g", "g/h", "g/x"]
+    everything = dict(root.members(max_depth=None))
+    assert sorted(everything) == ["a", "empty", "g", "g/h", "g/h/y", "g/x"]
+    assert all(node.path == path for path, node in everything.items())
+    assert sorted(root.keys()) == sorted(name for name, _ in root.items())
+    assert {node.path for node in root.values()} == {"a", "empty", "g"}
+
+
+def test_tree(store: xzarr3.Store) -> None:
+    sample(store)
+    for root in (xzarr3.open_group(store), xzarr3.consolidate_metadata(store)):
+        lines = root.tree().splitlines()
+        assert lines[0] == "/"
+        assert sorted(line.strip() for line in lines[1:]) == [
+            "a (6,) int64", "empty", "g", "h", "x (4,) float64", "y (2, 2) int8"
+        ]  # fmt: skip
+        at = lines.index("        h")
+        assert lines[at + 1] == "            y (2, 2) int8"
+
+
+def test_opening(store: xzarr3.Store) -> None:
+    sample(store)
+    root = xzarr3.open(store)
+    assert isinstance(root, xzarr3.Group)
+    assert root.read_only
+    assert root["g"].read_only
+    assert root["a"].read_only
+    assert isinstance(xzarr3.open(store, "g/x"), xzarr3.Array)
+    assert xzarr3.open_group(store, "g", mode="r+")["x"].read_only is False
+    with pytest.raises(NodeTypeError, match=r"'/a'.*array, not a group"):
+        xzarr3.open_group(store, "a")
+    with pytest.raises(NodeTypeError, match=r"'/g'.*group, not an array"):
+        xzarr3.open_array(store, "g")
+    with pytest.raises(TypeError):
+        xzarr3.open_array(store, "g")
+    with pytest.raises(ValueError, match="mode"):
+        xzarr3.open_group(store, mode="rw")  # type: ignore[arg-type]
+
+
+def test_modes(store: xzarr3.Store) -> None:
+    with pytest.raises(NodeNotFoundError):
+        xzarr3.open_group(store, mode="r+")
+    made = xzarr3.open_group(store, mode="a", attributes={"n": 1})
+    made.create_array("x", data=[1])
+    again = xzarr3.open_group(store, mode="a", attributes={"n": 2})
+    assert (again.attrs["n"], list(again)) == (1, ["x"])
+    with pytest.raises(NodeExistsError, match="overwrite"):
+        xzarr3.open_group(store, mode="w-")
+    assert list(xzarr3.open_group(store)) == ["x"]
+    replaced = xzarr3.open_group(store, mode="w", attributes={"n": 3})
+    assert (replaced.attrs["n"], list(replaced)) == (3, [])
+    assert contents(store).keys() == {"zarr.json"}
+    xzarr3.open_group(store, "sub", mode="w-")
+    assert "sub" in xzarr3.open_group(store)
+
+
+def test_what_is_not_there(store: xzarr3.Store) -> None:
+    root = sample(store)
+    for path in ("b", "g/b", "a/x", "g/h/y/z", "zarr.json", "c", "a/c/0", "G"):
+        assert path not in root
+        assert root.get(path) is None
+        assert root.get(path, 5) == 5
+        for error in (NodeNotFoundError, KeyError, FileNotFoundError):
+            with pytest.raises(error) as caught:
+                root[path]
+        assert path in str(caught.value)
+        assert "'a" in str(caught.value) or "a, " in str(caught.value)
+        with pytest.raises(KeyError):
+            del root[path]
+        with pytest.raises(FileNotFoundError):
+            xzarr3.open(store, path)
+    assert 5 not in root
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert str(again) == str(caught.value)
+
+
+def test_version_2_is_named(store: xzarr3.Store) -> None:
+    for name in (".zgroup", ".zarray"):
+        store.set(f"old/{name}", b'{"zarr_format": 2}')
+        with pytest.raises(NodeNotFoundError, match="version 2"):
+            xzarr3.open(store, "old")
+
+
+# Names and paths
+
+
+BAD_PATHS = ["..", "../x", "a/../b", "a/./b", ".", "a//b", "x/..", "a\0b", "./a", "a/b/../../..", "..."]
+
+
+@pytest.mark.parametrize(
+    "path", [*BAD_PATHS, "__x", "a/__zarr", "zarr.json", "a/zarr.json/b", "....", "a/..."]
+)
+def test_names_that_are_not_permitted(path: str, store: xzarr3.Store) -> None:
+    root = xzarr3.create_group(store)
+    before = contents(store)
+    for call in (
+        lambda: root.create_group(path),
+        lambda: root.create_array(path, shape=1, dtype="int8"),
+        lambda: root.require_group(path),
+        lambda: xzarr3.create_group(store, path),
+        lambda: xzarr3.create_group(store, path, overwrite=True),
+        lambda: xzarr3.create_array(store, path, shape=1, dtype="int8", overwrite=True),
+        lambda: xzarr3.open_group(store, path, mode="w"),
+        lambda: xzarr3.open_group(store, path, mode="a"),
+    ):
+        with pytest.raises(InvalidKeyError) as caught:
+            call()
+        assert "accepted" in str(caught.value)
+        assert repr(path.strip("/")) in str(caught.value) or repr(path) in str(caught.value)
+    assert contents(store) == before
+
+
+@pytest.mark.parametrize("path", BAD_PATHS[:-1])
+def test_paths_that_are_none(path: str, store: xzarr3.Store) -> None:
+    root = sample(store)
+    before = contents(store)
+    for call in (
+        lambda: root[path],
+        lambda: xzarr3.open(store, path),
+        lambda: xzarr3.open_array(store, path),
+        lambda: xzarr3.open_group(store, path),
+        lambda: root.__delitem__(path),
+    ):
+        with pytest.raises((InvalidKeyError, NodeNotFoundError)):
+            call()
+    assert contents(store) == before
+
+
+@pytest.mark.parametrize("path", [5, None, b"a", ["a"]], ids=repr)
+def test_paths_that_are_no_text(path: Any) -> None:
+    with pytest.raises(InvalidKeyError, match="string"):
+        xzarr3.create_group(xzarr3.MemoryStore(), path)
+
+
+def test_an_empty_name_is_the_group_itself(store: xzarr3.Store) -> None:
+    root = sample(store)
+    before = contents(store)
+    for call in (lambda: root.create_group("g").create_group(""), lambda: root.create_array("", data=[1])):
+        with pytest.raises((NodeExistsError, InvalidKeyError)):
+            call()
+    assert contents(store) == before
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "x.y",
+        ".hidden",
+        "_x",
+        "a b",
+        "é",
+        "日本",
+        "%2e%2e",
+        "c",
+        "0",
+        "0.0",
+        "zarr.jso",
+        "-",
+        "a\\b",
+        "~",
+        "C:",
+    ],
+)
+def test_names_that_are_permitted(name: str, store: xzarr3.Store) -> None:
+    root = xzarr3.create_group(store)
+    root.create_group(name).create_array(name, data=[1, 2])
+    assert list(root) == [name]
+    assert root[f"{name}/{name}"][...].tolist() == [1, 2]
+    assert name in root
+    assert list(xzarr3.consolidate_metadata(store)[name]) == [name]
+    del root[name]
+    assert list(root) == []
+
+
+def test_an_array_holds_no_nodes(store: xzarr3.Store) -> None:
+    root = sample(store)
+    before = contents(store)
+    for call in (
+        lambda: root.create_array("a/x", shape=1, dtype="int8"),
+        lambda: root.create_group("a/x/y"),
+        lambda: root.require_group("a/x"),
+        lambda: xzarr3.create_array(store, "g/x/z", data=[1]),
+        lambda: xzarr3.open_group(store, "a/b", mode="a"),
+        lambda: xzarr3.open_group(store, "a/b", mode="w"),
+        lambda: root.create_array("a/c", data=[1], overwrite=True),
+        lambda: root.create_group("a/c", overwrite=True),
+    ):
+        with pytest.raises((NodeTypeError, NodeExistsError)):
+            call()
+    assert contents(store) == before
+    with pytest.raises(NodeTypeError, match="array, not a group"):
+        root.require_group("a")
+    assert root.require_group("g").path == "g"
+    assert root.require_group("new/one").path == "new/one"
+
+
+# Replacing and deleting
+
+
+def test_what_is_there_is_not_replaced_unasked(store: xzarr3.Store) -> None:
+    root = sample(store)
+    before = contents(store)
+    for call in (
+        lambda: root.create_array("a", data=[1]),
+        lambda: root.create_array("g", data=[1]),
+        lambda: root.create_group("a"),
+        lambda: root.create_group("g"),
+        lambda: root.create_group("g/h"),
+        lambda: xzarr3.create_group(store),
+        lambda: xzarr3.create_array(store, data=[1]),
+    ):
+        for error in (NodeExistsError, FileExistsError):
+            with pytest.raises(error, match="overwrite=True"):
+                call()
+    assert contents(store) == before
+
+
+def test_replacing_leaves_nothing_behind(store: xzarr3.Store) -> None:
+    root = sample(store)
+    root.create_array("a", data=[1], overwrite=True)
+    assert root["a"].shape == (1,)
+    assert not store.exists("a/c/2")
+    root.create_array("g", data=np.arange(3), chunks=1, overwrite=True)
+    keys = {key for key in store.list() if key.startswith("g/")}
+    assert keys == {"g/zarr.json", "g/c/1", "g/c/2"}
+    root.create_group("a", overwrite=True)
+    assert list(root["a"]) == []
+    assert {key for key in store.list() if key.startswith("a/")} == {"a/zarr.json"}
+    xzarr3.create_group(store, overwrite=True)
+    assert contents(store).keys() == {"zarr.json"}
+    sample_array = xzarr3.create_array(store, data=[[1, 2]], overwrite=True)
+    assert sample_array[...].tolist() == [[1, 2]]
+
+
+def test_deleting(store: xzarr3.Store) -> None:
+    root = sample(store)
+    del root["g/h"]
+    assert sorted(root["g"]) == ["x"]
+    del root["g"]
+    del root["a"]
+    assert list(root) == ["empty"]
+    assert contents(store).keys() == {"zarr.json", "empty/zarr.json"}
+    if isinstance(store, xzarr3.LocalStore):
+        assert sorted(os.listdir(store.root)) == ["empty", "zarr.json"]
+
+
+FOREIGN = [
+    "g/notes.txt", "g/x/c/notes", "g/x/c/0.bak", "g/x/extra/file", "g/h/y/c/0/0/0", "g/.zattrs", "g/x/c/00",
+    "g/other/c/0", "g/x/c/-1", "g/h/c/0",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("key", FOREIGN)
+def test_foreign_files_are_never_erased(key: str, store: xzarr3.Store) -> None:
+    root = sample(store)
+    store.set(key, b"precious")
+    before = contents(store)
+    for call in (
+        lambda: root.__delitem__("g"),
+        lambda: root.create_group("g", overwrite=True),
+        lambda: root.create_array("g", data=[1], overwrite=True),
+        lambda: xzarr3.create_group(store, overwrite=True),
+        lambda: xzarr3.open_group(store, mode="w"),
+        lambda: xzarr3.create_array(store, data=[1], overwrite=True),
+    ):
+        with pytest.raises(NodeExistsError) as caught:
+            call()
+        assert key in str(caught.value)
+        assert "nothing was erased" in str(caught.value)
+        assert contents(store) == before
+    del root["a"]
+
+
+def test_a_directory_of_other_things_is_never_emptied(tmp_path: Path) -> None:
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter.txt").write_text("words")
+    for call in (
+        lambda: xzarr3.create_group(tmp_path, overwrite=True),
+        lambda: xzarr3.open_group(tmp_path, mode="w"),
+        lambda: xzarr3.create_array(tmp_path, data=[1], overwrite=True),
+        lambda: xzarr3.create_group(tmp_path / "thesis", overwrite=True),
+    ):
+        with pytest.raises(NodeExistsError, match=r"chapter\.txt"):
+            call()
+    assert (tmp_path / "thesis" / "chapter.txt").read_text() == "words"
+    assert sorted(os.listdir(tmp_path)) == ["thesis"]
+
+
+def test_an_array_whose_document_cannot_be_read_is_not_erased(store: xzarr3.Store) -> None:
+    root = sample(store)
+    store.set("a/zarr.json", b"{}")
+    with pytest.raises(NodeExistsError, match="a/c/"):
+        del root["a"]
+    assert store.exists("a/c/1")
+
+
+# Attributes
+
+
+def nodes(store: xzarr3.Store) -> Iterator[xzarr3.Array | xzarr3.Group]:
+    root = sample(store)
+    yield root
+    yield root["g/h"]
+    yield root["a"]
+
+
+def test_attributes_are_written_at_once(store: xzarr3.Store) -> None:
+    for node in nodes(store):
+        attributes = node.attrs
+        attributes.clear()
+        attributes["a"] = 1
+        attributes.update(b=[1, {"c": None}], a=2)
+        attributes.update({"d": "é"})
+        attributes.update([("e", 1.5)])
+        attributes.setdefault("f", True)
+        del attributes["e"]
+        expected = {"a": 2, "b": [1, {"c": None}], "d": "é", "f": True}
+        assert dict(attributes) == dict(node.attrs) == expected
+        assert document(store, node.path)["attributes"] == expected
+        assert dict(xzarr3.open(store, node.path).attrs) == expected
+        assert attributes.asdict() == expected
+        assert repr(attributes) == repr(expected)
+        assert attributes.pop("f") is True
+        attributes.put({"only": 1})
+        assert dict(xzarr3.open(store, node.path).attrs) == {"only": 1}
+        with pytest.raises(KeyError):
+            attributes["missing"]
+        with pytest.raises(KeyError):
+            del attributes["missing"]
+        assert (len(attributes), list(attributes), "only" in attributes) == (1, ["only"], True)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        float("nan"), float("inf"), -float("inf"), object(), {1, 2}, b"x", 1j, [1, float("nan")],
+        {"a": {"b": object()}}, lambda: 1, Ellipsis, np.float32("nan"), np.array([1.0, np.nan]),
+        np.datetime64("2000"),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_attributes_that_json_cannot_hold(value: Any, store: xzarr3.Store) -> None:
+    for node in nodes(store):
+        node.attrs["old"] = 1
+        before = contents(store)
+        attributes = node.attrs
+        kept = dict(attributes)
+        for change in (
+            lambda attributes=attributes: attributes.__setitem__("x", value),
+            lambda attributes=attributes: attributes.update(old=2, x=value),
+            lambda attributes=attributes: attributes.put({"x": value}),
+        ):
+            with pytest.raises(MetadataError) as caught:
+                change()
+            assert caught.value.path == node.path
+            assert "JSON" in str(caught.value)
+            assert dict(attributes) == dict(node.attrs) == kept
+        assert contents(store) == before
+    with pytest.raises(MetadataError):
+        xzarr3.create_group(store, "new", attributes={"x": value})
+    with pytest.raises(MetadataError):
+        xzarr3.create_group(store, "g", attributes={"x": value}, overwrite=True)
+    assert contents(store) == before
+
+
+def test_attributes_that_hold_themselves() -> None:
+    group = xzarr3.create_group(xzarr3.MemoryStore())
+    endless: dict[str, Any] = {}
+    endless["self"] = endless
+    with pytest.raises(MetadataError, match="JSON"):
+        group.attrs["x"] = endless
+    assert dict(group.attrs) == {}
+
+
+@pytest.mark.parametrize("key", [1, None, 1.5, True, b"x", ("a",)], ids=repr)
+def test_keys_of_attributes_are_text(key: Any) -> None:
+    group = xzarr3.create_group(xzarr3.MemoryStore(), attributes={"1": "text"})
+    with pytest.raises(MetadataError):
+        group.attrs[key] = 1
+    with pytest.raises(MetadataError):
+        group.attrs["inner"] = {key: 1}
+    assert dict(group.attrs) == {"1": "text"}
+    assert document(group.store)["attributes"] == {"1": "text"}
+
+
+def test_two_views_of_the_attributes_lose_nothing() -> None:
+    for node in nodes(xzarr3.MemoryStore()):
+        one, other = node.attrs, node.attrs
+        one["a"] = 1
+        other["b"] = 2
+        one["c"] = 3
+        found = dict(xzarr3.open(node.store, node.path).attrs)
+        assert {"a": 1, "b": 2, "c": 3}.items() <= found.items()
+
+
+def test_changing_what_was_read_does_not_change_the_attributes() -> None:
+    group = xzarr3.create_group(xzarr3.MemoryStore(), attributes={"list": [1], "object": {"a": 1}})
+    given_values = {"list": [1]}
+    group.attrs.update(given_values)
+    given_values["list"].append(2)
+    copy = group.attrs.asdict()
+    copy["new"] = 1
+    assert dict(group.attrs) == {"list": [1], "object": {"a": 1}}
+
+
+def test_attributes_of_a_shared_node_keep_what_others_changed_in_shape() -> None:
+    store = xzarr3.MemoryStore()
+    array = xzarr3.create_array(store, data=np.arange(4))
+    attributes = array.attrs
+    array.resize(2)
+    attributes["a"] = 1
+    assert xzarr3.open_array(store).shape == (2,)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.dictionaries(
+        st.text(max_size=5),
+        st.recursive(
+            st.one_of(
+                st.none(),
+                st.booleans(),
+                st.integers(),
+                st.text(),
+                st.floats(allow_nan=False, allow_infinity=False),
+            ),
+            lambda inner: st.one_of(
+                st.lists(inner, max_size=3), st.dictionaries(st.text(), inner, max_size=3)
+            ),
+            max_leaves=8,
+        ),
+        max_size=4,
+    )
+)
+def test_any_attributes_are_kept(attributes: dict[str, Any]) -> None:
+    store = xzarr3.MemoryStore()
+    array = xzarr3.create_array(store, "x", shape=1, dtype="int8", attributes=attributes)
+    array.resize(2)
+    xzarr3.consolidate_metadata(store)
+    for root in (xzarr3.open_group(store), xzarr3.open_group(store, use_consolidated=False)):
+        found = dict(root["x"].attrs)
+        assert found == attributes
+        assert json.dumps(found) == json.dumps(attributes)
+
+
+# Consolidated metadata
+
+
+def test_consolidated_metadata_hold_all_documents(store: xzarr3.Store) -> None:
+    root = sample(store)
+    plain = {path: document(store, path) for path, _ in root.members(max_depth=None)}
+    group = xzarr3.consolidate_metadata(store)
+    assert group.consolidated
+    assert not root.consolidated
+    assert document(store)["attributes"] == {"title": "root"}
+    assert held(store) == plain
+    assert document(store)["consolidated_metadata"]["kind"] == "inline"
+    assert document(store)["consolidated_metadata"]["must_understand"] is False
+    for found in (group, xzarr3.open_group(store), xzarr3.open_group(store, use_consolidated=True)):
+        assert sorted(found) == ["a", "empty", "g"]
+        assert sorted(path for path, _ in found.members(max_depth=None)) == sorted(plain)
+        assert found["g/x"][...].tolist() == [0, 1, 2, 3]
+        assert found["g"]["h"]["y"].shape == (2, 2)
+        # A group that can be written looks into the store, where "g" has a document of its own.
+        assert found["g"].consolidated is found.read_only
+        assert "g/h" in found
+        assert "g/z" not in found
+
+
+def test_consolidated_metadata_are_asked_instead_of_the_store() -> None:
+    store = xzarr3.MemoryStore()
+    sample(store)
+    xzarr3.consolidate_metadata(store)
+    asked: list[str] = []
+
+    class Watched(xzarr3.MemoryStore):
+        def get(self, key: str, byte_range: Any = None) -> Any:
+            asked.append(key)
+            return super().get(key, byte_range)
+
+        def exists(self, key: str) -> bool:
+            asked.append(key)
+            return super().exists(key)
+
+        def list_prefix(self, prefix: str) -> Iterator[str]:
+            asked.append(prefix)
+            return super().list_prefix(prefix)
+
+    watched = Watched(contents(store))
+    root = xzarr3.open_group(watched)
+    assert len(dict(root.members(max_depth=None))) == 6
+    assert "g/h/y" in root
+    assert root.tree()
+    assert asked == ["zarr.json"]
+
+
+def test_demanding_or_refusing_consolidated_metadata(store: xzarr3.Store) -> None:
+    sample(store)
+    with pytest.raises(MetadataError, match="consolidated_metadata"):
+        xzarr3.open_group(store, use_consolidated=True)
+    xzarr3.consolidate_metadata(store)
+    store.set("late/zarr.json", json.dumps(array_document()).encode())
+    assert "late" not in xzarr3.open_group(store)
+    assert "late" in xzarr3.open_group(store, use_consolidated=False)
+    assert not xzarr3.open_group(store, use_consolidated=False)["g"].consolidated
+    with pytest.raises(NodeNotFoundError):
+        xzarr3.open_group(store)["late"]
+    with pytest.raises(NodeTypeError):
+        xzarr3.consolidate_metadata(store, "a")
+    xzarr3.consolidate_metadata(store)
+    assert "late" in xzarr3.open_group(store)
+
+
+def check_consolidated(store: xzarr3.Store, path: str = "") -> None:
+    """The documents that a group holds are those that are in the store."""
+    group = xzarr3.open_group(store, path, use_consolidated=False)
+    expected = {}
+    for below, node in group.members(max_depth=None):
+        expected[below] = document(store, node.path)
+        expected[below].pop("consolidated_metadata", None)
+    assert held(store, path) == expected
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda root: root["a"].resize(3),
+        lambda root: root["g/h/y"].resize((5, 5)),
+        lambda root: root["a"].append([1, 2]),
+        lambda root: root["a"].attrs.update(units="K"),
+        lambda root: root["g/h"].attrs.update(deep=False),
+        lambda root: root["g"].attrs.update(new=1),
+        lambda root: root.attrs.update(title="new"),
+        lambda root: root.create_array("b", shape=1, dtype="int8"),
+        lambda root: root.create_array("new/deep/b", shape=1, dtype="int8"),
+        lambda root: root["g"].create_array("b", shape=1, dtype="int8"),
+        lambda root: root["g"].create_group("k/l"),
+        lambda root: root.create_group("g/k"),
+        lambda root: root.create_array("a", data=[1.5], overwrite=True),
+        lambda root: root.create_array("g", data=[1.5], overwrite=True),
+        lambda root: root.create_group("g", overwrite=True),
+        lambda root: root.create_group("a", overwrite=True),
+        lambda root: root.__delitem__("a"),
+        lambda root: root.__delitem__("g"),
+        lambda root: root.__delitem__("g/h"),
+        lambda root: root["g"].__delitem__("h"),
+        lambda root: root["g"].consolidate(),
+        lambda root: root.consolidate(),
+    ],
+    ids=range(22),
+)
+@pytest.mark.parametrize("consolidated", [None, False])
+def test_consolidated_metadata_follow_every_change(
+    change: Callable[[Any], Any], consolidated: bool | None, store: xzarr3.Store
+) -> None:
+    sample(store)
+    xzarr3.consolidate_metadata(store, "g")
+    xzarr3.consolidate_metadata(store)
+    root = xzarr3.open_group(store, mode="r+", use_consolidated=consolidated)
+    change(root)
+    check_consolidated(store)
+    if (
+        "g" in root
+        and isinstance(root["g"], xzarr3.Group)
+        and "consolidated_metadata" in document(store, "g")
+    ):
+        check_consolidated(store, "g")
+    # What the group itself shows is what is there now, and what a new one shows.
+    for found in (root, xzarr3.open_group(store)):
+        actual = xzarr3.open_group(store, use_consolidated=False)
+        assert sorted(found) == sorted(actual)
+        members = dict(found.members(max_depth=None))
+        assert sorted(members) == sorted(dict(actual.members(max_depth=None)))
+        for path, node in actual.members(max_depth=None):
+            assert path in found
+            assert type(members[path]) is type(node)
+            assert dict(members[path].attrs) == dict(node.attrs)
+            if isinstance(node, xzarr3.Array):
+                assert members[path].shape == node.shape
+        assert dict(found.attrs) == dict(actual.attrs)
+
+
+def test_appending_again_by_the_same_group() -> None:
+    store = xzarr3.MemoryStore()
+    xzarr3.create_group(store).create_array("x", data=[0], chunks=2)
+    root = xzarr3.consolidate_metadata(store)
+    for number in range(1, 6):
+        found = root["x"]
+        assert isinstance(found, xzarr3.Array)
+        found.append([number])
+    assert xzarr3.open_array(store, "x")[...].tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_attributes_set_again_by_the_same_group() -> None:
+    store = xzarr3.MemoryStore()
+    xzarr3.create_group(store).create_group("x")
+    root = xzarr3.consolidate_metadata(store)
+    for name in "abc":
+        root["x"].attrs[name] = 1
+    assert sorted(xzarr3.open_group(store, "x").attrs) == ["a", "b", "c"]
+
+
+def test_malformed_consolidated_metadata_above_a_node() -> None:
+    """Whatever a group above holds, a change of a node below ends well or with an error of ours."""
+    for bad in ({"metadata": []}, {"metadata": None}, {"metadata": 5}, {}, {"metadata": {"x": 5}}, 5, []):
+        store = xzarr3.MemoryStore()
+        group = {"zarr_format": 3, "node_type": "group", "consolidated_metadata": bad}
+        store.set("zarr.json", json.dumps(group).encode())
+        store.set("x/zarr.json", json.dumps(array_document()).encode())
+        array = xzarr3.open_array(store, "x", mode="r+")
+        for change in (
+            lambda array=array: array.resize((2, 2)),
+            lambda array=array: array.attrs.update(a=1),
+            lambda store=store: xzarr3.create_array(store, "y", data=[1]),
+            lambda store=store: xzarr3.create_array(store, "x", data=[1], overwrite=True),
+        ):
+            _, error = attempt(change, xzarr3.Xzarr3Error)
+            assert error is None or str(error)
+
+
+def test_names_in_consolidated_metadata_cannot_climb() -> None:
+    for name in ("..", "../x", "a/../../x", "/x", "a//b", "", "."):
+        group = {
+            "zarr_format": 3,
+            "node_type": "group",
+            "consolidated_metadata": {"kind": "inline", "metadata": {name: array_document()}},
+        }
+        store = xzarr3.MemoryStore({"zarr.json": json.dumps(group).encode()})
+        with pytest.raises(MetadataError, match="consolidated_metadata"):
+            xzarr3.open_group(store)
+
+
+def test_arrays_below_arrays_and_nodes_without_parents_in_consolidated_metadata() -> None:
+    group = {
+        "zarr_format": 3,
+        "node_type": "group",
+        "consolidated_metadata": {
+            "kind": "inline",
+            "metadata": {"x": array_document(), "x/y": array_document(), "lost/z": array_document()},
+        },
+    }
+    root = xzarr3.open_group(xzarr3.MemoryStore({"zarr.json": json.dumps(group).encode()}))
+    assert root["lost/z"].shape == (4, 6)
+    assert root.tree()
+    with pytest.raises(NodeNotFoundError):
+        root["lost"]
+
+
+class Changes(RuleBasedStateMachine):
+    """Groups and arrays made, replaced, changed and deleted, beside a dictionary; consolidated or not."""
+
+    paths = st.lists(st.sampled_from("abc"), min_size=1, max_size=3).map("/".join)
+
+    @initialize(consolidated=st.booleans())
+    def make(self, consolidated: bool) -> None:
+        self.store = xzarr3.MemoryStore()
+        self.root = xzarr3.create_group(self.store)
+        if consolidated:
+            self.root = xzarr3.consolidate_metadata(self.store)
+        self.model: dict[str, Any] = {}
+
+    def parents(self, path: str) -> list[str]:
+        names = path.split("/")
+        return ["/".join(names[:depth]) for depth in range(1, len(names))]
+
+    @rule(path=paths, size=st.integers(0, 3), overwrite=st.booleans(), array=st.booleans())
+    def create(self, path: str, size: int, overwrite: bool, array: bool) -> None:
+        options: dict[str, Any] = {"overwrite": overwrite, "attributes": {"n": size}}
+        if array:
+            made, error = attempt(
+                lambda: self.root.create_array(path, data=np.arange(size), **options),
+                NodeExistsError,
+                NodeTypeError,
+            )
+        else:
+            made, error = attempt(
+                lambda: self.root.create_group(path, **options), NodeExistsError, NodeTypeError
+            )
+        allowed = (overwrite or path not in self.model) and not any(
+            isinstance(self.model.get(above), int) for above in self.parents(path)
+        )
+        assert (error is None) == allowed
+        if error is None:
+            assert made.path == path
+            for above in self.parents(path):
+                self.model.setdefault(above, {})
+            self.drop(path)
+            self.model[path] = size if array else {"n": size}
+
+    def drop(self, path: str) -> None:
+        self.model = {k: v for k, v in self.model.items() if k != path and not k.startswith(f"{path}/")}
+
+    @rule(path=paths)
+    def delete(self, path: str) -> None:
+        _, error = attempt(lambda: self.root.__delitem__(path), NodeNotFoundError)
+        assert (error is None) == (path in self.model)
+        self.drop(path)
+
+    @rule(path=paths, size=st.integers(0, 5))
+    def resize(self, path: str, size: int) -> None:
+        if isinstance(self.model.get(path), int):
+            found = self.root[path]
+            assert isinstance(found, xzarr3.Array)
+            found.resize(size)
+            self.model[path] = size
+
+    @rule(path=paths)
+    def set_attribute(self, path: str) -> None:
+        if isinstance(self.model.get(path), dict):
+            count = self.model[path].get("n", 0) + 1
+            self.root[path].attrs["n"] = count
+            self.model[path]["n"] = count
+
+    @rule()
+    def consolidate(self) -> None:
+        self.root = xzarr3.consolidate_metadata(self.store)
+
+    @rule(consolidated=st.sampled_from([None, False]))
+    def reopen(self, consolidated: bool | None) -> None:
+        self.root = xzarr3.open_group(self.store, mode="r+", use_consolidated=consolidated)
+
+    @rule()
+    def pickle(self) -> None:
+        self.root = pickle.loads(pickle.dumps(self.root))
+
+    @invariant()
+    def shows_what_there_is(self) -> None:
+        if not hasattr(self, "root"):
+            return
+        for root in (self.root, xzarr3.open_group(self.store)):
+            found = {}
+            for path, node in root.members(max_depth=None):
+                found[path] = node.shape[0] if isinstance(node, xzarr3.Array) else dict(node.attrs)
+            assert found == self.model
+            for path in self.model:
+                assert path in root
+
+
+Changes.TestCase.settings = settings(max_examples=60, stateful_step_count=15, deadline=None)
+TestChanges = Changes.TestCase
+
+
+# Reading only, pickling, failing
+
+
+def test_read_only_groups(store: xzarr3.Store) -> None:
+    sample(store)
+    before = contents(store)
+    for root in (xzarr3.open_group(store), pickle.loads(pickle.dumps(xzarr3.open_group(store)))):
+        for call in (
+            lambda root=root: root.create_group("n"),
+            lambda root=root: root.create_array("n", data=[1]),
+            lambda root=root: root.require_group("n"),
+            lambda root=root: root.__delitem__("a"),
+            lambda root=root: root.attrs.update(a=1),
+            lambda root=root: root["g"].attrs.put({}),
+            lambda root=root: root["g"].create_group("n"),
+            lambda root=root: root["a"].resize(1),
+            lambda root=root: root.consolidate(),
+        ):
+            with pytest.raises(ReadOnlyError):
+                call()
+        assert root.require_group("g").path == "g"
+    assert contents(store) == before
+    if isinstance(store, xzarr3.LocalStore):
+        closed = xzarr3.LocalStore(store.root, read_only=True)
+        for call in (
+            lambda: xzarr3.create_group(closed, overwrite=True),
+            lambda: xzarr3.open_group(closed, mode="w"),
+            lambda: xzarr3.open_group(closed, mode="r+").create_group("n"),
+            lambda: xzarr3.consolidate_metadata(closed),
+        ):
+            with pytest.raises(ReadOnlyError):
+                call()
+        assert contents(store) == before
+
+
+def test_pickled_groups_are_the_same(store: xzarr3.Store) -> None:
+    sample(store)
+    for group in (
+        xzarr3.open_group(store, mode="r+"),
+        xzarr3.open_group(store, "g"),
+        xzarr3.consolidate_metadata(store),
+        xzarr3.open_group(store)["g"],
+    ):
+        again = pickle.loads(pickle.dumps(group))
+        assert isinstance(again, xzarr3.Group)
+        assert (again.path, again.read_only, again.consolidated) == (
+            group.path, group.read_only, group.consolidated
+        )  # fmt: skip
+        assert sorted(again) == sorted(group)
+        assert dict(again.attrs) == dict(group.attrs)
+        assert repr(again) == repr(group)
+
+
+class FailingStore(xzarr3.MemoryStore):
+    """Refuses every write while it is full."""
+
+    full = False
+
+    def set(self, key: str, value: Any) -> None:
+        if self.full:
+            raise StoreError("no space left")
+        super().set(key, value)
+
+
+def test_failed_changes_of_a_group_keep_the_old_one() -> None:
+    store = FailingStore()
+    root = sample(store)
+    store.full = True
+    before = contents(store)
+    for change in (
+        lambda: root.attrs.update(title="new"),
+        lambda: root["g"].attrs.__setitem__("x", 1),
+        lambda: root.create_group("n"),
+        lambda: root.create_array("n/m", data=[1]),
+        lambda: root.consolidate(),
+    ):
+        with pytest.raises(StoreError, match="no space"):
+            change()
+        assert dict(root.attrs) == {"title": "root"}
+        assert contents(store) == before
+    assert sorted(root) == ["a", "empty", "g"]
+
+
+def test_a_group_that_vanishes(tmp_path: Path) -> None:
+    root = sample(xzarr3.LocalStore(tmp_path / "a"))
+    shutil.rmtree(tmp_path / "a")
+    assert list(root) == []
+    with pytest.raises(NodeNotFoundError):
+        root["a"]
+
+
+def test_a_document_that_is_a_directory(tmp_path: Path) -> None:
+    (tmp_path / "a" / "zarr.json").mkdir(parents=True)
+    with pytest.raises(NodeNotFoundError):
+        xzarr3.open(tmp_path / "a")
+    with pytest.raises(StoreError):
+        xzarr3.create_group(tmp_path / "a")
+
+
+def test_a_file_is_no_store(tmp_path: Path) -> None:
+    (tmp_path / "file.nc").write_bytes(b"CDF")
+    with pytest.raises(NodeNotFoundError):
+        xzarr3.open(tmp_path / "file.nc")
+    with pytest.raises(StoreError):
+        xzarr3.create_group(tmp_path / "file.nc")
+    with pytest.raises((StoreError, NodeExistsError)):
+        xzarr3.create_group(tmp_path / "file.nc", overwrite=True)
+    assert (tmp_path / "file.nc").read_bytes() == b"CDF"
