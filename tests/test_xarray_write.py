@@ -723,8 +723,8 @@ def test_what_cannot_be_cleaned_up_is_told() -> None:
 
 
 def test_a_killed_write_is_not_in_the_way(tmp_path: Path) -> None:
-    (tmp_path / ".xzarr3-partial-killed" / "a" / "c").mkdir(parents=True)
-    (tmp_path / ".xzarr3-partial-killed" / "a" / "c" / "0").write_bytes(b"half")
+    (tmp_path / ".xzarr3-staged-killed" / "a" / "c").mkdir(parents=True)
+    (tmp_path / ".xzarr3-staged-killed" / "a" / "c" / "0").write_bytes(b"half")
     to_zarr(small(), tmp_path)
     to_zarr(small(), tmp_path, mode="w")
     xr.testing.assert_identical(theirs(tmp_path, consolidated=False), small())

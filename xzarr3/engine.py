@@ -34,6 +34,15 @@ _RANGE = 2**16  # Bytes; a range up to this size is read whole, whatever part of
 _unit_locks = [threading.Lock() for _ in range(64)]
 
 
+def _renew_locks() -> None:
+    """A forked child must not wait for a thread of its parent to give a lock back."""
+    _unit_locks[:] = [threading.Lock() for _ in _unit_locks]
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_locks)
+
+
 def available_threads() -> int:
     """How many threads a read or write may use: all cores, but one within somebody else's thread.
 
@@ -81,9 +90,16 @@ def _share(units: Iterator[Unit], number: int, threads: int, worker: Callable[[N
 
     if alone:
         return worker(next_run)
-    others: list[Future[int]] = [
-        _pool.get().submit(worker, next_run) for _ in range(min(threads, number) - 1)
-    ]
+
+    def help_() -> int:
+        nonlocal stopped
+        try:
+            return worker(next_run)
+        except BaseException:
+            stopped = True  # Nobody needs what the others would read or write from here on.
+            raise
+
+    others: list[Future[int]] = [_pool.get().submit(help_) for _ in range(min(threads, number) - 1)]
     try:
         total = worker(next_run)
         return total + sum(other.result() for other in others)

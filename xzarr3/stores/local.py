@@ -5,6 +5,7 @@ Specification: Zarr v3, "File system store". A key is a path below the root, a v
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import os
@@ -17,10 +18,14 @@ from xzarr3._types import Buffer, ByteRange
 from xzarr3.errors import InvalidKeyError, StoreError, StorePermissionError
 from xzarr3.stores.base import KeySet, Loader, Store, ValueReader, check_key, check_prefix
 
-_OPEN = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+# Without blocking, so that nobody waits for the writer of a pipe; it makes no difference to a file.
+_OPEN = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR})
 _TEMPORARY = ".xzarr3-partial-"
+STAGED = ".xzarr3-staged-"
+"""What a directory at the root begins with whose values are still to be moved to their places."""
+_ATTEMPTS = 100
 _KEPT_SCRATCH = 32 * 2**20
 
 _serial = itertools.count()
@@ -80,6 +85,38 @@ class LocalStore(Store):
     def __dask_tokenize__(self) -> object:
         return "LocalStore", os.path.realpath(self.root)
 
+    def _path(self, key: str) -> str:
+        path = self._base + check_key(key)
+        if _TEMPORARY in key:
+            raise InvalidKeyError(f"invalid key {key!r}; names that begin with '{_TEMPORARY}' are taken")
+        try:
+            os.fsencode(path)
+        except UnicodeEncodeError as error:
+            raise InvalidKeyError(f"invalid key {key!r}: {error.reason}; accepted: Unicode text") from error
+        return path
+
+    def _check_inside(self, folder: str, key: str) -> None:
+        """Refuse a key below a directory that is a link out of the root."""
+        above = folder
+        while len(above) > len(self.root):
+            if os.path.islink(above):
+                inside, real = os.path.realpath(self.root), os.path.realpath(folder)
+                if real != inside and not real.startswith(os.path.join(inside, "")):
+                    raise InvalidKeyError(
+                        f"key '{key}' leads out of {self} through a link; accepted: a link within it"
+                    )
+                return
+            above = os.path.dirname(above)
+
+    def _nothing(self, key: str, error: OSError) -> None:
+        """See to it that there really is nothing where a file could not be opened."""
+        if error.errno not in _ABSENT or (error.errno == errno.ENOENT and os.path.islink(self._base + key)):
+            self._fail("read", key, error)
+
+    def _not_a_file(self, key: str, mode: int) -> None:
+        if not stat.S_ISDIR(mode):
+            raise StoreError(f"cannot read key '{key}' of {self}: it is neither a file nor a directory")
+
     def _fail(self, doing: str, key: str, error: OSError) -> NoReturn:
         text = f"cannot {doing} key '{key}' of {self}: {error.strerror or error}"
         if isinstance(error, PermissionError):
@@ -96,20 +133,21 @@ class LocalStore(Store):
             return reader.read(*(byte_range or (0, None)))
 
     def exists(self, key: str) -> bool:
+        path = self._path(key)
         try:
-            return stat.S_ISREG(os.stat(self._base + check_key(key)).st_mode)
+            return stat.S_ISREG(os.stat(path).st_mode)
         except OSError as error:
             if error.errno in _ABSENT:
                 return False
             self._fail("read", key, error)
 
     def open_value(self, key: str) -> ValueReader | None:
+        path = self._path(key)
         try:
-            descriptor = os.open(self._base + check_key(key), _OPEN)
+            descriptor = os.open(path, _OPEN)
         except OSError as error:
-            if error.errno in _ABSENT:
-                return None
-            self._fail("read", key, error)
+            self._nothing(key, error)
+            return None
         try:
             info = os.fstat(descriptor)
         except OSError as error:
@@ -117,6 +155,7 @@ class LocalStore(Store):
             self._fail("read", key, error)
         if not stat.S_ISREG(info.st_mode):
             os.close(descriptor)
+            self._not_a_file(key, info.st_mode)
             return None
         return _FileReader(self, key, descriptor, info.st_size)
 
@@ -130,25 +169,27 @@ class LocalStore(Store):
             try:
                 descriptor = open_(base + key, _OPEN)
             except OSError as error:
-                if error.errno in _ABSENT:
-                    return None
-                self._fail("read", key, error)
+                self._nothing(key, error)
+                return None
             try:
                 info = fstat(descriptor)
                 size = info.st_size
                 if not stat.S_ISREG(info.st_mode):
-                    return None
+                    size = 0
                 if len(scratch) < size:
                     scratch = memoryview(bytearray(max(size, 2**17)))
                     if size <= _KEPT_SCRATCH:
                         _local.buffer = scratch
-                count = readv(descriptor, [scratch[:size]])
+                count = readv(descriptor, [scratch[:size]]) if size else 0
                 if count != size:
                     count = _read_rest(descriptor, scratch, count, size)
             except OSError as error:
                 self._fail("read", key, error)
             finally:
                 close(descriptor)
+            if size == 0 and not stat.S_ISREG(info.st_mode):
+                self._not_a_file(key, info.st_mode)
+                return None
             return scratch[:count]
 
         return load
@@ -168,15 +209,12 @@ class LocalStore(Store):
 
     def set(self, key: str, value: Buffer) -> None:
         self._check_writable()
-        path = self._base + check_key(key)
+        path = self._path(key)
         folder = os.path.dirname(path)
+        self._check_inside(folder, key)
         temporary = os.path.join(folder, f"{_TEMPORARY}{os.getpid()}-{next(_serial)}-{os.urandom(4).hex()}")
         try:
-            try:
-                descriptor = os.open(temporary, _CREATE, 0o666)
-            except FileNotFoundError:
-                os.makedirs(folder, exist_ok=True)
-                descriptor = os.open(temporary, _CREATE, 0o666)
+            descriptor = _create(temporary)
         except OSError as error:
             self._fail("write", key, error)
         try:
@@ -196,16 +234,14 @@ class LocalStore(Store):
 
     def erase_values(self, keys: Iterable[str]) -> None:
         self._check_writable()
-        inside = os.path.realpath(self.root)
-        folders: dict[str, bool] = {}
-        for key in keys:
-            path = self._base + check_key(key)
+        paths = {key: self._path(key) for key in keys}
+        folders: set[str] = set()
+        for key, path in paths.items():
             folder = os.path.dirname(path)
             if folder not in folders:
-                real = os.path.realpath(folder)
-                folders[folder] = real == inside or real.startswith(os.path.join(inside, ""))
-            if not folders[folder]:
-                raise InvalidKeyError(f"key '{key}' leads out of {self} through a link; nothing was erased")
+                self._check_inside(folder, key)
+                folders.add(folder)
+        for key, path in paths.items():
             try:
                 os.unlink(path)
             except OSError as error:
@@ -231,7 +267,7 @@ class LocalStore(Store):
     def _walk(self, prefix: str, links: frozenset[tuple[int, int]]) -> Iterator[str]:
         for entry in self._scan(prefix):
             key = prefix + entry.name
-            if not entry.is_dir():
+            if not self._is_folder(entry, key):
                 yield key
             elif not entry.is_symlink():
                 yield from self._walk(f"{key}/", links)
@@ -245,16 +281,22 @@ class LocalStore(Store):
         keys: KeySet = set()
         prefixes: KeySet = set()
         for entry in self._scan(check_prefix(prefix)):
-            if entry.is_dir():
+            if self._is_folder(entry, prefix + entry.name):
                 prefixes.add(f"{prefix}{entry.name}/")
             else:
                 keys.add(prefix + entry.name)
         return keys, prefixes
 
+    def _is_folder(self, entry: os.DirEntry[str], key: str) -> bool:
+        try:
+            return entry.is_dir()
+        except OSError as error:
+            self._fail("list", key, error)
+
     def _scan(self, prefix: str) -> list[os.DirEntry[str]]:
         try:
             with os.scandir(self._base + prefix) as entries:
-                return [entry for entry in entries if not entry.name.startswith(_TEMPORARY)]
+                return [entry for entry in entries if not entry.name.startswith((_TEMPORARY, STAGED))]
         except OSError as error:
             if error.errno in _ABSENT:
                 return []
@@ -302,7 +344,9 @@ class _FileReader(ValueReader):
         return count
 
     def close(self) -> None:
-        os.close(self._descriptor)
+        if self._descriptor >= 0:
+            descriptor, self._descriptor = self._descriptor, -1
+            os.close(descriptor)
 
 
 def _read_rest(descriptor: int, scratch: memoryview, count: int, size: int) -> int:
@@ -312,6 +356,17 @@ def _read_rest(descriptor: int, scratch: memoryview, count: int, size: int) -> i
             break
         count += more
     return count
+
+
+def _create(path: str) -> int:
+    """Open a new file, and make the directories above it, which others may be removing just now."""
+    for _ in range(_ATTEMPTS):
+        try:
+            return os.open(path, _CREATE, 0o666)
+        except FileNotFoundError:
+            with contextlib.suppress(FileNotFoundError, FileExistsError):
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+    return os.open(path, _CREATE, 0o666)
 
 
 def _write_all(descriptor: int, value: Buffer) -> None:

@@ -46,6 +46,7 @@ from xzarr3.nodes import (
     read_document,
 )
 from xzarr3.stores import LocalStore, Store, StoreLike, open_store
+from xzarr3.stores.local import STAGED
 from xzarr3.xarray.encoding import (
     array_settings,
     encode_attributes,
@@ -56,7 +57,6 @@ from xzarr3.xarray.encoding import (
 
 _MODES = ("w", "w-")
 _UNNAMED = "__values__"  # xarray's name in stores for a variable whose name is None.
-_STAGED = ".xzarr3-partial-"  # LocalStore does not list what begins with this.
 
 
 @overload
@@ -386,7 +386,7 @@ class _Write:
         self._consolidated = consolidated
         self._check_place()
         staged = isinstance(store, LocalStore) or self._occupied()
-        self._staging = f"{_STAGED}{uuid.uuid4().hex}/" if staged else ""
+        self._staging = f"{STAGED}{uuid.uuid4().hex}/" if staged else ""
         self._owned = not staged  # Whether all there is at the path was written by this,
         self._visible = False  # and whether it is a dataset.
 
