@@ -12,8 +12,9 @@ import pickle
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,8 @@ from xzarr3 import (
     ReadOnlyError,
     SelectionError,
     StoreError,
+    engine,
+    metadata,
 )
 from xzarr3.codecs import BloscCodec, BytesCodec, GzipCodec, ShardingCodec, TransposeCodec, ZstdCodec
 
@@ -71,6 +74,27 @@ def simple(shape: Any = (4, 6), **options: Any) -> xzarr3.Array:
 # Anything against numpy
 
 
+@contextmanager
+def large_as_small() -> Iterator[None]:
+    """Threads, partial reads and decoding in place also for arrays that are too small to be worth it."""
+    metadata._chain.cache_clear()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine, "_SMALL", 0)
+        patch.setattr(engine, "_RANGE", 8)
+        patch.setattr(ZstdCodec, "direct_from", 1)
+        patch.setattr(BloscCodec, "direct_from", 1)
+        yield
+    metadata._chain.cache_clear()
+
+
+@pytest.fixture(scope="module", params=["small", "large"])
+def ways(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The ways through the code that small arrays take, and those that large ones take."""
+    with large_as_small() if request.param == "large" else nullcontext():
+        yield
+
+
+@pytest.mark.usefixtures("ways")
 @SLOW
 @given(st.data())
 def test_what_is_written_is_read(data: st.DataObject) -> None:
@@ -97,6 +121,7 @@ def test_what_is_written_is_read(data: st.DataObject) -> None:
         assert task.shape == expected[task.selection].shape
 
 
+@pytest.mark.usefixtures("ways")
 @SLOW
 @given(st.data())
 def test_parts_are_written(data: st.DataObject) -> None:
@@ -140,6 +165,7 @@ def check_stored_keys(array: xzarr3.Array, expected: np.ndarray[Any, Any]) -> No
             assert part.tobytes() != fill * part.size, f"chunk {key} holds only the fill value"
 
 
+@pytest.mark.usefixtures("ways")
 @settings(SLOW, max_examples=60)
 @given(st.data())
 def test_directories_and_memory_hold_the_same(data: st.DataObject) -> None:
@@ -209,8 +235,14 @@ class Operations(RuleBasedStateMachine):
 
     folder: str | None = None
 
-    @initialize(data=st.data())
-    def make(self, data: st.DataObject) -> None:
+    def __init__(self) -> None:
+        super().__init__()
+        self.stack = ExitStack()
+
+    @initialize(data=st.data(), large=st.booleans())
+    def make(self, data: st.DataObject, large: bool) -> None:
+        if large:
+            self.stack.enter_context(large_as_small())
         self.data_type = data.draw(st.sampled_from(DATA_TYPES))
         shape = data.draw(shapes(max_dims=3))
         options = data.draw(layouts(self.data_type, shape))
@@ -226,6 +258,7 @@ class Operations(RuleBasedStateMachine):
             xzarr3.consolidate_metadata(store)
 
     def teardown(self) -> None:
+        self.stack.close()
         if self.folder is not None:
             shutil.rmtree(self.folder)
 

@@ -28,7 +28,7 @@ from xzarr3.stores import Store, ValueReader
 from xzarr3.stores.memory import BytesReader
 
 _SMALL = 2**18  # Bytes; below, starting another thread costs more than it saves.
-_MAX_RUN = 64
+_MAX_RUN = 4096  # Units that a thread takes at once.
 _RANGE = 2**16  # Bytes; a range up to this size is read whole, whatever part of it is needed.
 
 _unit_locks = [threading.Lock() for _ in range(64)]
@@ -72,42 +72,52 @@ class _Pool:
 
 _pool = _Pool()
 
-NextRun = Callable[[], list[Unit]]
 
+class _Runs:
+    """The units of one read or write, which its threads take in runs.
 
-def _share(units: Iterator[Unit], number: int, threads: int, worker: Callable[[NextRun], int]) -> int:
-    """Have ``worker`` handle all units on several threads; returns the sum of what it returns."""
-    alone = threads <= 1 or number <= 1
-    run = _MAX_RUN if alone else max(1, min(_MAX_RUN, number // (4 * threads)))
-    lock = threading.Lock()
-    stopped = False
+    Parameters
+    ----------
+    units : iterator of Unit
+    number : int
+        How many there are.
+    threads : int
+    """
 
-    def next_run() -> list[Unit]:
-        if stopped:
-            return []
-        with lock:
-            return list(itertools.islice(units, run))
+    __slots__ = ("_lock", "_run", "_units", "stopped")
 
-    if alone:
-        return worker(next_run)
+    def __init__(self, units: Iterator[Unit], number: int, threads: int) -> None:
+        self._units = units
+        self._run = _MAX_RUN if threads <= 1 else max(1, min(_MAX_RUN, number // (4 * threads)))
+        self._lock = threading.Lock()
+        self.stopped = False
+        """Whether what is left is not wanted any more, because something failed."""
 
-    def help_() -> int:
-        nonlocal stopped
+    def take(self) -> list[Unit]:
+        """The next run; empty after the last one."""
+        with self._lock:
+            return [] if self.stopped else list(itertools.islice(self._units, self._run))
+
+    def share(self, threads: int, worker: Callable[[_Runs], int]) -> int:
+        """Have ``worker`` handle the units on several threads; returns the sum of what it returns."""
+        if threads <= 1:
+            return worker(self)
+        others: list[Future[int]] = [_pool.get().submit(self._help, worker) for _ in range(threads - 1)]
         try:
-            return worker(next_run)
-        except BaseException:
-            stopped = True  # Nobody needs what the others would read or write from here on.
-            raise
+            total = worker(self)
+            return total + sum(other.result() for other in others)
+        finally:
+            self.stopped = True
+            for other in others:
+                if not other.cancel():
+                    other.exception()  # Waits: nobody may write into the result after this has returned.
 
-    others: list[Future[int]] = [_pool.get().submit(help_) for _ in range(min(threads, number) - 1)]
-    try:
-        total = worker(next_run)
-        return total + sum(other.result() for other in others)
-    finally:
-        stopped = True
-        for other in others:
-            if not other.cancel():
-                other.exception()  # Waits: nobody may write into the result after this has returned.
+    def _help(self, worker: Callable[[_Runs], int]) -> int:
+        try:
+            return worker(self)
+        except BaseException:
+            self.stopped = True
+            raise
 
 
 @dataclass(frozen=True)
@@ -168,23 +178,26 @@ class Engine:
         orientation = plan.orientation
         target = out if orientation is None else out[orientation]
 
-        def worker(next_run: NextRun) -> int:
+        def worker(runs: _Runs) -> int:
             if shard is not None:
-                return self._read_shards(shard, next_run, target)
+                return self._read_shards(shard, runs, target)
             if ranges:
-                return self._read_plain(next_run, target)
-            return self._read_units(next_run, target, direct=chain.is_direct(number))
+                return self._read_plain(runs, target)
+            return self._read_units(runs, target, direct=chain.is_direct(number))
 
-        return _share(units, number, threads, worker)
+        threads = min(threads, number)
+        return _Runs(units, number, threads).share(threads, worker)
 
-    def _read_units(self, next_run: NextRun, out: AnyArray, *, direct: bool) -> int:
+    def _read_units(self, runs: _Runs, out: AnyArray, *, direct: bool) -> int:
         load = self.store.loader()
         chain, fill = self.meta.chain, self.meta.fill_value
         decode, into, shape = chain.decode, chain.decode_into, chain.spec.shape
         key_prefix, join = self._key_prefix, self._separator.join
         missing = 0
-        while run := next_run():
+        while run := runs.take():
             for unit in run:
+                if runs.stopped:
+                    break
                 _, texts, inner, outer, _ = zip(*unit, strict=True) if unit else _SCALAR
                 key = key_prefix + join(texts)
                 data = load(key)
@@ -203,11 +216,13 @@ class Engine:
                     raise
         return missing
 
-    def _read_plain(self, next_run: NextRun, out: AnyArray) -> int:
+    def _read_plain(self, runs: _Runs, out: AnyArray) -> int:
         """Units that are stored as they are in memory: only the bytes that are needed are read."""
         missing = 0
-        while run := next_run():
+        while run := runs.take():
             for unit in run:
+                if runs.stopped:
+                    break
                 _, texts, inner, outer, _ = zip(*unit, strict=True) if unit else _SCALAR
                 key = self._key_prefix + self._separator.join(texts)
                 reader = self.store.open_value(key)
@@ -223,11 +238,13 @@ class Engine:
                         raise
         return missing
 
-    def _read_shards(self, shard: Shard, next_run: NextRun, out: AnyArray) -> int:
+    def _read_shards(self, shard: Shard, runs: _Runs, out: AnyArray) -> int:
         load = self.store.loader()
         missing = 0
-        while run := next_run():
+        while run := runs.take():
             for unit in run:
+                if runs.stopped:
+                    break
                 _, texts, inner, outer, _ = zip(*unit, strict=True) if unit else _SCALAR
                 key = self._key_prefix + self._separator.join(texts)
                 parts = _inner_parts(shard, inner)
@@ -270,9 +287,11 @@ class Engine:
         orientation = plan.orientation
         source = values if orientation is None else values[orientation]
 
-        def worker(next_run: NextRun) -> int:
-            while run := next_run():
+        def worker(runs: _Runs) -> int:
+            while run := runs.take():
                 for unit in run:
+                    if runs.stopped:
+                        break
                     coords, _, inner, outer, whole = zip(*unit, strict=True) if unit else _SCALAR
                     key = self.key(coords)
                     try:
@@ -286,7 +305,8 @@ class Engine:
                         raise
             return 0
 
-        _share(plan.units(), plan.number, threads, worker)
+        threads = min(threads, plan.number)
+        _Runs(plan.units(), plan.number, threads).share(threads, worker)
 
     def _replace(self, key: str, inner: tuple[slice, ...], values: AnyArray, keep_empty: bool) -> None:
         """Store a unit all of whose elements are given."""
