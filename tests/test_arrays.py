@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import itertools
 import json
 import math
@@ -1145,20 +1146,24 @@ def test_nested_shards_are_read_in_parts() -> None:
 
 
 def calls(read: Callable[[], Any]) -> int:
-    """Number of Python functions that are called."""
+    """Number of Python functions that are called: the least of some runs, as others may call in between."""
     number = 0
 
     def count(_: Any, event: str, __: Any) -> None:
         nonlocal number
         number += event == "call"
 
-    read()
-    sys.setprofile(count)
-    try:
-        read()
-    finally:
-        sys.setprofile(None)
-    return number
+    found = []
+    for _ in range(4):
+        number = 0
+        gc.collect()  # What collects garbage may call functions as well.
+        sys.setprofile(count)
+        try:
+            read()
+        finally:
+            sys.setprofile(None)
+        found.append(number)
+    return min(found)
 
 
 @pytest.mark.parametrize("size", [16 * 2**10, 2**20], ids=["64 KiB", "4 MiB"])

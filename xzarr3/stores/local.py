@@ -173,24 +173,22 @@ class LocalStore(Store):
                 return None
             try:
                 info = fstat(descriptor)
-                size = info.st_size
-                if not stat.S_ISREG(info.st_mode):
-                    size = 0
-                if len(scratch) < size:
-                    scratch = memoryview(bytearray(max(size, 2**17)))
-                    if size <= _KEPT_SCRATCH:
-                        _local.buffer = scratch
-                count = readv(descriptor, [scratch[:size]]) if size else 0
-                if count != size:
-                    count = _read_rest(descriptor, scratch, count, size)
+                if stat.S_ISREG(info.st_mode):
+                    size = info.st_size
+                    if len(scratch) < size:
+                        scratch = memoryview(bytearray(max(size, 2**17)))
+                        if size <= _KEPT_SCRATCH:
+                            _local.buffer = scratch
+                    count = readv(descriptor, [scratch[:size]])
+                    if count != size:
+                        count = _read_rest(descriptor, scratch, count, size)
+                    return scratch[:count]
             except OSError as error:
                 self._fail("read", key, error)
             finally:
                 close(descriptor)
-            if size == 0 and not stat.S_ISREG(info.st_mode):
-                self._not_a_file(key, info.st_mode)
-                return None
-            return scratch[:count]
+            self._not_a_file(key, info.st_mode)
+            return None
 
         return load
 
