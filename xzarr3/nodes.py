@@ -178,21 +178,28 @@ def erase_node(store: Store, path: str) -> None:
 
 def _chunks(store: Store, documents: list[str], others: set[str]) -> set[str]:
     """Those of the keys ``others`` that are chunks of the arrays with these documents."""
-    chunks: set[str] = set()
+    arrays: dict[str, ArrayMetadata] = {}
     for key in documents:
-        path = key[: -len(v3.DOCUMENT)].rstrip("/")
+        prefix = key[: -len(v3.DOCUMENT)]
         try:
-            meta = read_metadata(store, path)
+            meta = read_metadata(store, prefix.rstrip("/"))
         except MetadataError:  # Not readable, so it cannot tell which chunks are its own.
             continue
         if isinstance(meta, ArrayMetadata):
-            prefix, keys = node_prefix(path), meta.chunk_key_encoding
-            chunks.update(
-                other
-                for other in others
-                if other.startswith(prefix) and keys.coords(other[len(prefix) :], len(meta.shape)) is not None
-            )
-    return chunks
+            arrays[prefix] = meta
+    return {key for key in others if _is_chunk(key, arrays)}
+
+
+def _is_chunk(key: str, arrays: Mapping[str, ArrayMetadata]) -> bool:
+    """Whether ``key`` is that of a chunk of one of ``arrays``, which are there by their prefixes."""
+    end = 0
+    while end <= len(key):
+        meta = arrays.get(key[:end])
+        if meta is not None:
+            return meta.chunk_key_encoding.coords(key[end:], len(meta.shape)) is not None
+        slash = key.find("/", end)
+        end = slash + 1 if slash >= 0 else len(key) + 1
+    return False
 
 
 def children(store: Store, path: str) -> list[str]:
