@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -23,7 +23,7 @@ from xzarr3.formats import v3
 from xzarr3.grids import as_lengths
 from xzarr3.indexing import BasicSelection
 from xzarr3.metadata import ArrayMetadata
-from xzarr3.nodes import document_key, node_prefix, write_document
+from xzarr3.nodes import document_key, document_lock, node_prefix, read_metadata, write_document
 from xzarr3.plan import ReadPlan
 from xzarr3.stores import Store
 
@@ -109,6 +109,7 @@ class Array:
         self.path = path
         self.metadata = metadata
         self.read_only = read_only or store.read_only
+        self._version: object | None = None
         self.write_empty_chunks = write_empty_chunks
 
     # What it is
@@ -215,7 +216,7 @@ class Array:
     @property
     def attrs(self) -> MutableMapping[str, Any]:
         """The user attributes; a change is written to the store at once."""
-        return Attributes(lambda: self.metadata.attributes, self._write_attributes)
+        return Attributes(lambda: self.metadata.attributes, self._change_attributes)
 
     @property
     def info(self) -> str:
@@ -245,7 +246,7 @@ class Array:
     def __dask_tokenize__(self) -> object:
         document = v3.encode(v3.document(self.metadata), self.path)
         stamp = self.store.stamp([document_key(self.path), *self._stamped()])
-        return "xzarr3.Array", self.store.__dask_tokenize__(), self.path, document, stamp
+        return "xzarr3.Array", self.store.identity, self.path, document, stamp
 
     def _stamped(self) -> Iterator[str]:
         """Keys, and what they lie in, that tell whether the data have changed.
@@ -313,6 +314,7 @@ class Array:
             raise SelectionError(
                 f"cannot read {self.dtype} of shape {plan.shape} into {out.dtype} of shape {out.shape}"
             )
+        self._check_current()
         threads = available_threads() if threads is None else threads
         missing = self._engine.read(plan, _with_dropped(out, plan), threads)
         if missing and not self.store.exists(document_key(self.path)):
@@ -377,6 +379,7 @@ class Array:
 
     def _check_writable(self) -> None:
         if self.read_only:
+            self.store._check_writable()  # It may know better why.
             raise ReadOnlyError(f"array '{self.name}' of {self.store} is open for reading only")
 
     def set(self, selection: BasicSelection, values: npt.ArrayLike, *, threads: int | None = None) -> None:
@@ -400,6 +403,10 @@ class Array:
             If the store cannot be written.
         """
         self._check_writable()
+        self._check_current()
+        self._write(selection, values, threads)
+
+    def _write(self, selection: BasicSelection, values: npt.ArrayLike, threads: int | None) -> None:
         plan = self.plan(selection)
         spread = self.fitted(values, plan.shape)
         threads = available_threads() if threads is None else threads
@@ -444,9 +451,10 @@ class Array:
             raise SelectionError(f"not a shape: {shape!r}; accepted: {self.ndim} integers") from error
         if len(new) != self.ndim or any(length < 0 for length in new):
             raise SelectionError(f"array '{self.name}' of shape {self.shape} cannot get shape {new}")
-        old = self.shape
-        self._write_metadata(replace(self.metadata, shape=new))
-        self._erase_beyond(old)
+        with document_lock:
+            stored = self._stored()
+            self._write_metadata(replace(stored, shape=new))
+            self._erase_beyond(stored.shape)
 
     def _erase_beyond(self, old: tuple[int, ...]) -> None:
         """Erase what was within the shape ``old`` and is beyond the present one."""
@@ -490,26 +498,62 @@ class Array:
                 f"axis {axis} is out of bounds for array '{self.name}' of {self.ndim} dimensions"
             )
         axis %= self.ndim
-        others = [self.shape[at] for at in range(self.ndim) if at != axis]
-        if values.ndim != self.ndim or [values.shape[at] for at in range(self.ndim) if at != axis] != others:
-            raise SelectionError(
-                f"cannot append shape {values.shape} to '{self.name}' of shape {self.shape} along axis {axis}"
+        with document_lock:
+            stored = self._stored()
+            old = stored.shape
+            fits = values.ndim == self.ndim and all(
+                at == axis or values.shape[at] == old[at] for at in range(self.ndim)
             )
-        old = self.shape[axis]
-        shape = tuple(n + values.shape[at] if at == axis else n for at, n in enumerate(self.shape))
-        grown = Array(
-            self.store,
-            self.path,
-            replace(self.metadata, shape=shape),
-            write_empty_chunks=self.write_empty_chunks,
-        )
-        grown.set((slice(None),) * axis + (slice(old, None),), values)
-        self._write_metadata(grown.metadata)
+            if not fits:
+                raise SelectionError(
+                    f"cannot append shape {values.shape} to '{self.name}' of shape {old} along axis {axis}"
+                )
+            shape = tuple(n + values.shape[at] if at == axis else n for at, n in enumerate(old))
+            grown = Array(
+                self.store,
+                self.path,
+                replace(stored, shape=shape),
+                write_empty_chunks=self.write_empty_chunks,
+            )
+            grown._write((slice(None),) * axis + (slice(old[axis], None),), values, None)
+            self._write_metadata(grown.metadata)
         return shape
 
-    def _write_attributes(self, attributes: Mapping[str, Any]) -> None:
+    def _stored(self) -> ArrayMetadata:
+        """What the stored document says now, which another handle may have changed.
+
+        Raises
+        ------
+        StoreError
+            If it is gone, or of an array that is stored in another way.
+        """
+        found = read_metadata(self.store, self.path)
+        if not isinstance(found, ArrayMetadata) or not found.stores_as(self.metadata):
+            raise StoreError(
+                f"array '{self.name}' of {self.store} was removed or replaced since it was opened; "
+                "accepted: opening it again"
+            )
+        return found
+
+    def _check_current(self) -> None:
+        """Refuse to go on if the array was replaced since it was opened, if the store can tell at once."""
+        version = self.store.version(document_key(self.path))
+        if version is None or version == self._version:
+            return
+        found = self._stored()
+        if any(now < then for now, then in zip(found.shape, self.shape, strict=True)):
+            raise StoreError(
+                f"array '{self.name}' of {self.store} has shape {found.shape} now and had {self.shape} when "
+                "it was opened; accepted: opening it again"
+            )
+        self._version = version
+
+    def _change_attributes(self, change: Callable[[dict[str, Any]], Mapping[str, Any]]) -> None:
         self._check_writable()
-        self._write_metadata(replace(self.metadata, attributes=v3.plain_attributes(attributes, self.path)))
+        with document_lock:
+            stored = self._stored()
+            attributes = v3.plain_attributes(change(dict(stored.attributes)), self.path)
+            self._write_metadata(replace(stored, attributes=attributes))
 
     def _write_metadata(self, metadata: ArrayMetadata) -> None:
         write_document(self.store, self.path, metadata)
@@ -525,6 +569,10 @@ def converted(values: npt.ArrayLike, dtype: np.dtype[Any], name: str) -> AnyArra
     DataTypeValidationError
         If ``dtype`` cannot hold one of them.
     """
+    if np.ma.is_masked(values):
+        raise DataTypeValidationError(
+            f"array '{name}' cannot hold masked elements", accepted="a masked array after .filled(value)"
+        )
     given = np.asarray(values)
     if given.dtype == dtype:
         return given

@@ -15,49 +15,51 @@ class Attributes(MutableMapping[str, Any]):
     Parameters
     ----------
     read : callable
-        Gives the attributes as they are.
-    write : callable
-        Stores a changed mapping, or raises and stores nothing.
+        Gives the attributes as they were last read or written.
+    change : callable
+        Takes a function from attributes to changed ones, applies it to those that are stored now and
+        stores the result, or raises and stores nothing.
     """
 
     def __init__(
-        self, read: Callable[[], Mapping[str, Any]], write: Callable[[Mapping[str, Any]], None]
+        self,
+        read: Callable[[], Mapping[str, Any]],
+        change: Callable[[Callable[[dict[str, Any]], Mapping[str, Any]]], None],
     ) -> None:
         self._read = read
-        self._write = write
-
-    @property
-    def _values(self) -> Mapping[str, Any]:
-        return self._read()
+        self._change = change
 
     def __getitem__(self, key: str) -> Any:
-        return self._values[key]
+        return self._read()[key]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
+        return iter(self._read())
 
     def __len__(self) -> int:
-        return len(self._values)
+        return len(self._read())
 
     def __repr__(self) -> str:
-        return repr(dict(self._values))
+        return repr(dict(self._read()))
 
     def __setitem__(self, key: str, value: Any) -> None:
-        self.put({**self._values, key: value})
+        self._change(lambda stored: {**stored, key: value})
 
     def __delitem__(self, key: str) -> None:
-        left = dict(self._values)
-        del left[key]
-        self.put(left)
+        def without(stored: dict[str, Any]) -> dict[str, Any]:
+            del stored[key]
+            return stored
+
+        self._change(without)
 
     def update(self, *others: Any, **named: Any) -> None:
         """Set several attributes at once."""
-        self.put({**self._values, **dict(*others, **named)})
+        values = dict(*others, **named)
+        self._change(lambda stored: {**stored, **values})
 
     def put(self, values: Mapping[str, Any]) -> None:
         """Replace all attributes."""
-        self._write(dict(values))
+        self._change(lambda _: values)
 
     def asdict(self) -> dict[str, Any]:
         """A copy as a dictionary."""
-        return dict(self._values)
+        return dict(self._read())

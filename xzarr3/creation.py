@@ -19,7 +19,7 @@ from xzarr3.errors import MetadataError
 from xzarr3.formats import v3
 from xzarr3.grids import RegularGrid, as_lengths
 from xzarr3.metadata import ArrayMetadata, check_shape
-from xzarr3.nodes import make_groups_above, make_room, write_document
+from xzarr3.nodes import document_lock, make_groups_above, make_room, write_document
 from xzarr3.stores import Store
 
 _AUTO_CHUNK = 4 * 2**20  # Bytes of a chunk where the user leaves its shape to us.
@@ -178,7 +178,7 @@ def make_array(
             found=zarr_format,
             accepted="3",
         )
-    values = None if data is None else np.asarray(data)
+    values = None if data is None else np.asanyarray(data)
     if values is not None:
         shape = values.shape if shape is None else shape
         dtype = values.dtype if dtype is None else dtype
@@ -197,9 +197,10 @@ def make_array(
     v3.encode(v3.document(meta), path)
     if values is not None:
         values = array.fitted(values, array.shape)
-    make_room(store, path, overwrite=overwrite)
-    make_groups_above(store, path)
-    write_document(store, path, meta)
+    with document_lock:
+        make_room(store, path, overwrite=overwrite)
+        make_groups_above(store, path)
+        write_document(store, path, meta)
     if values is not None:
         array[...] = values
     return array

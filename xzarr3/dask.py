@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import dask.array as da
@@ -17,7 +17,7 @@ from dask._task_spec import Task, TaskRef
 from dask.array.core import normalize_chunks
 from dask.array.optimization import optimize
 from dask.base import tokenize
-from dask.blockwise import BlockwiseDep, blockwise
+from dask.blockwise import Blockwise, BlockwiseDep, blockwise
 from dask.delayed import Delayed
 from dask.highlevelgraph import HighLevelGraph
 
@@ -89,6 +89,12 @@ def _read_block(array: Array, region: tuple[slice, ...]) -> AnyArray:
 
 
 def _write_block(block: AnyArray, target: Array, region: tuple[slice, ...]) -> None:
+    expected = tuple(part.stop - part.start for part in region)
+    if np.shape(block) != expected:
+        raise SelectionError(
+            f"a block for array '{target.name}' has shape {np.shape(block)} where dask was told {expected}; "
+            "accepted: blocks of the shapes in .chunks"
+        )
     target.set(region, block, threads=1)
 
 
@@ -217,7 +223,8 @@ def store(
     Raises
     ------
     AlignmentError
-        If blocks share a unit of storage. Nothing is written then.
+        If blocks share a unit of storage, or a source reads what the call writes and blocks would get in
+        each other's way. Nothing is written then.
     SelectionError
         If a region does not fit.
     ReadOnlyError
@@ -243,6 +250,7 @@ def store(
         )
     jobs = [_Job(s, t, r) for s, t, r in zip(sources, targets, wanted, strict=True)]
     _check_disjoint(jobs)
+    _check_sources(jobs)
     layers = [job.layer() for job in jobs]
     keys = [key for layer in layers for key in layer.get_output_keys()]
     graph = HighLevelGraph.merge(
@@ -275,6 +283,11 @@ class _Job:
                 "and xzarr3 arrays"
             )
         target._check_writable()
+        if any(math.isnan(length) for along in source.chunks for length in along):
+            raise SelectionError(
+                f"the blocks of the source for array '{target.name}' have unknown shapes; accepted: a source "
+                "after .compute_chunk_sizes()"
+            )
         self.source, self.target = source, target
         self.selected = basic_selection(region, target.shape)
         if any(s.step != 1 or s.reverse or s.drop for s in self.selected):
@@ -343,3 +356,50 @@ def _check_disjoint(jobs: Sequence[_Job]) -> None:
                     f"that share no unit of shape {target.write_chunks}, or one call after the other"
                 )
         others.append(job)
+
+
+def _check_sources(jobs: Sequence[_Job]) -> None:
+    """Refuse to write what is still to be read, unless each block only replaces what it was made from."""
+    for job in jobs:
+        for name, layer in job.source.dask.layers.items():
+            for read in _arrays_read(layer):
+                for other in jobs:
+                    target = other.target
+                    if (read.store.identity, read.path) != (target.store.identity, target.path):
+                        continue
+                    if other is not job or not _keeps_places(job, name):
+                        raise AlignmentError(
+                            f"array '{read.name}' is read by a source and written by the same call, which "
+                            "could write a block before another one is read; accepted: another target, or a "
+                            "source that was computed"
+                        )
+
+
+def _arrays_read(layer: object) -> Iterator[Array]:
+    """The arrays that a layer made by :func:`from_zarr` reads."""
+    if isinstance(layer, Blockwise):
+        yield from (value for value, index in layer.indices if index is None and isinstance(value, Array))
+
+
+def _keeps_places(job: _Job, name: str) -> bool:
+    """Whether each block that is written is made of the one block of layer ``name`` in the same place."""
+    graph = job.source.dask
+    if any(selected.start for selected in job.selected):
+        return False
+    made_of, left = {name}, set(graph.layers) - {name}
+    while left:
+        ready = {layer for layer in left if not graph.dependencies[layer] & left}
+        for each in ready:
+            layer = graph.layers[each]
+            parts = graph.dependencies[each] & made_of
+            if not parts:
+                continue
+            if not isinstance(layer, Blockwise) or any(
+                index != layer.output_indices or layer.numblocks[str(part)] != job.source.numblocks
+                for part, index in layer.indices
+                if part in parts
+            ):
+                return False
+            made_of.add(each)
+        left -= ready
+    return True

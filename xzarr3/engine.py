@@ -29,6 +29,7 @@ from xzarr3.stores.memory import BytesReader
 
 _SMALL = 2**18  # Bytes; below, starting another thread costs more than it saves.
 _MAX_RUN = 4096  # Units that a thread takes at once.
+_WHOLE = 2**26  # Bytes of a decoded shard; larger ones are not read in one piece, to spare memory.
 _RANGE = 2**16  # Bytes; a range up to this size is read whole, whatever part of it is needed.
 
 _unit_locks = [threading.Lock() for _ in range(64)]
@@ -249,7 +250,8 @@ class Engine:
                 key = self._key_prefix + self._separator.join(texts)
                 parts = _inner_parts(shard, inner)
                 reader: ValueReader | None
-                if 2 * math.prod(map(len, parts)) >= shard.number:
+                wanted = math.prod(map(len, parts))
+                if 2 * wanted >= shard.number and shard.spec.nbytes <= _WHOLE:
                     value = load(key)
                     reader = None if value is None else BytesReader(value)
                 else:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import replace
 from typing import Any
 
 from xzarr3.array import Array
 from xzarr3.attributes import Attributes
 from xzarr3.creation import make_array
-from xzarr3.errors import InvalidKeyError, NodeNotFoundError, NodeTypeError, ReadOnlyError
+from xzarr3.errors import InvalidKeyError, NodeNotFoundError, NodeTypeError, ReadOnlyError, StoreError
 from xzarr3.formats import v3
 from xzarr3.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
 from xzarr3.nodes import (
     check_new_path,
     children,
     document_key,
+    document_lock,
     documents_below,
     erase_node,
     make_groups_above,
@@ -92,7 +93,7 @@ class Group(Mapping[str, "Array | Group"]):
     @property
     def attrs(self) -> MutableMapping[str, Any]:
         """The user attributes; a change is written to the store at once."""
-        return Attributes(lambda: self.metadata.attributes, self._write_attributes)
+        return Attributes(lambda: self.metadata.attributes, self._change_attributes)
 
     def __repr__(self) -> str:
         return f"<xzarr3.Group {self.name} of {self.store}>"
@@ -192,6 +193,7 @@ class Group(Mapping[str, "Array | Group"]):
 
     def _check_writable(self) -> None:
         if self.read_only:
+            self.store._check_writable()  # It may know better why.
             raise ReadOnlyError(f"group '{self.name}' of {self.store} is open for reading only")
 
     def create_array(self, name: str, **options: Any) -> Array:
@@ -243,18 +245,31 @@ class Group(Mapping[str, "Array | Group"]):
             This group, opened from what was written.
         """
         self._check_writable()
-        documents = documents_below(self.store, self.path)
-        write_document(self.store, self.path, self.metadata, documents)
+        with document_lock:
+            metadata = replace(self._stored(), consolidated=None)
+            documents = documents_below(self.store, self.path)
+            write_document(self.store, self.path, metadata, documents)
+        self.metadata = metadata
         return Group(
             self.store, self.path, replace(self.metadata, consolidated=documents), read_only=self.read_only
         )
 
-    def _write_attributes(self, attributes: Mapping[str, Any]) -> None:
+    def _stored(self) -> GroupMetadata:
+        """What the stored document says now."""
+        found = read_metadata(self.store, self.path)
+        if not isinstance(found, GroupMetadata):
+            raise StoreError(
+                f"group '{self.name}' of {self.store} was removed or replaced since it was opened"
+            )
+        return found
+
+    def _change_attributes(self, change: Callable[[dict[str, Any]], Mapping[str, Any]]) -> None:
         self._check_writable()
-        metadata = replace(self.metadata, attributes=v3.plain_attributes(attributes, self.path))
-        current = read_metadata(self.store, self.path)
-        held = current.consolidated if isinstance(current, GroupMetadata) else None
-        write_document(self.store, self.path, metadata, held)
+        with document_lock:
+            stored = self._stored()
+            attributes = v3.plain_attributes(change(dict(stored.attributes)), self.path)
+            metadata = replace(stored, attributes=attributes, consolidated=None)
+            write_document(self.store, self.path, metadata, stored.consolidated)
         self.metadata = metadata
 
 
@@ -263,9 +278,10 @@ def make_group(
 ) -> Group:
     """Make a group at a path that was checked, and the groups above it."""
     meta = GroupMetadata(attributes=v3.plain_attributes(attributes or {}, path))
-    make_room(store, path, overwrite=overwrite)
-    make_groups_above(store, path)
-    write_document(store, path, meta)
+    with document_lock:
+        make_room(store, path, overwrite=overwrite)
+        make_groups_above(store, path)
+        write_document(store, path, meta)
     return Group(store, path, meta)
 
 

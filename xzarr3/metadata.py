@@ -82,6 +82,16 @@ class ArrayMetadata:
         check_shape(self.shape)
         self.chunk_grid.check(self.shape)
 
+    def stores_as(self, other: ArrayMetadata) -> bool:
+        """Whether the units of storage of ``other`` have the same keys and mean the same."""
+        return (
+            self.data_type == other.data_type
+            and self.chunk_grid == other.chunk_grid
+            and self.chunk_key_encoding == other.chunk_key_encoding
+            and self.codecs == other.codecs
+            and self.fill_value.tobytes() == other.fill_value.tobytes()
+        )
+
     @cached_property
     def chain(self) -> CodecChain:
         """The codecs, bound to the chunks of this array."""

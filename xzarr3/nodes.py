@@ -5,6 +5,8 @@ Specification: Zarr v3 core, "Stored representation", "Node names", "Storage".
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -13,6 +15,27 @@ from xzarr3.formats import v3
 from xzarr3.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
 from xzarr3.stores import Store
 from xzarr3.stores.base import check_key
+
+
+class _DocumentLock:
+    """Held while documents are read to be changed, so that no thread undoes the change of another."""
+
+    def __init__(self) -> None:
+        self._renew()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._renew)
+
+    def _renew(self) -> None:
+        self._lock = threading.RLock()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+document_lock = _DocumentLock()
 
 
 def normal_path(path: str) -> str:
@@ -86,26 +109,28 @@ def write_document(
 ) -> None:
     """Store the metadata document of a node, and bring consolidated copies of it above up to date."""
     document = v3.document(meta, consolidated)
-    store.set(document_key(path), v3.encode(document, path))
     plain = document if consolidated is None else v3.document(meta)
-    for above in ancestors(path):
-        holder = read_document(store, above)
-        held = _held(holder)
-        if holder is not None and held is not None:
-            held[path[len(node_prefix(above)) :]] = plain
-            store.set(document_key(above), v3.encode(holder, above))
+    with document_lock:
+        store.set(document_key(path), v3.encode(document, path))
+        for above in ancestors(path):
+            holder = read_document(store, above)
+            held = _held(holder)
+            if holder is not None and held is not None:
+                held[path[len(node_prefix(above)) :]] = plain
+                store.set(document_key(above), v3.encode(holder, above))
 
 
 def drop_from_consolidated(store: Store, path: str) -> None:
     """Remove a node, and what was below it, from the consolidated copies above."""
-    for above in ancestors(path):
-        holder = read_document(store, above)
-        held = _held(holder)
-        if holder is not None and held is not None:
-            relative = path[len(node_prefix(above)) :]
-            for name in [n for n in held if n == relative or n.startswith(f"{relative}/")]:
-                del held[name]
-            store.set(document_key(above), v3.encode(holder, above))
+    with document_lock:
+        for above in ancestors(path):
+            holder = read_document(store, above)
+            held = _held(holder)
+            if holder is not None and held is not None:
+                relative = path[len(node_prefix(above)) :]
+                for name in [n for n in held if n == relative or n.startswith(f"{relative}/")]:
+                    del held[name]
+                store.set(document_key(above), v3.encode(holder, above))
 
 
 def _held(holder: Mapping[str, Any] | None) -> dict[str, Any] | None:

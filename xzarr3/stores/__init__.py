@@ -36,9 +36,17 @@ def open_store(store: StoreLike) -> Store:
     if not isinstance(store, (str, os.PathLike)):
         raise TypeError(f"not a store: {type(store).__name__}; accepted: a path, a file:// URL or a Store")
     location = os.fspath(store)
+    if not location:
+        raise StoreError("no store at the empty path; accepted: a path, '.' for the current directory")
     scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]+)(::|://)", location)
     if scheme is None:
         return LocalStore(location)
-    if scheme[1] == "file" and scheme[2] == "://":
-        return LocalStore(unquote(urlsplit(location).path))
-    raise StoreError(f"no store for URLs of '{scheme[1]}': {location!r}; accepted: a local path, file://")
+    if scheme[0].lower() != "file://":
+        raise StoreError(f"no store for URLs of '{scheme[1]}': {location!r}; accepted: a local path, file://")
+    url = urlsplit(location)
+    if url.netloc not in ("", "localhost") or not url.path.startswith("/") or url.query or url.fragment:
+        raise StoreError(
+            f"not a URL of a directory: {location!r}; accepted: 'file:///' and an absolute path, '#' and '?' "
+            "in it spelled as '%23' and '%3F'"
+        )
+    return LocalStore(unquote(url.path))

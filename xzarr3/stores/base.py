@@ -124,9 +124,14 @@ class Store(ABC):
         self.read_only = read_only
         self._identity = uuid.uuid4().hex
 
-    def __dask_tokenize__(self) -> object:
-        """What names this store in the names of dask's tasks, the same in every process if that can be."""
+    @property
+    def identity(self) -> object:
+        """What tells this store from others, the same in every process if that can be."""
         return type(self).__name__, self._identity
+
+    def __dask_tokenize__(self) -> object:
+        """The identity and, if the store can tell, something that changes when a value does."""
+        return self.identity
 
     # Readable
 
@@ -171,6 +176,10 @@ class Store(ABC):
         Dask names its tasks after it. A store that cannot tell never gives the same stamp twice.
         """
         return uuid.uuid4().hex
+
+    def version(self, key: str) -> object | None:
+        """What changes whenever the value of ``key`` does, if that costs no request; otherwise None."""
+        return None
 
     # Writeable
 

@@ -82,8 +82,12 @@ class LocalStore(Store):
     def __reduce__(self) -> tuple[object, ...]:
         return _restore, (self.root, self.read_only)
 
-    def __dask_tokenize__(self) -> object:
+    @property
+    def identity(self) -> object:
         return "LocalStore", os.path.realpath(self.root)
+
+    def __dask_tokenize__(self) -> object:
+        return self.identity, self.stamp([""])
 
     def _path(self, key: str) -> str:
         path = self._base + check_key(key)
@@ -193,17 +197,21 @@ class LocalStore(Store):
         return load
 
     def stamp(self, keys: Sequence[str]) -> object:
-        found: list[tuple[int, int, int] | None] = []
-        for key in keys:
-            try:
-                info = os.stat(self._base + key)
-            except OSError:  # What cannot be seen has no stamp; reading it will say why.
-                found.append(None)
-            else:
-                found.append((info.st_ino, info.st_mtime_ns, info.st_size))
-        return found
+        return [self.version(key) for key in keys]
+
+    def version(self, key: str) -> object | None:
+        try:
+            info = os.stat(self._base + key)
+        except OSError:  # There is none, or none to be seen; reading it will say which.
+            return None
+        return info.st_ino, info.st_mtime_ns, info.st_size
 
     # Writeable
+
+    def _touch(self) -> None:
+        """Let the root's time of modification tell of every change: xarray names its tasks after it."""
+        with contextlib.suppress(OSError):  # The write itself is done; some systems keep no such time.
+            os.utime(self.root)
 
     def set(self, key: str, value: Buffer) -> None:
         self._check_writable()
@@ -221,6 +229,7 @@ class LocalStore(Store):
             finally:
                 os.close(descriptor)
             os.replace(temporary, path)
+            self._touch()
         except BaseException as error:
             _discard(temporary)
             if isinstance(error, OSError):
@@ -245,6 +254,7 @@ class LocalStore(Store):
             except OSError as error:
                 if error.errno not in _ABSENT:
                     self._fail("erase", key, error)
+        self._touch()
         for folder in sorted(folders, key=len, reverse=True):
             self._prune(folder)
 

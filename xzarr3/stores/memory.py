@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 
 from xzarr3._types import Buffer, ByteRange
+from xzarr3.errors import ReadOnlyError
 from xzarr3.stores.base import Store, ValueReader, check_key, check_prefix, cut
 
 _LIVE: weakref.WeakValueDictionary[str, MemoryStore] = weakref.WeakValueDictionary()
@@ -54,6 +55,7 @@ class MemoryStore(Store):
         self._values = {check_key(key): bytes(value) for key, value in (values or {}).items()}
         self._lock = threading.Lock()
         self._version = 0
+        self._is_copy = False
         _LIVE[self._identity] = self
 
     def __repr__(self) -> str:
@@ -64,7 +66,7 @@ class MemoryStore(Store):
             return _restore, (self._identity, dict(self._values), self._version)
 
     def __dask_tokenize__(self) -> object:
-        return "MemoryStore", self._identity, self._version
+        return self.identity, self._version
 
     def get(self, key: str, byte_range: ByteRange | None = None) -> Buffer | None:
         value = self._values.get(check_key(key))
@@ -77,8 +79,19 @@ class MemoryStore(Store):
         value = self._values.get(check_key(key))
         return None if value is None else BytesReader(value)
 
+    def version(self, key: str) -> object | None:
+        return self._values.get(key)
+
     def stamp(self, keys: Sequence[str]) -> object:
         return self._version
+
+    def _check_writable(self) -> None:
+        if self.read_only and self._is_copy:
+            raise ReadOnlyError(
+                f"{self} is a copy in another process, which cannot be written; accepted: threads, or a "
+                "store that processes share, such as a directory"
+            )
+        super()._check_writable()
 
     def set(self, key: str, value: Buffer) -> None:
         self._check_writable()
@@ -121,5 +134,6 @@ def _restore(identity: str, values: dict[str, Buffer], version: int) -> MemorySt
         store = MemoryStore(values, read_only=True)
         store._identity = identity
         store._version = version
+        store._is_copy = True
         _LIVE[identity] = store
     return store
