@@ -14,7 +14,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -734,6 +734,18 @@ def test_any_number_of_threads_gives_the_same(tmp_path: Path, options: dict[str,
     assert contents[0] == contents[1] == contents[2]
 
 
+@pytest.mark.parametrize("options", [{}, {"shards": 256, "chunks": 8}], ids=["chunk", "shard"])
+def test_parts_of_one_chunk_written_by_several_threads_are_all_kept(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    for store in (xzarr3.MemoryStore(), xzarr3.LocalStore(tmp_path / "a")):
+        made = xzarr3.create_array(store, shape=256, dtype="int16", **{"chunks": 256, **options})
+        handles = [made, xzarr3.open_array(store, mode="r+")]
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda at, handles=handles: handles[at % 2].set(at, at + 1), range(256)))
+        assert made[...].tolist() == list(range(1, 257))
+
+
 def test_a_bad_chunk_is_found_by_any_thread() -> None:
     data = np.arange(2**18, dtype="int32")
     for number in (0, 31, 63):
@@ -757,6 +769,23 @@ def test_what_is_cut_off_does_not_come_back() -> None:
         expected[:3, :4] = np.arange(24).reshape(4, 6)[:3, :4]
         assert same_bits(array[...], expected)
         assert same_bits(xzarr3.open_array(array.store)[...], expected)
+
+
+def test_cutting_off_much_that_was_never_written_is_cheap() -> None:
+    asked = 0
+
+    class Counting(xzarr3.MemoryStore):
+        def exists(self, key: str) -> bool:
+            nonlocal asked
+            asked += 1
+            return super().exists(key)
+
+    array = xzarr3.create_array(Counting(), shape=2**20, chunks=1, dtype="int8")
+    array[-1] = 1
+    array[5] = 1
+    array.resize(10)
+    assert sorted(array.store.list()) == ["c/5", "zarr.json"]
+    assert asked < 10_000
 
 
 @pytest.mark.parametrize(

@@ -846,6 +846,37 @@ def test_bad_shards(case: int, location: str, where: str, tmp_path: Path) -> Non
     assert (array[...] == 1).all()
 
 
+@pytest.mark.parametrize("location", ["start", "end"])
+@pytest.mark.parametrize("case", range(4, 18))
+def test_bad_shards_within_other_codecs(case: int, location: str) -> None:
+    """A shard that is compressed, or transposed, is read whole."""
+    _, data = bad_shards(location)[case]
+    swap = {"name": "transpose", "configuration": {"order": [0, 1]}}
+    codec = sharding([2, 3], "bytes", location=location)
+    for chain, value in (([codec, GZIP], gzip.compress(data)), ([swap, codec], data)):
+        array = stored(chunk_document("uint8", (4, 6), chain), {"c/0/0": value})
+        for call in (
+            array.get,
+            lambda array=array: array[0, 0],
+            lambda array=array: array.set((0, 0), 1),
+        ):
+            with pytest.raises(ChunkDecodeError) as caught:
+                call()
+            error = caught.value
+            assert (error.key, error.chunk, error.inner_chunk) == ("c/0/0", (0, 0), (1, 1))
+            assert error.codec in ("bytes", "sharding_indexed")
+        assert bytes(array.store.get("c/0/0") or b"") == value
+
+
+def test_a_write_next_to_a_bad_inner_chunk_does_not_lose_it(where: str, tmp_path: Path) -> None:
+    for _, data in bad_shards("end")[4:]:
+        array = open_shard(data, sharding([2, 3], "bytes"), where, tmp_path, fill=42)
+        attempt(lambda array=array: array.set((0, 0), 1), ChunkDecodeError)
+        # Whether that worked or not, the bad one is neither the fill value nor anything else.
+        with pytest.raises(ChunkDecodeError):
+            array[3, 5]
+
+
 def test_bad_inner_chunk_spoils_no_other(where: str, tmp_path: Path) -> None:
     parts = [frame(part, write_checksum=True) for part in INNER]
     parts[2] = parts[2][:-1] + b"\0"

@@ -484,6 +484,19 @@ def test_keys_of_attributes_are_text(key: Any) -> None:
     assert document(group.store)["attributes"] == {"1": "text"}
 
 
+def test_attributes_are_stored_as_they_are_read_back() -> None:
+    given_values = {"tuple": (1, (2,)), "scalar": np.int16(3), "array": np.arange(3), "flag": np.True_}
+    expected = {"tuple": [1, [2]], "scalar": 3, "array": [0, 1, 2], "flag": True}
+    group = xzarr3.create_group(xzarr3.MemoryStore(), attributes=list(given_values.items()))  # type: ignore[arg-type]
+    assert dict(group.attrs) == expected
+    group.attrs.put({})
+    group.attrs.update(given_values)
+    array = group.create_array("x", data=[1], attributes=given_values)
+    for node in (group, array, *xzarr3.open_group(group.store).values()):
+        assert dict(node.attrs) == expected
+        assert type(node.attrs["scalar"]) is int
+
+
 def test_two_views_of_the_attributes_lose_nothing() -> None:
     for node in nodes(xzarr3.MemoryStore()):
         one, other = node.attrs, node.attrs

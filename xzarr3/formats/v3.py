@@ -130,7 +130,7 @@ def plain_attributes(attributes: Mapping[str, Any], path: str | None = None) -> 
     >>> plain_attributes({"valid_range": (0, np.int16(7))})
     {'valid_range': [0, 7]}
     """
-    whole = {"attributes": attributes}
+    whole = {"attributes": dict(attributes)}
     bad = _not_json(whole)
     if bad is not None:
         raise _unwritable(path, *bad)

@@ -1,0 +1,237 @@
+"""Several handles on one node: none undoes what another did, none reads what is not its own any more."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import pytest
+import xarray as xr
+
+import xzarr3
+from xzarr3 import (
+    AlignmentError,
+    Array,
+    DataTypeValidationError,
+    LocalStore,
+    MemoryStore,
+    SelectionError,
+    StoreError,
+)
+from xzarr3.dask import from_zarr, store
+
+
+@pytest.fixture(params=["memory", "local"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> xzarr3.Store:
+    return MemoryStore() if request.param == "memory" else LocalStore(tmp_path / "store")
+
+
+def two_handles(place: xzarr3.Store, data: Any) -> tuple[Array, Array]:
+    xzarr3.create_array(place, "a", data=data, chunks=2)
+    return xzarr3.open_array(place, "a", mode="r+"), xzarr3.open_array(place, "a", mode="r+")
+
+
+def test_appends_of_two_handles_follow_each_other(place: xzarr3.Store) -> None:
+    first, second = two_handles(place, np.arange(4))
+    first.append([10, 11])
+    second.append([20, 21])
+    assert second[...].tolist() == [0, 1, 2, 3, 10, 11, 20, 21]
+    assert first[...].tolist() == [0, 1, 2, 3, 10, 11]
+
+
+def test_attributes_do_not_take_back_what_others_did(place: xzarr3.Store) -> None:
+    first, second = two_handles(place, np.arange(4))
+    first.append([10, 11])
+    first.attrs["u"] = 1
+    second.attrs["v"] = 2
+    found = xzarr3.open_array(place, "a")
+    assert found.shape == (6,)
+    assert dict(found.attrs) == {"u": 1, "v": 2} == dict(second.attrs)
+    del second.attrs["u"]
+    assert dict(xzarr3.open_array(place, "a").attrs) == {"v": 2}
+
+
+def test_attributes_of_groups_do_not_either(place: xzarr3.Store) -> None:
+    xzarr3.create_group(place)
+    first, second = xzarr3.open_group(place, mode="r+"), xzarr3.open_group(place, mode="r+")
+    first.attrs["u"] = 1
+    second.attrs["v"] = 2
+    first.consolidate()
+    assert dict(xzarr3.open_group(place).attrs) == {"u": 1, "v": 2}
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda array: array[...],
+        lambda array: array.__setitem__(0, 1),
+        lambda array: array.append([1]),
+        lambda array: array.resize(2),
+        lambda array: array.attrs.update(v=1),
+        lambda array: from_zarr(array).compute(scheduler="sync"),
+    ],
+    ids=["read", "write", "append", "resize", "attributes", "dask"],
+)
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"data": np.arange(4) + 0.5},
+        {"data": np.arange(4), "fill_value": 7},
+        {"data": np.arange(4), "compressors": None},
+        {"data": np.arange(4), "chunks": 3},
+    ],
+    ids=["data type", "fill value", "codecs", "chunks"],
+)
+def test_a_replaced_array_is_found_out(
+    place: xzarr3.Store, use: Callable[[Array], object], other: dict[str, Any]
+) -> None:
+    array, _ = two_handles(place, np.arange(4))
+    xzarr3.create_array(place, "a", **{"chunks": 2, **other}, overwrite=True)
+    before = xzarr3.open_array(place, "a")[...]
+    with pytest.raises(StoreError, match=r"'/a'.*opening it again"):
+        use(array)
+    np.testing.assert_array_equal(xzarr3.open_array(place, "a")[...], before)
+
+
+def test_a_shrunk_array_is_found_out(place: xzarr3.Store) -> None:
+    first, second = two_handles(place, np.arange(4))
+    assert second[3] == 3
+    first.resize(2)
+    with pytest.raises(StoreError, match="shape"):
+        second[...]
+
+
+def test_a_group_in_place_of_an_array(place: xzarr3.Store) -> None:
+    array, _ = two_handles(place, np.arange(4))
+    xzarr3.create_group(place, "a", overwrite=True)
+    with pytest.raises(StoreError, match="replaced"):
+        array[...]
+    with pytest.raises(StoreError, match="replaced"):
+        array.attrs["u"] = 1
+    assert isinstance(xzarr3.open(place, "a"), xzarr3.Group)
+
+
+def test_threads_that_make_arrays_and_attributes_lose_none(place: xzarr3.Store) -> None:
+    root = xzarr3.create_group(place).consolidate()
+
+    def work(number: int) -> None:
+        for at in range(10):
+            root.create_array(f"a{number}_{at}", shape=2, dtype="i4")
+            root.attrs[f"a{number}_{at}"] = at
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found = xzarr3.open_group(place)
+    assert found.consolidated
+    assert len(found) == len(found.attrs) == 40
+
+
+# Dask
+
+
+def matrix(place: xzarr3.Store, path: str = "m") -> Array:
+    return xzarr3.create_array(place, path, data=np.arange(24.0).reshape(4, 6), chunks=2)
+
+
+@pytest.mark.parametrize("change", [lambda x: x + 1, lambda x: da.where(x > 3, x, 0) * 2, lambda x: x])
+def test_blocks_may_replace_what_they_were_made_of(
+    place: xzarr3.Store, change: Callable[[da.Array], da.Array]
+) -> None:
+    array = matrix(place)
+    lazy = change(from_zarr(array, chunks="units"))
+    expected = lazy.compute()
+    store(lazy, array)
+    np.testing.assert_array_equal(array[...], expected)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x: x[::-1],
+        lambda x: x[:, ::-1],
+        lambda x: da.roll(x, 2, 0),
+        lambda x: x - x.mean(),
+        lambda x: x.rechunk(4).rechunk(2),
+        lambda x: x.map_overlap(lambda block: block, depth=1),
+    ],
+    ids=["rows", "columns", "roll", "mean", "rechunk", "overlap"],
+)
+def test_other_blocks_are_refused(place: xzarr3.Store, change: Callable[[da.Array], da.Array]) -> None:
+    array = matrix(place)
+    before = array[...]
+    with pytest.raises(AlignmentError, match="'/m' is read"):
+        store(change(from_zarr(array, chunks="units")), array)
+    np.testing.assert_array_equal(array[...], before)
+
+
+def test_a_square_transposed_is_refused(place: xzarr3.Store) -> None:
+    array = xzarr3.create_array(place, data=np.arange(16.0).reshape(4, 4), chunks=2)
+    with pytest.raises(AlignmentError):
+        store(from_zarr(array, chunks="units").T, array)
+
+
+def test_exchanging_two_arrays_is_refused(place: xzarr3.Store) -> None:
+    a, b = matrix(place, "a"), matrix(place, "b")
+    with pytest.raises(AlignmentError):
+        store([from_zarr(a), from_zarr(b)], [b, a])
+
+
+def test_a_block_of_another_shape_is_not_broadcast(place: xzarr3.Store) -> None:
+    array = xzarr3.create_array(place, shape=10, chunks=5, dtype="i8")
+    lying = da.arange(10, chunks=5).map_blocks(lambda block: block[:1], dtype="i8", chunks=((5, 5),))
+    with pytest.raises(SelectionError, match=r"\(1,\)"):
+        store(lying, array)
+
+
+def test_blocks_of_unknown_shape(place: xzarr3.Store) -> None:
+    array = xzarr3.create_array(place, shape=10, chunks=5, dtype="i8")
+    source = da.arange(10, chunks=5)
+    with pytest.raises(SelectionError, match="compute_chunk_sizes"):
+        store(source[source > 2], array)
+
+
+def test_xarray_names_its_tasks_anew_after_a_write(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    array = xzarr3.create_array(path, "a", data=np.zeros(4), chunks=2, dimension_names=["x"])
+    for source in (str(path), path, LocalStore(path)):
+        before = xr.open_dataset(source, engine="xzarr3", chunks={})["a"].data.name  # type: ignore[arg-type]
+        same = xr.open_dataset(source, engine="xzarr3", chunks={})["a"].data.name  # type: ignore[arg-type]
+        assert before == same
+        array[:] = array[0] + 1
+        after = xr.open_dataset(source, engine="xzarr3", chunks={})["a"].data.name  # type: ignore[arg-type]
+        assert before != after
+
+
+# What is no number, and what is no place
+
+
+def test_masked_elements_are_refused(place: xzarr3.Store) -> None:
+    masked = np.ma.masked_greater([1.0, 2.0, 999.0], 100)
+    array = xzarr3.create_array(place, "a", data=np.zeros(3))
+    with pytest.raises(DataTypeValidationError, match="masked"):
+        array[:] = masked
+    with pytest.raises(DataTypeValidationError, match="masked"):
+        xzarr3.create_array(place, "b", data=masked)
+    assert "b" not in xzarr3.open_group(place)
+    array[:] = np.ma.masked_greater([1.0, 2.0, 3.0], 100)
+    assert array[...].tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "url", ["file://relative", "file://", "file://host/a", "file:///a#b", "file:///a?b", "", "s3://bucket/a"]
+)
+def test_urls_that_name_no_directory(url: str) -> None:
+    with pytest.raises(StoreError, match="accepted"):
+        xzarr3.open_store(url)
+
+
+@pytest.mark.parametrize("url", ["file:///a/b%20c%23d", "FILE://localhost/a/b c%23d"])
+def test_urls_that_do(url: str) -> None:
+    assert xzarr3.open_store(url) == LocalStore("/a/b c#d")
