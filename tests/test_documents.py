@@ -136,7 +136,13 @@ def test_array_with_everything_there_is() -> None:
     ]
     assert meta.fill_value.tobytes() == bytes.fromhex("000000000100c0ff")
     assert meta.attributes == {"nested": {"must_understand": True}, "": None}
-    assert meta.ignored == {"x-hint": {"must_understand": False, "name": "hint"}}
+    assert meta.ignored["x-hint"] == {"must_understand": False, "name": "hint"}
+    # A codec that is passed over stays in the document when that is written again.
+    assert v3.document(meta)["codecs"][3] == {
+        "name": "example.hint",
+        "must_understand": False,
+        "configuration": {"x": 1},
+    }
 
 
 def test_least_array() -> None:

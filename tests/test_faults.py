@@ -228,7 +228,7 @@ def test_writing_without_permission() -> None:
                 lambda root=root: xzarr3.create_array(root, shape=1, dtype="i1", overwrite=True),
                 lambda root=root: xzarr3.create_group(root, "new"),
                 lambda root=root: xzarr3.open_group(root, mode="w"),
-                lambda array=array: xzarr3.store(da.ones((16, 16), chunks=8), array),
+                lambda array=array: xzarr3.store(da.ones((16, 16), chunks=8), array, scheduler="sync"),
             ):
                 with pytest.raises(Xzarr3Error) as caught:
                     write()

@@ -235,3 +235,23 @@ def test_urls_that_name_no_directory(url: str) -> None:
 @pytest.mark.parametrize("url", ["file:///a/b%20c%23d", "FILE://localhost/a/b c%23d"])
 def test_urls_that_do(url: str) -> None:
     assert xzarr3.open_store(url) == LocalStore("/a/b c#d")
+
+
+def test_a_failed_append_leaves_nothing_behind(place: xzarr3.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    array, _ = two_handles(place, np.arange(5))
+    real, written = type(place).set, []
+
+    def failing(store: xzarr3.Store, key: str, value: Any) -> None:
+        written.append(key)
+        if len(written) == 3:
+            raise StoreError("the disk is full")
+        real(store, key, value)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(place), "set", failing)
+        with pytest.raises(StoreError, match="full"):
+            array.append(np.full(7, 9))
+    assert len(written) > 3
+    assert array.shape == xzarr3.open_array(place, "a").shape == (5,)
+    array.resize(12)
+    assert array[...].tolist() == [0, 1, 2, 3, 4] + [0] * 7

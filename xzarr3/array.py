@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
@@ -27,6 +28,7 @@ from xzarr3.nodes import document_key, document_lock, node_prefix, read_metadata
 from xzarr3.plan import ReadPlan
 from xzarr3.stores import Store
 
+_FEW_UNITS = 4096  # Up to so many, asking the store for each is cheaper than listing it.
 _STAMPED = 1024  # Units of storage, and directories of them, that are looked at for changes.
 
 
@@ -469,17 +471,32 @@ class Array:
                 else slice(min(self.shape[at], old[at]) if at < axis else old[at])
                 for at in range(self.ndim)
             )
-            for unit in ReadPlan(region, old, lengths).units():
-                coords = tuple(part[0] for part in unit)
+            for coords in self._stored_units(ReadPlan(region, old, lengths)):
                 key = self._engine.key(coords)
-                if not self.store.exists(key):
-                    continue
                 if coords[axis] * length >= new:
                     self.store.erase(key)
                 else:
                     first = new - coords[axis] * length
                     inner = tuple(slice(first if at == axis else 0, n, 1) for at, n in enumerate(lengths))
                     self._engine.clear(coords, inner, keep_empty=self.write_empty_chunks)
+
+    def _stored_units(self, plan: ReadPlan) -> Iterator[tuple[int, ...]]:
+        """The coordinates of those units in ``plan`` that are stored."""
+        bounds = [
+            range(chosen.start // length, (chosen.stop - 1) // length + 1) if chosen.count else range(0)
+            for chosen, length in zip(plan.dimensions, self.write_chunks, strict=True)
+        ]
+        if math.prod(map(len, bounds)) <= _FEW_UNITS:
+            for coords in itertools.product(*bounds):
+                if self.store.exists(self._engine.key(coords)):
+                    yield coords
+            return
+        # Of many units, most of which may never have been written, the store is asked what there is.
+        prefix, keys = node_prefix(self.path), self.metadata.chunk_key_encoding
+        for key in list(self.store.list_prefix(prefix)):
+            found = keys.coords(key[len(prefix) :], self.ndim)
+            if found is not None and all(at in bound for at, bound in zip(found, bounds, strict=True)):
+                yield found
 
     def append(self, data: npt.ArrayLike, axis: int = 0) -> tuple[int, ...]:
         """Add ``data`` behind the array along ``axis``.
@@ -515,8 +532,17 @@ class Array:
                 replace(stored, shape=shape),
                 write_empty_chunks=self.write_empty_chunks,
             )
-            grown._write((slice(None),) * axis + (slice(old[axis], None),), values, None)
-            self._write_metadata(grown.metadata)
+            try:
+                grown._write((slice(None),) * axis + (slice(old[axis], None),), values, None)
+                self._write_metadata(grown.metadata)
+            except BaseException as error:
+                self.metadata = stored
+                self.__dict__.pop("_engine", None)
+                try:
+                    self._erase_beyond(shape)
+                except StoreError as another:
+                    error.add_note(f"what was written behind the array could not be erased: {another}")
+                raise
         return shape
 
     def _stored(self) -> ArrayMetadata:

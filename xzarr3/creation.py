@@ -193,9 +193,7 @@ def make_array(
         error.at(path=path)
         raise
     array = Array(store, path, meta, write_empty_chunks=write_empty_chunks)
-    # Whatever cannot be stored is found before anything that is there is replaced.
-    v3.encode(v3.document(meta), path)
-    if values is not None:
+    if values is not None:  # What cannot be stored is found before anything that is there is replaced.
         values = array.fitted(values, array.shape)
     with document_lock:
         make_room(store, path, overwrite=overwrite)

@@ -233,7 +233,11 @@ class Shard:
             error.at(field="configuration")
             raise
         index_spec = ChunkSpec((*self.counts, 2), UInt64(), np.uint64(_EMPTY))
-        self._index_chain = CodecChain(codec.index_codecs, index_spec)
+        try:
+            self._index_chain = CodecChain(codec.index_codecs, index_spec)
+        except MetadataError as error:
+            error.field = f"configuration.index_{error.field}"
+            raise
         size = self._index_chain.encoded_size
         if size is None:
             raise MetadataError(

@@ -319,13 +319,16 @@ def _parse_array(document: Mapping[str, Any]) -> ArrayMetadata:
             f"the array has {len(shape)} dimensions", field="dimension_names", found=names,
             accepted=f"{len(shape)} strings or nulls",
         )  # fmt: skip
+    codecs = codecs_from_json(typed.codecs)
+    if len(codecs) != len(typed.codecs):
+        ignored["codecs"] = document["codecs"]  # Some need not be understood here, but stay in the document.
     meta = ArrayMetadata(
         shape=shape,
         data_type=data_type,
         chunk_grid=_chunk_grid(typed.chunk_grid, shape),
         chunk_key_encoding=_chunk_key_encoding(typed.chunk_key_encoding),
         fill_value=fill_value,
-        codecs=codecs_from_json(typed.codecs),
+        codecs=codecs,
         attributes=typed.attributes,
         dimension_names=None if names is None else tuple(names),
         ignored=ignored,
