@@ -6,7 +6,11 @@ import itertools
 import json
 import os
 import pickle
+import subprocess
+import sys
 import threading
+import time
+import warnings
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -663,6 +667,7 @@ def _failing(n: int, old: xr.Dataset | None, dataset: xr.Dataset, **options: Any
     return store
 
 
+@pytest.mark.filterwarnings("ignore:what was written to .* is in its place")
 @pytest.mark.parametrize("group", [None, "below"])
 def test_a_failed_write_leaves_the_old_dataset_or_none(group: str | None) -> None:
     old, new = CORPUS["bare"](), small().chunk(x=2)
@@ -778,3 +783,257 @@ def test_readers_see_the_old_dataset_while_chunks_are_written(tmp_path: Path) ->
     to_zarr(dataset, tmp_path, mode="w")
     assert seen == [[True, True]]
     xr.testing.assert_identical(open_dataset(tmp_path), CORPUS["bare"]())
+
+
+def _failure(call: Any, *args: Any, **options: Any) -> xzarr3.StoreError | None:
+    try:
+        call(*args, **options)
+    except xzarr3.StoreError as error:
+        return error
+    return None
+
+
+class FlakyStore(RecordingStore):
+    """Fails at one change only."""
+
+    def _count(self, key: str) -> None:
+        self.changes.append(key)
+        if len(self.changes) == self.fail_at:
+            raise xzarr3.StoreError(f"not now: '{key}'")
+
+
+@pytest.mark.parametrize("group", [None, "deep/below"])
+def test_what_was_replaced_is_put_back(group: str | None) -> None:
+    old, new = CORPUS["bare"](), small().chunk(x=2)
+    for n in itertools.count(1):
+        store = FlakyStore()
+        to_zarr(small(), store)
+        to_zarr(old, store, group=group, mode="w")
+        keys = {key: bytes(store.get(key) or b"") for key in store.list()}
+        store.fail_at = len(store.changes) + n
+        with warnings.catch_warnings(record=True), dask.config.set(scheduler="synchronous"):
+            failure = _failure(to_zarr, new, store, group=group, mode="w")
+        if failure is None:
+            xr.testing.assert_identical(open_dataset(store, group=group), small())
+        else:
+            assert ".xzarr3-staged" not in str(failure)
+            assert {key: bytes(store.get(key) or b"") for key in store.list() if "staged" not in key} == keys
+        if len(store.changes) < store.fail_at:
+            break
+    assert n > 20
+
+
+CALLS = ("rename", "replace", "unlink", "rmdir", "mkdir")
+
+
+def _fail_at(monkeypatch: pytest.MonkeyPatch, n: int, many: int) -> list[str]:
+    """Let the n-th call that changes a directory fail, and the next ``many``; the calls are returned."""
+    made: list[str] = []
+
+    def failing(name: str, original: Any) -> Any:
+        def call(*args: Any, **options: Any) -> Any:
+            made.append(name)
+            if n <= len(made) < n + many:
+                raise OSError(28, "No space left on device", os.fsdecode(args[0]))
+            return original(*args, **options)
+
+        return call
+
+    for name in CALLS:
+        monkeypatch.setattr(os, name, failing(name, getattr(os, name)))
+    return made
+
+
+@pytest.mark.filterwarnings("ignore:what was written to .* is in its place")
+@pytest.mark.parametrize("many", [1, 10**9])
+@pytest.mark.parametrize("group", [None, "deep/below"])
+@pytest.mark.parametrize("beside", [False, True])
+def test_any_failing_call_leaves_old_or_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group: str | None, many: int, beside: bool
+) -> None:
+    old, new = CORPUS["bare"](), small()
+    outcomes = []
+    for n in itertools.count(1):
+        path = tmp_path / str(n)
+        if beside:
+            to_zarr(small().rename(y="z"), path, group=None if group else "beside")
+        to_zarr(old, path, group=group, mode="w", consolidated=beside)
+        with monkeypatch.context() as patch:
+            made = _fail_at(patch, n, many)
+            failure = _failure(to_zarr, new, path, group=group, mode="w", consolidated=beside)
+        if failure is None:
+            xr.testing.assert_identical(open_dataset(path, group=group), new)
+            outcomes.append("new")
+        else:
+            assert str(path) in str(failure)
+            assert ".xzarr3-staged" not in str(failure) or "cannot replace" in str(failure)
+            notes = " ".join(getattr(failure, "__notes__", []))
+            if "could not be put back" in notes:
+                assert many > 1
+                assert notes.count(f"{path}/.xzarr3-staged-") >= 2
+                outcomes.append("aside")
+            else:
+                xr.testing.assert_identical(open_dataset(path, group=group), old)
+                outcomes.append("old")
+        if outcomes[-1] == "aside":
+            (kept,) = path.glob(".xzarr3-staged-*/old")
+            files = [file for file in [*kept.rglob("*"), *path.glob("*/c/*")] if file.is_file()]
+            assert len(files) >= 2
+        to_zarr(new, path, group=group, mode="w", consolidated=beside)
+        xr.testing.assert_identical(open_dataset(path, group=group), new)
+        xr.testing.assert_identical(open_dataset(path, group=group, consolidated=False), new)
+        if len(made) < n:
+            break
+    assert [name for name, _ in itertools.groupby(outcomes) if name != "aside"] == ["old", "new"]
+    assert ("aside" in outcomes) is (many > 1)
+
+
+_KILLED = """
+import os, signal, sys
+import numpy as np, xarray as xr, xzarr3
+
+def deadly(original):
+    def call(*args, **options):
+        global left
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return original(*args, **options)
+    return call
+
+group = sys.argv[2] or None
+new = xr.Dataset({"a": ("x", np.arange(4.0)), "b": ("x", np.arange(4))})
+for k in range(1, 1000):
+    path = f"{sys.argv[1]}/{k}"
+    xzarr3.to_zarr(xr.Dataset({"a": ("x", np.ones(4)), "c": ("x", np.ones(4))}), path, group=group)
+    child = os.fork()
+    if child == 0:
+        left = k
+        for name in ("rename", "replace", "unlink", "rmdir", "mkdir"):
+            setattr(os, name, deadly(getattr(os, name)))
+        xzarr3.to_zarr(new, path, group=group, mode="w")
+        os._exit(0)
+    if os.waitpid(child, 0)[1] == 0:
+        break
+print(k)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("group", ["", "g"])
+def test_a_write_killed_anywhere_can_be_repeated(tmp_path: Path, group: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _KILLED, str(tmp_path), group], capture_output=True, text=True, check=True
+    )
+    count = int(done.stdout)
+    assert count > 15
+    old = xr.Dataset({"a": ("x", np.ones(4)), "c": ("x", np.ones(4))})
+    new = xr.Dataset({"a": ("x", np.arange(4.0)), "b": ("x", np.arange(4))})
+    seen = []
+    for k in range(1, count):
+        path = tmp_path / str(k)
+        try:
+            found = open_dataset(path, group=group or None).load()
+        except xzarr3.NodeNotFoundError:
+            seen.append("none")
+            (staged,) = path.glob(".xzarr3-staged-*")
+            assert list(staged.glob("old/**/zarr.json"))
+        else:
+            seen.append("old" if found.identical(old) else "new" if found.identical(new) else "mixed")
+        to_zarr(new, path, group=group or None, mode="w")
+        xr.testing.assert_identical(open_dataset(path, group=group or None), new)
+    assert [name for name, _ in itertools.groupby(seen)] == ["old", "none", "new"]
+    assert seen.count("none") == (1 if group else 5), "between the two renames of a group"
+
+
+def test_an_array_whose_replacement_was_killed_can_be_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for separator in ("/", "."):
+        path = tmp_path / f"a{ord(separator)}"
+        encoding = {"name": "default", "configuration": {"separator": separator}}
+        xzarr3.create_array(path, data=np.arange(4), chunks=2, chunk_key_encoding=encoding)
+        allowed = itertools.repeat(True, 1)
+
+        def fail(source: Any, target: Any, rename: Any = os.rename, allowed: Any = allowed) -> None:
+            if not next(allowed, False):
+                raise OSError("killed")
+            rename(source, target)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "rename", fail)
+            with pytest.raises(xzarr3.StoreError, match="killed") as info:
+                to_zarr(small(), path, mode="w")
+        assert "could not be put back" in str(info.value.__notes__)
+        assert not (path / "zarr.json").exists()
+        (path / "c.99x").write_text("mine")
+        with pytest.raises(xzarr3.NodeExistsError, match="99x"):
+            to_zarr(small(), path, mode="w")
+        (path / "c.99x").unlink()
+        to_zarr(small(), path, mode="w")
+        xr.testing.assert_identical(open_dataset(path), small())
+
+
+def test_what_killed_writes_left_is_removed_a_day_later(tmp_path: Path) -> None:
+    def leave(name: str, *files: str, days: float) -> Path:
+        top = tmp_path / f".xzarr3-staged-{name}"
+        for file in files:
+            (top / file).parent.mkdir(parents=True, exist_ok=True)
+            (top / file).write_bytes(b"x")
+        then = time.time() - days * 86400
+        for folder, _, _ in os.walk(top):
+            os.utime(folder, (then, then))
+        return top
+
+    to_zarr(small(), tmp_path)
+    fresh = leave("fresh", "new/a/c/0", days=0.9)
+    gone = leave("gone", "new/a/c/0", days=1.1)
+    running = leave("running", "new/a/c/0", days=1.1)
+    os.utime(running / "new" / "a" / "c")
+    old = leave("old", "old/g/zarr.json", "new/g/zarr.json", days=1.1)
+    to_zarr(small(), tmp_path, group="h")
+    assert [path.exists() for path in (fresh, gone, running, old)] == [True, False, True, True]
+    to_zarr(small(), tmp_path, group="gg", mode="w")
+    assert old.exists(), "nothing has replaced what it holds"
+    to_zarr(small(), tmp_path, group="g", mode="w")
+    assert [path.exists() for path in (fresh, running, old)] == [True, True, False]
+
+
+def test_foreign_files_are_seen_before_anything_is_computed(tmp_path: Path) -> None:
+    def never(block: Any) -> Any:
+        raise AssertionError("computed")
+
+    to_zarr(small(), tmp_path)
+    (tmp_path / "a" / "c" / "notes.txt").write_text("mine")
+    dataset = small().chunk(x=2)
+    dataset["a"].data = dataset["a"].data.map_blocks(never, dtype="f8", meta=np.empty((0, 0)))
+    for compute in (True, False):
+        with pytest.raises(xzarr3.NodeExistsError, match=r"a/c/notes\.txt.*nothing was written"):
+            to_zarr(dataset, tmp_path, mode="w", compute=compute)
+    assert sorted(os.listdir(tmp_path)) == ["a", "x", "zarr.json"]
+
+
+def test_foreign_files_that_come_while_data_are_written(tmp_path: Path) -> None:
+    def add(block: Any) -> Any:
+        (tmp_path / "a" / "notes.txt").write_text("mine")
+        return block
+
+    to_zarr(small(), tmp_path)
+    dataset = small().chunk()
+    dataset["a"].data = dataset["a"].data.map_blocks(add, dtype="f8", meta=np.empty((0, 0)))
+    with pytest.raises(xzarr3.NodeExistsError, match=r"a/notes\.txt"):
+        to_zarr(dataset, tmp_path, mode="w")
+    assert (tmp_path / "a" / "notes.txt").read_text() == "mine"
+    assert sorted(os.listdir(tmp_path)) == ["a", "x", "zarr.json"]
+    xr.testing.assert_identical(open_dataset(tmp_path), small())
+
+
+def test_a_file_is_in_the_way(tmp_path: Path) -> None:
+    file = tmp_path / "a.nc"
+    file.write_bytes(b"CDF")
+    for mode in ("w", "w-"):
+        for path, group in ((file, None), (file / "b", "c"), (tmp_path, "a.nc"), (tmp_path, "a.nc/b")):
+            with pytest.raises(xzarr3.StoreError, match=r"a\.nc' is a file, not a directory"):
+                to_zarr(small(), path, group=group, mode=mode)
+    assert file.read_bytes() == b"CDF"
+    assert os.listdir(tmp_path) == ["a.nc"]

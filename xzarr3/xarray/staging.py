@@ -11,7 +11,6 @@ import shutil
 import stat
 import time
 import uuid
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 
@@ -104,7 +103,7 @@ class Staging(ABC):
 
     @abstractmethod
     def clean(self, path: str) -> None:
-        """Remove what was replaced, once the new values are whole."""
+        """Remove what was replaced, once the new values are whole, and what killed writes left."""
 
     @abstractmethod
     def discard(self) -> None:
@@ -115,11 +114,11 @@ class Staging(ABC):
         """Where old and new values lie, for the case that they could not be put back."""
 
 
-def stage(store: Store, path: str) -> Staging:
-    """The way to write that suits a store and what is there."""
+def stage(store: Store, path: str, names: Iterable[str]) -> Staging:
+    """The way to write nodes ``names`` below ``path`` that suits a store and what is there."""
     if isinstance(store, LocalStore):
         return _Folders(store)
-    return _Keys(store) if is_occupied(store, path) else _InPlace(store, path)
+    return _Keys(store) if is_occupied(store, path) else InPlace(store, path, names)
 
 
 class _StagedFolder(LocalStore):
@@ -183,33 +182,26 @@ class _Folders(Staging):
 
     def clean(self, path: str) -> None:
         self._moves.clear()
-        self._remove(self._top)
+        self.discard()
         for folder in _staging_folders(self._target):
             if _is_abandoned(folder) and _only_old_at(folder, path):
-                self._remove(folder)
-
-    def _remove(self, folder: str) -> None:
-        try:
-            shutil.rmtree(folder)
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            warnings.warn(
-                f"what was written to {self._target} is in place, but what it replaced could not be removed "
-                f"from '{folder}': {error}",
-                stacklevel=2,
-            )
+                _remove(folder)
 
     def discard(self) -> None:
-        if self._moves or not os.path.isdir(self._top):
-            return
-        try:
-            shutil.rmtree(self._top)
-        except OSError as error:
-            raise StoreError(f"cannot remove '{self._top}': {error}") from error
+        if not self._moves:
+            _remove(self._top)
 
     def whereabouts(self) -> str:
         return f"'{os.path.join(self._top, _OLD)}' and '{os.path.join(self._top, _NEW)}'"
+
+
+def _remove(folder: str) -> None:
+    try:
+        shutil.rmtree(folder)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise StoreError(f"cannot remove '{folder}': {error}") from error
 
 
 def _visible_names(folder: str) -> list[str]:
@@ -234,12 +226,12 @@ def _is_abandoned(folder: str) -> bool:
 def _only_old_at(folder: str, path: str) -> bool:
     """Whether a staging directory holds no replaced values but such as lay at or below ``path``."""
     old = os.path.join(folder, _OLD)
-    inside = os.path.join(old, path, "") if path else os.path.join(old, "")
-    return all(
-        os.path.join(below, name, "").startswith(inside) or name in folders
-        for below, folders, files in os.walk(old)
-        for name in (*files, *(name for name in folders if os.path.islink(os.path.join(below, name))))
-    )
+    allowed = os.path.join(old, path, "") if path else os.path.join(old, "")
+    for below, folders, files in os.walk(old):
+        links = [name for name in folders if os.path.islink(os.path.join(below, name))]
+        if not all(os.path.join(below, name, "").startswith(allowed) for name in (*files, *links)):
+            return False
+    return True
 
 
 class _StagedKeys(Store):
@@ -284,7 +276,7 @@ class _StagedKeys(Store):
 
 
 class _Keys(Staging):
-    """Keys that are copied: the old values aside before they are erased, then the new ones to their places."""
+    """Keys that are copied: old values aside before they are erased, then new ones to their places."""
 
     def __init__(self, store: Store) -> None:
         self._target = store
@@ -335,12 +327,13 @@ def _copy(keys: Iterable[str], source: Store, target: Store) -> None:
             target.set(key, value)
 
 
-class _InPlace(Staging):
-    """Where nothing is to be replaced and moving would be copying: the document of the group makes it seen."""
+class InPlace(Staging):
+    """For where nothing is to be replaced and moving would be copying: the last document makes it seen."""
 
-    def __init__(self, store: Store, path: str) -> None:
-        self.store = self._target = store
+    def __init__(self, store: Store, path: str, names: Iterable[str]) -> None:
+        self.store = store
         self._path = path
+        self._names = list(names)
         self._whole = False
 
     def swap(self, path: str) -> None:
@@ -354,8 +347,9 @@ class _InPlace(Staging):
 
     def discard(self) -> None:
         if not self._whole:
-            keys = sorted(self._target.list_prefix(node_prefix(self._path)), key=_rank)
-            self._target.erase_values([document_key(self._path), *keys])
+            self.store.erase(document_key(self._path))
+            for name in self._names:
+                self.store.erase_prefix(f"{node_prefix(self._path)}{name}/")
 
     def whereabouts(self) -> str:
-        return f"{self._target}"
+        return f"'/{self._path}' of {self.store}"

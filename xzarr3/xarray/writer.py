@@ -7,8 +7,7 @@ their own where there is something to replace, and documents after them, that of
 from __future__ import annotations
 
 import os
-import shutil
-import uuid
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, overload
@@ -18,7 +17,6 @@ from dask.delayed import Delayed, delayed
 from xarray import DataArray, Dataset, Variable, conventions
 from xarray.backends.api import DATAARRAY_NAME, DATAARRAY_VARIABLE
 
-from xzarr3._types import Buffer, ByteRange
 from xzarr3.array import Array
 from xzarr3.creation import array_metadata
 from xzarr3.dask import store as store_blocks
@@ -40,13 +38,12 @@ from xzarr3.nodes import (
     ancestors,
     check_new_path,
     document_key,
+    document_lock,
     drop_from_consolidated,
-    erase_node,
     node_prefix,
     read_document,
 )
 from xzarr3.stores import LocalStore, Store, StoreLike, open_store
-from xzarr3.stores.local import STAGED
 from xzarr3.xarray.encoding import (
     array_settings,
     encode_attributes,
@@ -54,6 +51,7 @@ from xzarr3.xarray.encoding import (
     encode_values,
     stored_dtype,
 )
+from xzarr3.xarray.staging import InPlace, check_no_foreign, is_occupied, stage
 
 _MODES = ("w", "w-")
 _UNNAMED = "__values__"  # xarray's name in stores for a variable whose name is None.
@@ -108,7 +106,8 @@ def to_zarr(
 
     What is written reads back the same with ``engine="xzarr3"`` and with xarray's own ``engine="zarr"``.
     Nothing is written before everything is known to fit. With ``mode="w"`` the old dataset stays in
-    place until all new data are stored, so that it may even be what ``dataset`` reads from.
+    place until all new data are stored, so that it may even be what ``dataset`` reads from. If something
+    fails, it is put back.
 
     Parameters
     ----------
@@ -154,6 +153,17 @@ def to_zarr(
     Dask arrays need not be chunked as they are stored: blocks are put together or cut so that no two tasks
     write to the same shard or chunk.
 
+    In a directory, new data lie in ``.xzarr3-staged-<id>/new`` at its top until they are whole. Then old
+    directories are renamed to ``.xzarr3-staged-<id>/old``, the new ones to their places, and ``old`` is
+    removed last. Between the renames readers find no group: for a group below the root that is two renames,
+    for the root one for each variable. A process that is killed leaves the old dataset, the new one or,
+    within the renames, none and both of them in that directory; the write can be repeated with ``mode="w"``
+    in every case. The directory goes with a later call of this function for the same store once it has not
+    changed for a day; if it holds what was replaced, only with one that replaces the same group.
+
+    Other stores cannot rename. There the old values are first copied to keys that begin in the same way,
+    then erased, then the new values are copied to their places.
+
     Examples
     --------
     >>> import xarray as xr, xzarr3
@@ -188,13 +198,13 @@ def to_zarr(
     if not compute:
         later: Delayed = delayed(write.finish)(blocks)
         return later
-    try:
-        if blocks is not None:
+    if blocks is not None:
+        try:
             blocks.compute()
-        write.finish()
-    except BaseException as error:
-        write.discard(error)
-        raise
+        except BaseException as error:
+            write.discard(error)
+            raise
+    write.finish()
     return write.group()
 
 
@@ -360,11 +370,7 @@ def _aligned_lengths(lengths: Iterable[int], unit: int) -> Iterator[int]:
 
 
 class _Write:
-    """One call of :func:`to_zarr`: where chunks go, and how they become a dataset.
-
-    Chunks are staged, which means written to keys below one that is no node, if there is something to
-    replace, or if moving them into place later takes no copying. Otherwise they are written in place.
-    """
+    """One call of :func:`to_zarr`: where chunks go, and how they become a dataset."""
 
     def __init__(
         self,
@@ -382,71 +388,100 @@ class _Write:
         self._mode = mode
         self._variables = variables
         self._metadata = GroupMetadata(attributes=attributes)
-        self._stored = v3.encode(v3.document(self._metadata), path)
         self._consolidated = consolidated
+        held = self._documents() if consolidated and not path else None
+        self._stored = v3.encode(v3.document(self._metadata, held), path)
         self._check_place()
-        staged = isinstance(store, LocalStore) or self._occupied()
-        self._staging = f"{STAGED}{uuid.uuid4().hex}/" if staged else ""
-        self._owned = not staged  # Whether all there is at the path was written by this,
-        self._visible = False  # and whether it is a dataset.
-
-    def _occupied(self) -> bool:
-        keys, prefixes = self.store.list_dir(node_prefix(self.path))
-        return bool(keys or prefixes)
+        self._staging = stage(store, path, [variable.name for variable in variables])
 
     def _check_place(self) -> None:
-        """Refuse what can be seen to be in the way, before any work is done."""
+        """Refuse whatever is in the way; nothing is written by this."""
+        if isinstance(self.store, LocalStore):
+            _check_folders(self.store, self.path)
         for above in ancestors(self.path):
             document = read_document(self.store, above)
             if document is not None and document.get("node_type") == "array":
                 raise NodeTypeError(
                     f"cannot write to '/{self.path}' in {self.store}: '/{above}' is an array, not a group"
                 )
-        if self._mode == "w-" and self._occupied():
+        if self._mode != "w-":
+            check_no_foreign(self.store, self.path)
+        elif is_occupied(self.store, self.path):
             raise NodeExistsError(
                 f"'/{self.path}' in {self.store} is not empty, so mode 'w-' does not write there; "
                 "accepted: another place, or mode 'w' to replace what is there"
             )
-        keys, _ = self.store.list_dir(node_prefix(self.path))
-        foreign = sorted(keys - {document_key(self.path)})
-        if foreign:
-            document = read_document(self.store, self.path)
-            if document is None or document.get("node_type") != "array":
-                raise NodeExistsError(
-                    f"'/{self.path}' in {self.store} holds {listed(foreign[:5])}, which are no part of a "
-                    "Zarr version 3 hierarchy; nothing was written; accepted: another place, or removing "
-                    "them by hand"
-                )
 
     def _prefix(self, variable: _Planned) -> str:
         return f"{node_prefix(self.path)}{variable.name}/"
 
     def array(self, variable: _Planned) -> Array:
         """Where the chunks of a variable are written."""
-        place = (self._staging + self._prefix(variable))[:-1]
-        return Array(self.store, place, variable.metadata, write_empty_chunks=variable.write_empty_chunks)
+        return Array(
+            self._staging.store,
+            self._prefix(variable)[:-1],
+            variable.metadata,
+            write_empty_chunks=variable.write_empty_chunks,
+        )
 
     def finish(self, blocks: object = None) -> None:
         """Write all that is not in dask arrays, ``blocks`` having been written, and make a dataset of it."""
-        for variable in self._variables:
-            if variable.data is not None and variable.data.size:
-                self.array(variable).set(..., variable.data)
-        if self._staging:
-            self._check_place()
+        try:
+            for variable in self._variables:
+                if variable.data is not None and variable.data.size:
+                    self.array(variable).set(..., variable.data)
+            if not isinstance(self._staging, InPlace):
+                self._check_place()
+            for variable in self._variables:
+                self._staging.store.set(self._prefix(variable) + v3.DOCUMENT, variable.stored)
+            self._staging.store.set(document_key(self.path), self._stored)
+            with document_lock:
+                self._show()
+        except BaseException as error:
+            self.discard(error)
+            raise
+        try:
+            self._staging.clean(self.path)
+        except StoreError as error:
+            warnings.warn(
+                f"what was written to '/{self.path}' in {self.store} is in its place, but not all of what it "
+                f"replaced could be removed: {error}",
+                stacklevel=3,
+            )
+
+    def _show(self) -> None:
+        """Put the dataset in its place, and into the documents above; all of it or nothing."""
+        documents = {document_key(above): self._copy_of(above) for above in ancestors(self.path)}
+        try:
             drop_from_consolidated(self.store, self.path)  # First, so that no copy outlives what it says.
-            erase_node(_WithoutStaged(self.store, self._staging), self.path)
-            self._owned = True
-            _move(self.store, self._staging, [self._prefix(variable) for variable in self._variables])
-        for variable in self._variables:
-            self.store.set(self._prefix(variable) + v3.DOCUMENT, variable.stored)
-        if self.path or not self._consolidated:
-            stored = self._stored
-        else:
-            stored = v3.encode(v3.document(self._metadata, self._documents()))
-        self.store.set(document_key(self.path), stored)
-        self._visible = True
-        if self.path:
-            self._finish_above()
+            self._staging.swap(self.path)
+            if self.path:
+                self._finish_above()
+        except BaseException as error:
+            self._undo(documents, error)
+            raise
+
+    def _undo(self, documents: Mapping[str, bytes | None], error: BaseException) -> None:
+        """Put back what was there before ``error``, or tell in a note what could not be."""
+        note = f"what was there could not be put back; old and new data are in {self._staging.whereabouts()}"
+        try:
+            self._staging.put_back(self.path)
+            note = (
+                f"what was there is in its place, but documents of groups above '/{self.path}' are not; their "
+                "consolidated metadata can be made anew with consolidate_metadata()"
+            )
+            for key, value in documents.items():
+                if value is None:
+                    self.store.erase(key)
+                elif self.store.get(key) != value:
+                    self.store.set(key, value)
+        except BaseException as another:
+            error.add_note(f"{note}: {another}")
+            raise error from another
+
+    def _copy_of(self, above: str) -> bytes | None:
+        value = self.store.get(document_key(above))
+        return None if value is None else bytes(value)
 
     def _documents(self) -> dict[str, Any]:
         return {variable.name: variable.document for variable in self._variables}
@@ -469,13 +504,9 @@ class _Write:
             open_group(self.store, mode="r+", use_consolidated=False).consolidate()
 
     def discard(self, error: BaseException) -> None:
-        """Remove the chunks of a write that failed with ``error``, unless they make a dataset already."""
-        if self._visible:
-            return
+        """Remove what was written before ``error``, unless it is a dataset already."""
         try:
-            for place in {self._staging, ""} if self._owned else {self._staging}:
-                for variable in self._variables:
-                    self.store.erase_prefix(place + self._prefix(variable))
+            self._staging.discard()
         except StoreError as another:
             error.add_note(f"chunks that were written already could not be removed: {another}")
 
@@ -485,56 +516,13 @@ class _Write:
         return Group(self.store, self.path, GroupMetadata(self._metadata.attributes, held))
 
 
-def _move(store: Store, staging: str, prefixes: Iterable[str]) -> None:
-    """Take ``staging`` away from the front of all keys that begin with it and one of ``prefixes``."""
-    if isinstance(store, LocalStore):
-        _move_folders(store, staging, prefixes)
-        return
-    for prefix in prefixes:
-        keys = list(store.list_prefix(staging + prefix))
-        for key in keys:
-            value = store.get(key)
-            if value is not None:
-                store.set(key[len(staging) :], value)
-        store.erase_values(keys)
-
-
-def _move_folders(store: LocalStore, staging: str, prefixes: Iterable[str]) -> None:
-    top = os.path.join(store.root, staging)
-    try:
-        for prefix in prefixes:
-            source, target = os.path.join(top, prefix[:-1]), os.path.join(store.root, prefix[:-1])
-            if os.path.isdir(source):
-                os.makedirs(os.path.dirname(target), exist_ok=True)
-                os.rename(source, target)
-        if os.path.isdir(top):
-            shutil.rmtree(top)
-    except OSError as error:
-        raise StoreError(f"cannot move what was written to {store} into place: {error}") from error
-
-
-class _WithoutStaged(Store):
-    """A store as it is without the keys of a write that is under way."""
-
-    def __init__(self, store: Store, staging: str) -> None:
-        super().__init__(read_only=store.read_only)
-        self._store = store
-        self._staging = staging
-
-    def __repr__(self) -> str:
-        return repr(self._store)
-
-    def get(self, key: str, byte_range: ByteRange | None = None) -> Buffer | None:
-        return self._store.get(key, byte_range)
-
-    def set(self, key: str, value: Buffer) -> None:
-        self._store.set(key, value)
-
-    def erase(self, key: str) -> None:
-        self._store.erase(key)
-
-    def erase_values(self, keys: Iterable[str]) -> None:
-        self._store.erase_values(keys)
-
-    def list_prefix(self, prefix: str) -> Iterator[str]:
-        return (key for key in self._store.list_prefix(prefix) if not key.startswith(self._staging))
+def _check_folders(store: LocalStore, path: str) -> None:
+    """See to it that whatever there is on the way to the group is a directory."""
+    place = os.path.join(store.root, path) if path else store.root
+    while not os.path.lexists(place) and os.path.dirname(place) != place:
+        place = os.path.dirname(place)
+    if os.path.exists(place) and not os.path.isdir(place):
+        raise StoreError(
+            f"cannot write to '/{path}' in {store}: '{place}' is a file, not a directory; accepted: another "
+            "place, or removing the file by hand"
+        )
