@@ -493,6 +493,48 @@ def test_bad_documents(changes: dict[str, Any], error: type[Exception], message:
     xr.testing.assert_identical(ours(store, drop_variables="a"), CORPUS["bare"]().drop_vars("a"))
 
 
+@pytest.mark.parametrize("consolidated", [True, False])
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("data_type", "float8"),
+        ("codecs", [{"name": "rot13"}]),
+        ("chunk_grid", {"name": "rectilinear", "configuration": {}}),
+    ],
+)
+def test_what_is_not_known_can_be_left_out(field: str, value: Any, consolidated: bool) -> None:
+    store = xzarr3.MemoryStore()
+    xzarr3.to_zarr(CORPUS["bare"](), store, consolidated=False)
+    _spoiled(store, "a", **{field: value})
+    if consolidated:
+        document = json.loads(bytes(store.get("zarr.json") or b""))
+        held = {name: json.loads(bytes(store.get(f"{name}/zarr.json") or b"")) for name in ("a", "b")}
+        document["consolidated_metadata"] = {"kind": "inline", "must_understand": False, "metadata": held}
+        store.set("zarr.json", json.dumps(document).encode())
+    with pytest.raises(
+        xzarr3.UnknownExtensionError, match=rf"node '/a', field '{field}.*; or drop_variables=\['a'\]"
+    ):
+        ours(store)
+    xr.testing.assert_identical(ours(store, drop_variables=["a"]), CORPUS["bare"]().drop_vars("a"))
+
+
+def test_names_of_dask_arrays_change_with_the_content_behind_a_path(tmp_path: Path) -> None:
+    path = tmp_path / "a b"
+    xzarr3.to_zarr(CORPUS["bare"](), path)
+    forms: list[Any] = [path, str(path), path.as_uri()]
+    names = set()
+    for form in forms:
+        dataset = xzarr3.open_dataset(form, chunks={})
+        assert dataset.encoding["source"] == str(path)
+        names.add(dataset["a"].data.name)
+    assert len(names) == 1
+    assert "source" not in xzarr3.open_dataset(xzarr3.LocalStore(path)).encoding
+    array = xzarr3.open_array(path, "a", mode="r+")
+    array[...] = array[...] + 1
+    names.add(xzarr3.open_dataset(path, chunks={})["a"].data.name)
+    assert len(names) == 2
+
+
 def test_document_that_is_not_json() -> None:
     store = xzarr3.MemoryStore({"zarr.json": b"{"})
     with pytest.raises(xzarr3.MetadataError, match="not a JSON document"):

@@ -268,9 +268,25 @@ def test_explicit_encoding_takes_the_place_of_the_variables_own(tmp_path: Path) 
         {"zlib": True, "complevel": 4, "source": "a.nc", "original_shape": (1,), "contiguous": False},
         {"serializer": {"name": "bytes"}},
         {"preferred_chunks": {"x": 1}, "write_empty_chunks": None},
+        {"filters": ({"name": "transpose", "configuration": {"order": [2, 0, 1]}},)},
+        {"filters": ({"name": "numcodecs.delta", "configuration": {"dtype": "<i4"}},), "chunks": (2, 3)},
+        {"compressors": ({"name": "numcodecs.zfpy"},), "shards": (4, 6), "chunks": (2, 3)},
+        {"compressors": ("zstd", {"name": 3}), "filters": 7},
+        {"serializer": {"name": "vlen-utf8"}},
+        {"serializer": {"name": "bytes", "configuration": {"endian": "big"}}, "filters": "rot13"},
+        {"fill_value": 1e300, "dtype": "float32"},
+        {"fill_value": "x"},
+        {"dtype": "int16", "_FillValue": 99999},
+        {"dtype": "int16", "missing_value": 1e30},
+        {"dtype": "int16", "_FillValue": np.nan},
+        {"chunks": ((1, 3), (6,)), "shards": "many"},
+        {"chunks": (0, 2)},
+        {"chunks": (0, 2), "shards": (4, 6)},
+        {"chunk_key_encoding": {"name": "suffix", "configuration": {"suffix": ".x"}}},
     ],
     ids=str,
 )
+@pytest.mark.filterwarnings("ignore:saving variable a with floating point data")
 @pytest.mark.parametrize("chunked", [False, True])
 def test_an_encoding_kept_from_elsewhere_never_makes_a_save_fail(
     tmp_path: Path, encoding: dict[str, Any], chunked: bool
@@ -280,6 +296,146 @@ def test_an_encoding_kept_from_elsewhere_never_makes_a_save_fail(
     to_zarr(dataset, tmp_path)
     np.testing.assert_array_equal(open_dataset(tmp_path)["a"], small()["a"])
     np.testing.assert_array_equal(theirs(tmp_path)["a"], small()["a"])
+
+
+def test_only_what_does_not_fit_is_left_out(tmp_path: Path) -> None:
+    dataset = small()
+    transpose = {"name": "transpose", "configuration": {"order": [1, 0]}}
+    dataset["a"].encoding = {"filters": (transpose,), "compressors": ("gzip",), "chunks": (2, 3)}
+    to_zarr(dataset, tmp_path / "a")
+    assert [codec["name"] for codec in document(tmp_path / "a", "a")["codecs"]] == [
+        "transpose",
+        "bytes",
+        "gzip",
+    ]
+    to_zarr(dataset.isel(x=1), tmp_path / "b")
+    assert [codec["name"] for codec in document(tmp_path / "b", "a")["codecs"]] == ["bytes", "gzip"]
+    with pytest.raises(ValueError, match="order"):
+        to_zarr(dataset.isel(x=1), tmp_path / "c", encoding={"a": {"filters": [transpose]}})
+    dataset["a"].encoding = {"write_empty_chunks": False}
+    to_zarr(dataset, tmp_path / "d", write_empty_chunks=True)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize(
+    ("values", "encoding", "message"),
+    [
+        (
+            [1e9],
+            {"dtype": "int16"},
+            r"value 1000000000\.0 does.*int16.*'v'.*-32768 to 32767, or another",
+        ),
+        ([-1e9], {"dtype": "uint8"}, r"value -1000000000\.0 does not fit.*uint8.*accepted: 0 to 255"),
+        ([3e4, 32767.5], {"dtype": "int16"}, "value 32767.5 does not fit"),
+        ([2.0**31], {"dtype": "int32"}, "does not fit data type int32"),
+        (np.array([2.0**31], "f4"), {"dtype": "int32"}, "does not fit data type int32"),
+        (np.array([2.0**63]), {"dtype": "int64"}, "does not fit data type int64"),
+        ([-1], {"dtype": "uint64"}, "value -1 does not fit data type uint64"),
+        ([70000], {"dtype": "int16"}, "value 70000 does not fit data type int16"),
+        (np.array([2**64 - 1], "u8"), {"dtype": "int64"}, "value 18446744073709551615 does not fit"),
+        ([np.inf], {"dtype": "int16", "_FillValue": -1}, "value inf does not fit"),
+        ([-np.inf], {"dtype": "int16", "_FillValue": -1}, "value -inf does not fit"),
+        ([1.0, np.nan], {"dtype": "int16"}, "a missing value cannot be stored.*a _FillValue in the encoding"),
+        (
+            [1.0, -0.9],
+            {"dtype": "int16", "_FillValue": -1},
+            "value -0.9 would be stored as the _FillValue -1",
+        ),
+        (
+            [5e3],
+            {"dtype": "int16", "scale_factor": 0.1},
+            r"value 5000\.0 \(packed 50000\.0\).*accepted: -3276\.8 to 3276\.\d+, .* dtype, scale_factor",
+        ),
+        ([5e3, np.nan], {"dtype": "int16", "scale_factor": 0.1, "_FillValue": -1}, r"value 5000\.0 \(packed"),
+        ([1.0, np.nan], {"dtype": "int16", "scale_factor": 0.1}, "a missing value cannot be stored"),
+        (
+            [1.0, -99.9],
+            {"dtype": "int16", "scale_factor": 0.1, "_FillValue": -999},
+            r"value -99\.9.* \(packed -999\.0\) would be stored as the _FillValue -999",
+        ),
+        (
+            [256.0],
+            {"dtype": "int8", "_Unsigned": "true", "_FillValue": -1},
+            "value 256.0.*accepted: 0 to 255",
+        ),
+        (
+            np.array(["2100-01-01"], "M8[ns]"),
+            {"dtype": "int32", "units": "seconds since 1970-01-01"},
+            "value 4102444800 does not fit data type int32",
+        ),
+        (
+            np.array(["1900-01-01", "NaT"], "M8[ns]"),
+            {"dtype": "int32", "units": "days since 1900-01-01"},
+            "a missing value cannot be stored as data type int32",
+        ),
+        (
+            np.array(["1900-01-01", "NaT"], "M8[ns]"),
+            {"dtype": "int64", "units": "days since 1900-01-01", "_FillValue": 0},
+            "would be stored as the _FillValue 0",
+        ),
+        (
+            np.array([10**6], "m8[s]"),
+            {"dtype": "int16", "units": "seconds"},
+            "value 1000000 does not fit data type int16",
+        ),
+    ],
+    ids=str,
+)
+def test_values_that_an_integer_cannot_hold(
+    tmp_path: Path, values: Any, encoding: dict[str, Any], message: str, chunked: bool, packed: bool
+) -> None:
+    dataset = xr.Dataset({"v": ("d", np.asarray(values))})
+    if chunked:
+        dataset = dataset.chunk(d=1)
+    if packed:  # Kept from a file: there is no telling whether the values still fit.
+        dataset["v"].encoding = encoding
+    to_zarr(small(), tmp_path)
+    options = {} if packed else {"encoding": {"v": encoding}}
+    with warnings.catch_warnings(), dask.config.set(scheduler="synchronous"):
+        warnings.simplefilter("ignore" if chunked else "error", RuntimeWarning)
+        warnings.simplefilter("ignore", SerializationWarning)
+        with pytest.raises(xzarr3.errors.DataTypeValidationError, match=message):
+            to_zarr(dataset, tmp_path, mode="w", **options)
+    xr.testing.assert_identical(open_dataset(tmp_path), small())
+    assert sorted(os.listdir(tmp_path)) == ["a", "x", "zarr.json"]
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize(
+    ("values", "encoding"),
+    [
+        ([-32768.0, 32767.0, 32767.4], {"dtype": "int16"}),
+        ([-32768, 32767], {"dtype": "int16"}),
+        ([0, 255.0, np.nan], {"dtype": "uint8", "_FillValue": 7}),
+        ([-1.0, 5.0, np.nan], {"dtype": "int16", "_FillValue": -1}),
+        ([-1, 5], {"dtype": "int16", "_FillValue": -1}),
+        ([0.0, 200.0, np.nan], {"dtype": "int8", "_Unsigned": "true", "_FillValue": -1}),
+        ([np.nan, np.nan], {"dtype": "int8", "_FillValue": 0}),
+        ([], {"dtype": "int8"}),
+        ([-3276.8, 3276.7, np.nan], {"dtype": "int16", "scale_factor": 0.1, "_FillValue": -999}),
+        (
+            np.array(["1900-01-01", "NaT", "2100-01-01"], "M8[ns]"),
+            {"dtype": "int32", "units": "days since 2000-01-01", "_FillValue": -1},
+        ),
+        (
+            np.array(["1900-01-01", "2100-01-01"], "M8[ns]"),
+            {"dtype": "int32", "units": "days since 2000-01-01"},
+        ),
+        (np.array(["NaT"], "M8[ns]"), {"dtype": "int64", "units": "days since 2000-01-01"}),
+    ],
+    ids=str,
+)
+def test_values_that_an_integer_can_hold(
+    tmp_path: Path, values: Any, encoding: dict[str, Any], chunked: bool
+) -> None:
+    dataset = xr.Dataset({"v": ("d", np.asarray(values))})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SerializationWarning)
+        to_zarr(dataset.chunk(d=2) if chunked else dataset, tmp_path / "a", encoding={"v": encoding})
+        dataset.to_zarr(tmp_path / "b", encoding={"v": encoding}, zarr_format=3)
+    xr.testing.assert_identical(theirs(tmp_path / "a"), theirs(tmp_path / "b"))
+    xr.testing.assert_identical(open_dataset(tmp_path / "a"), theirs(tmp_path / "b"))
 
 
 def test_chunks_larger_than_the_array(tmp_path: Path) -> None:
@@ -375,6 +531,24 @@ def test_compute_later_keeps_the_old_dataset_until_then(tmp_path: Path) -> None:
     xr.testing.assert_identical(open_dataset(tmp_path), small())
     later.compute()
     np.testing.assert_array_equal(open_dataset(tmp_path)["a"], small()["a"] + 1)
+
+
+def test_compute_later_can_be_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    to_zarr(CORPUS["bare"](), tmp_path)
+    later = to_zarr(small().chunk(x=2), tmp_path, mode="w", compute=False)
+
+    def fail(*args: Any) -> None:
+        raise OSError("not now")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", fail)
+        with pytest.raises(xzarr3.StoreError, match=r"cannot replace '/' in .*: not now"):
+            later.compute()
+    xr.testing.assert_identical(open_dataset(tmp_path), CORPUS["bare"]())
+    for _ in range(2):
+        later.compute()
+        xr.testing.assert_identical(open_dataset(tmp_path), small())
+        assert sorted(os.listdir(tmp_path)) == ["a", "x", "zarr.json"]
 
 
 def test_compute_in_other_processes(tmp_path: Path) -> None:
@@ -566,7 +740,7 @@ def test_attributes_that_json_cannot_hold(tmp_path: Path, value: Any, where: str
     (dataset["a"] if where == "variable" else dataset).attrs["history"] = value
     node = "/a" if where == "variable" else "/"
     with pytest.raises(
-        ValueError, match=f"node '{node}', field 'attributes.history'.*found .*accepted: "
+        ValueError, match=f"node '{node}', field 'attributes.history'.*found .*accepted: .*attrs.pop..history"
     ) as info:
         to_zarr(dataset, tmp_path / "a")
     assert isinstance(info.value, xzarr3.MetadataError)
@@ -614,6 +788,12 @@ def _with(name: Any, values: Any = (1.0, 2.0)) -> xr.Dataset:
         (small(), {"encoding": {"a": {"fill_value": "x"}}}, ValueError, "node '/a'.*found 'x'"),
         (small(), {"encoding": {"x": {"dtype": "i2", "fill_value": np.nan}}}, ValueError, "node '/x'"),
         (small(), {"encoding": {"a": {"dtype": "i2", "_FillValue": np.nan}}}, ValueError, "NaN"),
+        (
+            small(),
+            {"encoding": {"a": {"dtype": "i2", "scale_factor": 0.1, "_FillValue": 99999}}},
+            ValueError,
+            "the _FillValue of variable 'a' does not fit data type int16.*accepted: -32768 to 32767",
+        ),
         (small(), {"zarr_format": 2}, ValueError, "zarr_format.*found 2; accepted: 3"),
         (small(), {"storage_options": {"a": 1}}, TypeError, "storage_options"),
         (small(), {"group": "../a"}, xzarr3.InvalidKeyError, r"\.\./a"),
@@ -622,10 +802,21 @@ def _with(name: Any, values: Any = (1.0, 2.0)) -> xr.Dataset:
         (_with(".."), {}, ValueError, r"invalid name '\.\.'"),
         (_with("zarr.json"), {}, ValueError, r"invalid name 'zarr\.json'"),
         (_with(3), {}, TypeError, "invalid name 3"),
+        (_with("a\\b"), {}, ValueError, "invalid name"),
+        (_with("__zarr_x"), {}, ValueError, "names that begin with '__zarr' are reserved"),
+        (_with(".xzarr3-staged-x"), {}, ValueError, r"names that begin with '\.xzarr3-' are reserved"),
+        (small(), {"group": "a/.xzarr3-partial-x"}, ValueError, "are reserved"),
+        (small(), {"group": "a\\b"}, ValueError, "no .* in it"),
+        (
+            xr.Dataset({"a": ("d", da.from_array(np.arange(9), chunks=4)[da.from_array(np.arange(9)) > 3])}),
+            {},
+            ValueError,
+            r"unknown lengths.*ds\['a'\]\.data\.compute_chunk_sizes\(\)",
+        ),
         (xr.Dataset({"a": ((4,), [1.0])}), {}, TypeError, "invalid name 4 of a dimension of variable 'a'"),
         (_with("s", ["aé", "b"]), {}, ValueError, "node '/s', field 'data_type'.*<U2 cannot be stored"),
         (_with("s", np.array(["a", "bc"], object)), {}, ValueError, "node '/s', field 'data_type'"),
-        (_with("s", [b"a"]), {}, ValueError, r"node '/s'.*\|S1 cannot be stored"),
+        (_with("s", [b"a"]), {}, ValueError, r"node '/s'.*\|S1 cannot.*\.drop_vars\(\['s'\]\) leaves"),
         (_with("s", np.array([object()])), {}, ValueError, "cannot serialize arbitrary Python objects"),
         (
             xr.Dataset(
@@ -756,6 +947,25 @@ def test_an_error_in_a_task_leaves_the_old_files(tmp_path: Path) -> None:
     assert not list((tmp_path / "new").rglob("*"))
 
 
+def test_threads_that_are_still_writing_when_another_fails(tmp_path: Path) -> None:
+    failed = threading.Event()
+
+    def slow(block: Any, block_id: Any = None) -> Any:
+        if block_id[0] == 0:
+            raise UnluckyError
+        failed.wait()
+        return block
+
+    dataset = small().chunk(x=2)
+    dataset["a"].data = dataset["a"].data.map_blocks(slow, dtype="f8", meta=np.empty((0, 0)))
+    with dask.config.set(scheduler="threads", num_workers=2):
+        with pytest.raises(UnluckyError):
+            to_zarr(dataset, tmp_path)
+        failed.set()
+    time.sleep(0.2)
+    assert os.listdir(tmp_path) == []
+
+
 def test_an_interrupted_write_leaves_the_old_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     to_zarr(small(), tmp_path)
     files = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
@@ -866,7 +1076,7 @@ def test_any_failing_call_leaves_old_or_new(
             outcomes.append("new")
         else:
             assert str(path) in str(failure)
-            assert ".xzarr3-staged" not in str(failure) or "cannot replace" in str(failure)
+            assert ".xzarr3-staged" not in str(failure)
             notes = " ".join(getattr(failure, "__notes__", []))
             if "could not be put back" in notes:
                 assert many > 1
@@ -884,8 +1094,7 @@ def test_any_failing_call_leaves_old_or_new(
         xr.testing.assert_identical(open_dataset(path, group=group, consolidated=False), new)
         if len(made) < n:
             break
-    assert [name for name, _ in itertools.groupby(outcomes) if name != "aside"] == ["old", "new"]
-    assert ("aside" in outcomes) is (many > 1)
+    assert set(outcomes) == ({"old", "new"} if many == 1 else {"old", "aside", "new"})
 
 
 _KILLED = """
@@ -944,6 +1153,38 @@ def test_a_write_killed_anywhere_can_be_repeated(tmp_path: Path, group: str) -> 
         xr.testing.assert_identical(open_dataset(path, group=group or None), new)
     assert [name for name, _ in itertools.groupby(seen)] == ["old", "none", "new"]
     assert seen.count("none") == (1 if group else 5), "between the two renames of a group"
+
+
+@pytest.mark.parametrize("forget", [False, True])
+@pytest.mark.parametrize("group", [None, "g"])
+def test_what_could_not_be_put_back_is_never_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group: str | None, forget: bool
+) -> None:
+    to_zarr(CORPUS["bare"](), tmp_path, group=group)
+    files = [path.read_bytes() for path in sorted((tmp_path / (group or "")).rglob("*")) if path.is_file()]
+    later = to_zarr(small().chunk(x=2), tmp_path, mode="w", group=group, compute=False)
+    allowed = itertools.repeat(True, 1 if group else 3)
+
+    def fail(source: Any, target: Any, rename: Any = os.rename) -> None:
+        if not next(allowed, False):
+            raise OSError("not now")
+        rename(source, target)
+
+    def held() -> list[bytes]:
+        (old,) = tmp_path.glob(".xzarr3-staged-*/old")
+        return [path.read_bytes() for path in sorted((old / (group or "")).rglob("*")) if path.is_file()]
+
+    with monkeypatch.context() as patch, dask.config.set(scheduler="synchronous"):
+        patch.setattr(os, "rename", fail)
+        with pytest.raises(xzarr3.StoreError, match="not now") as info:
+            (pickle.loads(pickle.dumps(later)) if forget else later).compute()
+        assert "could not be put back" in str(info.value.__notes__)
+        assert held() == files
+        with pytest.raises(xzarr3.StoreError, match="an earlier attempt was not undone"):
+            (pickle.loads(pickle.dumps(later)) if forget else later).compute()
+        assert held() == files
+    to_zarr(small(), tmp_path, mode="w", group=group)
+    xr.testing.assert_identical(open_dataset(tmp_path, group=group), small())
 
 
 def test_an_array_whose_replacement_was_killed_can_be_replaced(

@@ -189,7 +189,7 @@ def erase_node(store: Store, path: str) -> None:
     if not keys:
         return
     documents = [key for key in keys if key.rpartition("/")[2] == v3.DOCUMENT]
-    chunks = _chunks(store, documents, set(keys).difference(documents))
+    chunks = chunks_among(store, documents, set(keys).difference(documents))
     foreign = sorted(set(keys).difference(documents, chunks))
     if foreign:
         raise NodeExistsError(
@@ -201,7 +201,7 @@ def erase_node(store: Store, path: str) -> None:
     drop_from_consolidated(store, path)
 
 
-def _chunks(store: Store, documents: list[str], others: set[str]) -> set[str]:
+def chunks_among(store: Store, documents: list[str], others: set[str]) -> set[str]:
     """Those of the keys ``others`` that are chunks of the arrays with these documents."""
     arrays: dict[str, ArrayMetadata] = {}
     for key in documents:

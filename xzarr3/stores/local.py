@@ -22,7 +22,7 @@ from xzarr3.stores.base import KeySet, Loader, Store, ValueReader, check_key, ch
 _OPEN = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR})
-_TEMPORARY = ".xzarr3-partial-"
+TEMPORARY = ".xzarr3-partial-"
 STAGED = ".xzarr3-staged-"
 """What a directory at the root begins with whose values are still to be moved to their places."""
 _ATTEMPTS = 100
@@ -91,15 +91,15 @@ class LocalStore(Store):
 
     def _path(self, key: str) -> str:
         path = self._base + check_key(key)
-        if _TEMPORARY in key:
-            raise InvalidKeyError(f"invalid key {key!r}; names that begin with '{_TEMPORARY}' are taken")
+        if TEMPORARY in key:
+            raise InvalidKeyError(f"invalid key {key!r}; names that begin with '{TEMPORARY}' are taken")
         try:
             os.fsencode(path)
         except UnicodeEncodeError as error:
             raise InvalidKeyError(f"invalid key {key!r}: {error.reason}; accepted: Unicode text") from error
         return path
 
-    def _check_inside(self, folder: str, key: str) -> None:
+    def check_inside(self, folder: str, key: str) -> None:
         """Refuse a key below a directory that is a link out of the root."""
         above = folder
         while len(above) > len(self.root):
@@ -217,8 +217,8 @@ class LocalStore(Store):
         self._check_writable()
         path = self._path(key)
         folder = os.path.dirname(path)
-        self._check_inside(folder, key)
-        temporary = os.path.join(folder, f"{_TEMPORARY}{os.getpid()}-{next(_serial)}-{os.urandom(4).hex()}")
+        self.check_inside(folder, key)
+        temporary = os.path.join(folder, f"{TEMPORARY}{os.getpid()}-{next(_serial)}-{os.urandom(4).hex()}")
         try:
             descriptor = _create(temporary)
         except OSError as error:
@@ -246,7 +246,7 @@ class LocalStore(Store):
         for key, path in paths.items():
             folder = os.path.dirname(path)
             if folder not in folders:
-                self._check_inside(folder, key)
+                self.check_inside(folder, key)
                 folders.add(folder)
         for key, path in paths.items():
             try:
@@ -256,9 +256,9 @@ class LocalStore(Store):
                     self._fail("erase", key, error)
         self._touch()
         for folder in sorted(folders, key=len, reverse=True):
-            self._prune(folder)
+            self.prune(folder)
 
-    def _prune(self, folder: str) -> None:
+    def prune(self, folder: str) -> None:
         """Remove a directory and its parents while they are empty, up to but without the root."""
         while len(folder) > len(self.root):
             try:
@@ -304,7 +304,7 @@ class LocalStore(Store):
     def _scan(self, prefix: str) -> list[os.DirEntry[str]]:
         try:
             with os.scandir(self._base + prefix) as entries:
-                return [entry for entry in entries if not entry.name.startswith((_TEMPORARY, STAGED))]
+                return [entry for entry in entries if not entry.name.startswith((TEMPORARY, STAGED))]
         except OSError as error:
             if error.errno in _ABSENT:
                 return []

@@ -21,10 +21,16 @@ from xarray.core import indexing
 
 from xzarr3._types import AnyArray
 from xzarr3.array import Array
-from xzarr3.errors import MetadataError, NodeNotFoundError, NodeTypeError, SelectionError
+from xzarr3.errors import (
+    MetadataError,
+    NodeNotFoundError,
+    NodeTypeError,
+    SelectionError,
+    UnknownExtensionError,
+)
 from xzarr3.group import Group
 from xzarr3.hierarchy import open_group
-from xzarr3.stores import StoreLike
+from xzarr3.stores import LocalStore, Store, StoreLike, open_store
 from xzarr3.xarray.encoding import decode_fill_value
 
 # Attributes that say that values are encoded, besides units of time and _FillValue.
@@ -94,7 +100,12 @@ class Xzarr3DataStore(AbstractDataStore):
         """Names and arrays that become variables."""
         for name in self.group:
             if name not in self._dropped:
-                node = self.group[name]
+                try:
+                    node = self.group[name]
+                except UnknownExtensionError as error:
+                    hint = f"drop_variables=[{name!r}] to open the other variables"
+                    error.accepted = hint if error.accepted is None else f"{error.accepted}; or {hint}"
+                    raise
                 if isinstance(node, Array):
                     yield name, node
 
@@ -177,7 +188,11 @@ def open_dataset(store: StoreLike, **options: Any) -> Dataset:
     >>> open_dataset(store, chunks={})["t"].mean().compute().item()
     1.0
     """
-    dataset: Dataset = xr.open_dataset(store, engine=Xzarr3BackendEntrypoint, **options)  # type: ignore[arg-type]
+    # Of a path xarray knows the time of modification only; a store says more to the names of dask's tasks.
+    opened = open_store(store)
+    dataset: Dataset = xr.open_dataset(opened, engine=Xzarr3BackendEntrypoint, **options)  # type: ignore[arg-type]
+    if isinstance(opened, LocalStore) and not isinstance(store, Store):
+        dataset.encoding.setdefault("source", opened.root)
     return dataset
 
 

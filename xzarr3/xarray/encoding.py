@@ -11,7 +11,8 @@ import base64
 import binascii
 import math
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -21,11 +22,12 @@ from xarray.coders import CFDatetimeCoder, CFTimedeltaCoder
 from xarray.coding import strings, variables
 from xarray.coding.common import VariableCoder, pop_to
 
-from xzarr3._types import JSON
+from xzarr3._types import JSON, AnyArray
 from xzarr3.codecs.registry import parse_codec
-from xzarr3.errors import MetadataError, listed
+from xzarr3.errors import DataTypeValidationError, MetadataError, listed
 
 _T = TypeVar("_T")
+_NAT = np.iinfo(np.int64).min
 
 # What xarray does to values for Zarr, in this order. Booleans stay what they are.
 _CODERS: tuple[VariableCoder, ...] = getattr(conventions, "ZARR_CODERS", None) or (
@@ -85,7 +87,7 @@ def encode_attributes(attributes: Mapping[Any, Any], *, path: str) -> dict[str, 
                 path=path,
                 field=f"attributes.{key}",
                 found=value,
-                accepted=_JSON_ACCEPTED,
+                accepted=f"{_JSON_ACCEPTED}; or removing it by .attrs.pop({key!r})",
             ) from error
     return encoded
 
@@ -230,20 +232,33 @@ def _read_double(value: Any) -> float:
     return float(struct.unpack(forms[len(bits)], bits)[0])
 
 
-def encode_values(variable: Variable, name: str) -> Variable:
+def encode_values(variable: Variable, name: str, *, explicit: bool = True) -> Variable:
     """Encode the values of a variable after the CF conventions, as xarray does for Zarr.
 
     Dates become numbers, packed variables integers, missing values ``_FillValue``. Dask arrays stay lazy.
 
+    Parameters
+    ----------
+    variable : xarray.Variable
+    name : str
+    explicit : bool
+        Whether its encoding was passed to ``to_zarr``. If not, a ``_FillValue`` that is none is left out.
+
     Raises
     ------
+    DataTypeValidationError
+        If an integer type is asked for that cannot hold all values; for a dask array when it is computed.
     ValueError, TypeError, NotImplementedError
         From xarray, if it cannot encode the values.
     """
     conventions.ensure_not_multiindex(variable, name=name)
-    encoded = variable
-    for coder in _CODERS:
-        encoded = coder.encode(encoded, name=name)
+    encoded = unmasked = _with_fill_value(variable, name, explicit)
+    with np.errstate(invalid="ignore"):  # Numbers that no integer can be are found below.
+        for coder in _CODERS:
+            if isinstance(coder, variables.CFMaskCoder):
+                unmasked = encoded
+            encoded = coder.encode(encoded, name=name)
+    encoded = _checked(encoded, unmasked, name, is_time=variable.dtype.kind in "mMO")
     for key in conventions.CF_RELATED_DATA:
         pop_to(encoded.encoding, encoded.attrs, key)
     encoded = ensure_dtype_not_object(encoded, name=name)
@@ -251,6 +266,161 @@ def encode_values(variable: Variable, name: str) -> Variable:
         text_coder = strings.EncodedStringCoder(allows_unicode=True)  # type: ignore[no-untyped-call]
         encoded = strings.ensure_fixed_length_bytes(text_coder.encode(encoded, name=name))
     return encoded
+
+
+def _with_fill_value(variable: Variable, name: str, explicit: bool) -> Variable:
+    """``variable``, of which is known that its ``_FillValue`` and ``missing_value`` can be stored."""
+    encoding = dict(variable.encoding)
+    dtype = np.dtype(encoding.get("dtype", variable.dtype))
+    if dtype.kind not in "iu":
+        return variable
+    info = np.iinfo(dtype)
+    signed, unsigned = np.iinfo(f"i{dtype.itemsize}"), np.iinfo(f"u{dtype.itemsize}")
+    lowest, highest = int(info.min), int(info.max)
+    if encoding.get("_Unsigned") is not None:
+        lowest, highest = int(signed.min), int(unsigned.max)
+    for key in ("_FillValue", "missing_value"):
+        value = encoding.get(key)
+        if not isinstance(value, (int, float, np.integer, np.floating)) or lowest <= value <= highest:
+            continue
+        if explicit and value == value:
+            raise DataTypeValidationError(
+                f"the {key} of variable {name!r} does not fit data type {dtype}",
+                found=value.item() if isinstance(value, np.generic) else value,
+                accepted=f"{lowest} to {highest}",
+            )
+        if not explicit:
+            del encoding[key]
+    if encoding.keys() == variable.encoding.keys():
+        return variable
+    return Variable(variable.dims, variable.data, variable.attrs, encoding, fastpath=True)
+
+
+def _checked(encoded: Variable, unmasked: Variable, name: str, *, is_time: bool) -> Variable:
+    """``encoded``, in which all values are known, or will be when computed, to be what they stand for.
+
+    ``unmasked`` has the values before missing ones became ``_FillValue`` and all became integers.
+    """
+    dtype, source = encoded.dtype, unmasked.dtype
+    lazy = hasattr(encoded.data, "__dask_graph__")
+    # What dask takes for the type of encoded times need not be theirs.
+    attrs = encoded.attrs
+    fill_value = attrs.get("_FillValue", attrs.get("missing_value"))
+    sure = np.can_cast(source, dtype, "safe") and not (is_time and (lazy or fill_value is not None))
+    if dtype.kind not in "iu" or source.kind not in "iuf" or sure:
+        return encoded
+    kind = {"true": "u", "false": "i"}.get(str(attrs.get("_Unsigned", "")).lower(), dtype.kind)
+    info = np.iinfo(f"{kind}{dtype.itemsize}")
+    if fill_value != fill_value:
+        fill_value = None
+    check = _Fits(
+        name=name,
+        dtype=dtype,
+        lowest=int(info.min),
+        highest=int(info.max),
+        fill_value=None if fill_value is None else int(fill_value),
+        scale=attrs.get("scale_factor"),
+        offset=attrs.get("add_offset"),
+        is_time=is_time,
+    )
+    if lazy:
+        import dask.array as da
+
+        meta = np.empty((0,) * encoded.ndim, dtype)
+        data = da.map_blocks(check, encoded.data, unmasked.data, dtype=dtype, meta=meta)
+    else:
+        data = check(np.asarray(encoded.data), np.asarray(unmasked.data))
+    return Variable(encoded.dims, data, attrs, encoded.encoding, fastpath=True)
+
+
+@dataclass(frozen=True)
+class _Fits:
+    """The check that encoded values are those that were to be encoded, for one variable."""
+
+    name: str
+    dtype: np.dtype[Any]
+    lowest: int
+    highest: int
+    fill_value: int | None
+    scale: Any
+    offset: Any
+    is_time: bool
+
+    def __call__(self, encoded: AnyArray, source: AnyArray) -> AnyArray:
+        """``encoded`` in the integer type it is stored in.
+
+        Parameters
+        ----------
+        encoded, source : ndarray
+            Values as they are stored, and before they were rounded and missing ones replaced.
+        """
+        if encoded.size:
+            self._check_range(source)
+            self._check_missing(encoded, source)
+        return encoded.astype(self.dtype, copy=False)
+
+    def _check_range(self, source: AnyArray) -> None:
+        if source.dtype.kind == "f":
+            ends = [np.fmin.reduce(source, axis=None), np.fmax.reduce(source, axis=None)]
+        elif self.is_time and source.dtype.kind == "i":
+            times = source[source != _NAT]
+            ends = [times.min(), times.max()] if times.size else []
+        else:
+            ends = [source.min(), source.max()]
+        for value in ends:
+            if value != value:
+                continue
+            if not np.isfinite(value) or not self.lowest <= int(np.rint(value)) <= self.highest:
+                raise self._error(
+                    f"value {self._shown(value)} does not fit data type {self.dtype}",
+                    value,
+                    f"{self._unpacked(self.lowest)} to {self._unpacked(self.highest)}, or another dtype"
+                    + (", scale_factor or add_offset" if self._is_packed else ""),
+                )
+
+    def _check_missing(self, encoded: AnyArray, source: AnyArray) -> None:
+        if source.dtype.kind == "f":
+            missing = np.isnan(source)
+        elif self.is_time:
+            missing = source == _NAT
+        else:
+            return
+        if self.fill_value is None:
+            if missing.any() and not (self.is_time and self.dtype == np.int64):
+                raise self._error(
+                    f"a missing value cannot be stored as data type {self.dtype}",
+                    source[missing][0],
+                    "a _FillValue in the encoding, or a floating point dtype",
+                )
+        else:
+            taken = (encoded == np.asarray(self.fill_value).astype(encoded.dtype)) & ~missing
+            if not self._is_packed and not self.is_time:
+                taken &= source != self.fill_value  # Missing values may have been marked by hand.
+            if taken.any():
+                raise self._error(
+                    f"value {self._shown(source[taken][0])} would be stored as the _FillValue "
+                    f"{self.fill_value} and read as missing",
+                    source[taken][0],
+                    "a _FillValue that no value is stored as",
+                )
+
+    @property
+    def _is_packed(self) -> bool:
+        return self.scale is not None or self.offset is not None
+
+    def _unpacked(self, value: Any) -> Any:
+        unpacked = value * (1 if self.scale is None else self.scale)
+        return unpacked + (0 if self.offset is None else self.offset)
+
+    def _shown(self, value: Any) -> str:
+        return f"{self._unpacked(value)}" + (f" (packed {value})" if self._is_packed else "")
+
+    def _error(self, reason: str, found: Any, accepted: str) -> DataTypeValidationError:
+        return DataTypeValidationError(
+            f"{reason}, which the encoding of variable {self.name!r} asks for",
+            found=found.item() if isinstance(found, np.generic) else found,
+            accepted=f"{accepted}; .drop_encoding() forgets what was kept from the file it was read from",
+        )
 
 
 def stored_dtype(dtype: np.dtype[Any]) -> np.dtype[Any] | str:
@@ -312,9 +482,50 @@ def array_settings(variable: Variable, name: str, *, explicit: bool) -> dict[str
     return settings
 
 
+def make_from_kept(make: Callable[..., _T], settings: Mapping[str, Any], dtype: np.dtype[Any]) -> _T:
+    """Call ``make`` with the settings that a variable kept, leaving out those that no longer fit.
+
+    Parameters
+    ----------
+    make : callable
+        Takes settings as keywords and raises an error if they do not fit.
+    settings : mapping
+    dtype : numpy.dtype
+        Of the values as they are stored.
+
+    Raises
+    ------
+    ValueError, TypeError
+        From ``make``, if what is wrong is none of the settings.
+    """
+    first: Exception | None = None
+    for left in _fewer(settings):
+        if dtype.kind == "f":
+            left.setdefault("fill_value", np.nan)
+        try:
+            return make(**left)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            first = first or error
+    raise first or ValueError("there is nothing to try")
+
+
+def _fewer(settings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """All settings, all but one, all but the codecs, none."""
+    yield dict(settings)
+    for without in (*((key,) for key in settings), ("filters", "serializer", "compressors"), tuple(settings)):
+        yield {key: value for key, value in settings.items() if key not in without}
+
+
 def _grid(variable: Variable, settings: Mapping[str, Any], name: str, explicit: bool) -> dict[str, Any]:
     """The shapes of chunks and shards: those asked for, else those of the dask array, else automatic."""
-    given = {key: _lengths(settings.get(key), key, variable.ndim, name) for key in ("chunks", "shards")}
+    given: dict[str, tuple[int, ...] | None] = {}
+    for key in ("chunks", "shards"):
+        try:
+            given[key] = _lengths(settings.get(key), key, variable.ndim, name)
+        except TypeError:
+            if explicit:
+                raise
+            given[key] = None
     for key, lengths in given.items():
         if lengths is None or len(lengths) == variable.ndim:
             continue
@@ -335,7 +546,7 @@ def _grid(variable: Variable, settings: Mapping[str, Any], name: str, explicit: 
 
 
 def _divides(chunks: tuple[int, ...], shards: tuple[int, ...]) -> bool:
-    return all(shard % chunk == 0 for chunk, shard in zip(chunks, shards, strict=True))
+    return all(chunk > 0 and shard % chunk == 0 for chunk, shard in zip(chunks, shards, strict=True))
 
 
 def _lengths(value: Any, key: str, ndim: int, name: str) -> tuple[int, ...] | None:
@@ -353,7 +564,10 @@ def _lengths(value: Any, key: str, ndim: int, name: str) -> tuple[int, ...] | No
 
 def _is_usual(serializer: Any) -> bool:
     """Whether the serializer is the one that is chosen for the data type if none is asked for."""
-    codec = parse_codec(serializer)
+    try:
+        codec = parse_codec(serializer)
+    except MetadataError:
+        return False
     return codec.name == "bytes" and codec.configuration().get("endian") != "big"
 
 
@@ -361,8 +575,11 @@ def _holds(dtype: np.dtype[Any], fill_value: Any) -> bool:
     if dtype.kind not in "biufc":
         return True
     try:
-        with np.errstate(invalid="ignore"):
-            cast = np.asarray(fill_value).astype(dtype)
+        with np.errstate(invalid="ignore", over="ignore"):
+            value = np.asarray(fill_value)
+            cast = value.astype(dtype)
+            if dtype.kind in "fc":
+                return bool(np.isfinite(cast) == np.isfinite(value))
     except (TypeError, ValueError, OverflowError):
         return False
-    return dtype.kind in "fc" or bool(np.all(cast == fill_value))
+    return bool(np.all(cast == fill_value))

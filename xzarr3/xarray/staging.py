@@ -6,6 +6,8 @@ is nothing to replace. In the first two, what is replaced exists somewhere until
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import shutil
 import stat
@@ -18,11 +20,12 @@ from xzarr3._types import Buffer, ByteRange
 from xzarr3.errors import MetadataError, NodeExistsError, StoreError, listed
 from xzarr3.formats import v3
 from xzarr3.metadata import ArrayMetadata
-from xzarr3.nodes import _chunks, document_key, node_prefix
+from xzarr3.nodes import chunks_among, document_key, node_prefix
 from xzarr3.stores import LocalStore, Store
-from xzarr3.stores.local import _TEMPORARY, STAGED
+from xzarr3.stores.local import TEMPORARY, STAGED
 
 _NEW, _OLD = "new", "old"
+_ATTEMPTS = 10
 _ABANDONED = 24 * 3600.0  # Seconds without a change after which a staging directory is nobody's any more.
 
 
@@ -43,7 +46,7 @@ def check_no_foreign(store: Store, path: str) -> None:
     keys = {key for key in store.list_prefix(node_prefix(path)) if not key.startswith(STAGED)}
     documents = [key for key in keys if key.rpartition("/")[2] == v3.DOCUMENT]
     others = keys.difference(documents)
-    foreign = others - _chunks(store, documents, others) if others else others
+    foreign = others - chunks_among(store, documents, others) if others else others
     if foreign and isinstance(store, LocalStore):
         foreign = set(_without_orphans(store, path, foreign))
     if foreign:
@@ -105,6 +108,9 @@ class Staging(ABC):
     def clean(self, path: str) -> None:
         """Remove what was replaced, once the new values are whole, and what killed writes left."""
 
+    def close(self) -> None:  # noqa: B027 - most need not know
+        """Take no more values: the write has failed, but some of its tasks may not have ended."""
+
     @abstractmethod
     def discard(self) -> None:
         """Remove what was written, unless it or what it replaces is the only copy of something."""
@@ -127,12 +133,25 @@ class _StagedFolder(LocalStore):
     def __init__(self, root: str, shown: str) -> None:
         super().__init__(root)
         self._shown = shown
+        self._closed = False
 
     def __repr__(self) -> str:
         return self._shown
 
     def __reduce__(self) -> tuple[object, ...]:
         return _StagedFolder, (self.root, self._shown)
+
+    def set(self, key: str, value: Buffer) -> None:
+        # Dask's threads finish what they are at when another one has failed.
+        if self._closed:
+            raise StoreError(f"cannot write key '{key}' of {self}: the write has failed and was given up")
+        super().set(key, value)
+        if self._closed:
+            _remove(os.path.dirname(self.root))
+
+    def close(self) -> None:
+        """Take no more values."""
+        self._closed = True
 
 
 class _Folders(Staging):
@@ -141,7 +160,7 @@ class _Folders(Staging):
     def __init__(self, store: LocalStore) -> None:
         self._target = store
         self._top = os.path.join(store.root, f"{STAGED}{uuid.uuid4().hex}")
-        self.store = _StagedFolder(os.path.join(self._top, _NEW), repr(store))
+        self._staged = self.store = _StagedFolder(os.path.join(self._top, _NEW), repr(store))
         self._moves: list[tuple[str, str]] = []
 
     def _within(self, part: str, path: str) -> str:
@@ -150,9 +169,14 @@ class _Folders(Staging):
     def swap(self, path: str) -> None:
         root = self._target.root
         place, new, old = os.path.join(root, path), self._within(_NEW, path), self._within(_OLD, path)
+        if os.path.lexists(os.path.join(self._top, _OLD)):
+            raise StoreError(
+                f"cannot replace '/{path}' in {self._target}: an earlier attempt was not undone, "
+                f"its data are in {self.whereabouts()}; accepted: a new call"
+            )
         try:
             if path:
-                self._target._check_inside(os.path.dirname(place), path)
+                self._target.check_inside(os.path.dirname(place), path)
                 aside = [(place, old)] if os.path.lexists(place) else []
                 ahead = [(new, place)]
             else:
@@ -169,44 +193,72 @@ class _Folders(Staging):
                 self._moves.append(move)
                 os.rename(*move)
         except OSError as error:
-            raise StoreError(f"cannot replace '/{path}' in {self._target}: {error}") from error
+            raise StoreError(
+                f"cannot replace '/{path}' in {self._target}: {error.strerror or error}"
+            ) from error
+
+    def close(self) -> None:
+        self._staged.close()
 
     def put_back(self, path: str) -> None:
+        failed = True  # The last move may be one that failed, and only that one.
         while self._moves:
             source, target = self._moves[-1]
-            if os.path.lexists(target) and not os.path.lexists(source):
-                os.rename(target, source)
+            if os.path.lexists(target) and not (failed and os.path.lexists(source)):
+                _move_back(target, source)
             self._moves.pop()
+            failed = False
+        folder = os.path.dirname(os.path.join(self._within(_OLD, path), ""))
+        with contextlib.suppress(OSError):  # It is not there or not empty; that is for discard to see.
+            while folder != self._top:
+                if os.path.isdir(folder):
+                    os.rmdir(folder)
+                folder = os.path.dirname(folder)
         if path:
-            self._target._prune(os.path.dirname(os.path.join(self._target.root, path)))
+            self._target.prune(os.path.dirname(os.path.join(self._target.root, path)))
 
     def clean(self, path: str) -> None:
         self._moves.clear()
-        self.discard()
+        _remove(self._top)
         for folder in _staging_folders(self._target):
             if _is_abandoned(folder) and _only_old_at(folder, path):
                 _remove(folder)
 
     def discard(self) -> None:
-        if not self._moves:
-            _remove(self._top)
+        old = os.path.join(self._top, _OLD)
+        if os.path.lexists(old):
+            raise StoreError(f"'{old}' may hold what was replaced")
+        _remove(self._top)
 
     def whereabouts(self) -> str:
         return f"'{os.path.join(self._top, _OLD)}' and '{os.path.join(self._top, _NEW)}'"
 
 
+def _move_back(target: str, source: str) -> None:
+    if os.path.lexists(source):
+        raise StoreError(f"'{target}' cannot be moved back, because there is '{source}'")
+    os.rename(target, source)
+
+
 def _remove(folder: str) -> None:
-    try:
-        shutil.rmtree(folder)
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise StoreError(f"cannot remove '{folder}': {error}") from error
+    failure: OSError | None = None
+    for _ in range(_ATTEMPTS):
+        try:
+            shutil.rmtree(folder)
+        except OSError as error:
+            if not os.path.lexists(folder):
+                return
+            failure = error
+            if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST):
+                break  # Otherwise somebody else put something there, or took it away, just now.
+        else:
+            return
+    raise StoreError(f"cannot remove '{folder}': {failure}") from failure
 
 
 def _visible_names(folder: str) -> list[str]:
     """What is in a directory but temporary and staged values, the document of a node first."""
-    names = [name for name in os.listdir(folder) if not name.startswith((_TEMPORARY, STAGED))]
+    names = [name for name in os.listdir(folder) if not name.startswith((TEMPORARY, STAGED))]
     return sorted(names, key=lambda name: (name != v3.DOCUMENT, name))
 
 

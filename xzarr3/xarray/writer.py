@@ -10,6 +10,7 @@ import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal, overload
 
 import numpy as np
@@ -23,12 +24,14 @@ from xzarr3.dask import store as store_blocks
 from xzarr3.dtypes import parse_dtype
 from xzarr3.errors import (
     DataTypeValidationError,
+    InvalidKeyError,
     MetadataError,
     NodeExistsError,
     NodeTypeError,
     ReadOnlyError,
     StoreError,
     listed,
+    shorten,
 )
 from xzarr3.formats import v3
 from xzarr3.group import Group
@@ -49,11 +52,13 @@ from xzarr3.xarray.encoding import (
     encode_attributes,
     encode_fill_value,
     encode_values,
+    make_from_kept,
     stored_dtype,
 )
 from xzarr3.xarray.staging import InPlace, check_no_foreign, is_occupied, stage
 
 _MODES = ("w", "w-")
+_RESERVED = ("__zarr", ".xzarr3-")
 _UNNAMED = "__values__"  # xarray's name in stores for a variable whose name is None.
 
 
@@ -188,6 +193,10 @@ def to_zarr(
             "accepted: none, for a local path or a Store"
         )
     opened, path = open_store(store), check_new_path(group or "")
+    if "\\" in path:
+        raise InvalidKeyError(f"invalid name {path!r} of a group; accepted: one with no '\\' in it")
+    for part in path.split("/"):
+        _check_reserved(part)
     planned, attributes = _plan(_as_dataset(dataset), path, encoding or {}, write_empty_chunks)
     lazy = [var for var in planned if hasattr(var.data, "__dask_graph__")]
     eager = [replace(var, data=None) if var in lazy else var for var in planned]
@@ -202,7 +211,7 @@ def to_zarr(
         try:
             blocks.compute()
         except BaseException as error:
-            write.discard(error)
+            write.discard(error, close=True)
             raise
     write.finish()
     return write.group()
@@ -260,7 +269,9 @@ def _plan(
         try:
             planned.append(_plan_variable(variable, stored_name, path, name in encoding, write_empty_chunks))
         except (ValueError, TypeError, NotImplementedError) as error:
-            error.add_note(f"raised for variable {name!r} of dtype {variable.dtype}")
+            error.add_note(
+                f"raised for variable {name!r} of dtype {variable.dtype}; without it: .drop_vars([{name!r}])"
+            )
             raise
     return planned, encode_attributes(attributes, path=path)
 
@@ -270,11 +281,21 @@ def _check_name(name: Any) -> None:
         return
     if not isinstance(name, str):
         raise TypeError(f"invalid name {name!r} of a variable; accepted: a string or None")
-    if name == "" or "/" in name or "\0" in name or name.strip(".") == "" or name == v3.DOCUMENT:
+    if not name.strip(".") or {"/", "\\", "\0"} & set(name) or name == v3.DOCUMENT:
         raise ValueError(
-            f"invalid name {name!r} of a variable; accepted: a string that is not empty, has no '/', is not "
-            f"only periods and is not {v3.DOCUMENT!r}"
+            f"invalid name {name!r} of a variable; accepted: a string that is not empty, has no '/' and no "
+            f"'\\', is not only periods and is not {v3.DOCUMENT!r}; .rename() gives variables other names"
         )
+    _check_reserved(name)
+
+
+def _check_reserved(name: str) -> None:
+    for prefix in _RESERVED:
+        if name.startswith(prefix):
+            raise ValueError(
+                f"invalid name {name!r} of a variable or group: names that begin with {prefix!r} are "
+                "reserved and would not be found again; accepted: another name, for instance by .rename()"
+            )
 
 
 def _plan_variable(
@@ -284,10 +305,17 @@ def _plan_variable(
     for dim in variable.dims:
         if dim is not None and not isinstance(dim, str):
             raise TypeError(f"invalid name {dim!r} of a dimension of variable {name!r}; accepted: a string")
-    encoded = encode_values(variable, name)
+    if any(np.isnan(length) for lengths in variable.chunks or () for length in lengths):
+        raise ValueError(
+            f"the blocks of variable {name!r} have unknown lengths, {shorten(variable.chunks)}; accepted: "
+            f"known ones, which ds[{name!r}].data.compute_chunk_sizes() finds out in place"
+        )
+    encoded = encode_values(variable, name, explicit=explicit)
     settings = array_settings(encoded, name, explicit=explicit)
     keep_empty = settings.pop("write_empty_chunks", write_empty_chunks)
-    if write_empty_chunks is not None and keep_empty != write_empty_chunks:
+    if write_empty_chunks is not None and not explicit:
+        keep_empty = write_empty_chunks
+    elif write_empty_chunks is not None and keep_empty != write_empty_chunks:
         raise ValueError(
             f"write_empty_chunks={write_empty_chunks} contradicts "
             f"encoding['write_empty_chunks']={keep_empty} of variable {name!r}"
@@ -300,16 +328,17 @@ def _plan_variable(
             path=node,
             field="data_type",
             found=error.found,
-            accepted=error.accepted,
+            accepted=f"{error.accepted}; .drop_vars([{name!r}]) leaves the variable out",
         ) from error
+    make = partial(
+        array_metadata,
+        shape=encoded.shape,
+        dtype=data_type,
+        dimension_names=[str(dim) for dim in encoded.dims] if encoded.dims else None,
+        attributes=_attributes(encoded, node),
+    )
     try:
-        metadata = array_metadata(
-            shape=encoded.shape,
-            dtype=data_type,
-            dimension_names=[*encoded.dims] if encoded.dims else None,  # type: ignore[list-item]
-            attributes=_attributes(encoded, node),
-            **settings,
-        )
+        metadata = make(**settings) if explicit else make_from_kept(make, settings, encoded.dtype)
     except MetadataError as error:
         error.at(path=node)
         raise
@@ -467,7 +496,7 @@ class _Write:
         try:
             self._staging.put_back(self.path)
             note = (
-                f"what was there is in its place, but documents of groups above '/{self.path}' are not; their "
+                f"what was there is in its place, but documents above '/{self.path}' are not; their "
                 "consolidated metadata can be made anew with consolidate_metadata()"
             )
             for key, value in documents.items():
@@ -503,9 +532,11 @@ class _Write:
         if self._consolidated:
             open_group(self.store, mode="r+", use_consolidated=False).consolidate()
 
-    def discard(self, error: BaseException) -> None:
-        """Remove what was written before ``error``, unless it is a dataset already."""
+    def discard(self, error: BaseException, *, close: bool = False) -> None:
+        """Remove what was written before ``error``; with ``close``, for good."""
         try:
+            if close:
+                self._staging.close()
             self._staging.discard()
         except StoreError as another:
             error.add_note(f"chunks that were written already could not be removed: {another}")
