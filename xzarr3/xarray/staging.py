@@ -22,7 +22,7 @@ from xzarr3.formats import v3
 from xzarr3.metadata import ArrayMetadata
 from xzarr3.nodes import chunks_among, document_key, node_prefix
 from xzarr3.stores import LocalStore, Store
-from xzarr3.stores.local import TEMPORARY, STAGED
+from xzarr3.stores.local import STAGED, TEMPORARY
 
 _NEW, _OLD = "new", "old"
 _ATTEMPTS = 10
