@@ -30,7 +30,7 @@ from xzarr3.stores.memory import BytesReader
 _SMALL = 2**18  # Bytes; below, starting another thread costs more than it saves.
 _MAX_RUN = 4096  # Units that a thread takes at once.
 _WHOLE = 2**26  # Bytes of a decoded shard; larger ones are not read in one piece, to spare memory.
-_RANGE = 2**16  # Bytes; a range up to this size is read whole, whatever part of it is needed.
+_REQUEST = 3 * 2**14  # Bytes that can be read in the time that one more range to read takes.
 
 _unit_locks = [threading.Lock() for _ in range(64)]
 
@@ -377,11 +377,15 @@ def _read_elements(chain: CodecChain, reader: ValueReader, inner: tuple[slice, .
 
     def read(offset: int, place: AnyArray) -> None:
         length = sum((n - 1) * step for n, step in zip(place.shape, steps, strict=True)) + spec.dtype.itemsize
-        if length > max(_RANGE, 2 * place.nbytes):
-            axis = next(axis for axis, n in enumerate(place.shape) if n > 1)
-            for at in range(place.shape[axis]):
-                read(offset + at * steps[axis], place[(slice(None),) * axis + (slice(at, at + 1),)])
-            return
+        axis = next((axis for axis, n in enumerate(place.shape) if n > 1), None)
+        if axis is not None:
+            # Either one range for all, or one for each index along the first axis that has several.
+            number = place.shape[axis]
+            each = length - (number - 1) * steps[axis]
+            if number * (each + _REQUEST) < length:
+                for at in range(number):
+                    read(offset + at * steps[axis], place[(slice(None),) * axis + (slice(at, at + 1),)])
+                return
         if chain.stored_dtype == place.dtype and length == place.nbytes and place.flags.c_contiguous:
             found = reader.read_into(offset, memoryview(place.reshape(-1).view(np.uint8)))
         else:
