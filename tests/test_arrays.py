@@ -81,7 +81,7 @@ def large_as_small() -> Iterator[None]:
     metadata._chain.cache_clear()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine, "_SMALL", 0)
-        patch.setattr(engine, "_RANGE", 8)
+        patch.setattr(engine, "_REQUEST", 8)
         patch.setattr(ZstdCodec, "direct_from", 1)
         patch.setattr(BloscCodec, "direct_from", 1)
         yield
