@@ -95,7 +95,7 @@ def run_unprivileged(
         Seconds.
     """
     before: Snapshot = {}
-    with workplace() as base:
+    with own_directory() as base:
 
         def both() -> Any:
             os.chdir(base)
@@ -113,7 +113,7 @@ def run_unprivileged(
 
 
 @contextmanager
-def workplace() -> Iterator[Path]:
+def own_directory() -> Iterator[Path]:
     """A directory with an empty ``store`` and a canary beside it, all of it owned by uid 65534."""
     base = Path(tempfile.mkdtemp(prefix="xzarr3-test-"))
     try:

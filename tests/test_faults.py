@@ -30,7 +30,7 @@ import dask.array as da
 import numpy as np
 import pytest
 from _conformance import contents, read_back, run_threads
-from _unprivileged import run_child, run_unprivileged, workplace
+from _unprivileged import own_directory, run_child, run_unprivileged
 
 import xzarr3
 from xzarr3 import (
@@ -941,7 +941,7 @@ def test_writes_to_a_full_file_system() -> None:
         else:
             _fill_up(base / "store", lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (2**16, 2**16)))
 
-    with workplace() as base:
+    with own_directory() as base:
         run_child(lambda: work(base)).checked()  # Only harmless paths; mounting takes the rights of root.
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -14,17 +14,16 @@ import numpy as np
 import numpy.typing as npt
 
 from xzarr3._types import AnyArray, Scalar
-from xzarr3.attributes import Attributes
 from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, Codec
 from xzarr3.codecs.chain import Shard
 from xzarr3.dtypes import ZDType
 from xzarr3.engine import Engine, available_threads
-from xzarr3.errors import DataTypeValidationError, ReadOnlyError, SelectionError, StoreError
+from xzarr3.errors import DataTypeValidationError, SelectionError, StoreError
 from xzarr3.formats import v3
 from xzarr3.grids import as_lengths
 from xzarr3.indexing import BasicSelection
 from xzarr3.metadata import ArrayMetadata
-from xzarr3.nodes import document_key, document_lock, node_prefix, read_metadata, write_document
+from xzarr3.nodes import Node, document_key, document_lock, node_prefix, read_metadata, write_document
 from xzarr3.plan import ReadPlan
 from xzarr3.stores import Store
 
@@ -72,7 +71,7 @@ class ChunkTask:
         return self.array.read_chunk(self.coords)
 
 
-class Array:
+class Array(Node):
     """An array in a store.
 
     Arrays are made by :func:`xzarr3.open_array`, :func:`xzarr3.create_array` and groups. They hold no
@@ -107,24 +106,12 @@ class Array:
         read_only: bool = False,
         write_empty_chunks: bool = False,
     ) -> None:
-        self.store = store
-        self.path = path
-        self.metadata = metadata
-        self.read_only = read_only or store.read_only
+        super().__init__(store, path, read_only=read_only)
+        self.metadata: ArrayMetadata = metadata
         self._version: object | None = None
         self.write_empty_chunks = write_empty_chunks
 
     # What it is
-
-    @property
-    def name(self) -> str:
-        """Path of the array in its hierarchy, with a leading ``/``."""
-        return f"/{self.path}"
-
-    @property
-    def basename(self) -> str:
-        """Last name of the path."""
-        return self.path.rpartition("/")[2]
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -214,11 +201,6 @@ class Array:
     def compressors(self) -> tuple[BytesBytesCodec, ...]:
         """The codecs of a chunk from bytes to bytes."""
         return tuple(codec for codec in self._codecs if isinstance(codec, BytesBytesCodec))
-
-    @property
-    def attrs(self) -> MutableMapping[str, Any]:
-        """The user attributes; a change is written to the store at once."""
-        return Attributes(lambda: self.metadata.attributes, self._change_attributes)
 
     @property
     def info(self) -> str:
@@ -378,11 +360,6 @@ class Array:
         return found
 
     # Writing
-
-    def _check_writable(self) -> None:
-        if self.read_only:
-            self.store._check_writable()  # It may know better why.
-            raise ReadOnlyError(f"array '{self.name}' of {self.store} is open for reading only")
 
     def set(self, selection: BasicSelection, values: npt.ArrayLike, *, threads: int | None = None) -> None:
         """Write to a basic selection.

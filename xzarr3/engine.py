@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -72,6 +72,9 @@ class _Pool:
 
 
 _pool = _Pool()
+
+ReadPart: TypeAlias = Callable[[str, tuple[slice, ...], AnyArray], bool]
+"""Reads a part of the unit of a key into its place; False if there is no such unit."""
 
 
 class _Runs:
@@ -181,9 +184,9 @@ class Engine:
 
         def worker(runs: _Runs) -> int:
             if shard is not None:
-                return self._read_shards(shard, runs, target)
+                return self._read_parts(runs, target, self._shard_reader(shard))
             if ranges:
-                return self._read_plain(runs, target)
+                return self._read_parts(runs, target, self._plain_reader())
             return self._read_units(runs, target, direct=chain.is_direct(number))
 
         threads = min(threads, number)
@@ -217,8 +220,8 @@ class Engine:
                     raise
         return missing
 
-    def _read_plain(self, runs: _Runs, out: AnyArray) -> int:
-        """Units that are stored as they are in memory: only the bytes that are needed are read."""
+    def _read_parts(self, runs: _Runs, out: AnyArray, read: ReadPart) -> int:
+        """Units of which only what is wanted is read: ``read`` does that, or tells that there is no unit."""
         missing = 0
         while run := runs.take():
             for unit in run:
@@ -226,47 +229,49 @@ class Engine:
                     break
                 _, texts, inner, outer, _ = zip(*unit, strict=True) if unit else _SCALAR
                 key = self._key_prefix + self._separator.join(texts)
-                reader = self.store.open_value(key)
-                if reader is None:
-                    out[outer] = self.meta.fill_value
-                    missing += 1
-                    continue
-                with reader:
-                    try:
-                        _read_elements(self.meta.chain, reader, inner, out[outer])
-                    except ChunkError as error:
-                        _locate(error, key, unit)
-                        raise
+                place = out[outer]
+                try:
+                    if not read(key, inner, place):
+                        place[...] = self.meta.fill_value
+                        missing += 1
+                except ChunkError as error:
+                    _locate(error, key, unit)
+                    raise
         return missing
 
-    def _read_shards(self, shard: Shard, runs: _Runs, out: AnyArray) -> int:
+    def _plain_reader(self) -> ReadPart:
+        """Reads byte ranges of units that are stored as they are in memory."""
+
+        def read(key: str, inner: tuple[slice, ...], place: AnyArray) -> bool:
+            reader = self.store.open_value(key)
+            if reader is None:
+                return False
+            with reader:
+                _read_elements(self.meta.chain, reader, inner, place)
+            return True
+
+        return read
+
+    def _shard_reader(self, shard: Shard) -> ReadPart:
+        """Reads inner chunks of shards: of a shard that is wanted for the most part, all in one piece."""
         load = self.store.loader()
-        missing = 0
-        while run := runs.take():
-            for unit in run:
-                if runs.stopped:
-                    break
-                _, texts, inner, outer, _ = zip(*unit, strict=True) if unit else _SCALAR
-                key = self._key_prefix + self._separator.join(texts)
-                parts = _inner_parts(shard, inner)
-                reader: ValueReader | None
-                wanted = math.prod(map(len, parts))
-                if 2 * wanted >= shard.number and shard.spec.nbytes <= _WHOLE:
-                    value = load(key)
-                    reader = None if value is None else BytesReader(value)
-                else:
-                    reader = self.store.open_value(key)
-                if reader is None:
-                    out[outer] = self.meta.fill_value
-                    missing += 1
-                    continue
-                with reader:
-                    try:
-                        _read_inner_chunks(shard, reader, parts, out[outer])
-                    except ChunkError as error:
-                        _locate(error, key, unit)
-                        raise
-        return missing
+
+        def read(key: str, inner: tuple[slice, ...], place: AnyArray) -> bool:
+            parts = _inner_parts(shard, inner)
+            wanted = math.prod(map(len, parts))
+            reader: ValueReader | None
+            if 2 * wanted >= shard.number and shard.spec.nbytes <= _WHOLE:
+                value = load(key)
+                reader = None if value is None else BytesReader(value)
+            else:
+                reader = self.store.open_value(key)
+            if reader is None:
+                return False
+            with reader:
+                _read_inner_chunks(shard, reader, parts, place)
+            return True
+
+        return read
 
     # Writing
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from xzarr3.array import Array
-from xzarr3.attributes import Attributes
 from xzarr3.creation import make_array
-from xzarr3.errors import InvalidKeyError, NodeNotFoundError, NodeTypeError, ReadOnlyError, StoreError
+from xzarr3.errors import InvalidKeyError, NodeNotFoundError, NodeTypeError, StoreError
 from xzarr3.formats import v3
 from xzarr3.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
 from xzarr3.nodes import (
+    Node,
     check_new_path,
     children,
     document_key,
@@ -38,7 +38,7 @@ def bind(
     return Group(store, path, meta, read_only=read_only, use_consolidated=consolidated)
 
 
-class Group(Mapping[str, "Array | Group"]):
+class Group(Node, Mapping[str, "Array | Group"]):
     """A group in a store: a mapping of names, and of paths such as ``"ocean/sst"``, to nodes.
 
     Groups are made by :func:`xzarr3.open_group`, :func:`xzarr3.create_group` and other groups.
@@ -73,27 +73,10 @@ class Group(Mapping[str, "Array | Group"]):
         read_only: bool = False,
         use_consolidated: bool = True,
     ) -> None:
-        self.store = store
-        self.path = path
-        self.read_only = read_only or store.read_only
+        super().__init__(store, path, read_only=read_only)
         self.consolidated = use_consolidated and metadata.consolidated is not None
         self._documents = metadata.consolidated if self.consolidated and self.read_only else None
-        self.metadata = replace(metadata, consolidated=None)
-
-    @property
-    def name(self) -> str:
-        """Path of the group in its hierarchy, with a leading ``/``."""
-        return f"/{self.path}"
-
-    @property
-    def basename(self) -> str:
-        """Last name of the path."""
-        return self.path.rpartition("/")[2]
-
-    @property
-    def attrs(self) -> MutableMapping[str, Any]:
-        """The user attributes; a change is written to the store at once."""
-        return Attributes(lambda: self.metadata.attributes, self._change_attributes)
+        self.metadata: GroupMetadata = replace(metadata, consolidated=None)
 
     def __repr__(self) -> str:
         return f"<xzarr3.Group {self.name} of {self.store}>"
@@ -190,11 +173,6 @@ class Group(Mapping[str, "Array | Group"]):
         return "\n".join(lines)
 
     # Changing nodes
-
-    def _check_writable(self) -> None:
-        if self.read_only:
-            self.store._check_writable()  # It may know better why.
-            raise ReadOnlyError(f"group '{self.name}' of {self.store} is open for reading only")
 
     def create_array(self, name: str, **options: Any) -> Array:
         """Make an array below this group; takes what :func:`xzarr3.create_array` takes."""

@@ -7,10 +7,19 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any
 
-from xzarr3.errors import InvalidKeyError, MetadataError, NodeExistsError, NodeTypeError, listed
+from xzarr3.attributes import Attributes
+from xzarr3.errors import (
+    InvalidKeyError,
+    MetadataError,
+    NodeExistsError,
+    NodeTypeError,
+    ReadOnlyError,
+    listed,
+)
 from xzarr3.formats import v3
 from xzarr3.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
 from xzarr3.stores import Store
@@ -36,6 +45,50 @@ class _DocumentLock:
 
 
 document_lock = _DocumentLock()
+
+
+class Node(ABC):
+    """What arrays and groups have in common.
+
+    Parameters
+    ----------
+    store : Store
+    path : str
+        Path of the node in its hierarchy, without a leading ``/``; empty for the root.
+    read_only : bool
+        Refuse every write.
+    """
+
+    metadata: NodeMetadata
+
+    def __init__(self, store: Store, path: str, *, read_only: bool) -> None:
+        self.store = store
+        self.path = path
+        self.read_only = read_only or store.read_only
+
+    @property
+    def name(self) -> str:
+        """Path of the node in its hierarchy, with a leading ``/``."""
+        return f"/{self.path}"
+
+    @property
+    def basename(self) -> str:
+        """Last name of the path."""
+        return self.path.rpartition("/")[2]
+
+    @property
+    def attrs(self) -> MutableMapping[str, Any]:
+        """The user attributes; a change is written to the store at once."""
+        return Attributes(lambda: self.metadata.attributes, self._change_attributes)
+
+    @abstractmethod
+    def _change_attributes(self, change: Callable[[dict[str, Any]], Mapping[str, Any]]) -> None:
+        """Apply ``change`` to the attributes that are stored now, and store the result."""
+
+    def _check_writable(self) -> None:
+        if self.read_only:
+            self.store._check_writable()  # It may know better why.
+            raise ReadOnlyError(f"'{self.name}' of {self.store} is open for reading only")
 
 
 def normal_path(path: str) -> str:
