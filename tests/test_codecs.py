@@ -1221,3 +1221,15 @@ def test_codecs_in_the_wrong_place() -> None:
             xzarr3.create_array(store, "a", shape=8, dtype="int16", **options)
         assert caught.value.accepted
         assert not list(store.list())
+
+
+@pytest.mark.parametrize("level", range(10))
+def test_gzip_of_the_same_data_is_the_same(level: int) -> None:
+    """Whatever was encoded before: a store written twice is the same to the byte."""
+    codec = GzipCodec(level)
+    rng = np.random.default_rng(level)
+    data = rng.integers(0, 3, 18, dtype="uint8").tobytes()
+    first = bytes(codec.encode(data))
+    for size in rng.integers(0, 300, 200):
+        codec.encode(rng.bytes(size))
+        assert bytes(codec.encode(data)) == first
