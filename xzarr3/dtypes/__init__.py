@@ -1,8 +1,15 @@
-"""Data types: numpy dtypes <-> Zarr data types <-> the JSON of metadata documents."""
+"""Data types: numpy dtypes <-> Zarr data types <-> the JSON of metadata documents.
+
+A data type of one's own is a subclass of :class:`ZDType`, registered under its name:
+``data_type_registry.register("my_type", MyType)``.
+"""
 
 from __future__ import annotations
 
-from xzarr3.dtypes.base import ZDType
+from xzarr3._types import JSON
+from xzarr3.dtypes.base import (
+    ZDType,
+)
 from xzarr3.dtypes.core import (
     Bool,
     Complex64,
@@ -20,26 +27,164 @@ from xzarr3.dtypes.core import (
     UInt32,
     UInt64,
 )
-from xzarr3.dtypes.registry import DataTypeRegistry, parse_dtype, registry
+from xzarr3.dtypes.fixed import (
+    FixedLengthUTF32,
+    NullTerminatedBytes,
+    RawBytes,
+)
+from xzarr3.dtypes.registry import (
+    DataTypeRegistry,
+    data_type_registry,
+    parse_dtype,
+    registry,
+)
+from xzarr3.dtypes.small import (
+    SMALL_TYPES,
+    BFloat16,
+    ComplexBFloat16,
+    ComplexFloat4E2M1FN,
+    ComplexFloat6E2M3FN,
+    ComplexFloat6E3M2FN,
+    ComplexFloat8E3M4,
+    ComplexFloat8E4M3,
+    ComplexFloat8E4M3B11FNUZ,
+    ComplexFloat8E4M3FNUZ,
+    ComplexFloat8E5M2,
+    ComplexFloat8E5M2FNUZ,
+    ComplexFloat8E8M0FNU,
+    ComplexFloat16,
+    Float4E2M1FN,
+    Float6E2M3FN,
+    Float6E3M2FN,
+    Float8E3M4,
+    Float8E4M3,
+    Float8E4M3B11FNUZ,
+    Float8E4M3FN,
+    Float8E4M3FNUZ,
+    Float8E5M2,
+    Float8E5M2FNUZ,
+    Float8E8M0FNU,
+    Int2,
+    Int4,
+    UInt2,
+    UInt4,
+)
+from xzarr3.dtypes.specs import (
+    DTypeConfig_V2,
+    DTypeJSON,
+    ZarrFormat,
+    check_dtype_spec_no_object_codec_v2,
+    check_dtype_spec_v2,
+)
+from xzarr3.dtypes.structs import (
+    Struct,
+    Structured,
+)
+from xzarr3.dtypes.times import (
+    DateTime64,
+    TimeDelta64,
+)
+from xzarr3.dtypes.variable import (
+    JSONObjects,
+    VariableLengthBytes,
+    VariableLengthUTF8,
+)
+from xzarr3.errors import DataTypeValidationError
+
+_CLASSES: tuple[type[ZDType], ...] = (
+    Bool,
+    Int8,
+    Int16,
+    Int32,
+    Int64,
+    UInt8,
+    UInt16,
+    UInt32,
+    UInt64,
+    Float16,
+    Float32,
+    Float64,
+    Complex64,
+    Complex128,
+    RawBits,
+    RawBytes,
+    FixedLengthUTF32,
+    NullTerminatedBytes,
+    DateTime64,
+    TimeDelta64,
+    VariableLengthUTF8,
+    VariableLengthBytes,
+    JSONObjects,
+    Struct,
+    *SMALL_TYPES,
+)
+for _cls in _CLASSES:
+    registry.register(_cls)
 
 __all__ = [
+    "JSON",
+    "BFloat16",
     "Bool",
     "Complex64",
     "Complex128",
+    "ComplexBFloat16",
+    "ComplexFloat4E2M1FN",
+    "ComplexFloat6E2M3FN",
+    "ComplexFloat6E3M2FN",
+    "ComplexFloat8E3M4",
+    "ComplexFloat8E4M3",
+    "ComplexFloat8E4M3B11FNUZ",
+    "ComplexFloat8E4M3FNUZ",
+    "ComplexFloat8E5M2",
+    "ComplexFloat8E5M2FNUZ",
+    "ComplexFloat8E8M0FNU",
+    "ComplexFloat16",
+    "DTypeConfig_V2",
+    "DTypeJSON",
     "DataTypeRegistry",
+    "DataTypeValidationError",
+    "DateTime64",
+    "FixedLengthUTF32",
+    "Float4E2M1FN",
+    "Float6E2M3FN",
+    "Float6E3M2FN",
+    "Float8E3M4",
+    "Float8E4M3",
+    "Float8E4M3B11FNUZ",
+    "Float8E4M3FN",
+    "Float8E4M3FNUZ",
+    "Float8E5M2",
+    "Float8E5M2FNUZ",
+    "Float8E8M0FNU",
     "Float16",
     "Float32",
     "Float64",
+    "Int2",
+    "Int4",
     "Int8",
     "Int16",
     "Int32",
     "Int64",
+    "JSONObjects",
+    "NullTerminatedBytes",
     "RawBits",
+    "RawBytes",
+    "Struct",
+    "Structured",
+    "TimeDelta64",
+    "UInt2",
+    "UInt4",
     "UInt8",
     "UInt16",
     "UInt32",
     "UInt64",
+    "VariableLengthBytes",
+    "VariableLengthUTF8",
     "ZDType",
+    "ZarrFormat",
+    "check_dtype_spec_no_object_codec_v2",
+    "check_dtype_spec_v2",
+    "data_type_registry",
     "parse_dtype",
     "registry",
 ]

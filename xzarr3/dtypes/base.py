@@ -2,31 +2,84 @@
 
 A data type stands between three things: numpy's dtype, the JSON of a metadata document, and scalars
 in both of these forms. The formats differ in their JSON, so each method that deals in JSON takes the
-``zarr_format``.
+``zarr_format``: 2, 3 or ``"3-draft"``.
+
+A class that only has the abstract methods below is a full data type. The others have defaults that are
+right for any type of fixed size and can be replaced by faster ones.
 """
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
-from typing import ClassVar, Self
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, TypeAlias
 
 import numpy as np
 
-from xzarr3._types import JSON, AnyArray, Scalar
-from xzarr3.errors import DataTypeValidationError
+from xzarr3._types import JSON, AnyArray
+from xzarr3.dtypes.specs import ZarrFormat, check_format
+from xzarr3.errors import DataTypeValidationError, MetadataError
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    DType = TypeVar("DType", default=Any)
+    Scalar = TypeVar("Scalar", default=Any)
+else:
+    from typing import TypeVar
+
+    DType = TypeVar("DType")
+    Scalar = TypeVar("Scalar")
+
+Endianness: TypeAlias = Literal["little", "big"]
+
+FOREIGN_ERRORS = (TypeError, ValueError, LookupError, ArithmeticError, AttributeError, RecursionError)
+"""What the class of another package may raise for a value that is none of its own."""
 
 
-class ZDType(ABC):
+@dataclass(frozen=True)
+class ZDType(ABC, Generic[DType, Scalar]):
     """A Zarr data type.
 
-    Instances are immutable, compare and hash by value and hold no array data.
+    Instances are immutable, compare and hash by value and hold no array data. ``ZDType[A, B]`` has the
+    numpy dtype class ``A`` and scalars of type ``B``.
+
+    Subclasses set ``_zarr_v3_name``, the name under which they are registered, and ``dtype_cls``, the class
+    of their numpy dtype.
     """
 
+    dtype_cls: ClassVar[Any]
     _zarr_v3_name: ClassVar[str]
+    _zarr_v3_aliases: ClassVar[tuple[str, ...]] = ()
+    _zarr_v2_name: ClassVar[Any]
+
+    _by_name_only: ClassVar[bool] = False
+    """Whether the type is only meant where it is named, another one standing for the same numpy dtype."""
+
+    _listed: ClassVar[bool] = True
+    """Whether a message names the type where it lists what there is."""
+
+    is_variable: ClassVar[bool] = False
+    """Whether elements have no fixed encoded size."""
+
+    numpy_swaps: ClassVar[bool] = True
+    """Whether numpy's casts convert between byte orders; where not, ``array.byteswap()`` does."""
+
+    has_unused_bits: ClassVar[bool] = False
+    """Whether stored elements have bits that mean nothing, which :meth:`decoded` has to clear."""
+
+    # numpy's dtype
+
+    @classmethod
+    def _check_native_dtype(cls, dtype: np.dtype[Any]) -> bool:
+        """Whether this class stands for dtypes like this one."""
+        return isinstance(dtype, cls.dtype_cls)
 
     @classmethod
     @abstractmethod
-    def from_native_dtype(cls, dtype: np.dtype[np.generic]) -> Self:
+    def from_native_dtype(cls, dtype: np.dtype[Any]) -> Self:
         """The data type that holds what ``dtype`` holds.
 
         Raises
@@ -36,23 +89,108 @@ class ZDType(ABC):
         """
 
     @abstractmethod
-    def to_native_dtype(self) -> np.dtype[np.generic]:
-        """The numpy dtype of arrays of this type, in the byte order of this machine."""
+    def to_native_dtype(self) -> DType:
+        """The numpy dtype of arrays of this type, in the byte order of the type."""
+
+    @property
+    def has_byte_order(self) -> bool:
+        """Whether the bytes of an element have an order that the ``bytes`` codec has to say."""
+        return self.byte_order is not None
+
+    @property
+    def byte_order(self) -> Literal["little", "big", "mixed"] | None:
+        """Byte order of the elements, None if they have none; ``"mixed"`` if that of fields differs."""
+        return getattr(self, "endianness", None)
+
+    def in_byte_order(self, order: Endianness) -> Self:
+        """This data type with its elements in this byte order."""
+        return self
+
+    def in_native_order(self) -> Self:
+        """This data type with its elements in the byte order of this machine."""
+        return self.in_byte_order(sys.byteorder)
+
+    @property
+    def item_size(self) -> int:
+        """Size of one element in memory, in bytes."""
+        return self._dtype.itemsize
+
+    @property
+    def name(self) -> str:
+        """The name of the data type in version 3 of the format."""
+        return self._zarr_v3_name
+
+    @property
+    def _dtype(self) -> np.dtype[Any]:
+        return self.to_native_dtype()  # type: ignore[return-value]
+
+    # JSON of the data type
 
     @classmethod
-    @abstractmethod
-    def from_json(cls, data: JSON, *, zarr_format: int) -> Self:
+    def _check_json_v2(cls, data: Any) -> bool:
+        """Whether this is the JSON of such a data type in version 2."""
+        return _succeeds(lambda: cls._from_json_v2(data))
+
+    @classmethod
+    def _check_json_v3(cls, data: Any) -> bool:
+        """Whether this is the JSON of such a data type in version 3."""
+        return _succeeds(lambda: cls._from_json_v3(data))
+
+    @classmethod
+    def _from_json_v2(cls, data: Any) -> Self:
+        raise DataTypeValidationError(
+            f"Zarr format 2 has no data type '{cls._zarr_v3_name}'", found=data, accepted="format 3"
+        )
+
+    @classmethod
+    def _from_json_v3(cls, data: Any) -> Self:
+        raise DataTypeValidationError(
+            f"Zarr format 3 has no data type '{cls._zarr_v3_name}'", found=data, accepted="format 2"
+        )
+
+    @classmethod
+    def from_json(cls, data: Any, *, zarr_format: ZarrFormat) -> Self:
         """Read the data type from the JSON of a metadata document.
+
+        Parameters
+        ----------
+        data : JSON
+            In version 3 the name or an object with ``name`` and ``configuration``. In version 2 an object
+            with ``name``, what the document has, and ``object_codec_id``, the codec of objects or None.
+        zarr_format : {3, 2, "3-draft"}
 
         Raises
         ------
         DataTypeValidationError
             If ``data`` does not describe this data type.
+        UnknownExtensionError
+            If it does, but something that the data type needs is not there.
         """
+        check_format(zarr_format)
+        try:
+            return cls._from_json_v2(data) if zarr_format == 2 else cls._from_json_v3(data)
+        except MetadataError:
+            raise
+        except FOREIGN_ERRORS as error:
+            raise DataTypeValidationError(
+                f"not the data type '{cls._zarr_v3_name}': {error}", found=data
+            ) from error
 
     @abstractmethod
-    def to_json(self, zarr_format: int) -> JSON:
-        """The JSON that names this data type in a metadata document."""
+    def to_json(self, zarr_format: ZarrFormat) -> Any:
+        """The JSON of this data type, as :meth:`from_json` takes it.
+
+        Raises
+        ------
+        DataTypeValidationError
+            If the format has no word for it.
+        """
+
+    # Scalars
+
+    def _check_scalar(self, data: object) -> bool:
+        """Whether ``data`` can be cast to a scalar of this type."""
+        return _succeeds(lambda: self.cast_scalar(data))
 
     @abstractmethod
     def default_scalar(self) -> Scalar:
@@ -69,7 +207,7 @@ class ZDType(ABC):
         """
 
     @abstractmethod
-    def from_json_scalar(self, data: JSON, *, zarr_format: int) -> Scalar:
+    def from_json_scalar(self, data: Any, *, zarr_format: ZarrFormat) -> Scalar:
         """Read a scalar, such as a fill value, from its JSON form.
 
         Raises
@@ -79,27 +217,105 @@ class ZDType(ABC):
         """
 
     @abstractmethod
-    def to_json_scalar(self, data: object, *, zarr_format: int) -> JSON:
-        """The JSON form of a scalar, exact to the last bit."""
+    def to_json_scalar(self, data: object, *, zarr_format: ZarrFormat) -> Any:
+        """The JSON form of a scalar, exact to the last bit where the format has words for all bits.
 
-    @property
-    def item_size(self) -> int:
-        """Size of one element in bytes."""
-        return self.to_native_dtype().itemsize
+        Version 2 knows one NaN only.
+        """
 
-    @property
-    def name(self) -> str:
-        """The name of the data type in version 3 of the format."""
-        return self._zarr_v3_name
+    def bits(self, scalar: Scalar) -> bytes:
+        """What tells a scalar from all others of this type, bit for bit: -0.0 is not 0.0, a NaN is itself."""
+        return np.asarray(scalar, dtype=self._dtype).tobytes()
+
+    # Arrays
 
     def filled(self, shape: tuple[int, ...], fill: Scalar) -> AnyArray:
         """A new array of this type that holds ``fill`` everywhere."""
-        return np.full(shape, fill, dtype=self.to_native_dtype())
+        return np.full(shape, fill, dtype=self._dtype)
 
+    def holds_only(self, array: AnyArray, fill: Scalar) -> bool:
+        """Whether every element of ``array`` is ``fill``, bit for bit: -0.0 is not 0.0, a NaN is itself."""
+        if array.size == 0:
+            return True
+        wanted = np.asarray(fill, dtype=array.dtype).tobytes()
+        for corner in (0, -1):  # Arrays, as scalars of text have no zeros at their end.
+            if array[(*(corner,) * array.ndim, ...)].tobytes() != wanted:
+                return False
+        size = array.dtype.itemsize
+        if size in (1, 2, 4, 8):
+            bits = np.dtype(f"u{size}")
+            return bool((array.view(bits) == np.frombuffer(wanted, bits)[0]).all())
+        octets = np.ascontiguousarray(array).reshape(-1).view(np.uint8).reshape(-1, size)
+        return bool((octets == np.frombuffer(wanted, np.uint8)).all())
 
-def require_v3(zarr_format: int) -> None:
-    """Refuse a format other than 3."""
-    if zarr_format != 3:
-        raise DataTypeValidationError(
-            "no such Zarr format for this data type", field="zarr_format", found=zarr_format, accepted="3"
+    def cast_array(self, values: Any) -> AnyArray:
+        """``values`` as an array of this type, if none of them changes by more than rounding.
+
+        Raises
+        ------
+        DataTypeValidationError
+            If the type cannot hold one of them.
+        """
+        given = unmasked(values, self)
+        native = self._dtype
+        if given.dtype == native:
+            return given
+        try:
+            with np.errstate(all="ignore"):
+                result = given.astype(native)
+                changed = np.asarray(result.astype(given.dtype) != given)
+        except FOREIGN_ERRORS as error:
+            raise self._cannot_hold(given, str(error)) from error
+        if changed.any():
+            raise self._cannot_hold(given, found=given[changed].flat[0])
+        return result
+
+    def decoded(self, array: AnyArray) -> AnyArray:
+        """``array``, as its elements were stored, with the bits cleared that mean nothing."""
+        return array
+
+    def _cannot_hold(
+        self, given: AnyArray, reason: str = "", *, found: object = ..., accepted: str | None = None
+    ) -> DataTypeValidationError:
+        """The error for an array that the type cannot hold."""
+        native = self._dtype
+        kind = "" if str(native) == self.name else f" ('{native}')"
+        return DataTypeValidationError(
+            f"data type '{self.name}'{kind} cannot hold {'all values of ' if found is not ... else ''}"
+            f"'{given.dtype}'{': ' * bool(reason)}{reason}",
+            found=found,
+            accepted=accepted or f"values that '{self.name}' can represent",
         )
+
+
+def unmasked(values: Any, data_type: ZDType, dtype: Any = None) -> AnyArray:
+    """``values`` as an array, which must not have masked elements.
+
+    Raises
+    ------
+    DataTypeValidationError
+    """
+    if np.ma.is_masked(values):
+        raise DataTypeValidationError(
+            f"data type '{data_type.name}' cannot hold masked elements",
+            accepted="a masked array after .filled(value)",
+        )
+    try:
+        return np.asarray(values, dtype=dtype)
+    except FOREIGN_ERRORS as error:
+        raise DataTypeValidationError(
+            f"not values of data type '{data_type.name}': {error}",
+            found=values,
+            accepted="an array, or what numpy makes one of",
+        ) from error
+
+
+def _succeeds(call: Callable[[], object]) -> bool:
+    try:
+        call()
+    except FOREIGN_ERRORS:
+        return False
+    return True
+
+
+__all__ = ["FOREIGN_ERRORS", "JSON", "DType", "Endianness", "Scalar", "ZDType", "unmasked"]

@@ -1,57 +1,123 @@
-"""The core data types of Zarr version 3 and the fill values each one permits.
+"""The core data types and the fill values each one permits.
 
 Specification: Zarr v3, "Data Types" (``bool``, ``int8`` ... ``uint64``, ``float16`` ... ``float64``,
-``complex64``, ``complex128``, ``r<N>``), section "Permitted fill values".
+``complex64``, ``complex128``, ``r<N>``), section "Permitted fill values"; zarr-extensions,
+``complex_float32`` and ``complex_float64``, other names of two of them. Version 2 spells them as numpy does
+(``|b1``, ``<i2``, ``>f8``, ``<c16``, ``|V3``) and has no words for the bits of a NaN.
+
+Fill values of version 2 come from many writers, so the forms that have only one meaning are read there:
+0 and 1 for truth values, ``1.0`` for integers, numbers as strings, a number for a complex one.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+import sys
+import warnings
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 
-from xzarr3._types import JSON, Scalar
-from xzarr3.dtypes.base import ZDType, require_v3
-from xzarr3.errors import DataTypeValidationError, shorten
+from xzarr3._types import JSON, AnyArray, Scalar
+from xzarr3.dtypes.base import Endianness, ZDType, unmasked
+from xzarr3.dtypes.specs import ZarrFormat, check_format, from_base64, is_zero, native_v2, split_v3, to_base64
+from xzarr3.errors import DataTypeValidationError, UnknownExtensionError, shorten
+
+
+class Plain(ZDType[np.dtype[Any], Any]):
+    """A data type with a plain name, whose version 2 name is numpy's."""
+
+    @classmethod
+    def _from_json_v2(cls, data: Any) -> Self:
+        dtype = native_v2(data)
+        if dtype is None or not cls._check_native_dtype(dtype):
+            raise DataTypeValidationError(f"not the data type '{cls._zarr_v3_name}'", found=data)
+        return cls.from_native_dtype(dtype)
+
+    @classmethod
+    def _from_json_v3(cls, data: Any) -> Self:
+        names = (cls._zarr_v3_name, *cls._zarr_v3_aliases)
+        spec = split_v3(data)
+        if spec is None or spec[0] not in names:
+            raise DataTypeValidationError(
+                f"not the data type '{names[0]}'", found=data, accepted=" or ".join(map(repr, names))
+            )
+        if spec[1]:
+            raise UnknownExtensionError(
+                f"data type '{names[0]}' has no configuration", found=data, accepted=repr(names[0])
+            )
+        return cls()
+
+    def to_json(self, zarr_format: ZarrFormat) -> Any:
+        check_format(zarr_format)
+        if zarr_format == 2:
+            return {"name": self._dtype.str, "object_codec_id": None}
+        return self._zarr_v3_name
 
 
 @dataclass(frozen=True)
-class _Numeric(ZDType):
-    """A data type that is one numpy scalar type and has a plain name."""
+class Ordered(ZDType[np.dtype[Any], Any]):
+    """A data type of several bytes, which come in an order.
 
-    _native: ClassVar[type[np.generic]]
+    Parameters
+    ----------
+    endianness : {"little", "big"}
+        Byte order; by default that of this machine.
+    """
+
+    endianness: Endianness = field(default=sys.byteorder, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if self.endianness not in ("little", "big"):
+            raise DataTypeValidationError(
+                f"not a byte order of data type '{self._zarr_v3_name}'",
+                field="endianness",
+                found=self.endianness,
+                accepted="'little', 'big'",
+            )
+
+    def in_byte_order(self, order: Endianness) -> Self:
+        return self if order == self.endianness else replace(self, endianness=order)
+
+    def _ordered(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
+        """A dtype of this machine in the byte order of this type."""
+        return dtype if self.endianness == sys.byteorder else dtype.newbyteorder("S")
+
+
+def order_of(dtype: np.dtype[Any]) -> Endianness:
+    """The byte order of a dtype that has one."""
+    if dtype.byteorder == "=":
+        return sys.byteorder
+    return "big" if dtype.byteorder == ">" else "little"
+
+
+class _Numeric(Plain):
+    """A data type that is one numpy scalar type."""
+
+    _type: ClassVar[type[np.generic]]
     _permitted: ClassVar[str]
     _castable: ClassVar[str] = "biuf"  # Kinds of numpy dtypes whose values may be cast to this type.
 
     @classmethod
-    def from_native_dtype(cls, dtype: np.dtype[np.generic]) -> Self:
-        if dtype.newbyteorder("=") != np.dtype(cls._native):
-            raise DataTypeValidationError(
-                f"not a dtype of '{cls._zarr_v3_name}'", found=dtype, accepted=str(np.dtype(cls._native))
-            )
-        return cls()
-
-    def to_native_dtype(self) -> np.dtype[np.generic]:
-        return np.dtype(self._native)
+    def _check_native_dtype(cls, dtype: np.dtype[Any]) -> bool:
+        wanted = np.dtype(cls._type)
+        return dtype.kind == wanted.kind and dtype.itemsize == wanted.itemsize
 
     @classmethod
-    def from_json(cls, data: JSON, *, zarr_format: int) -> Self:
-        require_v3(zarr_format)
-        if data != cls._zarr_v3_name:
+    def from_native_dtype(cls, dtype: np.dtype[Any]) -> Self:
+        if not cls._check_native_dtype(dtype):
             raise DataTypeValidationError(
-                f"not the data type '{cls._zarr_v3_name}'", found=data, accepted=repr(cls._zarr_v3_name)
+                f"not a dtype of '{cls._zarr_v3_name}'", found=dtype, accepted=str(np.dtype(cls._type))
             )
-        return cls()
+        return cls(endianness=order_of(dtype)) if issubclass(cls, Ordered) else cls()
 
-    def to_json(self, zarr_format: int) -> JSON:
-        require_v3(zarr_format)
-        return self._zarr_v3_name
+    def to_native_dtype(self) -> np.dtype[Any]:
+        return np.dtype(self._type)
 
     def default_scalar(self) -> Scalar:
-        return self._native()
+        return self._type()
 
     def _refused(self, data: object, reason: str = "fill value not permitted") -> DataTypeValidationError:
         return DataTypeValidationError(
@@ -60,59 +126,109 @@ class _Numeric(ZDType):
 
     def cast_scalar(self, data: object) -> Scalar:
         try:
-            source = np.asarray(data)
+            source = widened(np.asarray(data))
             if source.dtype.kind == "O" and isinstance(data, int):
                 source = np.asarray(float(data))  # Beyond the integers of numpy.
             if source.ndim != 0 or source.dtype.kind not in self._castable:
                 raise TypeError("not a scalar, or not one of a type that can be cast")
             with np.errstate(all="ignore"):
-                value: Any = source.astype(self._native)[()]
-        except (TypeError, ValueError, OverflowError) as error:
+                value: Any = source.astype(self._type)[()]
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise self._refused(data, "value cannot be held") from error
         if not self._holds(source, value):
             raise self._refused(data, "value cannot be held")
         return cast("Scalar", value)
 
-    def _holds(self, source: np.ndarray[Any, Any], value: Scalar) -> bool:
+    def _holds(self, source: AnyArray, value: Scalar) -> bool:
         """Whether ``value`` says the same as ``source``, from which it was cast."""
         return bool(source == value)
+
+    def cast_array(self, values: Any) -> AnyArray:
+        given, dtype = unmasked(values, self), self._dtype
+        if given.dtype == dtype:
+            return given
+        given = widened(given)
+        if given.dtype.kind not in "biufc":
+            raise self._cannot_hold(given)
+        with np.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore", np.exceptions.ComplexWarning)
+            result = given.astype(dtype)
+            if np.can_cast(given.dtype, dtype, "safe"):
+                return result
+            if dtype.kind in "fc" and np.can_cast(given.dtype, dtype, "same_kind"):
+                changed = np.isinf(result) & np.isfinite(given)
+            else:
+                changed = np.asarray(result != given)
+        if changed.any():
+            raise self._cannot_hold(given, found=given[changed].flat[0])
+        return result
+
+
+class _OrderedNumeric(_Numeric, Ordered):
+    def to_native_dtype(self) -> np.dtype[Any]:
+        return self._ordered(np.dtype(self._type))
+
+
+def widened(array: AnyArray) -> AnyArray:
+    """Numbers of the types of ml_dtypes as those of numpy that hold them all; other arrays as they are."""
+    dtype = array.dtype
+    if dtype.type.__module__ != "ml_dtypes":
+        return array
+    if "complex" in dtype.name:
+        return array.astype(np.complex64)
+    return array.astype(np.int8 if "int" in dtype.name else np.float32)
 
 
 class Bool(_Numeric):
     """``bool``: true or false, stored in one byte."""
 
+    dtype_cls = np.dtypes.BoolDType
     _zarr_v3_name = "bool"
-    _native = np.bool_
+    _type = np.bool_
     _permitted = "true or false"
 
-    def from_json_scalar(self, data: JSON, *, zarr_format: int) -> Scalar:
-        require_v3(zarr_format)
-        if not isinstance(data, bool):
-            raise self._refused(data)
-        return np.bool_(data)
+    def from_json_scalar(self, data: JSON, *, zarr_format: ZarrFormat) -> Scalar:
+        check_format(zarr_format)
+        if isinstance(data, bool) or (zarr_format == 2 and type(data) is int and data in (0, 1)):
+            return np.bool_(data)
+        raise self._refused(data)
 
-    def to_json_scalar(self, data: object, *, zarr_format: int) -> JSON:
-        require_v3(zarr_format)
+    def to_json_scalar(self, data: object, *, zarr_format: ZarrFormat) -> Any:
+        check_format(zarr_format)
         return bool(self.cast_scalar(data))
+
+
+def _is_whole(data: object) -> bool:
+    return isinstance(data, float) and data.is_integer()
+
+
+_INTEGER = re.compile(r"[-+]?[0-9]{1,20}")
 
 
 class _Integer(_Numeric):
     def __init_subclass__(cls) -> None:
-        bounds = np.iinfo(cls._native)  # type: ignore[type-var]
-        cls._zarr_v3_name = np.dtype(cls._native).name
+        super().__init_subclass__()
+        if "_type" not in cls.__dict__:
+            return
+        bounds = np.iinfo(cls._type)  # type: ignore[type-var]
+        cls.dtype_cls = type(np.dtype(cls._type))
+        cls._zarr_v3_name = np.dtype(cls._type).name
         cls._permitted = f"an integer from {bounds.min} to {bounds.max}, without fraction or exponent"
 
-    def from_json_scalar(self, data: JSON, *, zarr_format: int) -> Scalar:
-        require_v3(zarr_format)
-        if not isinstance(data, int) or isinstance(data, bool):
+    def from_json_scalar(self, data: JSON, *, zarr_format: ZarrFormat) -> Scalar:
+        check_format(zarr_format)
+        number = data
+        if zarr_format == 2 and (_is_whole(data) or (isinstance(data, str) and _INTEGER.fullmatch(data))):
+            number = int(data)  # type: ignore[arg-type]
+        if not isinstance(number, int) or isinstance(number, bool):
             raise self._refused(data)
-        bounds = np.iinfo(self._native)  # type: ignore[type-var]
-        if not bounds.min <= data <= bounds.max:
+        bounds = np.iinfo(self._type)  # type: ignore[type-var]
+        if not bounds.min <= number <= bounds.max:
             raise self._refused(data)
-        return self._native(data)
+        return self._type(number)
 
-    def to_json_scalar(self, data: object, *, zarr_format: int) -> JSON:
-        require_v3(zarr_format)
+    def to_json_scalar(self, data: object, *, zarr_format: ZarrFormat) -> Any:
+        check_format(zarr_format)
         return int(self.cast_scalar(data))
 
     def cast_scalar(self, data: object) -> Scalar:
@@ -121,68 +237,76 @@ class _Integer(_Numeric):
         return super().cast_scalar(data)
 
 
+class _OrderedInteger(_OrderedNumeric, _Integer):
+    pass
+
+
 class Int8(_Integer):
     """``int8``: integers from -2^7 to 2^7 - 1."""
 
-    _native = np.int8
+    _type = np.int8
 
 
-class Int16(_Integer):
+class Int16(_OrderedInteger):
     """``int16``: integers from -2^15 to 2^15 - 1."""
 
-    _native = np.int16
+    _type = np.int16
 
 
-class Int32(_Integer):
+class Int32(_OrderedInteger):
     """``int32``: integers from -2^31 to 2^31 - 1."""
 
-    _native = np.int32
+    _type = np.int32
 
 
-class Int64(_Integer):
+class Int64(_OrderedInteger):
     """``int64``: integers from -2^63 to 2^63 - 1."""
 
-    _native = np.int64
+    _type = np.int64
 
 
 class UInt8(_Integer):
     """``uint8``: integers from 0 to 2^8 - 1."""
 
-    _native = np.uint8
+    _type = np.uint8
 
 
-class UInt16(_Integer):
+class UInt16(_OrderedInteger):
     """``uint16``: integers from 0 to 2^16 - 1."""
 
-    _native = np.uint16
+    _type = np.uint16
 
 
-class UInt32(_Integer):
+class UInt32(_OrderedInteger):
     """``uint32``: integers from 0 to 2^32 - 1."""
 
-    _native = np.uint32
+    _type = np.uint32
 
 
-class UInt64(_Integer):
+class UInt64(_OrderedInteger):
     """``uint64``: integers from 0 to 2^64 - 1."""
 
-    _native = np.uint64
+    _type = np.uint64
 
 
 _SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]{1,4})?")
 
 
-def _float_from_json(data: JSON, native: np.dtype[Any]) -> Scalar:
-    """A floating point number from any of its permitted forms, or ValueError."""
+def float_from_json(data: JSON, native: np.dtype[Any], zarr_format: ZarrFormat) -> Scalar:
+    """A floating point number of numpy from any of its permitted forms, or ValueError."""
     bits = np.dtype(f"u{native.itemsize}")
     if isinstance(data, str):
         if data == "NaN":
             return bits.type(_canonical_nan(native)).view(native)  # type: ignore[no-any-return]
         if data in _SPECIAL:
             return native.type(_SPECIAL[data])  # type: ignore[no-any-return]
-        if re.fullmatch(rf"0x[0-9a-fA-F]{{{2 * native.itemsize}}}", data):
+        if zarr_format == 2:
+            if _NUMBER.fullmatch(data):
+                data = float(data)
+        elif re.fullmatch(rf"0x[0-9a-fA-F]{{{2 * native.itemsize}}}", data):
             return bits.type(int(data, 16)).view(native)  # type: ignore[no-any-return]
-    elif isinstance(data, (int, float)) and not isinstance(data, bool):
+    if isinstance(data, (int, float)) and not isinstance(data, bool):
         try:
             with np.errstate(over="ignore"):
                 return native.type(data)  # type: ignore[no-any-return]
@@ -191,13 +315,16 @@ def _float_from_json(data: JSON, native: np.dtype[Any]) -> Scalar:
     raise ValueError("neither a number nor a permitted string")
 
 
-def _float_to_json(value: Any) -> JSON:
+def float_to_json(value: Any, zarr_format: ZarrFormat) -> Any:
+    """The form in which a floating point number of numpy is written."""
     if math.isfinite(value):
         return float(value)
     if math.isinf(value):
         return "Infinity" if value > 0 else "-Infinity"
     bits = int(value.view(f"u{value.itemsize}"))
-    return "NaN" if bits == _canonical_nan(value.dtype) else f"0x{bits:0{2 * value.itemsize}x}"
+    if zarr_format == 2 or bits == _canonical_nan(value.dtype):
+        return "NaN"
+    return f"0x{bits:0{2 * value.itemsize}x}"
 
 
 def _canonical_nan(native: np.dtype[Any]) -> int:
@@ -213,177 +340,277 @@ def _float_forms(size: int) -> str:
     )
 
 
-class _Float(_Numeric):
+class _Float(_OrderedNumeric):
     def __init_subclass__(cls) -> None:
-        native = np.dtype(cls._native)
+        super().__init_subclass__()
+        native = np.dtype(cls._type)
+        cls.dtype_cls = type(native)
         cls._zarr_v3_name = native.name
         cls._permitted = _float_forms(native.itemsize)
 
-    def from_json_scalar(self, data: JSON, *, zarr_format: int) -> Scalar:
-        require_v3(zarr_format)
+    def from_json_scalar(self, data: JSON, *, zarr_format: ZarrFormat) -> Scalar:
+        check_format(zarr_format)
         try:
-            return _float_from_json(data, self.to_native_dtype())
+            return float_from_json(data, np.dtype(self._type), zarr_format)
         except ValueError as error:
             raise self._refused(data) from error
 
-    def to_json_scalar(self, data: object, *, zarr_format: int) -> JSON:
-        require_v3(zarr_format)
-        return _float_to_json(self.cast_scalar(data))
+    def to_json_scalar(self, data: object, *, zarr_format: ZarrFormat) -> Any:
+        check_format(zarr_format)
+        return float_to_json(self.cast_scalar(data), zarr_format)
 
     def cast_scalar(self, data: object) -> Scalar:
-        if isinstance(data, self._native):
+        if isinstance(data, self._type):
             return data
         if isinstance(data, str):
             return self.from_json_scalar(data, zarr_format=3)
         return super().cast_scalar(data)
 
-    def _holds(self, source: np.ndarray[Any, Any], value: Scalar) -> bool:
+    def _holds(self, source: AnyArray, value: Scalar) -> bool:
         return not np.isinf(value) or bool(np.isinf(source))
 
 
 class Float16(_Float):
     """``float16``: IEEE 754 half precision."""
 
-    _native = np.float16
+    _type = np.float16
 
 
 class Float32(_Float):
     """``float32``: IEEE 754 single precision."""
 
-    _native = np.float32
+    _type = np.float32
 
 
 class Float64(_Float):
     """``float64``: IEEE 754 double precision."""
 
-    _native = np.float64
+    _type = np.float64
 
 
-class _Complex(_Numeric):
+class _Complex(_OrderedNumeric):
     _part: ClassVar[np.dtype[Any]]
     _castable = "biufc"
 
     def __init_subclass__(cls) -> None:
-        native = np.dtype(cls._native)
+        super().__init_subclass__()
+        native = np.dtype(cls._type)
+        cls.dtype_cls = type(native)
         cls._zarr_v3_name = native.name
         cls._part = np.dtype(f"f{native.itemsize // 2}")
         cls._permitted = f"an array of two parts, each {_float_forms(cls._part.itemsize)}"
 
-    def from_json_scalar(self, data: JSON, *, zarr_format: int) -> Scalar:
-        require_v3(zarr_format)
-        if not isinstance(data, list) or len(data) != 2:
+    def from_json_scalar(self, data: JSON, *, zarr_format: ZarrFormat) -> Scalar:
+        check_format(zarr_format)
+        if zarr_format == 2 and isinstance(data, (int, float)):
+            parts: JSON = [data, 0.0]
+        else:
+            parts = data
+        if not isinstance(parts, list) or len(parts) != 2:
             raise self._refused(data)
         try:
-            parts = [_float_from_json(part, self._part) for part in data]
+            numbers = [float_from_json(part, self._part, zarr_format) for part in parts]
         except ValueError as error:
             raise self._refused(data) from error
         # Viewing keeps the bits of each part; arithmetic would not keep NaN payloads and -0.0.
-        return np.array(parts, dtype=self._part).view(self._native)[0]  # type: ignore[no-any-return]
+        return np.array(numbers, dtype=self._part).view(self._type)[0]  # type: ignore[no-any-return]
 
-    def to_json_scalar(self, data: object, *, zarr_format: int) -> JSON:
-        require_v3(zarr_format)
+    def to_json_scalar(self, data: object, *, zarr_format: ZarrFormat) -> Any:
+        check_format(zarr_format)
         value: Any = self.cast_scalar(data)
-        return [_float_to_json(value.real), _float_to_json(value.imag)]
+        return [float_to_json(value.real, zarr_format), float_to_json(value.imag, zarr_format)]
 
     def cast_scalar(self, data: object) -> Scalar:
-        if isinstance(data, self._native):
+        if isinstance(data, self._type):
             return data
         if isinstance(data, list):
             return self.from_json_scalar(data, zarr_format=3)
         return super().cast_scalar(data)
 
-    def _holds(self, source: np.ndarray[Any, Any], value: Scalar) -> bool:
+    def _holds(self, source: AnyArray, value: Scalar) -> bool:
         return not np.isinf(value) or bool(np.isinf(source))
 
 
 class Complex64(_Complex):
-    """``complex64``: two IEEE 754 single precision numbers."""
+    """``complex64``, ``complex_float32``: two IEEE 754 single precision numbers."""
 
-    _native = np.complex64
+    _type = np.complex64
+    _zarr_v3_aliases = ("complex_float32",)
 
 
 class Complex128(_Complex):
-    """``complex128``: two IEEE 754 double precision numbers."""
+    """``complex128``, ``complex_float64``: two IEEE 754 double precision numbers."""
 
-    _native = np.complex128
+    _type = np.complex128
+    _zarr_v3_aliases = ("complex_float64",)
 
 
-@dataclass(frozen=True)
-class RawBits(ZDType):
-    """``r<N>``: N bits that mean nothing to Zarr, N a multiple of 8; numpy holds them as ``V<N/8>``.
+MAX_ITEM_SIZE = 10**9 // 8
+"""Bytes that an element of fixed size may have, so that a document alone cannot fill the memory."""
 
-    Parameters
-    ----------
-    bits : int
-        Number of bits of one element.
-    """
 
-    bits: int
-    _zarr_v3_name: ClassVar[str] = "r<N>"
+class Opaque(ZDType[np.dtype[Any], np.void]):
+    """Bytes that mean nothing to Zarr; numpy holds them as ``V<n>``."""
 
-    def __post_init__(self) -> None:
-        if self.bits <= 0 or self.bits % 8:
-            raise DataTypeValidationError(
-                "raw bits come in whole bytes", found=self.name, accepted="'r' and a positive multiple of 8"
-            )
-
-    @property
-    def name(self) -> str:
-        return f"r{self.bits}"
+    dtype_cls = np.dtypes.VoidDType
 
     @classmethod
-    def from_native_dtype(cls, dtype: np.dtype[np.generic]) -> Self:
-        if dtype.kind != "V" or dtype.fields is not None or dtype.subdtype is not None or dtype.itemsize == 0:
-            raise DataTypeValidationError("not raw bits", found=dtype, accepted="numpy's V1, V2, ...")
-        return cls(8 * dtype.itemsize)
-
-    def to_native_dtype(self) -> np.dtype[np.generic]:
-        return np.dtype(f"V{self.bits // 8}")
+    def _check_native_dtype(cls, dtype: np.dtype[Any]) -> bool:
+        return type(dtype) is np.dtypes.VoidDType and dtype.names is None and dtype.subdtype is None
 
     @classmethod
-    def from_json(cls, data: JSON, *, zarr_format: int) -> Self:
-        require_v3(zarr_format)
-        if not isinstance(data, str) or not re.fullmatch(r"r[1-9][0-9]{0,8}", data):
+    def from_native_dtype(cls, dtype: np.dtype[Any]) -> Self:
+        if not cls._check_native_dtype(dtype) or dtype.itemsize == 0:
             raise DataTypeValidationError(
-                "not raw bits", found=data, accepted="'r' and a positive multiple of 8"
+                f"not a dtype of '{cls._zarr_v3_name}'", found=dtype, accepted="numpy's V1, V2, ..."
             )
-        return cls(int(data[1:]))
+        return cls._of_size(dtype.itemsize)
 
-    def to_json(self, zarr_format: int) -> JSON:
-        require_v3(zarr_format)
-        return self.name
+    @classmethod
+    def _of_size(cls, size: int) -> Self:
+        raise NotImplementedError
 
-    def default_scalar(self) -> Scalar:
+    def to_native_dtype(self) -> np.dtype[Any]:
+        return np.dtype(f"V{self.item_size}")
+
+    @classmethod
+    def _from_json_v2(cls, data: Any) -> Self:
+        dtype = native_v2(data)
+        if dtype is None or not cls._check_native_dtype(dtype):
+            raise DataTypeValidationError(
+                f"not the data type '{cls._zarr_v3_name}'", found=data, accepted="'|V1', '|V2', ..."
+            )
+        return cls.from_native_dtype(dtype)
+
+    def to_json(self, zarr_format: ZarrFormat) -> Any:
+        check_format(zarr_format)
+        if zarr_format == 2:
+            return {"name": f"|V{self.item_size}", "object_codec_id": None}
+        return self._to_json_v3()
+
+    def _to_json_v3(self) -> Any:
+        raise NotImplementedError
+
+    def default_scalar(self) -> np.void:
         return np.void(bytes(self.item_size))
 
-    def cast_scalar(self, data: object) -> Scalar:
+    def cast_scalar(self, data: object) -> np.void:
         if isinstance(data, (np.void, bytes, bytearray)):
             raw = bytes(data)
             if len(raw) == self.item_size:
                 return np.void(raw)
         elif isinstance(data, (int, np.integer)) and data == 0:
             return self.default_scalar()
-        raise DataTypeValidationError(
-            f"value cannot be held by data type '{self.name}'", found=data, accepted=f"{self.item_size} bytes"
+        raise self._refused(data, "value cannot be held", f"{self.item_size} bytes")
+
+    def _refused(self, data: object, reason: str, accepted: str) -> DataTypeValidationError:
+        return DataTypeValidationError(
+            f"{reason} for data type '{self.name}'", found=shorten(data), accepted=accepted
         )
 
-    def from_json_scalar(self, data: JSON, *, zarr_format: int) -> Scalar:
-        require_v3(zarr_format)
+    def _from_text(self, data: JSON) -> np.void:
+        accepted = f"base64 of {self.item_size} bytes"
+        try:
+            raw = from_base64(data)
+        except ValueError as error:
+            raise self._refused(data, "fill value not permitted", accepted) from error
+        if len(raw) != self.item_size:
+            raise self._refused(data, "fill value not permitted", accepted)
+        return np.void(raw)
+
+    def from_json_scalar(self, data: JSON, *, zarr_format: ZarrFormat) -> np.void:
+        check_format(zarr_format)
+        if zarr_format == 2:
+            return self.default_scalar() if is_zero(data) else self._from_text(data)
+        return self._from_json_scalar_v3(data)
+
+    def _from_json_scalar_v3(self, data: JSON) -> np.void:
+        return self._from_text(data)
+
+    def to_json_scalar(self, data: object, *, zarr_format: ZarrFormat) -> Any:
+        check_format(zarr_format)
+        raw = bytes(self.cast_scalar(data))
+        return to_base64(raw) if zarr_format == 2 else self._to_json_scalar_v3(raw)
+
+    def _to_json_scalar_v3(self, raw: bytes) -> Any:
+        return to_base64(raw)
+
+    def cast_array(self, values: Any) -> AnyArray:
+        # As objects, as numpy would take the zeros off the end of bytes.
+        given = unmasked(values, self, None if hasattr(values, "dtype") else object)
+        dtype = self._dtype
+        if given.dtype == dtype:
+            return given
+        if given.dtype.kind != "O":
+            raise self._cannot_hold(given)
+        items = given.reshape(-1).tolist()
+        for item in items:
+            if not isinstance(item, (bytes, bytearray, np.void)) or len(bytes(item)) != self.item_size:
+                raise self._cannot_hold(
+                    given, found=item, accepted=f"{self.item_size} bytes for each element"
+                )
+        return np.frombuffer(bytearray(b"".join(map(bytes, items))), dtype).reshape(given.shape)
+
+
+@dataclass(frozen=True)
+class RawBits(Opaque):
+    """``r<N>``: N bits that mean nothing to Zarr, N a multiple of 8; numpy holds them as ``V<N/8>``.
+
+    This is the type that numpy's ``V<n>`` becomes. ``raw_bytes``, another name that zarr-python writes for
+    it, is :class:`~xzarr3.dtypes.RawBytes`.
+
+    Parameters
+    ----------
+    width : int
+        Number of bits of one element.
+    """
+
+    width: int
+    _zarr_v3_name: ClassVar[str] = "r<N>"
+
+    def __post_init__(self) -> None:
+        if self.width <= 0 or self.width % 8 or self.width > 8 * MAX_ITEM_SIZE:
+            raise DataTypeValidationError(
+                "raw bits come in whole bytes",
+                found=self.name,
+                accepted=f"'r' and a positive multiple of 8 up to {8 * MAX_ITEM_SIZE}",
+            )
+
+    @property
+    def name(self) -> str:
+        return f"r{self.width}"
+
+    @property
+    def item_size(self) -> int:
+        return self.width // 8
+
+    @classmethod
+    def _of_size(cls, size: int) -> Self:
+        return cls(8 * size)
+
+    @classmethod
+    def _from_json_v3(cls, data: Any) -> Self:
+        name, configuration = split_v3(data) or ("", {})
+        if not re.fullmatch(r"r[1-9][0-9]{0,9}", name):
+            raise DataTypeValidationError(
+                "not raw bits", found=data, accepted="'r' and a positive multiple of 8"
+            )
+        if configuration:
+            raise UnknownExtensionError(
+                f"data type '{name}' has no configuration", found=data, accepted=repr(name)
+            )
+        return cls(int(name[1:]))
+
+    def _to_json_v3(self) -> Any:
+        return self.name
+
+    def _from_json_scalar_v3(self, data: JSON) -> np.void:
         octets = data if isinstance(data, list) else []
         if len(octets) != self.item_size or not all(type(o) is int and 0 <= o <= 255 for o in octets):
-            raise DataTypeValidationError(
-                f"fill value not permitted for data type '{self.name}'",
-                found=shorten(data),
-                accepted=f"an array of {self.item_size} integers from 0 to 255",
+            raise self._refused(
+                data, "fill value not permitted", f"an array of {self.item_size} integers from 0 to 255"
             )
         return np.void(bytes(octets))  # type: ignore[arg-type]
 
-    def to_json_scalar(self, data: object, *, zarr_format: int) -> JSON:
-        require_v3(zarr_format)
-        return list(bytes(self.cast_scalar(data)))
-
-
-CORE_TYPES: tuple[type[ZDType], ...] = (
-    Bool, Int8, Int16, Int32, Int64, UInt8, UInt16, UInt32, UInt64,
-    Float16, Float32, Float64, Complex64, Complex128, RawBits,
-)  # fmt: skip
+    def _to_json_scalar_v3(self, raw: bytes) -> Any:
+        return list(raw)

@@ -2,74 +2,220 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from collections.abc import Callable, Mapping
+from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from xzarr3._types import JSON
-from xzarr3.dtypes.base import ZDType
-from xzarr3.dtypes.core import CORE_TYPES
-from xzarr3.errors import DataTypeValidationError, UnknownExtensionError, listed
+from xzarr3.dtypes.base import FOREIGN_ERRORS, ZDType
+from xzarr3.dtypes.specs import (
+    OBJECT_CODECS,
+    DTypeJSON,
+    ZarrFormat,
+    check_dtype_spec_v2,
+    check_format,
+    native_v2,
+    split_v3,
+    too_deep,
+)
+from xzarr3.errors import DataTypeValidationError, MetadataError, UnknownExtensionError, listed
+
+_REMEMBERED = 1024  # Matches
 
 
 class DataTypeRegistry:
     """The known data types, by name.
 
-    A dtype or a JSON value is offered to every registered class; exactly one must take it.
+    A dtype or a JSON value is offered to every registered class; exactly one must take it. What a document
+    names is asked of the class of that name alone.
+
+    Attributes
+    ----------
+    contents : dict of str to type
+        The classes by name.
     """
 
     def __init__(self) -> None:
-        self._types: dict[str, type[ZDType]] = {}
+        self.contents: dict[str, type[ZDType]] = {}
+        self._found: dict[object, ZDType] = {}
 
-    def register(self, cls: type[ZDType]) -> type[ZDType]:
-        """Add a data type, in place of an earlier one of the same name; returns it."""
-        self._types[cls._zarr_v3_name] = cls
+    @overload
+    def register(self, key: type[ZDType]) -> type[ZDType]: ...
+
+    @overload
+    def register(self, key: str, cls: type[ZDType]) -> type[ZDType]: ...
+
+    def register(self, key: str | type[ZDType], cls: type[ZDType] | None = None) -> type[ZDType]:
+        """Add a data type, in place of an earlier one of the same name.
+
+        Parameters
+        ----------
+        key : str or type
+            The name; or the class alone, which has a name, and may have aliases.
+        cls : type, optional
+
+        Returns
+        -------
+        type
+            The class.
+        """
+        if isinstance(key, str):
+            if cls is None:
+                raise TypeError("register takes a class, or a name and a class")
+            names: tuple[str, ...] = (key,)
+        else:
+            cls, names = key, (key._zarr_v3_name, *key._zarr_v3_aliases)
+        for name in names:
+            earlier = self.contents.get(name)
+            if earlier is not None and earlier is not cls:
+                self._forget(earlier)
+            self.contents[name] = cls
+        self._found.clear()
         return cls
+
+    def unregister(self, key: str) -> None:
+        """Remove a data type, under all its names."""
+        self._forget(self.contents[key])
+        self._found.clear()
+
+    def _forget(self, cls: type[ZDType]) -> None:
+        for name in [name for name, each in self.contents.items() if each is cls]:
+            del self.contents[name]
 
     @property
     def names(self) -> list[str]:
         """The names of all known data types."""
-        return list(self._types)
+        return list(self.contents)
 
-    def match_dtype(self, dtype: np.dtype[np.generic]) -> ZDType:
-        """The data type for a numpy dtype; its byte order is no part of the type.
+    def _classes(self) -> list[type[ZDType]]:
+        """The classes that stand for dtypes, each once."""
+        return [cls for cls in dict.fromkeys(self.contents.values()) if not cls._by_name_only]
+
+    def match_dtype(self, dtype: np.dtype[Any]) -> ZDType:
+        """The data type for a numpy dtype.
 
         Raises
         ------
         DataTypeValidationError
             If no data type, or more than one, stands for ``dtype``.
         """
-        found = []
-        for cls in self._types.values():
-            try:
-                found.append(cls.from_native_dtype(dtype))
-            except DataTypeValidationError:
-                continue
+        return self._remembered(dtype, lambda: self._match_dtype(dtype))
+
+    def _match_dtype(self, dtype: np.dtype[Any]) -> ZDType:
+        if dtype.kind == "O":
+            raise DataTypeValidationError(
+                "numpy's dtype of objects does not tell what the objects are",
+                found=dtype,
+                accepted="'string' for text, 'bytes' for bytes, 'json2' for JSON (version 2 only)",
+            )
+        found, refusals = self._offer(lambda cls: cls.from_native_dtype(dtype))
+        if not found:
+            for cls, error in refusals.items():
+                if _claims(cls, dtype):
+                    raise error
         return self._only(found, dtype, DataTypeValidationError("no Zarr data type for this dtype"))
 
-    def match_json(self, data: JSON, *, zarr_format: int) -> ZDType:
+    def match_json(self, data: DTypeJSON, *, zarr_format: ZarrFormat) -> ZDType:
         """The data type that a metadata document names.
+
+        Parameters
+        ----------
+        data : JSON
+            In version 3 a name or an object with ``name`` and ``configuration``; in version 2 an object with
+            ``name`` and ``object_codec_id``.
+        zarr_format : {3, 2, "3-draft"}
 
         Raises
         ------
         UnknownExtensionError
             If no data type has this name.
         DataTypeValidationError
-            If more than one data type takes it.
+            If it has one, but says something wrong of it, or if more than one data type takes it.
         """
-        if isinstance(data, dict) and data.keys() == {"name"}:
-            data = data["name"]
-        cls = self._types.get(data) if isinstance(data, str) else None
+        check_format(zarr_format)
+        if too_deep(data):
+            raise UnknownExtensionError("data type nested too deep", found=data)
+        key = (zarr_format, _frozen(data))
+        if zarr_format == 2:
+            return self._remembered(key, lambda: self._match_v2(data))
+        return self._remembered(key, lambda: self._match_v3(data, zarr_format))
+
+    def _match_v3(self, data: DTypeJSON, zarr_format: ZarrFormat) -> ZDType:
+        spec = split_v3(data)
+        if spec is None:
+            raise self._unknown(data)
+        name, configuration = spec
+        plain: DTypeJSON = {"name": name, "configuration": dict(configuration)} if configuration else name
+        cls = self.contents.get(name)
         if cls is not None:
-            return cls.from_json(data, zarr_format=zarr_format)
-        found = []
-        for cls in self._types.values():
+            return cls.from_json(plain, zarr_format=zarr_format)
+        found, refusals = self._offer(lambda each: each.from_json(plain, zarr_format=zarr_format))
+        for error in refusals.values():
+            if not found and isinstance(error, UnknownExtensionError):
+                raise error
+        return self._only(found, data, self._unknown(data))
+
+    def _match_v2(self, data: DTypeJSON) -> ZDType:
+        if isinstance(data, (str, list, tuple)):
+            data = {"name": data, "object_codec_id": None}
+        if not isinstance(data, Mapping) or data.keys() != {"name", "object_codec_id"}:
+            raise self._unknown(data)
+        name = data["name"]
+        named = self.contents.get(name) if isinstance(name, str) else None
+        if named is not None and named._by_name_only:
+            return named.from_json(data, zarr_format=2)
+        found, refusals = self._offer(lambda each: each.from_json(data, zarr_format=2))
+        if not found:
+            self._explain_v2(data, refusals)
+        return self._only(found, name, self._unknown(name))
+
+    def _explain_v2(self, data: Mapping[str, object], refusals: Mapping[type[ZDType], MetadataError]) -> None:
+        """Raise the error that says best why no data type takes this, if there is one."""
+        name, codec = data["name"], data["object_codec_id"]
+        if isinstance(name, str) and name.lstrip("<>|=") in ("O", "O8"):
+            why = ": it runs any code that a chunk holds" if codec == "pickle" else ""
+            raise UnknownExtensionError(
+                f"codec {codec!r} of objects is not supported{why}" if codec is not None
+                else "a codec among the filters must tell what the objects are",
+                found=name,
+                accepted=f"one of the codecs {', '.join(f'{c!r} for {t}' for c, t in OBJECT_CODECS.items())}",
+            )  # fmt: skip
+        for cls, error in refusals.items():
+            if isinstance(error, UnknownExtensionError):
+                raise error
+            native = native_v2(data)
+            if native is not None and _claims(cls, native):
+                raise error
+        struct = self.contents.get("struct")
+        if not isinstance(name, str) and struct is not None and struct in refusals:
+            raise refusals[struct]
+        if not check_dtype_spec_v2(data):
+            raise self._unknown(data)
+
+    def _offer(
+        self, offer: Callable[[type[ZDType]], ZDType]
+    ) -> tuple[list[ZDType], dict[type[ZDType], MetadataError]]:
+        """What the classes make of something, and why others make nothing of it."""
+        found, refusals = [], {}
+        for cls in self._classes():
             try:
-                found.append(cls.from_json(data, zarr_format=zarr_format))
-            except DataTypeValidationError:
-                continue
-        return self._only(found, data, UnknownExtensionError("unknown data type"))
+                found.append(offer(cls))
+            except MetadataError as error:
+                refusals[cls] = error
+            except FOREIGN_ERRORS as error:
+                refusals[cls] = DataTypeValidationError(f"not '{cls._zarr_v3_name}': {error}")
+        return found, refusals
+
+    def _unknown(self, data: object) -> UnknownExtensionError:
+        return UnknownExtensionError("unknown data type", found=data, accepted=self._known)
+
+    @property
+    def _known(self) -> str:
+        names = [name for name, cls in self.contents.items() if cls._listed]
+        small = " and those of ml_dtypes" if len(names) < len(self.contents) else ""
+        return f"{listed(names)}{small}"
 
     def _only(
         self, found: list[ZDType], what: object, none: UnknownExtensionError | DataTypeValidationError
@@ -78,7 +224,7 @@ class DataTypeRegistry:
             return found[0]
         if not found:
             none.found = what
-            none.accepted = listed(self._types)
+            none.accepted = self._known
             raise none
         raise DataTypeValidationError(
             f"several data types match: {listed(t.name for t in found)}",
@@ -86,21 +232,116 @@ class DataTypeRegistry:
             accepted="a form that only one of them takes",
         )
 
+    def _remembered(self, key: object, match: Callable[[], ZDType]) -> ZDType:
+        """What was found before for ``key``, or is found now."""
+        try:
+            found = self._found.get(key)
+        except TypeError:  # Not hashable, so no JSON; the match says what is wrong.
+            return match()
+        if found is None:
+            found = match()
+            if len(self._found) >= _REMEMBERED:
+                self._found.clear()
+            self._found[key] = found
+        return found
+
+    def parse(self, spec: object, zarr_format: ZarrFormat) -> ZDType:
+        """See :func:`parse_dtype`."""
+        if isinstance(spec, str):
+            return self._remembered(("text", zarr_format, spec), lambda: self._parse_text(spec, zarr_format))
+        if isinstance(spec, Mapping):
+            if zarr_format == 2 and "object_codec_id" in spec:
+                return self.match_json(spec, zarr_format=2)
+            if "names" not in spec:
+                return self.match_json(spec, zarr_format=3 if zarr_format == 2 else zarr_format)
+        if spec is str or spec is np.str_:
+            return self.match_json("string", zarr_format=3)
+        if spec is bytes or spec is np.bytes_:
+            return self.match_json("bytes", zarr_format=3)
+        return self.match_dtype(self._native(_tupled(spec)))
+
+    def _parse_text(self, spec: str, zarr_format: ZarrFormat) -> ZDType:
+        if spec == "str":
+            return self.match_json("string", zarr_format=3)
+        if spec == "json2" and zarr_format == 2:
+            return self.match_json({"name": "|O", "object_codec_id": "json2"}, zarr_format=2)
+        forms: list[tuple[DTypeJSON, ZarrFormat]] = [(spec, 3 if zarr_format == 2 else zarr_format)]
+        if zarr_format == 2:
+            forms.insert(0, ({"name": spec, "object_codec_id": None}, 2))
+        for form, each_format in forms:
+            try:
+                return self.match_json(form, zarr_format=each_format)
+            except UnknownExtensionError as error:
+                unknown = error
+            except DataTypeValidationError as error:
+                if each_format == 2 and spec in self.contents:
+                    continue
+                raise error
+        try:
+            native = np.dtype(spec)
+        except FOREIGN_ERRORS as error:
+            raise unknown from error
+        return self.match_dtype(native)
+
+    def _native(self, spec: Any) -> np.dtype[Any]:
+        try:
+            if spec is None:
+                raise TypeError("None is no data type")
+            if isinstance(spec, type) and issubclass(spec, np.dtype):
+                spec = spec()  # type: ignore[call-overload]
+            dtype: np.dtype[Any] = np.dtype(spec)
+            return dtype
+        except (*FOREIGN_ERRORS, SyntaxError) as error:
+            raise DataTypeValidationError(
+                "not a data type", found=spec, accepted=f"a numpy dtype, {self._known}"
+            ) from error
+
+
+def _claims(cls: type[ZDType], dtype: np.dtype[Any]) -> bool:
+    """Whether a class says that it stands for dtypes like this one."""
+    try:
+        return cls._check_native_dtype(dtype)
+    except FOREIGN_ERRORS:
+        return False
+
+
+def _frozen(data: object) -> object:
+    """JSON as something hashable; equal if it is the same JSON, where 1, 1.0 and true differ."""
+    if isinstance(data, str):
+        return data
+    if isinstance(data, Mapping):
+        return "{}", tuple((key, _frozen(value)) for key, value in data.items())
+    if isinstance(data, (list, tuple)):
+        return "[]", tuple(_frozen(value) for value in data)
+    return type(data), data
+
+
+def _tupled(spec: object, room: int = 32) -> object:
+    """The fields of a list as numpy wants them, who takes no lists of lists."""
+    if not isinstance(spec, list) or not room:
+        return spec
+    return [
+        (field[0], _tupled(field[1], room - 1), *field[2:])
+        if isinstance(field, (list, tuple)) and len(field) > 1
+        else field
+        for field in spec
+    ]
+
 
 registry = DataTypeRegistry()
-for _cls in CORE_TYPES:
-    registry.register(_cls)
+data_type_registry = registry
 
 
-def parse_dtype(spec: ZDType | npt.DTypeLike | JSON, *, zarr_format: int = 3) -> ZDType:
+def parse_dtype(spec: ZDType | npt.DTypeLike | JSON, *, zarr_format: ZarrFormat = 3) -> ZDType:
     """The data type meant by whatever a user passes for one.
 
     Parameters
     ----------
-    spec : ZDType, numpy dtype, str or dict
-        A data type, anything ``numpy.dtype`` takes, or the name or JSON of a Zarr data type.
-    zarr_format : int
-        The format whose JSON ``spec`` may be.
+    spec : ZDType, numpy dtype, str, dict or list
+        A data type, anything ``numpy.dtype`` takes, or the name or JSON of a Zarr data type. ``str`` and
+        ``"str"`` are text of any length, ``bytes`` and ``"bytes"`` are bytes of any number.
+    zarr_format : {3, 2, "3-draft"}
+        The format whose JSON ``spec`` may be. For version 2, JSON of version 3 is taken as well.
 
     Raises
     ------
@@ -109,30 +350,18 @@ def parse_dtype(spec: ZDType | npt.DTypeLike | JSON, *, zarr_format: int = 3) ->
 
     Examples
     --------
-    >>> parse_dtype("float32")
-    Float32()
-    >>> parse_dtype("<i2")
-    Int16()
+    >>> parse_dtype("float32").name
+    'float32'
+    >>> parse_dtype(">i2").to_json(2)
+    {'name': '>i2', 'object_codec_id': None}
     >>> parse_dtype(bool)
     Bool()
     >>> parse_dtype("r24")
-    RawBits(bits=24)
+    RawBits(width=24)
+    >>> parse_dtype("<M8[10s]").to_json(3)
+    {'name': 'numpy.datetime64', 'configuration': {'unit': 's', 'scale_factor': 10}}
+    >>> parse_dtype(str)
+    VariableLengthUTF8()
     """
-    if isinstance(spec, ZDType):
-        return spec
-    if isinstance(spec, (str, dict)):
-        try:
-            return registry.match_json(spec, zarr_format=zarr_format)  # type: ignore[arg-type]
-        except UnknownExtensionError as unknown:
-            try:
-                native: np.dtype[Any] = np.dtype(spec)  # type: ignore[arg-type]
-            except (TypeError, ValueError) as error:
-                raise unknown from error
-    else:
-        try:
-            native = np.dtype(cast("npt.DTypeLike", spec))
-        except (TypeError, ValueError) as error:
-            raise DataTypeValidationError(
-                "not a data type", found=spec, accepted=f"a numpy dtype or one of {listed(registry.names)}"
-            ) from error
-    return registry.match_dtype(native)
+    check_format(zarr_format)
+    return spec if isinstance(spec, ZDType) else registry.parse(spec, zarr_format)

@@ -1,0 +1,330 @@
+"""Text and bytes of a fixed length, as numpy holds them.
+
+``fixed_length_utf32`` is numpy's ``U<n>``, ``null_terminated_bytes`` its ``S<n>``; zeros at the end are no
+part of an element. ``raw_bytes`` is the name that zarr-python gives to what the core specification calls
+``r<N>``; numpy's ``V<n>`` becomes the latter, so that this one is only meant where it is named.
+
+Specification: zarr-extensions, "fixed_length_utf32", "Null-terminated bytes"; Zarr v2, "Data type encoding"
+(``<U3``, ``|S5``). Example: ``{"name": "fixed_length_utf32", "configuration": {"length_bytes": 12}}``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from xzarr3._types import JSON, AnyArray
+from xzarr3.dtypes.base import ZDType, unmasked
+from xzarr3.dtypes.core import MAX_ITEM_SIZE, Opaque, Ordered, order_of
+from xzarr3.dtypes.specs import ZarrFormat, check_format, from_base64, is_zero, native_v2, split_v3, to_base64
+from xzarr3.errors import DataTypeValidationError, shorten
+
+_MAX_BYTES = 2**31 - 1  # numpy's limit
+
+
+def _length_bytes(name: str, data: Any, unit: int) -> int:
+    """The length in bytes that the JSON of version 3 has for such a type, which comes in units."""
+    spec = split_v3(data)
+    accepted = f"{{'name': '{name}', 'configuration': {{'length_bytes': a positive {_multiple(unit)}}}}}"
+    if spec is None or spec[0] != name:
+        raise DataTypeValidationError(f"not the data type '{name}'", found=data, accepted=accepted)
+    length = spec[1].get("length_bytes")
+    if spec[1].keys() != {"length_bytes"} or type(length) is not int or length % unit:
+        raise DataTypeValidationError(
+            f"data type '{name}' has a length in bytes", field="configuration", found=data, accepted=accepted
+        )
+    return length
+
+
+def _multiple(unit: int) -> str:
+    return "integer" if unit == 1 else f"multiple of {unit}"
+
+
+@dataclass(frozen=True)
+class _FixedLength(ZDType[np.dtype[Any], Any]):
+    """Elements of up to ``length`` characters or bytes."""
+
+    length: int
+    _unit: ClassVar[int]  # Bytes
+    _letter: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        most = _MAX_BYTES // self._unit
+        if type(self.length) is not int or not 0 < self.length <= most:
+            raise DataTypeValidationError(
+                f"not a length of data type '{self._zarr_v3_name}'",
+                field="length",
+                found=self.length,
+                accepted=f"an integer from 1 to {most}",
+            )
+
+    @property
+    def item_size(self) -> int:
+        return self.length * self._unit
+
+    def to_native_dtype(self) -> np.dtype[Any]:
+        return np.dtype(f"{self._letter}{self.length}")
+
+    @classmethod
+    def from_native_dtype(cls, dtype: np.dtype[Any]) -> Self:
+        if not cls._check_native_dtype(dtype):
+            raise DataTypeValidationError(
+                f"not a dtype of '{cls._zarr_v3_name}'",
+                found=dtype,
+                accepted=f"numpy's {cls._letter}1, {cls._letter}2, ...",
+            )
+        length = dtype.itemsize // cls._unit
+        return cls(length, endianness=order_of(dtype)) if issubclass(cls, Ordered) else cls(length)
+
+    @classmethod
+    def _from_json_v2(cls, data: Any) -> Self:
+        dtype = native_v2(data)
+        if dtype is None or not cls._check_native_dtype(dtype):
+            raise DataTypeValidationError(
+                f"not the data type '{cls._zarr_v3_name}'", found=data, accepted=f"'|{cls._letter}1', ..."
+            )
+        return cls.from_native_dtype(dtype)
+
+    @classmethod
+    def _from_json_v3(cls, data: Any) -> Self:
+        return cls(_length_bytes(cls._zarr_v3_name, data, cls._unit) // cls._unit)
+
+    def to_json(self, zarr_format: ZarrFormat) -> Any:
+        check_format(zarr_format)
+        if zarr_format == 2:
+            return {"name": self._dtype.str, "object_codec_id": None}
+        return {"name": self._zarr_v3_name, "configuration": {"length_bytes": self.item_size}}
+
+    def _refused(self, data: object, reason: str, accepted: str) -> DataTypeValidationError:
+        return DataTypeValidationError(
+            f"{reason} for data type '{self.name}'", found=shorten(data), accepted=accepted
+        )
+
+
+@dataclass(frozen=True)
+class FixedLengthUTF32(Ordered, _FixedLength):
+    """``fixed_length_utf32``: text of up to ``length`` characters, four bytes each.
+
+    Parameters
+    ----------
+    length : int
+        Number of characters.
+    endianness : {"little", "big"}
+        Byte order of the characters.
+    """
+
+    dtype_cls = np.dtypes.StrDType
+    _zarr_v3_name: ClassVar[str] = "fixed_length_utf32"
+    _unit: ClassVar[int] = 4
+    _letter: ClassVar[str] = "U"
+
+    def __post_init__(self) -> None:
+        Ordered.__post_init__(self)
+        _FixedLength.__post_init__(self)
+
+    def to_native_dtype(self) -> np.dtype[Any]:
+        return self._ordered(np.dtype(f"U{self.length}"))
+
+    def default_scalar(self) -> np.str_:
+        return np.str_("")
+
+    def cast_scalar(self, data: object) -> np.str_:
+        if isinstance(data, np.ndarray) and data.ndim == 0:
+            data = data[()]
+        accepted = f"text of up to {self.length} characters"
+        if not isinstance(data, str):
+            raise self._refused(data, "value cannot be held", accepted)
+        return self._checked(data, "value cannot be held")
+
+    def _checked(self, text: str, reason: str) -> np.str_:
+        text = text.rstrip("\0")
+        if len(text) > self.length or not is_text(text):
+            raise self._refused(text, reason, f"text of up to {self.length} characters")
+        return np.str_(text)
+
+    def from_json_scalar(self, data: JSON, *, zarr_format: ZarrFormat) -> np.str_:
+        check_format(zarr_format)
+        if zarr_format == 2 and is_zero(data):
+            return np.str_("")
+        if not isinstance(data, str):
+            raise self._refused(
+                data, "fill value not permitted", f"a string of up to {self.length} characters"
+            )
+        return self._checked(data, "fill value not permitted")
+
+    def to_json_scalar(self, data: object, *, zarr_format: ZarrFormat) -> Any:
+        check_format(zarr_format)
+        return str(self.cast_scalar(data))
+
+    def bits(self, scalar: np.str_) -> bytes:
+        return scalar.rstrip("\0").encode("utf-8", "surrogatepass")
+
+    def cast_array(self, values: Any) -> AnyArray:
+        given = unmasked(values, self, None if hasattr(values, "dtype") else object)
+        dtype = self._dtype
+        if given.dtype == dtype:
+            return given
+        items = text_items(given, self)
+        if items is None:
+            long = np.strings.str_len(given) > self.length
+            if long.any():
+                raise self._too_long(given, given[long].flat[0])
+            return given.astype(dtype)
+        for item in items:
+            if len(item.rstrip("\0")) > self.length:
+                raise self._too_long(given, item)
+        return np.array(items, dtype).reshape(given.shape)
+
+    def _too_long(self, given: AnyArray, found: object) -> DataTypeValidationError:
+        return self._cannot_hold(given, found=found, accepted=f"text of up to {self.length} characters")
+
+
+@dataclass(frozen=True)
+class NullTerminatedBytes(_FixedLength):
+    """``null_terminated_bytes``: up to ``length`` bytes; zeros at the end are no part of an element.
+
+    Parameters
+    ----------
+    length : int
+        Number of bytes.
+    """
+
+    dtype_cls = np.dtypes.BytesDType
+    _zarr_v3_name: ClassVar[str] = "null_terminated_bytes"
+    _unit: ClassVar[int] = 1
+    _letter: ClassVar[str] = "S"
+
+    def default_scalar(self) -> np.bytes_:
+        return np.bytes_(b"")
+
+    @property
+    def _accepted(self) -> str:
+        return f"up to {self.length} bytes, or as many ASCII characters"
+
+    def cast_scalar(self, data: object) -> np.bytes_:
+        if isinstance(data, np.ndarray) and data.ndim == 0:
+            data = data[()]
+        if isinstance(data, (int, np.integer)) and not isinstance(data, bool) and data == 0:
+            return self.default_scalar()
+        raw = _as_bytes(data)
+        if raw is None or len(raw) > self.length:
+            raise self._refused(data, "value cannot be held", self._accepted)
+        return np.bytes_(raw)
+
+    def from_json_scalar(self, data: JSON, *, zarr_format: ZarrFormat) -> np.bytes_:
+        check_format(zarr_format)
+        if zarr_format == 2 and is_zero(data):
+            return self.default_scalar()
+        accepted = f"base64 of up to {self.length} bytes"
+        try:
+            raw = from_base64(data)
+        except ValueError as error:
+            raise self._refused(data, "fill value not permitted", accepted) from error
+        if len(raw) > self.length:
+            raise self._refused(data, "fill value not permitted", accepted)
+        return np.bytes_(raw.rstrip(b"\0"))
+
+    def to_json_scalar(self, data: object, *, zarr_format: ZarrFormat) -> Any:
+        check_format(zarr_format)
+        return to_base64(bytes(self.cast_scalar(data)))
+
+    def bits(self, scalar: np.bytes_) -> bytes:
+        return bytes(scalar).rstrip(b"\0")
+
+    def cast_array(self, values: Any) -> AnyArray:
+        given = unmasked(values, self, None if hasattr(values, "dtype") else object)
+        dtype = self._dtype
+        if given.dtype == dtype:
+            return given
+        if given.dtype.kind == "S":
+            long = np.strings.str_len(given) > self.length
+            if long.any():
+                raise self._cannot_hold(given, found=given[long].flat[0], accepted=self._accepted)
+            return given.astype(dtype)
+        if given.dtype.kind not in "UTO":
+            raise self._cannot_hold(given, accepted="arrays of bytes or of ASCII text")
+        items = []
+        for item in given.reshape(-1).tolist():
+            raw = _as_bytes(item)
+            if raw is None or len(raw) > self.length:
+                raise self._cannot_hold(given, found=item, accepted=self._accepted)
+            items.append(raw)
+        return np.array(items, dtype).reshape(given.shape)
+
+
+@dataclass(frozen=True)
+class RawBytes(Opaque):
+    """``raw_bytes``: bytes that mean nothing to Zarr, under the name that zarr-python gives them.
+
+    Parameters
+    ----------
+    length : int
+        Number of bytes.
+    """
+
+    length: int
+    _zarr_v3_name: ClassVar[str] = "raw_bytes"
+    _by_name_only: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if type(self.length) is not int or not 0 < self.length <= MAX_ITEM_SIZE:
+            raise DataTypeValidationError(
+                "not a length of data type 'raw_bytes'",
+                field="length",
+                found=self.length,
+                accepted=f"an integer from 1 to {MAX_ITEM_SIZE}",
+            )
+
+    @property
+    def item_size(self) -> int:
+        return self.length
+
+    @classmethod
+    def _of_size(cls, size: int) -> Self:
+        return cls(size)
+
+    @classmethod
+    def _from_json_v3(cls, data: Any) -> Self:
+        return cls(_length_bytes("raw_bytes", data, 1))
+
+    def _to_json_v3(self) -> Any:
+        return {"name": "raw_bytes", "configuration": {"length_bytes": self.length}}
+
+
+def is_text(text: str) -> bool:
+    """Whether the characters are all ones that UTF-8 and JSON can hold: no halves of surrogate pairs."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def text_items(given: AnyArray, data_type: ZDType) -> list[str] | None:
+    """The elements of an array of text, one by one; None if it is an array that numpy knows to be text.
+
+    Raises
+    ------
+    DataTypeValidationError
+        If one of them is no text.
+    """
+    accepted = "arrays of text, of numpy's dtypes 'U' and StringDType or as objects"
+    if given.dtype.kind == "U" or (given.dtype.kind == "T" and not hasattr(given.dtype, "na_object")):
+        return None
+    if given.dtype.kind not in "TO":
+        raise data_type._cannot_hold(given, accepted=accepted)
+    items = given.astype(object).reshape(-1).tolist()
+    for item in items:
+        if not isinstance(item, str) or not is_text(item):
+            raise data_type._cannot_hold(given, found=item, accepted=accepted)
+    return items
+
+
+def _as_bytes(item: object) -> bytes | None:
+    if isinstance(item, (bytes, bytearray)):
+        return bytes(item).rstrip(b"\0")
+    if isinstance(item, str) and item.isascii():
+        return item.encode().rstrip(b"\0")
+    return None

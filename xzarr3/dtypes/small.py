@@ -1,0 +1,667 @@
+"""Numbers of few bits, as the package ml_dtypes has them: ``int4``, ``bfloat16``, ``float8_e5m2`` and others.
+
+Elements that fill less than a byte are stored in its lower bits, and the upper ones mean nothing. Complex
+numbers are two of them, the real one first; where numpy has no dtype for them, an array has fields ``real``
+and ``imag``. ml_dtypes is optional and is only imported when such a type is asked for.
+
+Specification: zarr-extensions, a document for each name. ``float8_e4m3fn`` has none there; TensorStore
+stores it under this name. Version 2 uses the same names, as TensorStore does.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+
+from xzarr3._types import JSON, AnyArray
+from xzarr3.dtypes.base import ZDType, unmasked
+from xzarr3.dtypes.core import Float16, Ordered, order_of, widened
+from xzarr3.dtypes.specs import ZarrFormat, check_dtype_spec_no_object_codec_v2, check_format, split_v3
+from xzarr3.errors import DataTypeValidationError, MetadataError, UnknownExtensionError, shorten
+
+
+class _NativeClass:
+    """The class of the numpy dtype, which is only known once ml_dtypes is imported."""
+
+    def __get__(self, instance: object, owner: type[_Small]) -> type[np.dtype[Any]]:
+        return type(owner._machine())
+
+
+class _Small(ZDType[np.dtype[Any], Any]):
+    """A data type of ml_dtypes."""
+
+    dtype_cls = _NativeClass()
+    _listed: ClassVar[bool] = False
+    _permitted: ClassVar[str]
+    _module_name: ClassVar[str | None] = None  # The name in ml_dtypes if it is another.
+
+    @classmethod
+    def _machine(cls) -> np.dtype[Any]:
+        """The dtype in the byte order of this machine.
+
+        Raises
+        ------
+        UnknownExtensionError
+            If ml_dtypes is not there, or too old.
+        """
+        name = cls._module_name or cls._zarr_v3_name
+        try:
+            import ml_dtypes
+
+            dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+            return dtype
+        except (ImportError, AttributeError) as error:
+            raise UnknownExtensionError(
+                f"data type '{cls._zarr_v3_name}' needs the package ml_dtypes with '{name}': {error}",
+                found=cls._zarr_v3_name,
+                accepted="pip install 'xzarr3[ml-dtypes]'",
+            ) from error
+
+    def __post_init__(self) -> None:
+        self._machine()
+
+    @classmethod
+    def _check_native_dtype(cls, dtype: np.dtype[Any]) -> bool:
+        return (
+            dtype.type.__module__ == "ml_dtypes"
+            and dtype.type.__name__ == (cls._module_name or cls._zarr_v3_name)
+            and type(dtype) is cls.dtype_cls
+        )
+
+    @classmethod
+    def from_native_dtype(cls, dtype: np.dtype[Any]) -> Self:
+        if not cls._check_native_dtype(dtype):
+            raise DataTypeValidationError(f"not a dtype of '{cls._zarr_v3_name}'", found=dtype)
+        return cls(endianness=order_of(dtype)) if issubclass(cls, Ordered) else cls()
+
+    def to_native_dtype(self) -> np.dtype[Any]:
+        machine = self._machine()
+        return self._ordered(machine) if isinstance(self, Ordered) else machine
+
+    @classmethod
+    def _from_json_v2(cls, data: Any) -> Self:
+        if not check_dtype_spec_no_object_codec_v2(data) or data["name"] != cls._zarr_v3_name:
+            raise DataTypeValidationError(
+                f"not the data type '{cls._zarr_v3_name}'", found=data, accepted=repr(cls._zarr_v3_name)
+            )
+        # Without a sign for it, the byte order is the one that is usual.
+        return cls(endianness="little") if issubclass(cls, Ordered) else cls()
+
+    @classmethod
+    def _from_json_v3(cls, data: Any) -> Self:
+        spec = split_v3(data)
+        if spec is None or spec[0] != cls._zarr_v3_name:
+            raise DataTypeValidationError(
+                f"not the data type '{cls._zarr_v3_name}'", found=data, accepted=repr(cls._zarr_v3_name)
+            )
+        if spec[1]:
+            raise UnknownExtensionError(
+                f"data type '{spec[0]}' has no configuration", found=data, accepted=repr(spec[0])
+            )
+        return cls()
+
+    def to_json(self, zarr_format: ZarrFormat) -> Any:
+        check_format(zarr_format)
+        if zarr_format != 2:
+            return self._zarr_v3_name
+        if self.byte_order == "big":
+            raise DataTypeValidationError(
+                f"Zarr format 2 has no word for the byte order of data type '{self.name}'",
+                found="big",
+                accepted="little",
+            )
+        return {"name": self._zarr_v3_name, "object_codec_id": None}
+
+    def default_scalar(self) -> Any:
+        return self._scalar(bytes(self.item_size))
+
+    def _scalar(self, raw: bytes) -> Any:
+        """The scalar of these bytes, in the byte order of this machine."""
+        return np.frombuffer(raw, self._machine())[0]
+
+    def _refused(self, data: object, reason: str = "fill value not permitted") -> DataTypeValidationError:
+        return DataTypeValidationError(
+            f"{reason} for data type '{self.name}'", found=shorten(data), accepted=self._permitted
+        )
+
+    def cast_scalar(self, data: object) -> Any:
+        if isinstance(data, str):
+            return self.from_json_scalar(data, zarr_format=3)
+        try:
+            given = unmasked(data, self)
+            if given.ndim:
+                raise ValueError("not a scalar")
+            return native_order(self.cast_array(given))[()]
+        except ValueError as error:
+            raise self._refused(data, "value cannot be held") from error
+
+    def bits(self, scalar: Any) -> bytes:
+        return np.asarray(scalar, dtype=self._machine()).tobytes()
+
+    def _in_order(self, array: AnyArray) -> AnyArray:
+        """An array in the byte order of this machine, in that of this type."""
+        dtype = self._dtype
+        return array if array.dtype == dtype else array.byteswap().view(dtype)
+
+
+def native_order(array: AnyArray) -> AnyArray:
+    """An array in the byte order of this machine. What ml_dtypes makes of others is not always right."""
+    dtype = array.dtype
+    if dtype.isnative:
+        return array
+    return array.byteswap().view(dtype.newbyteorder("="))
+
+
+def _unused_cleared(array: AnyArray, width: int) -> AnyArray:
+    """An array whose elements are the lower bits of bytes, with the upper ones clear."""
+    octets, mask = array.view(np.uint8), (1 << width) - 1
+    return (octets & mask).view(array.dtype) if octets.size and octets.max() > mask else array
+
+
+def _numbers(values: Any, data_type: ZDType) -> AnyArray:
+    """Real numbers of numpy, from anything."""
+    given = widened(native_order(unmasked(values, data_type)))
+    if given.dtype.kind not in "biufc":
+        raise data_type._cannot_hold(given)
+    if given.dtype.kind == "c":
+        if given.imag.any():
+            raise data_type._cannot_hold(given, found=given[given.imag != 0].flat[0])
+        given = given.real
+    return given
+
+
+class _SmallInteger(_Small):
+    """Integers of less than a byte."""
+
+    _width: ClassVar[int]  # Bits
+    _bounds: ClassVar[tuple[int, int]]
+    has_unused_bits: ClassVar[bool] = True
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        name = cls._zarr_v3_name
+        cls._width = int(name.lstrip("uint"))
+        high = 1 << (cls._width - (name[0] == "i"))
+        cls._bounds = (-high if name[0] == "i" else 0, high - 1)
+        cls._permitted = f"an integer from {cls._bounds[0]} to {cls._bounds[1]}, without fraction or exponent"
+
+    @property
+    def item_size(self) -> int:
+        return 1
+
+    def decoded(self, array: AnyArray) -> AnyArray:
+        return _unused_cleared(array, self._width)
+
+    def from_json_scalar(self, data: JSON, *, zarr_format: ZarrFormat) -> Any:
+        check_format(zarr_format)
+        if not isinstance(data, int) or isinstance(data, bool):
+            raise self._refused(data)
+        if not self._bounds[0] <= data <= self._bounds[1]:
+            raise self._refused(data)
+        return self._scalar(bytes([data & ((1 << self._width) - 1)]))
+
+    def to_json_scalar(self, data: object, *, zarr_format: ZarrFormat) -> Any:
+        check_format(zarr_format)
+        return int(self.cast_scalar(data))
+
+    def cast_array(self, values: Any) -> AnyArray:
+        given = unmasked(values, self)
+        dtype = self._machine()
+        if given.dtype == dtype:
+            return self.decoded(given)
+        given = _numbers(given, self)
+        low, high = self._bounds
+        with np.errstate(all="ignore"):
+            changed = ~((given >= low) & (given <= high) & (given == given.astype(np.int8)))
+        if np.any(changed):
+            raise self._cannot_hold(given, found=given[changed].flat[0], accepted=self._permitted)
+        return given.astype(np.int8).astype(dtype)
+
+
+class Int2(_SmallInteger):
+    """``int2``: integers from -2 to 1."""
+
+    _zarr_v3_name = "int2"
+
+
+class Int4(_SmallInteger):
+    """``int4``: integers from -8 to 7."""
+
+    _zarr_v3_name = "int4"
+
+
+class UInt2(_SmallInteger):
+    """``uint2``: integers from 0 to 3."""
+
+    _zarr_v3_name = "uint2"
+
+
+class UInt4(_SmallInteger):
+    """``uint4``: integers from 0 to 15."""
+
+    _zarr_v3_name = "uint4"
+
+
+class _SmallFloat(_Small):
+    """Floating point numbers of up to 16 bits."""
+
+    _width: ClassVar[int] = 8  # Bits
+    _nan: ClassVar[int | None]  # Bits of the NaN that "NaN" stands for.
+    _infinite: ClassVar[bool]
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        words = ["'NaN'"] if cls._nan is not None else []
+        words += ["'Infinity'", "'-Infinity'"] if cls._infinite else []
+        cls._permitted = (
+            f"a number{''.join(f', {word}' for word in words)} or '0x' and the {-(-cls._width // 4)} "
+            "hexadecimal digits of its bits"
+        )
+
+    @property
+    def item_size(self) -> int:
+        return 2 if self._width > 8 else 1
+
+    @property
+    def has_unused_bits(self) -> bool:  # type: ignore[override]
+        """Whether the numbers fill less than a byte."""
+        return self._width < 8
+
+    def decoded(self, array: AnyArray) -> AnyArray:
+        return _unused_cleared(array, self._width) if self._width < 8 else array
+
+    def _of_bits(self, bits: int) -> Any:
+        return self._scalar(bits.to_bytes(self.item_size, sys.byteorder))
+
+    def from_json_scalar(self, data: JSON, *, zarr_format: ZarrFormat) -> Any:
+        check_format(zarr_format)
+        if isinstance(data, str):
+            if data == "NaN" and self._nan is not None:
+                return self._of_bits(self._nan)
+            if data in ("Infinity", "-Infinity") and self._infinite:
+                return self.cast_scalar(math.inf if data[0] == "I" else -math.inf)
+            digits = -(-self._width // 4)
+            # Of a number of four bits, its byte is as good.
+            if re.fullmatch(rf"0x[0-9a-fA-F]{{{digits},{2 * self.item_size}}}", data):
+                bits = int(data, 16)
+                if bits < 1 << self._width:
+                    return self._of_bits(bits)
+        elif isinstance(data, (int, float)) and not isinstance(data, bool) and math.isfinite(_float(data)):
+            try:
+                return self.cast_scalar(_float(data))
+            except DataTypeValidationError as error:
+                raise self._refused(data, "number out of range") from error
+        raise self._refused(data)
+
+    def to_json_scalar(self, data: object, *, zarr_format: ZarrFormat) -> Any:
+        check_format(zarr_format)
+        scalar = self.cast_scalar(data)
+        value = float(scalar)
+        if math.isfinite(value):
+            return value
+        if math.isinf(value):
+            return "Infinity" if value > 0 else "-Infinity"
+        bits = int.from_bytes(self.bits(scalar), sys.byteorder)
+        if zarr_format == 2 or bits == self._nan:
+            return "NaN"
+        return f"0x{bits:0{-(-self._width // 4)}x}"
+
+    def cast_array(self, values: Any) -> AnyArray:
+        given = unmasked(values, self)
+        if given.dtype == self._dtype:
+            return self.decoded(given)
+        given = _numbers(given, self)
+        with np.errstate(all="ignore"):
+            wide = given.astype(np.float64)
+            result = given.astype(self._machine())
+            narrow = result.astype(np.float64)
+            if given.dtype.kind == "f":
+                changed = np.isfinite(wide) & ~self._in_range(wide, narrow)
+                changed |= np.isinf(wide) & (narrow != wide)
+                changed |= np.isnan(wide) & ~np.isnan(narrow)
+            else:
+                # Integers are kept to the last digit, so that all are below the precision of a double.
+                changed = (narrow != wide) | ~self._in_range(wide, narrow)
+                changed |= (abs(wide) >= 2.0**53) & (given != wide.astype(given.dtype))
+                changed |= wide >= 2.0 ** (64 if given.dtype.kind == "u" else 63)
+        if np.any(changed):
+            raise self._cannot_hold(given, found=given[changed].flat[0])
+        return self._in_order(result)
+
+    def _in_range(self, wide: AnyArray, narrow: AnyArray) -> AnyArray:
+        """Whether numbers were rounded, not cut off at the largest one."""
+        if self._infinite:
+            return np.isfinite(narrow)
+        low, high = _limits(type(self))
+        return np.isfinite(narrow) & (wide > low) & (wide < high)
+
+
+@lru_cache(maxsize=64)
+def _limits(cls: type[_SmallFloat]) -> tuple[float, float]:
+    """Half a step beyond the least and the greatest number of a type of at most eight bits."""
+    numbers = np.arange(1 << cls._width, dtype=np.uint8).view(cls._machine()).astype(np.float64)
+    numbers = np.unique(numbers[np.isfinite(numbers)])
+    return numbers[0] - (numbers[1] - numbers[0]) / 2, numbers[-1] + (numbers[-1] - numbers[-2]) / 2
+
+
+def _float(number: float) -> float:
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf
+
+
+@dataclass(frozen=True)
+class BFloat16(_SmallFloat, Ordered):
+    """``bfloat16``: the upper half of a single precision number."""
+
+    _zarr_v3_name: ClassVar[str] = "bfloat16"
+    _width: ClassVar[int] = 16
+    _nan: ClassVar[int | None] = 0x7FC0
+    _infinite: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        Ordered.__post_init__(self)
+        self._machine()
+
+
+class Float4E2M1FN(_SmallFloat):
+    """``float4_e2m1fn``: 4 bits; neither infinity nor NaN."""
+
+    _zarr_v3_name = "float4_e2m1fn"
+    _width = 4
+    _nan = None
+    _infinite = False
+
+
+class Float6E2M3FN(_SmallFloat):
+    """``float6_e2m3fn``: 6 bits; neither infinity nor NaN."""
+
+    _zarr_v3_name = "float6_e2m3fn"
+    _width = 6
+    _nan = None
+    _infinite = False
+
+
+class Float6E3M2FN(_SmallFloat):
+    """``float6_e3m2fn``: 6 bits; neither infinity nor NaN."""
+
+    _zarr_v3_name = "float6_e3m2fn"
+    _width = 6
+    _nan = None
+    _infinite = False
+
+
+class Float8E3M4(_SmallFloat):
+    """``float8_e3m4``: 3 bits of exponent, 4 of mantissa."""
+
+    _zarr_v3_name = "float8_e3m4"
+    _nan = 0x78
+    _infinite = True
+
+
+class Float8E4M3(_SmallFloat):
+    """``float8_e4m3``: 4 bits of exponent, 3 of mantissa."""
+
+    _zarr_v3_name = "float8_e4m3"
+    _nan = 0x7C
+    _infinite = True
+
+
+class Float8E4M3B11FNUZ(_SmallFloat):
+    """``float8_e4m3b11fnuz``: an exponent biased by 11; no infinity, one zero, one NaN."""
+
+    _zarr_v3_name = "float8_e4m3b11fnuz"
+    _nan = 0x80
+    _infinite = False
+
+
+class Float8E4M3FN(_SmallFloat):
+    """``float8_e4m3fn``: no infinity."""
+
+    _zarr_v3_name = "float8_e4m3fn"
+    _nan = 0x7F
+    _infinite = False
+
+
+class Float8E4M3FNUZ(_SmallFloat):
+    """``float8_e4m3fnuz``: no infinity, one zero, one NaN."""
+
+    _zarr_v3_name = "float8_e4m3fnuz"
+    _nan = 0x80
+    _infinite = False
+
+
+class Float8E5M2(_SmallFloat):
+    """``float8_e5m2``: 5 bits of exponent, 2 of mantissa."""
+
+    _zarr_v3_name = "float8_e5m2"
+    _nan = 0x7E
+    _infinite = True
+
+
+class Float8E5M2FNUZ(_SmallFloat):
+    """``float8_e5m2fnuz``: no infinity, one zero, one NaN."""
+
+    _zarr_v3_name = "float8_e5m2fnuz"
+    _nan = 0x80
+    _infinite = False
+
+
+class Float8E8M0FNU(_SmallFloat):
+    """``float8_e8m0fnu``: powers of two; neither sign, zero nor infinity."""
+
+    _zarr_v3_name = "float8_e8m0fnu"
+    _nan = 0xFF
+    _infinite = False
+
+
+class _SmallComplex(_Small):
+    """Complex numbers of two parts."""
+
+    _part_type: ClassVar[type[Any]]
+    numpy_swaps: ClassVar[bool] = False  # ml_dtypes exchanges the parts as well.
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if hasattr(cls, "_part_type"):
+            cls._permitted = f"an array of two parts, each {cls._part_type._permitted}"
+
+    @property
+    def _part(self) -> Any:
+        """The type of the parts, in the byte order of this machine."""
+        return self._part_type()
+
+    @property
+    def item_size(self) -> int:
+        return 2 * int(self._part.item_size)
+
+    def _of_parts(self, real: AnyArray, imag: AnyArray) -> AnyArray:
+        """An array of these parts, in the byte order of this machine."""
+        pairs = np.stack([real, imag], axis=-1)
+        return np.ascontiguousarray(pairs).view(self._machine()).reshape(real.shape)
+
+    def from_json_scalar(self, data: JSON, *, zarr_format: ZarrFormat) -> Any:
+        check_format(zarr_format)
+        if not isinstance(data, list) or len(data) != 2:
+            raise self._refused(data)
+        try:
+            parts = [self._part.from_json_scalar(part, zarr_format=zarr_format) for part in data]
+        except DataTypeValidationError as error:
+            raise self._refused(data) from error
+        return self._scalar(b"".join(self._part.bits(part) for part in parts))
+
+    def to_json_scalar(self, data: object, *, zarr_format: ZarrFormat) -> Any:
+        check_format(zarr_format)
+        raw = self.bits(self.cast_scalar(data))
+        parts = np.frombuffer(raw, self._part.to_native_dtype())
+        return [self._part.to_json_scalar(part, zarr_format=zarr_format) for part in parts]
+
+    def cast_scalar(self, data: object) -> Any:
+        if isinstance(data, list):
+            return self.from_json_scalar(data, zarr_format=3)
+        if isinstance(data, str):
+            raise self._refused(data, "value cannot be held")
+        return super().cast_scalar(data)
+
+    def cast_array(self, values: Any) -> AnyArray:
+        given = unmasked(values, self)
+        if given.dtype == self._dtype:
+            return self.decoded(given)
+        given = native_order(given)
+        if given.dtype.names == ("real", "imag"):
+            real, imag = given["real"], given["imag"]
+        else:
+            given = widened(given)
+            if given.dtype.kind not in "biufc":
+                raise self._cannot_hold(given)
+            real, imag = given.real, given.imag
+        try:
+            parts = self._part.cast_array(real), self._part.cast_array(imag)
+        except MetadataError as error:
+            raise self._cannot_hold(given, error.reason, found=error.found) from error
+        return self._in_order(self._of_parts(*parts))
+
+
+@dataclass(frozen=True)
+class ComplexBFloat16(_SmallComplex, Ordered):
+    """``complex_bfloat16``: two bfloat16 numbers."""
+
+    _zarr_v3_name: ClassVar[str] = "complex_bfloat16"
+    _module_name: ClassVar[str | None] = "bcomplex32"
+    _part_type: ClassVar[type[Any]] = BFloat16
+
+    def __post_init__(self) -> None:
+        Ordered.__post_init__(self)
+        self._machine()
+
+
+@dataclass(frozen=True)
+class ComplexFloat16(_SmallComplex, Ordered):
+    """``complex_float16``: two half precision numbers."""
+
+    _zarr_v3_name: ClassVar[str] = "complex_float16"
+    _module_name: ClassVar[str | None] = "complex32"
+    _part_type: ClassVar[type[Any]] = Float16
+
+    def __post_init__(self) -> None:
+        Ordered.__post_init__(self)
+        self._machine()
+
+
+class _Pair(_SmallComplex):
+    """Complex numbers that numpy has no dtype for: an array of them has fields ``real`` and ``imag``."""
+
+    _by_name_only: ClassVar[bool] = True
+    numpy_swaps: ClassVar[bool] = True
+
+    @classmethod
+    def _machine(cls) -> np.dtype[Any]:
+        part = cls._part_type._machine()
+        return np.dtype([("real", part), ("imag", part)])
+
+    @classmethod
+    def _check_native_dtype(cls, dtype: np.dtype[Any]) -> bool:
+        return dtype.names == ("real", "imag") and dtype == cls._machine()
+
+    @property
+    def byte_order(self) -> Literal["little", "big", "mixed"] | None:
+        return None
+
+    @property
+    def has_unused_bits(self) -> bool:  # type: ignore[override]
+        """Whether the parts fill less than a byte."""
+        return self._part_type._width < 8  # type: ignore[no-any-return]
+
+    def decoded(self, array: AnyArray) -> AnyArray:
+        if not self.has_unused_bits:
+            return array
+        result = array.copy()
+        for name in ("real", "imag"):
+            result[name] = self._part.decoded(result[name])
+        return result
+
+
+class ComplexFloat4E2M1FN(_Pair):
+    """``complex_float4_e2m1fn``."""
+
+    _zarr_v3_name = "complex_float4_e2m1fn"
+    _part_type = Float4E2M1FN
+
+
+class ComplexFloat6E2M3FN(_Pair):
+    """``complex_float6_e2m3fn``."""
+
+    _zarr_v3_name = "complex_float6_e2m3fn"
+    _part_type = Float6E2M3FN
+
+
+class ComplexFloat6E3M2FN(_Pair):
+    """``complex_float6_e3m2fn``."""
+
+    _zarr_v3_name = "complex_float6_e3m2fn"
+    _part_type = Float6E3M2FN
+
+
+class ComplexFloat8E3M4(_Pair):
+    """``complex_float8_e3m4``."""
+
+    _zarr_v3_name = "complex_float8_e3m4"
+    _part_type = Float8E3M4
+
+
+class ComplexFloat8E4M3(_Pair):
+    """``complex_float8_e4m3``."""
+
+    _zarr_v3_name = "complex_float8_e4m3"
+    _part_type = Float8E4M3
+
+
+class ComplexFloat8E4M3B11FNUZ(_Pair):
+    """``complex_float8_e4m3b11fnuz``."""
+
+    _zarr_v3_name = "complex_float8_e4m3b11fnuz"
+    _part_type = Float8E4M3B11FNUZ
+
+
+class ComplexFloat8E4M3FNUZ(_Pair):
+    """``complex_float8_e4m3fnuz``."""
+
+    _zarr_v3_name = "complex_float8_e4m3fnuz"
+    _part_type = Float8E4M3FNUZ
+
+
+class ComplexFloat8E5M2(_Pair):
+    """``complex_float8_e5m2``."""
+
+    _zarr_v3_name = "complex_float8_e5m2"
+    _part_type = Float8E5M2
+
+
+class ComplexFloat8E5M2FNUZ(_Pair):
+    """``complex_float8_e5m2fnuz``."""
+
+    _zarr_v3_name = "complex_float8_e5m2fnuz"
+    _part_type = Float8E5M2FNUZ
+
+
+class ComplexFloat8E8M0FNU(_Pair):
+    """``complex_float8_e8m0fnu``."""
+
+    _zarr_v3_name = "complex_float8_e8m0fnu"
+    _part_type = Float8E8M0FNU
+
+
+SMALL_TYPES: tuple[type[ZDType], ...] = (
+    Int2, Int4, UInt2, UInt4, BFloat16, Float4E2M1FN, Float6E2M3FN, Float6E3M2FN, Float8E3M4, Float8E4M3,
+    Float8E4M3B11FNUZ, Float8E4M3FN, Float8E4M3FNUZ, Float8E5M2, Float8E5M2FNUZ, Float8E8M0FNU,
+    ComplexBFloat16, ComplexFloat16, ComplexFloat4E2M1FN, ComplexFloat6E2M3FN, ComplexFloat6E3M2FN,
+    ComplexFloat8E3M4, ComplexFloat8E4M3, ComplexFloat8E4M3B11FNUZ, ComplexFloat8E4M3FNUZ, ComplexFloat8E5M2,
+    ComplexFloat8E5M2FNUZ, ComplexFloat8E8M0FNU,
+)  # fmt: skip

@@ -1,0 +1,186 @@
+"""The JSON of data types: its types, and the checks of its form in version 2 of the format.
+
+Version 2 spells a data type as numpy does (``<i2``), or as a list of fields. Where numpy holds objects, the
+codec that encodes them is part of the type, so the form used here is an object with that spelling as ``name``
+and the codec as ``object_codec_id``.
+
+Specification: Zarr v2, "Data type encoding".
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Generic, Literal, TypeAlias, TypedDict, TypeGuard, TypeVar
+
+import numpy as np
+
+from xzarr3._types import JSON
+from xzarr3.errors import DataTypeValidationError
+
+ZarrFormat: TypeAlias = Literal[2, 3, "3-draft"]
+
+DTypeJSON: TypeAlias = str | int | float | Sequence["DTypeJSON"] | Mapping[str, object] | None
+"""What a document may have where a data type is named."""
+
+_Name = TypeVar("_Name")
+_Codec = TypeVar("_Codec")
+
+
+class DTypeConfig_V2(TypedDict, Generic[_Name, _Codec]):  # noqa: N801
+    """A data type of version 2: its name as numpy spells it, and the codec of its objects if it has any."""
+
+    name: _Name
+    object_codec_id: _Codec
+
+
+MAX_DEPTH = 32
+"""Levels to which data types may be nested."""
+
+OBJECT_CODECS = {"vlen-utf8": "'string'", "vlen-bytes": "'bytes'", "json2": "'json2'"}
+"""The codecs of objects that version 2 may name, and the data types that they stand for."""
+
+_UNITS = "generic|Y|M|W|D|h|m|s|ms|us|μs|ns|ps|fs|as"
+_TYPESTR = re.compile(
+    r"([<>|=]?)"
+    r"(\?|b1|[iu][1248]|f[248]|c8|c16|[SUV][0-9]{1,10}|O8?|"
+    rf"[mM]8(?:\[[0-9]{{0,10}}(?:{_UNITS})\])?)"
+)
+_WORDS = {
+    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
+    "float16", "float32", "float64", "complex64", "complex128",
+}  # fmt: skip
+
+
+def check_format(zarr_format: object) -> None:
+    """Refuse what is no format.
+
+    Raises
+    ------
+    DataTypeValidationError
+    """
+    if zarr_format not in (2, 3, "3-draft"):
+        raise DataTypeValidationError(
+            "no such Zarr format", field="zarr_format", found=zarr_format, accepted="3, 2, '3-draft'"
+        )
+
+
+def check_dtype_spec_v2(data: object) -> TypeGuard[DTypeConfig_V2[Any, str | None]]:
+    """Whether ``data`` has the form of a data type of version 2.
+
+    Examples
+    --------
+    >>> check_dtype_spec_v2({"name": "<i2", "object_codec_id": None}), check_dtype_spec_v2("<i2")
+    (True, False)
+    """
+    return (
+        isinstance(data, Mapping)
+        and data.keys() == {"name", "object_codec_id"}
+        and _is_name(data["name"], MAX_DEPTH)
+        and (data["object_codec_id"] is None or isinstance(data["object_codec_id"], str))
+    )
+
+
+def check_dtype_spec_no_object_codec_v2(data: object) -> TypeGuard[DTypeConfig_V2[Any, None]]:
+    """Whether ``data`` has the form of a data type of version 2 that is not one of objects.
+
+    Examples
+    --------
+    >>> check_dtype_spec_no_object_codec_v2({"name": [["x", "<f4"]], "object_codec_id": None})
+    True
+    >>> check_dtype_spec_no_object_codec_v2({"name": "|O", "object_codec_id": "vlen-utf8"})
+    False
+    """
+    return check_dtype_spec_v2(data) and data["object_codec_id"] is None
+
+
+def _is_name(data: object, depth: int) -> bool:
+    """Whether this is a string, or a list of fields, each of a name and one of these two."""
+    if isinstance(data, str):
+        return True
+    return (
+        isinstance(data, Sequence)
+        and depth > 0
+        and all(
+            isinstance(field, Sequence)
+            and len(field) == 2
+            and isinstance(field[0], str)
+            and _is_name(field[1], depth - 1)
+            for field in data
+        )
+    )
+
+
+def native_v2(data: object) -> np.dtype[Any] | None:
+    """The numpy dtype of a data type of version 2 that is neither one of objects nor has fields.
+
+    Parameters
+    ----------
+    data : JSON
+        ``{"name": ..., "object_codec_id": None}``.
+
+    Returns
+    -------
+    numpy.dtype or None
+        None if the name is none that numpy has for one.
+    """
+    if not check_dtype_spec_no_object_codec_v2(data):
+        return None
+    name = data["name"]
+    if not isinstance(name, str) or not (name in _WORDS or _TYPESTR.fullmatch(name)):
+        return None
+    try:
+        return np.dtype(name)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def split_v3(data: object) -> tuple[str, Mapping[str, JSON]] | None:
+    """Name and configuration of a data type of version 3; None if ``data`` is no such thing.
+
+    Examples
+    --------
+    >>> split_v3("int8"), split_v3({"name": "r8", "configuration": {}}), split_v3({"name": "x", "y": 1})
+    (('int8', {}), ('r8', {}), None)
+    """
+    if isinstance(data, str):
+        return data, {}
+    if not isinstance(data, Mapping) or not data.keys() <= {"name", "configuration"}:
+        return None
+    name, configuration = data.get("name"), data.get("configuration", {})
+    if not isinstance(name, str) or not isinstance(configuration, Mapping):
+        return None
+    return name, configuration
+
+
+def too_deep(data: object) -> bool:
+    """Whether JSON is nested deeper than any data type."""
+    level: list[object] = [data]
+    for _ in range(4 * MAX_DEPTH):
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, (Mapping, list, tuple))
+            for inner in (outer.values() if isinstance(outer, Mapping) else outer)
+        ]
+        if not level:
+            return False
+    return True
+
+
+def from_base64(data: object) -> bytes:
+    """The bytes that a string of base64 stands for, or ValueError."""
+    if not isinstance(data, str):
+        raise ValueError("not a string")
+    return base64.b64decode(data.encode("ascii"), validate=True)
+
+
+def to_base64(data: bytes) -> str:
+    """Bytes as a string of base64."""
+    return base64.b64encode(data).decode("ascii")
+
+
+def is_zero(data: object) -> bool:
+    """Whether this is what version 2 may have for an element whose bits are all zero."""
+    return (isinstance(data, (int, float)) and not isinstance(data, bool) and data == 0) or data == ""

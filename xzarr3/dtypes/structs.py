@@ -1,0 +1,332 @@
+"""``struct``: elements of named fields, each with a type of its own, one behind the other.
+
+Numpy's structured dtypes become such types. Fields are packed, whatever their offsets in numpy are. The
+older name ``structured``, with fields as pairs, is read as well; so is the base64 that was written for fill
+values then, whose bytes are little endian in version 3 and in the order of the fields in version 2.
+
+Specification: zarr-extensions, "Struct", "Structured"; Zarr v2, "Data type encoding".
+Example: ``{"name": "struct", "configuration": {"fields": [{"name": "x", "data_type": "float32"}]}}``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+
+from xzarr3._types import JSON, AnyArray
+from xzarr3.dtypes.base import Endianness, ZDType, unmasked
+from xzarr3.dtypes.core import MAX_ITEM_SIZE
+from xzarr3.dtypes.fixed import is_text
+from xzarr3.dtypes.registry import registry
+from xzarr3.dtypes.specs import ZarrFormat, check_format, from_base64, is_zero, split_v3, to_base64
+from xzarr3.errors import DataTypeValidationError, MetadataError, listed, shorten
+
+_NAMES = ("struct", "structured")
+_FIELDS = "an array of objects with 'name' and 'data_type'"
+
+
+@dataclass(frozen=True)
+class Struct(ZDType[np.dtype[Any], np.void]):
+    """``struct``: elements of named fields.
+
+    Parameters
+    ----------
+    fields : tuple of pairs of str and ZDType
+        Name and data type of each field, in the order in which they are stored.
+
+    Examples
+    --------
+    >>> from xzarr3.dtypes import Float32, Int8, Struct
+    >>> point = Struct((("x", Float32()), ("flag", Int8())))
+    >>> point.to_native_dtype()
+    dtype([('x', '<f4'), ('flag', 'i1')])
+    >>> point.to_json_scalar((0.5, 1), zarr_format=3)
+    {'x': 0.5, 'flag': 1}
+    """
+
+    fields: tuple[tuple[str, ZDType], ...]
+    dtype_cls = np.dtypes.VoidDType
+    _zarr_v3_name: ClassVar[str] = "struct"
+    _zarr_v3_aliases: ClassVar[tuple[str, ...]] = ("structured",)
+
+    def __post_init__(self) -> None:
+        fields = tuple((name, data_type) for name, data_type in self.fields)
+        object.__setattr__(self, "fields", fields)
+        names = [name for name, _ in fields]
+        for name, data_type in fields:
+            if not isinstance(name, str) or not name or not is_text(name) or names.count(name) > 1:
+                raise _refused("not a name of a field", name, "text that is not empty, each once", name)
+            if data_type.is_variable:
+                raise _refused(
+                    "elements of a field have no fixed size",
+                    data_type.name,
+                    "a data type of fixed size",
+                    name,
+                )
+        if not fields:
+            raise _refused("a data type without fields", [], "at least one field")
+        try:
+            dtype = self.to_native_dtype()
+        except (TypeError, ValueError) as error:
+            raise _refused(f"numpy has no dtype of these fields: {error}", names, "other fields") from error
+        if dtype.itemsize > MAX_ITEM_SIZE:
+            raise _refused("too large an element", dtype.itemsize, f"at most {MAX_ITEM_SIZE} bytes")
+
+    def to_native_dtype(self) -> np.dtype[Any]:
+        return np.dtype([(name, data_type.to_native_dtype()) for name, data_type in self.fields])
+
+    @classmethod
+    def _check_native_dtype(cls, dtype: np.dtype[Any]) -> bool:
+        return dtype.names is not None or dtype.subdtype is not None
+
+    @classmethod
+    def from_native_dtype(cls, dtype: np.dtype[Any]) -> Self:
+        if dtype.subdtype is not None:
+            raise _refused("an array within each element", dtype, "a dimension of the array instead")
+        if dtype.names is None or dtype.fields is None:
+            raise _refused("not a structured dtype", dtype, "a dtype with named fields")
+        fields = []
+        for name in dtype.names:
+            inner, _, *title = dtype.fields[name]
+            if title:
+                raise _refused("a field with a title", title[0], "fields that have a name only", name)
+            if inner.subdtype is not None:
+                raise _refused("an array within a field", inner, "a field for each of its elements", name)
+            try:
+                fields.append((name, registry.match_dtype(inner)))
+            except MetadataError as error:
+                error.at(field=f"fields.{name}")
+                raise
+        return cls(tuple(fields))
+
+    @property
+    def byte_order(self) -> Literal["little", "big", "mixed"] | None:
+        orders = {data_type.byte_order for _, data_type in self.fields} - {None}
+        return "mixed" if len(orders) > 1 else orders.pop() if orders else None
+
+    @property
+    def endianness(self) -> Endianness:
+        """The byte order in which such elements are best stored: that of the fields, if they agree."""
+        return "big" if self.byte_order == "big" else "little"
+
+    def in_byte_order(self, order: Endianness) -> Self:
+        return type(self)(tuple((name, data_type.in_byte_order(order)) for name, data_type in self.fields))
+
+    @property
+    def numpy_swaps(self) -> bool:  # type: ignore[override]
+        """Whether those of all fields can be left to numpy."""
+        return all(data_type.numpy_swaps for _, data_type in self.fields)
+
+    # JSON of the data type
+
+    @classmethod
+    def _from_json_v2(cls, data: Any) -> Self:
+        if not isinstance(data, Mapping) or data.get("object_codec_id") is not None:
+            raise _refused("not a structured dtype", data, "a list of pairs of name and dtype")
+        name = data.get("name")
+        if not isinstance(name, (list, tuple)):
+            raise _refused("not a structured dtype", data, "a list of pairs of name and dtype")
+        fields = []
+        for at, field in enumerate(name):
+            if not isinstance(field, (list, tuple)) or len(field) != 2 or not isinstance(field[0], str):
+                array = isinstance(field, (list, tuple)) and len(field) == 3
+                reason = "an array within a field" if array else "not a field"
+                raise _refused(reason, field, "a pair of name and dtype", str(at))
+            spec = {"name": field[1], "object_codec_id": None}
+            fields.append((field[0], _field_type(spec, 2, field[0])))
+        return cls(tuple(fields))
+
+    @classmethod
+    def _from_json_v3(cls, data: Any) -> Self:
+        spec = split_v3(data)
+        if spec is None or spec[0] not in _NAMES:
+            raise _refused("not the data type 'struct'", data, "an object named 'struct'")
+        items = spec[1].get("fields")
+        if spec[1].keys() != {"fields"} or not isinstance(items, (list, tuple)):
+            raise _refused("not a configuration of 'struct'", data, f"'fields', {_FIELDS}")
+        fields: list[tuple[Any, ZDType]] = []
+        for at, item in enumerate(items):
+            if isinstance(item, Mapping) and item.keys() == {"name", "data_type"}:
+                name, inner = item["name"], item["data_type"]
+            elif isinstance(item, (list, tuple)) and len(item) == 2:
+                name, inner = item
+            else:
+                raise _refused("not a field", item, _FIELDS, str(at))
+            fields.append((name, _field_type(inner, 3, name)))
+        return cls(tuple(fields))
+
+    def to_json(self, zarr_format: ZarrFormat) -> Any:
+        check_format(zarr_format)
+        if zarr_format == 2:
+            pairs = [[name, data_type.to_json(2)["name"]] for name, data_type in self.fields]
+            return {"name": pairs, "object_codec_id": None}
+        fields = [{"name": name, "data_type": each.to_json(zarr_format)} for name, each in self.fields]
+        return {"name": self._zarr_v3_name, "configuration": {"fields": fields}}
+
+    # Scalars
+
+    def _of(self, scalars: Mapping[str, Any]) -> np.void:
+        """A scalar of these scalars of the fields, bit for bit."""
+        parts = []
+        for name, data_type in self.fields:
+            parts.append(np.asarray(scalars[name], dtype=data_type.to_native_dtype()).tobytes())
+        return self._of_bytes(b"".join(parts))
+
+    def _of_bytes(self, raw: bytes) -> np.void:
+        return np.frombuffer(bytearray(raw), self._dtype)[0].copy()  # type: ignore[no-any-return]
+
+    def default_scalar(self) -> np.void:
+        return self._of_bytes(bytes(self.item_size))
+
+    @property
+    def _accepted(self) -> str:
+        return f"values of the fields {listed(name for name, _ in self.fields)}, as a tuple or by name"
+
+    def cast_scalar(self, data: object) -> np.void:
+        if isinstance(data, np.ndarray) and data.ndim == 0:
+            data = data[()]
+        names = [name for name, _ in self.fields]
+        if isinstance(data, np.void) and data.dtype.names == tuple(names):
+            given: Mapping[str, Any] = {name: data[name] for name in names}
+        elif isinstance(data, Mapping) and data.keys() == set(names):
+            given = data
+        elif isinstance(data, (tuple, list)) and len(data) == len(names):
+            given = dict(zip(names, data, strict=True))
+        elif isinstance(data, (bytes, bytearray)) and len(data) == self.item_size:
+            return self._of_bytes(bytes(data))
+        elif isinstance(data, (int, np.integer)) and not isinstance(data, bool) and data == 0:
+            return self.default_scalar()
+        else:
+            raise DataTypeValidationError(
+                "value cannot be held by data type 'struct'", found=shorten(data), accepted=self._accepted
+            )
+        scalars = {}
+        for name, data_type in self.fields:
+            try:
+                scalars[name] = data_type.cast_scalar(given[name])
+            except MetadataError as error:
+                error.at(field=name)
+                raise
+        return self._of(scalars)
+
+    def from_json_scalar(self, data: JSON, *, zarr_format: ZarrFormat) -> np.void:
+        check_format(zarr_format)
+        if zarr_format == 2 and is_zero(data):
+            return self.default_scalar()
+        if isinstance(data, str):
+            return self._from_text(data, zarr_format)
+        names = [name for name, _ in self.fields]
+        if not isinstance(data, dict) or data.keys() != set(names):
+            raise DataTypeValidationError(
+                "fill value not permitted for data type 'struct'",
+                found=shorten(data),
+                accepted=f"an object with a value for each of {listed(names)}",
+            )
+        scalars = {}
+        for name, data_type in self.fields:
+            try:
+                scalars[name] = data_type.from_json_scalar(data[name], zarr_format=zarr_format)
+            except MetadataError as error:
+                error.at(field=name)
+                raise
+        return self._of(scalars)
+
+    def _from_text(self, data: str, zarr_format: ZarrFormat) -> np.void:
+        stored = self if zarr_format == 2 else self.in_byte_order("little")
+        try:
+            raw = from_base64(data)
+            if len(raw) != self.item_size:
+                raise ValueError("another number of bytes")
+        except ValueError as error:
+            raise DataTypeValidationError(
+                "fill value not permitted for data type 'struct'",
+                found=shorten(data),
+                accepted=f"base64 of {self.item_size} bytes",
+            ) from error
+        scalar = stored._of_bytes(raw)
+        return self.cast_scalar(scalar) if stored != self else scalar
+
+    def to_json_scalar(self, data: object, *, zarr_format: ZarrFormat) -> Any:
+        check_format(zarr_format)
+        scalar = self.cast_scalar(data)
+        if zarr_format == 2:
+            return to_base64(scalar.tobytes())
+        return {
+            name: data_type.to_json_scalar(scalar[name], zarr_format=zarr_format)
+            for name, data_type in self.fields
+        }
+
+    # Arrays
+
+    @property
+    def has_unused_bits(self) -> bool:  # type: ignore[override]
+        """Whether one of the fields has any."""
+        return any(data_type.has_unused_bits for _, data_type in self.fields)
+
+    def decoded(self, array: AnyArray) -> AnyArray:
+        if not self.has_unused_bits:
+            return array
+        result = array.copy()
+        for name, data_type in self.fields:
+            if data_type.has_unused_bits:
+                result[name] = data_type.decoded(result[name])
+        return result
+
+    def cast_array(self, values: Any) -> AnyArray:
+        dtype = self._dtype
+        given = unmasked(values, self) if hasattr(values, "dtype") else self._of_objects(values)
+        if given.dtype == dtype:
+            return self.decoded(given)
+        if given.dtype.kind == "O":
+            scalars = [self.cast_scalar(item).tobytes() for item in given.flat]
+            return np.frombuffer(bytearray(b"".join(scalars)), dtype).reshape(given.shape)
+        if given.dtype.names != dtype.names:
+            raise self._cannot_hold(given, accepted=self._accepted)
+        result = np.empty(given.shape, dtype)
+        for name, data_type in self.fields:
+            try:
+                result[name] = data_type.cast_array(given[name])
+            except MetadataError as error:
+                error.at(field=name)
+                raise
+        return result
+
+    def _of_objects(self, values: Any) -> AnyArray:
+        """Nested lists, or objects that numpy makes an array of, as an array: a tuple is one element."""
+        if isinstance(values, (tuple, Mapping, bytes, bytearray)):
+            return np.asarray(self.cast_scalar(values))
+        if not isinstance(values, list):
+            return unmasked(values, self)
+        parts = [self._of_objects(value) for value in values]
+        if not parts:
+            return np.empty(0, self._dtype)
+        if any(part.shape != parts[0].shape for part in parts):
+            raise DataTypeValidationError(
+                "lists of different lengths", found=shorten(values), accepted="a regular array of tuples"
+            )
+        if any(part.dtype != parts[0].dtype for part in parts):
+            parts = [self.cast_array(part) for part in parts]
+        return np.stack(parts)
+
+
+Structured = Struct
+
+
+def _field_type(data: Any, zarr_format: ZarrFormat, name: object) -> ZDType:
+    try:
+        return registry.match_json(data, zarr_format=zarr_format)
+    except MetadataError as error:
+        error.at(field=f"fields.{name}")
+        raise
+
+
+def _refused(reason: str, found: object, accepted: str, field: object = None) -> DataTypeValidationError:
+    return DataTypeValidationError(
+        f"data type 'struct': {reason}",
+        field=None if field is None else f"fields.{field}",
+        found=found,
+        accepted=accepted,
+    )

@@ -1,0 +1,274 @@
+"""``numpy.datetime64`` and ``numpy.timedelta64``: counts of a unit of time, 64 bits wide.
+
+Specification: zarr-extensions, "numpy.datetime64", "numpy.timedelta64"; Zarr v2, "Data type encoding"
+(``<M8[10s]``). Example: ``{"name": "numpy.datetime64", "configuration": {"unit": "s", "scale_factor": 10}}``.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from xzarr3._types import JSON, AnyArray
+from xzarr3.dtypes.base import FOREIGN_ERRORS, unmasked
+from xzarr3.dtypes.core import Ordered, order_of
+from xzarr3.dtypes.specs import ZarrFormat, check_format, native_v2, split_v3
+from xzarr3.errors import DataTypeValidationError, listed
+
+UNITS = ("Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns", "ps", "fs", "as", "generic")
+_MICRO = ("\u03bcs", "\u00b5s")  # Other spellings of "us", with the Greek letter and with the sign.
+_DATE = re.compile(
+    r"[-+]?[0-9]{4,20}(-[0-9]{2}(-[0-9]{2}(T[0-9]{2}(:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,18})?)?)?)?)?)?"
+)
+_NAT = -(2**63)
+
+
+@dataclass(frozen=True)
+class _Time(Ordered):
+    unit: str = "generic"
+    scale_factor: int = 1
+    _letter: ClassVar[str]
+    _type: ClassVar[type[Any]]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.unit in _MICRO:
+            object.__setattr__(self, "unit", "us")
+        if self.unit not in UNITS:
+            raise self._wrong("unit", self.unit, listed(UNITS))
+        if type(self.scale_factor) is not int or not 0 < self.scale_factor < 2**31:
+            raise self._wrong("scale_factor", self.scale_factor, "an integer from 1 to 2^31 - 1")
+
+    @classmethod
+    def _wrong(cls, field: str, found: object, accepted: str) -> DataTypeValidationError:
+        return DataTypeValidationError(
+            f"data type '{cls._zarr_v3_name}'", field=f"configuration.{field}", found=found, accepted=accepted
+        )
+
+    @property
+    def item_size(self) -> int:
+        return 8
+
+    @property
+    def _code(self) -> str:
+        if self.unit == "generic" and self.scale_factor == 1:
+            return f"{self._letter}8"
+        return f"{self._letter}8[{'' if self.scale_factor == 1 else self.scale_factor}{self.unit}]"
+
+    @classmethod
+    def from_native_dtype(cls, dtype: np.dtype[Any]) -> Self:
+        if not cls._check_native_dtype(dtype):
+            raise DataTypeValidationError(
+                f"not a dtype of '{cls._zarr_v3_name}'", found=dtype, accepted=f"numpy's {cls._letter}8[...]"
+            )
+        unit, scale_factor = np.datetime_data(dtype)
+        return cls(unit=unit, scale_factor=scale_factor, endianness=order_of(dtype))
+
+    def to_native_dtype(self) -> np.dtype[Any]:
+        return self._ordered(np.dtype(self._code))
+
+    @classmethod
+    def _from_json_v2(cls, data: Any) -> Self:
+        dtype = native_v2(data)
+        if dtype is None or not cls._check_native_dtype(dtype):
+            raise DataTypeValidationError(
+                f"not the data type '{cls._zarr_v3_name}'", found=data, accepted=f"'<{cls._letter}8[s]', ..."
+            )
+        return cls.from_native_dtype(dtype)
+
+    @classmethod
+    def _from_json_v3(cls, data: Any) -> Self:
+        spec = split_v3(data)
+        if spec is None or spec[0] != cls._zarr_v3_name:
+            raise DataTypeValidationError(f"not the data type '{cls._zarr_v3_name}'", found=data)
+        if spec[1].keys() != {"unit", "scale_factor"}:
+            raise cls._wrong("unit", data, "a configuration of 'unit' and 'scale_factor'")
+        unit, scale_factor = spec[1]["unit"], spec[1]["scale_factor"]
+        if not isinstance(unit, str) or type(scale_factor) is not int:
+            raise cls._wrong("unit", data, f"one of {listed(UNITS)}, and an integer as 'scale_factor'")
+        return cls(unit=unit, scale_factor=scale_factor)
+
+    def to_json(self, zarr_format: ZarrFormat) -> Any:
+        check_format(zarr_format)
+        if zarr_format == 2:
+            order = "<" if self.endianness == "little" else ">"
+            return {"name": order + self._code, "object_codec_id": None}
+        return {
+            "name": self._zarr_v3_name,
+            "configuration": {"unit": self.unit, "scale_factor": self.scale_factor},
+        }
+
+    def _of(self, count: int) -> Any:
+        """The scalar that is this count of units."""
+        return np.int64(count).view(np.dtype(self._code))
+
+    def default_scalar(self) -> Any:
+        return self._of(_NAT)
+
+    def from_json_scalar(self, data: JSON, *, zarr_format: ZarrFormat) -> Any:
+        check_format(zarr_format)
+        if data == "NaT":
+            return self._of(_NAT)
+        if type(data) is int and -(2**63) <= data < 2**63:
+            return self._of(data)
+        if zarr_format == 2 and isinstance(data, str):
+            try:
+                return self.cast_scalar(data)  # zarr-python 3.0 wrote dates.
+            except DataTypeValidationError as error:
+                raise self._refused(data, "fill value not permitted", "'NaT' or an integer") from error
+        raise self._refused(data, "fill value not permitted", "'NaT' or an integer of 64 bits")
+
+    def to_json_scalar(self, data: object, *, zarr_format: ZarrFormat) -> Any:
+        check_format(zarr_format)
+        count = int(self.cast_scalar(data).view(np.int64))
+        # zarr-python 2 wrote and read the number only.
+        return "NaT" if count == _NAT and zarr_format != 2 else count
+
+    def _refused(self, data: object, reason: str, accepted: str) -> DataTypeValidationError:
+        return DataTypeValidationError(f"{reason} for data type '{self.name}'", found=data, accepted=accepted)
+
+    def cast_scalar(self, data: object) -> Any:
+        if type(data) is int or (isinstance(data, str) and data == "NaT"):
+            return self.from_json_scalar(data, zarr_format=3)
+        try:
+            scalar = self._parsed(data) if isinstance(data, str) else data
+            result = self.cast_array(np.asarray(scalar))
+            if result.ndim:
+                raise ValueError("not a scalar")
+        except FOREIGN_ERRORS as error:
+            raise self._refused(
+                data, "value cannot be held", f"{self._accepted}, 'NaT' or the number of units"
+            ) from error
+        return result.astype(np.dtype(self._code), copy=False)[()]
+
+    _accepted: ClassVar[str]
+
+    def _parsed(self, text: str) -> Any:
+        raise ValueError("not a duration")
+
+    @staticmethod
+    def _is_time(item: Any) -> bool:
+        raise NotImplementedError
+
+    def cast_array(self, values: Any) -> AnyArray:
+        given = unmasked(values, self)
+        dtype = self._dtype
+        if given.dtype == dtype:
+            return given
+        if given.dtype.kind == "O":
+            counts = [self._count(given, item) for item in given.reshape(-1).tolist()]
+            return np.array(counts, np.int64).view(np.dtype(self._code)).astype(dtype).reshape(given.shape)
+        if given.dtype.kind != self._letter:
+            if given.size == 0 and not hasattr(values, "dtype"):
+                return np.empty(given.shape, dtype)
+            raise self._cannot_hold(given, accepted=self._accepted)
+        return self._converted(given)
+
+    def _count(self, given: AnyArray, item: Any) -> int:
+        """The count of units of an object of Python, or of pandas."""
+        exact = getattr(item, f"to_{self._type.__name__}", None)  # Of pandas, which knows nanoseconds.
+        try:
+            if exact is not None:
+                item = exact()
+            elif not self._is_time(item):
+                raise TypeError("not a time")
+            return int(self._converted(np.asarray(self._type(item))).view(np.int64)[()])
+        except DataTypeValidationError:
+            raise
+        except FOREIGN_ERRORS as error:
+            raise self._cannot_hold(given, found=item, accepted=self._accepted) from error
+
+    def _converted(self, given: AnyArray) -> AnyArray:
+        """Times in this unit, if they are whole numbers of it."""
+        source = given.dtype.newbyteorder("=")
+        given = given.astype(source, copy=False)
+        target = np.dtype(self._code)
+        if source == target:
+            return given.astype(self._dtype)
+        missing = np.isnat(given)
+        generic = "generic" in (np.datetime_data(source)[0], self.unit)
+        if not missing.all() and (generic or not np.can_cast(source, target, "same_kind")):
+            raise self._cannot_hold(
+                given, accepted=f"{self._accepted} in units that convert to '{self.unit}'"
+            )
+        result = np.full(given.shape, self._of(_NAT), target)
+        if not missing.all():
+            try:
+                result = given.astype(target)
+                back = result.astype(source)
+            except (OverflowError, ValueError) as error:
+                raise self._cannot_hold(given, str(error)) from error
+            changed = np.asarray(back.view(np.int64) != given.view(np.int64))
+            if changed.any():
+                raise self._cannot_hold(
+                    given,
+                    found=given[changed].flat[0],
+                    accepted=f"whole numbers of {self.scale_factor} '{self.unit}'",
+                )
+        return result.astype(self._dtype)
+
+
+@dataclass(frozen=True)
+class DateTime64(_Time):
+    """``numpy.datetime64``: moments, counted from 1970-01-01T00:00 UTC.
+
+    Parameters
+    ----------
+    unit : str
+        Unit of time, as numpy names it.
+    scale_factor : int
+        Number of units that are counted as one.
+    endianness : {"little", "big"}
+        Byte order.
+
+    Examples
+    --------
+    >>> DateTime64("s", 10).cast_scalar("2000-01-01").view("int64")
+    np.int64(94668480)
+    """
+
+    dtype_cls = np.dtypes.DateTime64DType
+    _zarr_v3_name: ClassVar[str] = "numpy.datetime64"
+    _letter: ClassVar[str] = "M"
+    _type: ClassVar[type[Any]] = np.datetime64
+    _accepted: ClassVar[str] = "datetime64, datetime.datetime without a time zone, datetime.date"
+
+    def _parsed(self, text: str) -> Any:
+        if not _DATE.fullmatch(text):  # numpy takes "today" and other words as well.
+            raise ValueError("not a date")
+        return np.datetime64(text)
+
+    @staticmethod
+    def _is_time(item: Any) -> bool:
+        if isinstance(item, datetime.datetime):
+            return item.tzinfo is None
+        return isinstance(item, (datetime.date, np.datetime64))
+
+
+@dataclass(frozen=True)
+class TimeDelta64(_Time):
+    """``numpy.timedelta64``: durations.
+
+    Parameters
+    ----------
+    unit : str
+        Unit of time, as numpy names it.
+    scale_factor : int
+        Number of units that are counted as one.
+    endianness : {"little", "big"}
+        Byte order.
+    """
+
+    dtype_cls = np.dtypes.TimeDelta64DType
+    _zarr_v3_name: ClassVar[str] = "numpy.timedelta64"
+    _letter: ClassVar[str] = "m"
+    _type: ClassVar[type[Any]] = np.timedelta64
+    _accepted: ClassVar[str] = "timedelta64, datetime.timedelta"
+
+    @staticmethod
+    def _is_time(item: Any) -> bool:
+        return isinstance(item, (datetime.timedelta, np.timedelta64))
