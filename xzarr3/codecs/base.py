@@ -18,6 +18,12 @@ from xzarr3._types import JSON, AnyArray, Buffer, Scalar
 from xzarr3.dtypes import ZDType
 from xzarr3.errors import ChunkDecodeError, MetadataError, UnknownExtensionError, listed
 
+MAX_VARIABLE = 2**31 - 1
+"""Bytes that an encoded chunk may take whose elements have no fixed size, so that its shape sets no bound.
+
+Blosc and LZ4 hold no more either. A bound there must be: a few compressed bytes can stand for any number.
+"""
+
 
 @dataclass(frozen=True)
 class ChunkSpec:
@@ -40,12 +46,18 @@ class ChunkSpec:
     @cached_property
     def dtype(self) -> np.dtype[np.generic]:
         """The numpy dtype, in the byte order of this machine."""
-        return self.data_type.to_native_dtype()
+        dtype: np.dtype[np.generic] = self.data_type.to_native_dtype()
+        return dtype
 
     @cached_property
     def nbytes(self) -> int:
-        """Size of the decoded chunk in bytes."""
+        """Size of the decoded chunk in bytes; of elements of no fixed size without what they refer to."""
         return math.prod(self.shape) * self.dtype.itemsize
+
+    @cached_property
+    def element_size(self) -> int:
+        """Size of a stored element in bytes, by which compressors regroup them; 1 if it is not fixed."""
+        return 1 if self.data_type.is_variable else self.dtype.itemsize
 
 
 class Codec(ABC):
@@ -244,6 +256,19 @@ class Configuration:
         if not isinstance(value, list) or not all(type(item) is int and item >= low for item in value):
             raise self.error(field, value, accepted)
         return tuple(value)  # type: ignore[arg-type]
+
+    def number(self, field: str) -> int | float:
+        """A number that a double can hold, and not NaN or infinite."""
+        value = self.take(field, "a finite number")
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise self.error(field, value, "a finite number")
+        try:
+            finite = math.isfinite(value)
+        except OverflowError as error:
+            raise self.error(field, value, "a number that a double can hold") from error
+        if not finite:
+            raise self.error(field, value, "a finite number")
+        return value
 
     def finish(self) -> None:
         """Refuse fields that nobody took, unless they say that they need not be understood."""

@@ -88,7 +88,7 @@ class BloscCodec(BytesBytesCodec):
         return {**given, "blocksize": self.blocksize}
 
     def evolve(self, spec: ChunkSpec) -> Self:
-        size = spec.dtype.itemsize
+        size = spec.element_size
         shuffle = self.shuffle or ("bitshuffle" if size == 1 else "shuffle")
         return replace(self, shuffle=shuffle, typesize=self.typesize or size)
 

@@ -25,7 +25,7 @@ class BytesCodec(ArrayBytesCodec):
     Parameters
     ----------
     endian : {"little", "big"}, optional
-        Byte order of the elements. Only types of one byte can do without.
+        Byte order of the elements. Only types that have none, such as those of one byte, can do without.
     """
 
     name = "bytes"
@@ -46,10 +46,16 @@ class BytesCodec(ArrayBytesCodec):
         return {} if self.endian is None else {"endian": self.endian}
 
     def evolve(self, spec: ChunkSpec) -> Self:
-        return replace(self, endian=None) if _ordered(spec) == 1 else self
+        return self if spec.data_type.has_byte_order else replace(self, endian=None)
 
     def check(self, spec: ChunkSpec) -> None:
-        if self.endian is None and _ordered(spec) > 1:
+        if spec.data_type.is_variable:
+            raise MetadataError(
+                f"codec 'bytes': the elements of data type '{spec.data_type.name}' have no fixed size",
+                found=self.name,
+                accepted="a codec made for them: 'vlen-utf8' for strings, 'vlen-bytes' for bytes",
+            )
+        if self.endian is None and spec.data_type.has_byte_order:
             raise MetadataError(
                 f"codec 'bytes': data type '{spec.data_type.name}' needs a byte order",
                 field="configuration.endian",
@@ -60,7 +66,7 @@ class BytesCodec(ArrayBytesCodec):
         """The dtype of the stored elements, in their byte order."""
         if self.endian is None or self.endian == sys.byteorder:
             return spec.dtype
-        return spec.dtype.newbyteorder("S")
+        return spec.dtype.newbyteorder("S")  # Of a struct, all fields, and the fields of fields.
 
     def encoded_size(self, spec: ChunkSpec) -> int:
         return spec.nbytes
@@ -70,7 +76,7 @@ class BytesCodec(ArrayBytesCodec):
 
     def encode(self, array: AnyArray, spec: ChunkSpec) -> Buffer:
         stored = np.ascontiguousarray(array, dtype=self.stored_dtype(spec))
-        return memoryview(stored.reshape(-1).view(np.uint8)) if stored.size else b""
+        return memoryview(stored.reshape(-1).view(np.uint8)) if stored.nbytes else b""
 
     def decode(self, data: Buffer, spec: ChunkSpec) -> AnyArray:
         if len(data) != spec.nbytes:
@@ -82,8 +88,3 @@ class BytesCodec(ArrayBytesCodec):
         if spec.nbytes == 0:
             return np.empty(spec.shape, spec.dtype)
         return np.frombuffer(data, self.stored_dtype(spec)).reshape(spec.shape)
-
-
-def _ordered(spec: ChunkSpec) -> int:
-    """Size in bytes of what has a byte order in an element: 1 for types that have none."""
-    return 1 if spec.dtype.kind == "V" else spec.dtype.itemsize

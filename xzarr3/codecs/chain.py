@@ -8,18 +8,25 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from xzarr3._types import AnyArray, Buffer, Scalar
-from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, ChunkSpec, Codec
+from xzarr3._types import AnyArray, Buffer
+from xzarr3.codecs.base import (
+    MAX_VARIABLE,
+    ArrayArrayCodec,
+    ArrayBytesCodec,
+    BytesBytesCodec,
+    ChunkSpec,
+    Codec,
+)
 from xzarr3.codecs.bytes import BytesCodec
 from xzarr3.dtypes import UInt64
-from xzarr3.errors import ChunkDecodeError, ChunkError, MetadataError, listed
+from xzarr3.errors import ChunkDecodeError, ChunkEncodeError, ChunkError, MetadataError, listed
 from xzarr3.grids import RegularGrid
 
 if TYPE_CHECKING:
@@ -29,19 +36,14 @@ _EMPTY = 2**64 - 1  # Offset and size of an inner chunk that is not there.
 _GAPS = 2**20  # Bytes
 
 
-def holds_only(array: AnyArray, fill: Scalar) -> bool:
-    """Whether every element of ``array`` is ``fill``, bit for bit: -0.0 is not 0.0, a NaN is itself."""
-    if array.size == 0:
-        return True
-    wanted = np.asarray(fill, dtype=array.dtype).tobytes()
-    if array[(0,) * array.ndim].tobytes() != wanted or array[(-1,) * array.ndim].tobytes() != wanted:
-        return False
-    size = array.dtype.itemsize
-    if size in (1, 2, 4, 8):
-        bits = np.dtype(f"u{size}")
-        return bool((array.view(bits) == np.frombuffer(wanted, bits)[0]).all())
-    octets = np.ascontiguousarray(array).reshape(-1).view(np.uint8).reshape(-1, size)
-    return bool((octets == np.frombuffer(wanted, np.uint8)).all())
+def _truth_values(array: AnyArray) -> AnyArray:
+    """Truth values of which numpy can be sure: any byte but 0 means true, numpy knows 0 and 1 only.
+
+    Who stores masks of 0 and 255 means no less than true by them. To look costs half of what copying the
+    chunk does; a new array is only made where there is such a byte.
+    """
+    octets = array.view(np.uint8)
+    return octets != 0 if octets.size and octets.max() > 1 else array
 
 
 class CodecChain:
@@ -103,6 +105,12 @@ class CodecChain:
         self._undo = list(reversed(self._filters))
         self._stages = list(reversed(self._compressors))
         self.stored_dtype = serializer.stored_dtype(spec) if isinstance(serializer, BytesCodec) else None
+        # Bits that no value of the type uses may be set in what others stored. Shards see to their parts.
+        self._settle: Callable[[AnyArray], AnyArray] | None = None
+        if self._shard is None and spec.dtype.kind == "b":
+            self._settle = _truth_values
+        elif self._shard is None and spec.data_type.has_unused_bits:
+            self._settle = spec.data_type.decoded
         # A compressor that is alone may decode straight to where the chunk is wanted.
         alone = self._compressors[0][0] if len(self._compressors) == 1 and not self._filters else None
         floor = None if alone is None else alone.direct_from
@@ -117,7 +125,7 @@ class CodecChain:
     @property
     def is_plain(self) -> bool:
         """Whether the stored value is just the elements, so that any part of it can be read alone."""
-        return not self._filters and not self._compressors and self._exact == self.spec.nbytes
+        return self.stored_dtype is not None and not (self._filters or self._compressors or self._settle)
 
     @property
     def encoded_size(self) -> int | None:
@@ -145,6 +153,8 @@ class CodecChain:
             array = self._shard.decode(data)
         else:
             array = self._serializer.decode(data, self._stored)
+        if self._settle is not None:
+            array = self._settle(array)
         for undo, spec in self._undo:
             array = undo.decode(array, spec)
         return array
@@ -161,9 +171,15 @@ class CodecChain:
         bool
             Whether ``out`` now holds the chunk.
         """
-        if self._direct is None:
+        if self._direct is None or not self._direct.decode_into(
+            data, memoryview(out.reshape(-1).view(np.uint8))
+        ):
             return False
-        return self._direct.decode_into(data, memoryview(out.reshape(-1).view(np.uint8)))
+        if self._settle is not None:
+            settled = self._settle(out)
+            if settled is not out:
+                out[...] = settled
+        return True
 
     def encode(self, array: AnyArray, *, keep_empty: bool = False) -> Buffer:
         """Encode a whole chunk.
@@ -186,7 +202,11 @@ class CodecChain:
             data = self._shard.encode(array, keep_empty=keep_empty)
         else:
             data = self._serializer.encode(array, self._stored)
-        for codec, _ in self._compressors:
+        for codec, limit in self._compressors:
+            if len(data) > limit:  # It could not be decoded again. Only elements of any size come to this.
+                raise ChunkEncodeError(
+                    f"{len(data)} bytes to encode, at most {limit} possible", codec=codec.name
+                )
             data = codec.encode(data)
         return data
 
@@ -252,6 +272,8 @@ class Shard:
         # A shard may have gaps, of any size by the text. Where a bound is needed, so that what a compressor
         # yields cannot fill the memory, they may be as large as all the rest and then some.
         self.max_encoded_size = 2 * (size + self.number * self.inner.max_encoded_size) + _GAPS
+        if spec.data_type.is_variable:
+            self.max_encoded_size = MAX_VARIABLE
         self.max_inner_size = _EMPTY - 1 if self.inner.shard is not None else self.inner.max_encoded_size
 
     def decode_index(self, data: Buffer) -> npt.NDArray[np.uint64]:
@@ -343,6 +365,7 @@ class Shard:
     def encode(self, array: AnyArray, *, keep_empty: bool = False) -> Buffer:
         """Encode a whole shard; inner chunks that hold only the fill value are left out."""
         parts: dict[tuple[int, ...], Buffer] = {}
+        holds_only = self.spec.data_type.holds_only
         for coords in self.all_coords():
             part = array[self.grid.region(coords, self.spec.shape)]
             if keep_empty or not holds_only(part, self.spec.fill_value):

@@ -7,9 +7,11 @@ from importlib import import_module
 from typing import Any, TypeAlias, cast
 
 import msgspec
+import numpy as np
 
 from xzarr3._types import JSON
 from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, Codec
+from xzarr3.dtypes import ZDType
 from xzarr3.errors import MetadataError, UnknownExtensionError, listed
 
 CodecLike: TypeAlias = "Codec | str | Mapping[str, JSON]"
@@ -23,8 +25,35 @@ _CORE = {
     "gzip": "xzarr3.codecs.gzip:GzipCodec",
     "sharding_indexed": "xzarr3.codecs.sharding:ShardingCodec",
     "transpose": "xzarr3.codecs.transpose:TransposeCodec",
+    "vlen-bytes": "xzarr3.codecs.vlen:VLenBytesCodec",
+    "vlen-utf8": "xzarr3.codecs.vlen:VLenUTF8Codec",
     "zstd": "xzarr3.codecs.zstd:ZstdCodec",
 }
+NUMCODECS = {
+    "numcodecs.adler32": "xzarr3.codecs.checksums:Adler32Codec",
+    "numcodecs.astype": "xzarr3.codecs.filters:AsTypeCodec",
+    "numcodecs.bitround": "xzarr3.codecs.filters:BitRoundCodec",
+    "numcodecs.blosc": "xzarr3.codecs.compressors:NumcodecsBloscCodec",
+    "numcodecs.bz2": "xzarr3.codecs.compressors:Bz2Codec",
+    "numcodecs.crc32": "xzarr3.codecs.checksums:Crc32Codec",
+    "numcodecs.crc32c": "xzarr3.codecs.checksums:NumcodecsCrc32cCodec",
+    "numcodecs.delta": "xzarr3.codecs.filters:DeltaCodec",
+    "numcodecs.fixedscaleoffset": "xzarr3.codecs.filters:FixedScaleOffsetCodec",
+    "numcodecs.fletcher32": "xzarr3.codecs.checksums:Fletcher32Codec",
+    "numcodecs.gzip": "xzarr3.codecs.compressors:NumcodecsGzipCodec",
+    "numcodecs.jenkins_lookup3": "xzarr3.codecs.checksums:JenkinsLookup3Codec",
+    "numcodecs.json2": "xzarr3.codecs.json2:Json2Codec",
+    "numcodecs.lz4": "xzarr3.codecs.compressors:Lz4Codec",
+    "numcodecs.lzma": "xzarr3.codecs.compressors:LzmaCodec",
+    "numcodecs.packbits": "xzarr3.codecs.filters:PackBitsCodec",
+    "numcodecs.pcodec": "xzarr3.codecs.optional:PCodecCodec",
+    "numcodecs.quantize": "xzarr3.codecs.filters:QuantizeCodec",
+    "numcodecs.shuffle": "xzarr3.codecs.compressors:ShuffleCodec",
+    "numcodecs.zfpy": "xzarr3.codecs.optional:ZfpyCodec",
+    "numcodecs.zlib": "xzarr3.codecs.compressors:ZlibCodec",
+    "numcodecs.zstd": "xzarr3.codecs.compressors:NumcodecsZstdCodec",
+}
+"""The codecs of numcodecs under the names that zarr-python gives them in version 3 of the format."""
 _loaded: dict[str, type[Codec]] = {}
 _parsed: dict[bytes, tuple[Codec, ...]] = {}
 _MAX_PARSED = 512
@@ -39,7 +68,7 @@ def register_codec(cls: type[Codec]) -> type[Codec]:
 
 def codec_names() -> list[str]:
     """The names of all known codecs."""
-    return sorted({*_CORE, *_loaded})
+    return sorted({*_CORE, *NUMCODECS, *_loaded})
 
 
 def codec_class(name: str) -> type[Codec]:
@@ -51,11 +80,12 @@ def codec_class(name: str) -> type[Codec]:
         If there is none.
     """
     if name not in _loaded:
-        if name not in _CORE:
+        place = _CORE.get(name) or NUMCODECS.get(name)
+        if place is None:
             raise UnknownExtensionError(
                 "unknown codec", field="name", found=name, accepted=listed(codec_names())
             )
-        module, _, attribute = _CORE[name].partition(":")
+        module, _, attribute = place.partition(":")
         _loaded[name] = cast("type[Codec]", getattr(import_module(module), attribute))
     return _loaded[name]
 
@@ -136,6 +166,8 @@ def parse_codec(codec: Any) -> Codec:
     ZstdCodec(level=0, checksum=False)
     >>> parse_codec({"name": "gzip", "configuration": {"level": 1}})
     GzipCodec(level=1)
+    >>> parse_codec({"id": "bz2", "level": 9})
+    Bz2Codec(level=9)
     """
     if isinstance(codec, Codec):
         return codec
@@ -155,11 +187,43 @@ def parse_codec(codec: Any) -> Codec:
     else:
         raise MetadataError(f"not a codec: {type(codec).__name__}", accepted="a codec, its name or its JSON")
     if "id" in codec:
-        codec = _from_numcodecs(codec)
+        from xzarr3.codecs.numcodecs import from_numcodecs
+
+        return from_numcodecs(_plain(codec))
     parsed = codec_from_json(_plain(codec))
     if parsed is None:
         raise UnknownExtensionError("unknown codec", found=codec, accepted=listed(codec_names()))
     return parsed
+
+
+def default_serializer(data_type: ZDType) -> ArrayBytesCodec:
+    """The codec from arrays to bytes of an array for which none is asked for.
+
+    Raises
+    ------
+    MetadataError
+        If the elements have no fixed size and no codec here is made for them.
+
+    Examples
+    --------
+    >>> from xzarr3.dtypes import parse_dtype
+    >>> default_serializer(parse_dtype("int16"))
+    BytesCodec(endian='little')
+    >>> default_serializer(parse_dtype("string"))
+    VLenUTF8Codec()
+    """
+    name = _SERIALIZERS.get(data_type.name) if data_type.is_variable else "bytes"
+    if name is None:
+        raise MetadataError(
+            f"data type '{data_type.name}' has no codec of its own",
+            field="serializer",
+            accepted="a codec from arrays to bytes",
+        )
+    return cast("ArrayBytesCodec", codec_class(name)())
+
+
+_SERIALIZERS = {"string": "vlen-utf8", "bytes": "vlen-bytes", "json2": "numcodecs.json2"}
+"""The codecs that are made for data types whose elements have no fixed size."""
 
 
 def parse_codecs(codecs: Any, kind: Any) -> tuple[Codec, ...]:
@@ -184,11 +248,13 @@ _KINDS: dict[Any, str] = {
 
 
 def _plain(value: Any) -> Any:
-    """``value`` with enumerations, tuples and mappings turned into what JSON has."""
+    """``value`` with enumerations, numbers of numpy, tuples and mappings turned into what JSON has."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
+    if isinstance(value, np.generic):
+        return value.item()
     return getattr(value, "value", value)
 
 
@@ -200,17 +266,3 @@ def _from_zarr_python(codec: Any) -> Mapping[str, Any]:
         return data
     fields = {name: value for name, value in data["configuration"].items() if name not in chosen}
     return {**data, "configuration": fields}
-
-
-def _from_numcodecs(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The version 3 form of a numcodecs configuration."""
-    fields = {key: value for key, value in config.items() if key != "id"}
-    name = str(config["id"])
-    if name == "blosc":
-        # numcodecs counts the shuffles; its -1, to choose by the size of an element, is our None.
-        shuffle = fields.get("shuffle")
-        names: dict[object, str] = {0: "noshuffle", 1: "shuffle", 2: "bitshuffle"}
-        fields["shuffle"] = names.get(shuffle, shuffle)
-        if shuffle == -1:
-            del fields["shuffle"]
-    return {"name": name, "configuration": {k: v for k, v in fields.items() if v is not None}}

@@ -1,0 +1,414 @@
+"""The filters of numcodecs: codecs from arrays to arrays that change what numbers are stored.
+
+Specification: zarr-extensions, "numcodecs.*"; the documentation of numcodecs. Names: ``numcodecs.astype``,
+``numcodecs.bitround``, ``numcodecs.delta``, ``numcodecs.fixedscaleoffset``, ``numcodecs.packbits``,
+``numcodecs.quantize``.
+Example: ``{"name": "numcodecs.delta", "configuration": {"dtype": "<i4", "astype": "<i2"}}``.
+
+The dtypes in a configuration are numpy's. A filter of numcodecs takes the bytes of a chunk for elements of
+its ``dtype``, whatever they are; so the byte order there says how they are to be looked at, and little
+endian, or none, means as they are. The byte order of ``astype`` means nothing in version 3 of the format,
+where the ``bytes`` codec decides about what is stored.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar, Self, cast
+
+import numpy as np
+from numcodecs.astype import AsType
+from numcodecs.bitround import BitRound
+from numcodecs.delta import Delta
+from numcodecs.fixedscaleoffset import FixedScaleOffset
+from numcodecs.packbits import PackBits
+from numcodecs.quantize import Quantize
+
+from xzarr3._types import JSON, AnyArray
+from xzarr3.codecs.base import ArrayArrayCodec, ChunkSpec, Configuration
+from xzarr3.dtypes import parse_dtype
+from xzarr3.errors import ChunkDecodeError, ChunkEncodeError, MetadataError, listed
+
+_DTYPE = re.compile(r"[<>|=]?[A-Za-z][A-Za-z0-9_]{0,15}(\[[0-9a-zA-Zμ]{1,16}\])?")
+_ONE_UNIT = "biufmM"
+"""Kinds of dtypes whose elements are one number, so that numpy can look at one as at another."""
+_FAILURES = (TypeError, ValueError, ArithmeticError, LookupError)
+"""What numpy and numcodecs raise for values that they cannot convert."""
+
+
+class Filter(ArrayArrayCodec):
+    """A filter of numcodecs that keeps the shape."""
+
+    @cached_property
+    @abstractmethod
+    def _coder(self) -> Any:
+        """The filter of numcodecs, set to work in the byte order of this machine."""
+
+    @abstractmethod
+    def _output(self, spec: ChunkSpec) -> np.dtype[Any]:
+        """The dtype of what :meth:`encode` returns, or MetadataError."""
+
+    def to_json(self) -> JSON:
+        # zarr-python wants a configuration even if it is empty.
+        return {"name": self.name, "configuration": self.configuration()}
+
+    def resolve(self, spec: ChunkSpec) -> ChunkSpec:
+        if spec.data_type.is_variable:
+            raise MetadataError(
+                f"codec '{self.name}' cannot encode data type '{spec.data_type.name}'",
+                found=self.name,
+                accepted="data types of fixed size",
+            )
+        output = self._output(spec)
+        if output == spec.dtype:
+            return spec
+        data_type = parse_dtype(output)
+        try:
+            with np.errstate(all="ignore"):
+                one = self._encoded(np.full(1, spec.fill_value, spec.dtype), spec)
+            fill = data_type.cast_scalar(one[0])
+        except (MetadataError, ChunkEncodeError):
+            fill = data_type.default_scalar()
+        return replace(spec, data_type=data_type, fill_value=fill)
+
+    def encode(self, array: AnyArray, spec: ChunkSpec) -> AnyArray:
+        return self._encoded(array, spec).reshape(spec.shape)
+
+    def _encoded(self, array: AnyArray, spec: ChunkSpec) -> AnyArray:
+        """What ``array`` is encoded to, in one dimension."""
+        # numcodecs goes through arrays in the order in which they lie in memory.
+        values = np.ascontiguousarray(array, dtype=spec.dtype).reshape(-1)
+        try:
+            encoded: AnyArray = self._coder.encode(self._looked_at(values)) if values.size else values
+            return encoded.reshape(-1).view(self._output(spec))
+        except _FAILURES as error:
+            raise ChunkEncodeError(f"values cannot be encoded: {error}", codec=self.name) from error
+
+    def decode(self, array: AnyArray, spec: ChunkSpec) -> AnyArray:
+        values = np.ascontiguousarray(array, dtype=self._output(spec)).reshape(-1)
+        try:
+            decoded: AnyArray = self._coder.decode(values) if values.size else values
+            return self._looked_at(decoded).view(spec.dtype).reshape(spec.shape)
+        except _FAILURES as error:
+            raise ChunkDecodeError(f"values cannot be decoded: {error}", codec=self.name) from error
+
+    def _looked_at(self, values: AnyArray) -> AnyArray:
+        """The elements as the filter looks at them, or back."""
+        return values
+
+
+@dataclass(frozen=True)
+class TypedFilter(Filter):
+    """A filter whose configuration names the dtypes of its two sides.
+
+    Parameters
+    ----------
+    dtype : str, optional
+        numpy's name for the dtype of decoded elements; by default that of the array.
+    astype : str, optional
+        The same for encoded elements; by default the one of decoded elements.
+    """
+
+    decoded_field: ClassVar[str] = "dtype"
+    encoded_field: ClassVar[str] = "astype"
+    _kinds: ClassVar[str]
+    dtype: str | None = None
+    astype: str | None = None
+
+    def __post_init__(self) -> None:
+        for field, value in ((self.decoded_field, self.dtype), (self.encoded_field, self.astype)):
+            if value is not None:
+                self._parsed(field, value)
+
+    def _parsed(self, field: str, value: JSON) -> np.dtype[Any]:
+        accepted = f"a dtype of numpy of one of the kinds {listed(self._kinds)}, as in '<f8'"
+        try:
+            if not isinstance(value, str) or not _DTYPE.fullmatch(value):
+                raise TypeError("not the name of a dtype")
+            dtype = np.dtype(value)
+        except (TypeError, ValueError) as error:
+            raise Configuration(self.name, {}).error(field, value, accepted) from error
+        if dtype.kind not in self._kinds:
+            raise Configuration(self.name, {}).error(field, value, accepted, "not a dtype it can work on")
+        return dtype
+
+    @classmethod
+    def _types(cls, fields: Configuration) -> dict[str, Any]:
+        """The two dtypes of a configuration."""
+        return {
+            "dtype": fields.take(cls.decoded_field, "a dtype of numpy", None),
+            "astype": fields.take(cls.encoded_field, "a dtype of numpy", None),
+        }
+
+    def configuration(self) -> dict[str, JSON]:
+        given: dict[str, JSON] = {self.decoded_field: self.dtype, self.encoded_field: self.astype}
+        return {field: value for field, value in given.items() if value is not None}
+
+    def evolve(self, spec: ChunkSpec) -> Self:
+        return self if self.dtype is not None else replace(self, dtype=spec.dtype.name)
+
+    @cached_property
+    def _decoded(self) -> np.dtype[Any]:
+        return self._parsed(self.decoded_field, self.dtype).newbyteorder("=")
+
+    @cached_property
+    def _encoded_dtype(self) -> np.dtype[Any]:
+        return self._decoded if self.astype is None else np.dtype(self.astype).newbyteorder("=")
+
+    @cached_property
+    def _swapped(self) -> bool:
+        return byte_order(self.dtype) == "big"
+
+    def _output(self, spec: ChunkSpec) -> np.dtype[Any]:
+        if self.dtype is None:
+            return self.evolve(spec)._output(spec)
+        dtype, own = spec.dtype, self._decoded
+        if dtype != own and not (
+            dtype.itemsize == own.itemsize and dtype.kind in _ONE_UNIT and own.kind in _ONE_UNIT
+        ):
+            raise Configuration(self.name, {}).error(
+                self.decoded_field, self.dtype, f"'{spec.dtype.str}', or numbers of the same size",
+                f"data type '{spec.data_type.name}' cannot be looked at as this dtype",
+            )  # fmt: skip
+        return self._encoded_dtype
+
+    def _looked_at(self, values: AnyArray) -> AnyArray:
+        if values.dtype != self._decoded:
+            values = values.view(self._decoded)
+        return values.byteswap() if self._swapped else values
+
+
+def byte_order(dtype: str | None) -> str | None:
+    """The byte order that the name of a dtype of numpy tells; None if it tells none.
+
+    Examples
+    --------
+    >>> byte_order(">i4"), byte_order("int32"), byte_order("|u1")
+    ('big', None, None)
+    """
+    if dtype is None or dtype[:1] not in ("<", ">") or np.dtype(dtype).byteorder == "|":
+        return None
+    return "little" if dtype[0] == "<" else "big"
+
+
+def in_byte_order(dtype: str, endian: str | None) -> str:
+    """The name of the same dtype in another byte order."""
+    orders = {"little": "<", "big": ">", None: "="}
+    return np.dtype(dtype).newbyteorder(cast("Any", orders[endian])).str
+
+
+@dataclass(frozen=True)
+class DeltaCodec(TypedFilter):
+    """Differences between neighbours, in the order in which elements are stored; the first one as it is."""
+
+    name = "numcodecs.delta"
+    _kinds = "iufc"
+
+    @classmethod
+    def from_configuration(cls, configuration: Mapping[str, JSON]) -> Self:
+        fields = Configuration(cls.name, configuration)
+        codec = cls(**cls._types(fields))
+        fields.finish()
+        return codec
+
+    @cached_property
+    def _coder(self) -> Any:
+        return Delta(self._decoded, self._encoded_dtype)
+
+
+@dataclass(frozen=True)
+class FixedScaleOffsetCodec(TypedFilter):
+    """``(x - offset) * scale``, rounded to whole numbers.
+
+    Parameters
+    ----------
+    offset, scale : int or float
+    """
+
+    name = "numcodecs.fixedscaleoffset"
+    _kinds = "iuf"
+    offset: int | float = 0
+    scale: int | float = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        fields = Configuration(self.name, {"offset": self.offset, "scale": self.scale})
+        fields.number("offset")
+        if fields.number("scale") == 0:
+            raise fields.error("scale", self.scale, "a finite number other than 0")
+
+    @classmethod
+    def from_configuration(cls, configuration: Mapping[str, JSON]) -> Self:
+        fields = Configuration(cls.name, configuration)
+        codec = cls(**cls._types(fields), offset=fields.number("offset"), scale=fields.number("scale"))
+        fields.finish()
+        return codec
+
+    def configuration(self) -> dict[str, JSON]:
+        return {"offset": self.offset, "scale": self.scale, **super().configuration()}
+
+    @cached_property
+    def _coder(self) -> Any:
+        return FixedScaleOffset(self.offset, self.scale, self._decoded, self._encoded_dtype)
+
+
+@dataclass(frozen=True)
+class QuantizeCodec(TypedFilter):
+    """Numbers rounded to some decimal digits, so that they compress better.
+
+    Parameters
+    ----------
+    digits : int
+        How many digits behind the decimal point are kept.
+    """
+
+    name = "numcodecs.quantize"
+    _kinds = "f"
+    digits: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        Configuration(self.name, {"digits": self.digits}).integer("digits", -300, 300)
+
+    @classmethod
+    def from_configuration(cls, configuration: Mapping[str, JSON]) -> Self:
+        fields = Configuration(cls.name, configuration)
+        codec = cls(**cls._types(fields), digits=fields.integer("digits", -300, 300))
+        fields.finish()
+        return codec
+
+    def configuration(self) -> dict[str, JSON]:
+        return {"digits": self.digits, **super().configuration()}
+
+    @cached_property
+    def _coder(self) -> Any:
+        return Quantize(self.digits, self._decoded, self._encoded_dtype)
+
+
+@dataclass(frozen=True)
+class AsTypeCodec(TypedFilter):
+    """Another dtype; values that it cannot hold become whatever numpy makes of them.
+
+    Parameters
+    ----------
+    dtype : str, optional
+        ``decode_dtype`` in the configuration.
+    astype : str
+        ``encode_dtype`` in the configuration.
+    """
+
+    name = "numcodecs.astype"
+    decoded_field = "decode_dtype"
+    encoded_field = "encode_dtype"
+    _kinds = "biufcmMSU"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        Configuration(self.name, {"encode_dtype": self.astype} if self.astype else {}).take(
+            "encode_dtype", "a dtype of numpy, as in '<f4'"
+        )
+
+    @classmethod
+    def from_configuration(cls, configuration: Mapping[str, JSON]) -> Self:
+        fields = Configuration(cls.name, configuration)
+        codec = cls(**cls._types(fields))
+        fields.finish()
+        return codec
+
+    @cached_property
+    def _coder(self) -> Any:
+        return AsType(self._encoded_dtype, self._decoded)
+
+
+_MANTISSA = {2: 10, 4: 23, 8: 52}
+
+
+@dataclass(frozen=True)
+class BitRoundCodec(Filter):
+    """Floating point numbers rounded to some bits, so that they compress better.
+
+    Parameters
+    ----------
+    keepbits : int
+        How many bits of the mantissa are kept.
+    """
+
+    name = "numcodecs.bitround"
+    keepbits: int
+
+    def __post_init__(self) -> None:
+        Configuration(self.name, {"keepbits": self.keepbits}).integer("keepbits", 0, 52)
+
+    @classmethod
+    def from_configuration(cls, configuration: Mapping[str, JSON]) -> Self:
+        fields = Configuration(cls.name, configuration)
+        codec = cls(fields.integer("keepbits", 0, 52))
+        fields.finish()
+        return codec
+
+    def configuration(self) -> dict[str, JSON]:
+        return {"keepbits": self.keepbits}
+
+    def _output(self, spec: ChunkSpec) -> np.dtype[Any]:
+        most = _MANTISSA.get(spec.dtype.itemsize, -1) if spec.dtype.kind == "f" else -1
+        if most < 0:
+            raise MetadataError(
+                f"codec '{self.name}' cannot round data type '{spec.data_type.name}'",
+                found=self.name,
+                accepted="data type 'float16', 'float32' or 'float64'",
+            )
+        if self.keepbits > most:
+            raise Configuration(self.name, {}).error(
+                "keepbits", self.keepbits, f"at most {most} for data type '{spec.data_type.name}'"
+            )
+        return spec.dtype
+
+    @cached_property
+    def _coder(self) -> Any:
+        return BitRound(self.keepbits)
+
+
+@dataclass(frozen=True)
+class PackBitsCodec(Filter):
+    """Truth values, eight in a byte; in front of them a byte that tells how many bits are left over."""
+
+    name = "numcodecs.packbits"
+
+    @classmethod
+    def from_configuration(cls, configuration: Mapping[str, JSON]) -> Self:
+        Configuration(cls.name, configuration).finish()
+        return cls()
+
+    def _output(self, spec: ChunkSpec) -> np.dtype[Any]:
+        if spec.dtype.kind != "b":
+            raise MetadataError(
+                f"codec '{self.name}' cannot pack data type '{spec.data_type.name}'",
+                found=self.name,
+                accepted="data type 'bool'",
+            )
+        return np.dtype(np.uint8)
+
+    @cached_property
+    def _coder(self) -> Any:
+        return PackBits()
+
+    def resolve(self, spec: ChunkSpec) -> ChunkSpec:
+        data_type = parse_dtype(self._output(spec))
+        size = 1 + -(-math.prod(spec.shape) // 8)
+        return replace(spec, shape=(size,), data_type=data_type, fill_value=data_type.default_scalar())
+
+    def encode(self, array: AnyArray, spec: ChunkSpec) -> AnyArray:
+        return cast("AnyArray", self._coder.encode(np.ascontiguousarray(array, dtype=bool)))
+
+    def decode(self, array: AnyArray, spec: ChunkSpec) -> AnyArray:
+        number = math.prod(spec.shape)
+        if array[0] != -number % 8:
+            raise ChunkDecodeError(
+                f"{array[0]} bits left over, expected {-number % 8} for shape {spec.shape}", codec=self.name
+            )
+        return cast("AnyArray", self._coder.decode(np.ascontiguousarray(array))).reshape(spec.shape)

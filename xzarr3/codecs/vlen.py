@@ -1,0 +1,137 @@
+"""``vlen-utf8`` and ``vlen-bytes``: elements of any length, each one behind its length.
+
+A chunk is the number of its elements and then the elements in C order, each one the number of its bytes and
+the bytes; all these numbers are four bytes, little endian. ``vlen-utf8`` holds text as UTF-8.
+
+Specification: zarr-extensions, "Vlen-utf8 codec", "Vlen-bytes codec". Names: ``vlen-utf8``, ``vlen-bytes``.
+Example: ``{"name": "vlen-utf8"}``.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numcodecs.vlen import VLenBytes, VLenUTF8
+
+from xzarr3._types import JSON, AnyArray, Buffer
+from xzarr3.codecs.base import MAX_VARIABLE, ArrayBytesCodec, ChunkSpec, Configuration
+from xzarr3.errors import ChunkDecodeError, ChunkEncodeError, MetadataError
+
+_LENGTH = 4  # Bytes of a length, and of the number of elements.
+_MAX_NUMBER = 2**32 - 2  # One less than there is room for; see below.
+
+# numcodecs does not tell whether anything is left behind the last element. One more is put behind it, that
+# nobody can have foreseen: it is found again if nothing else is there.
+_LAST = os.urandom(16).hex().encode()
+_LAST_ITEM = len(_LAST).to_bytes(_LENGTH, "little") + _LAST
+
+
+@dataclass(frozen=True)
+class _VLenCodec(ArrayBytesCodec):
+    _data_type: ClassVar[str]
+    _coder: ClassVar[Any]
+    _last: ClassVar[str | bytes]
+
+    @classmethod
+    def from_configuration(cls, configuration: Mapping[str, JSON]) -> Self:
+        Configuration(cls.name, configuration).finish()
+        return cls()
+
+    def check(self, spec: ChunkSpec) -> None:
+        if not self._holds(spec):
+            raise MetadataError(
+                f"codec '{self.name}' cannot hold data type '{spec.data_type.name}'",
+                found=self.name,
+                accepted=f"data type '{self._data_type}'",
+            )
+        if math.prod(spec.shape) > _MAX_NUMBER:
+            raise MetadataError(
+                f"codec '{self.name}': too many elements in a chunk",
+                found=list(spec.shape),
+                accepted=f"at most {_MAX_NUMBER} elements",
+            )
+
+    def _holds(self, spec: ChunkSpec) -> bool:
+        return spec.data_type.name == self._data_type
+
+    def encoded_size(self, spec: ChunkSpec) -> None:
+        return None
+
+    def max_encoded_size(self, spec: ChunkSpec) -> int:
+        return MAX_VARIABLE
+
+    def encode(self, array: AnyArray, spec: ChunkSpec) -> Buffer:
+        values = np.ascontiguousarray(array).reshape(-1).astype(object, copy=False)
+        try:
+            size = self._size(values.tolist())
+            # numcodecs does not look whether a length fits into 31 bits.
+            if size > MAX_VARIABLE:
+                raise ChunkEncodeError(f"{size} bytes, at most {MAX_VARIABLE} possible", codec=self.name)
+            return self._coder.encode(values)  # type: ignore[no-any-return]
+        except (TypeError, AttributeError, UnicodeEncodeError) as error:
+            raise ChunkEncodeError(
+                f"an element is not of data type '{self._data_type}': {error}", codec=self.name
+            ) from error
+
+    def decode(self, data: Buffer, spec: ChunkSpec) -> AnyArray:
+        number = math.prod(spec.shape)
+        found = int.from_bytes(data[:_LENGTH], "little")
+        if found != number or len(data) < _LENGTH * (1 + number):
+            raise ChunkDecodeError(
+                f"found {len(data)} bytes for {found} elements, expected {number} elements for shape "
+                f"{spec.shape}",
+                codec=self.name,
+            )
+        head = (number + 1).to_bytes(_LENGTH, "little")
+        try:
+            items = self._coder.decode(b"".join([head, memoryview(data)[_LENGTH:], _LAST_ITEM]))
+        except ValueError as error:  # UnicodeDecodeError is one, too.
+            raise ChunkDecodeError(f"not valid: {error}", codec=self.name) from error
+        if items[-1] != self._last:
+            raise ChunkDecodeError(f"the {number} elements do not end with the data", codec=self.name)
+        return items[:-1].reshape(spec.shape).astype(spec.dtype, copy=False)  # type: ignore[no-any-return]
+
+    @staticmethod
+    def _size(items: list[Any]) -> int:
+        """The size of the encoded chunk, or a bound of it if that is small enough."""
+        return _LENGTH * (1 + len(items)) + sum(map(len, items))
+
+
+class VLenUTF8Codec(_VLenCodec):
+    """Text of any length, as UTF-8.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from xzarr3.codecs import ChunkSpec
+    >>> from xzarr3.dtypes import parse_dtype
+    >>> spec = ChunkSpec((2,), parse_dtype("string"), "")
+    >>> bytes(VLenUTF8Codec().encode(np.array(["a", "bc"], spec.dtype), spec)).hex(" ", -4)
+    '02000000 01000000 61020000 006263'
+    """
+
+    name = "vlen-utf8"
+    _data_type = "string"
+    _coder = VLenUTF8()
+    _last = _LAST.decode()
+
+    @staticmethod
+    def _size(items: list[Any]) -> int:
+        size = _VLenCodec._size(items)
+        if 4 * size <= MAX_VARIABLE:  # No character takes more than four bytes.
+            return size
+        return _LENGTH * (1 + len(items)) + sum(len(item.encode()) for item in items)
+
+
+class VLenBytesCodec(_VLenCodec):
+    """Bytes of any number."""
+
+    name = "vlen-bytes"
+    _data_type = "bytes"
+    _coder = VLenBytes()
+    _last = _LAST
