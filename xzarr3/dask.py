@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import dask.array as da
 import numpy as np
+import numpy.typing as npt
 from dask._task_spec import Task, TaskRef
 from dask.array.core import normalize_chunks
 from dask.array.optimization import optimize
@@ -23,7 +24,8 @@ from dask.highlevelgraph import HighLevelGraph
 
 from xzarr3._types import AnyArray
 from xzarr3.array import Array
-from xzarr3.errors import AlignmentError, SelectionError
+from xzarr3.errors import AlignmentError, SelectionError, shorten
+from xzarr3.grids import Edges, Steps
 from xzarr3.hierarchy import open_array
 from xzarr3.indexing import basic_selection
 from xzarr3.stores import StoreLike
@@ -98,36 +100,31 @@ def _write_block(block: AnyArray, target: Array, region: tuple[slice, ...]) -> N
     target.set(region, block, threads=1)
 
 
-def _unit_chunks(shape: tuple[int, ...], lengths: tuple[int, ...]) -> BlockChunks:
-    """Chunks of dask for a regular grid."""
-    chunks = []
-    for size, length in zip(shape, lengths, strict=True):
-        full, rest = divmod(size, length) if length else (0, 0)
-        chunks.append((length,) * full + ((rest,) if rest or not full else ()))
-    return tuple(chunks)
-
-
-def _grouped(array: Array) -> tuple[int, ...]:
-    """A block shape that is a multiple of the write units, larger where these are small."""
-    lengths = list(array.write_chunks)
+def _grouped(array: Array) -> list[Steps | Edges]:
+    """Blocks of whole write units along each dimension, of several where these are small."""
+    axes = list(array.metadata.chunk_grid.axes)
     target = min(_GROUPED, array.nbytes // _BLOCKS)
-    while 2 * math.prod(lengths) * array.dtype.itemsize <= target:
-        left = [-(-size // length) for size, length in zip(array.shape, lengths, strict=True)]
-        axis = max(range(array.ndim), key=left.__getitem__)
-        if left[axis] <= 1:
+    while 2 * math.prod(axis.longest for axis in axes) * array.dtype.itemsize <= target:
+        left = [axis.count(size) for size, axis in zip(array.shape, axes, strict=True)]
+        at = max(range(array.ndim), key=left.__getitem__, default=None)
+        if at is None or left[at] <= 1:
             break
-        lengths[axis] *= 2
-    return tuple(lengths)
+        axes[at] = axes[at].paired()
+    return axes
+
+
+def _block_chunks(shape: tuple[int, ...], axes: Sequence[Steps | Edges]) -> BlockChunks:
+    """Chunks of dask for the chunks of a grid."""
+    return tuple(axis.lengths(size) for size, axis in zip(shape, axes, strict=True))
 
 
 def _chunks(array: Array, chunks: Any) -> BlockChunks:
     if isinstance(chunks, str) and chunks == "auto":
-        return _unit_chunks(array.shape, _grouped(array))
+        return _block_chunks(array.shape, _grouped(array))
+    units = _block_chunks(array.shape, array.metadata.chunk_grid.axes)
     if isinstance(chunks, str) and chunks == "units":
-        return _unit_chunks(array.shape, array.write_chunks)
-    normal: BlockChunks = normalize_chunks(
-        chunks, array.shape, dtype=array.dtype, previous_chunks=_unit_chunks(array.shape, array.write_chunks)
-    )
+        return units
+    normal: BlockChunks = normalize_chunks(chunks, array.shape, dtype=array.dtype, previous_chunks=units)
     return normal
 
 
@@ -273,6 +270,13 @@ def _all_done(*written: object) -> None:
     """What depends on every write."""
 
 
+def _within(units: Steps | Edges, edges: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Which of some elements are not the first ones of chunks."""
+    if isinstance(units, Steps):
+        return np.not_equal(edges % units.length, 0)
+    return np.array([units.start(units.index(edge)) != edge for edge in edges.tolist()], bool)
+
+
 class _Job:
     """One source, where it goes, and the check that its blocks and the units of storage go together."""
 
@@ -303,23 +307,24 @@ class _Job:
             self._check_edges(axis, chosen.start, along)
 
     def _check_edges(self, axis: int, start: int, lengths: tuple[int, ...]) -> None:
-        unit = self.target.write_chunks[axis]
+        units = self.target.metadata.chunk_grid.axes[axis]
         filled = [length for length in lengths if length]  # Empty blocks write nothing.
         edges = start + np.cumsum(filled)[:-1]
-        bad = np.flatnonzero(edges % unit) if len(edges) else edges
+        bad = edges[_within(units, edges)]
         if len(bad):
+            unit = units.length_at(units.index(int(bad[0])))
             raise AlignmentError(
-                f"array '{self.target.name}': along axis {axis} a block ends at element {edges[bad[0]]}, "
-                f"within a unit of storage of {unit} elements, which two tasks would write; found blocks of "
-                f"{lengths[:6]}; accepted: multiples of {unit}, for instance after "
-                f".rechunk({self.target.write_chunks})"
+                f"array '{self.target.name}': along axis {axis} a block ends at element {bad[0]}, within a "
+                f"unit of storage of {unit} elements, which two tasks would write; found blocks of "
+                f"{lengths[:6]}; accepted: blocks of whole units, for instance after "
+                f".rechunk({shorten(self.target.write_chunks)})"
             )
 
     def box(self) -> tuple[tuple[int, int], ...]:
         """The range of units that is touched along each dimension."""
         return tuple(
-            (chosen.start // unit, -(-chosen.stop // unit)) if chosen.count else (0, 0)
-            for chosen, unit in zip(self.selected, self.target.write_chunks, strict=True)
+            (units.index(chosen.start), units.index(chosen.stop - 1) + 1) if chosen.count else (0, 0)
+            for chosen, units in zip(self.selected, self.target.metadata.chunk_grid.axes, strict=True)
         )
 
     def layer(self) -> Any:
@@ -353,7 +358,7 @@ def _check_disjoint(jobs: Sequence[_Job]) -> None:
             ):
                 raise AlignmentError(
                     f"two sources write the same unit of storage of array '{target.name}'; accepted: regions "
-                    f"that share no unit of shape {target.write_chunks}, or one call after the other"
+                    f"that share no unit of shape {shorten(target.write_chunks)}, or one call after the other"
                 )
         others.append(job)
 

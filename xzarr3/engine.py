@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from xzarr3._types import AnyArray, Buffer
-from xzarr3.codecs.chain import CodecChain, Shard, holds_only
+from xzarr3.codecs.chain import CodecChain, Shard
 from xzarr3.errors import ChunkDecodeError, ChunkError
 from xzarr3.indexing import DimSelection
 from xzarr3.metadata import ArrayMetadata
@@ -73,8 +73,11 @@ class _Pool:
 
 _pool = _Pool()
 
-ReadPart: TypeAlias = Callable[[str, tuple[slice, ...], AnyArray], bool]
+ReadPart: TypeAlias = Callable[[CodecChain, str, tuple[slice, ...], AnyArray], bool]
 """Reads a part of the unit of a key into its place; False if there is no such unit."""
+
+Batch: TypeAlias = tuple[CodecChain, list[list[Part]]]
+"""Units of one shape: the codecs bound to it, and along each dimension the parts whose product they are."""
 
 
 class _Runs:
@@ -82,25 +85,36 @@ class _Runs:
 
     Parameters
     ----------
-    units : iterator of Unit
+    batches : iterator of Batch
     number : int
-        How many there are.
+        How many units there are.
     threads : int
     """
 
-    __slots__ = ("_lock", "_run", "_units", "stopped")
+    __slots__ = ("_batches", "_chain", "_lock", "_run", "_units", "stopped")
 
-    def __init__(self, units: Iterator[Unit], number: int, threads: int) -> None:
-        self._units = units
+    def __init__(self, batches: Iterator[Batch], number: int, threads: int) -> None:
+        self._batches = batches
+        self._chain, parts = next(batches)
+        self._units: Iterator[Unit] = itertools.product(*parts)
         self._run = _MAX_RUN if threads <= 1 else max(1, min(_MAX_RUN, number // (4 * threads)))
         self._lock = threading.Lock()
         self.stopped = False
         """Whether what is left is not wanted any more, because something failed."""
 
-    def take(self) -> list[Unit]:
-        """The next run; empty after the last one."""
+    def take(self) -> tuple[CodecChain, list[Unit]] | None:
+        """The next run of units of one shape, and their codecs; None after the last one."""
         with self._lock:
-            return [] if self.stopped else list(itertools.islice(self._units, self._run))
+            while not self.stopped:
+                run = list(itertools.islice(self._units, self._run))
+                if run:
+                    return self._chain, run
+                batch = next(self._batches, None)
+                if batch is None:
+                    break
+                self._chain, parts = batch
+                self._units = itertools.product(*parts)
+            return None
 
     def share(self, threads: int, worker: Callable[[_Runs], int]) -> int:
         """Have ``worker`` handle the units on several threads; returns the sum of what it returns."""
@@ -148,6 +162,16 @@ class Engine:
     def _separator(self) -> str:
         return self.meta.chunk_key_encoding.separator
 
+    @cached_property
+    def _largest(self) -> CodecChain:
+        """The codecs of the largest units: of all of them if the grid is regular."""
+        return self.meta.chain_of(self.meta.chunk_grid.largest)
+
+    @cached_property
+    def _fill(self) -> AnyArray:
+        """The fill value as an array of no dimensions, which any element can be set to."""
+        return self.meta.data_type.filled((), self.meta.fill_value)
+
     def key(self, coords: tuple[int, ...]) -> str:
         """Key of a unit."""
         return self._key_prefix + self._separator.join(map(str, coords))
@@ -167,39 +191,52 @@ class Engine:
         StoreError, ChunkDecodeError
             If a unit is there and cannot be read. What ``out`` holds then is undefined.
         """
-        if out.size == 0:
+        if out.nbytes == 0:
             return 0
-        chain = self.meta.chain
-        parts, number = plan.parts, plan.number
-        shard = chain.shard
+        chain, parts, number = self._largest, plan.parts, plan.number
+        shard, plain = chain.shard, chain.is_plain
+        batches: Iterator[Batch]
         # Of plain chunks only the wanted bytes are read, if these are few or all that is wanted.
-        ranges = chain.is_plain and (number == 1 or out.size * 2 <= number * math.prod(chain.spec.shape))
-        if (out.nbytes if ranges else number * _unit_work(parts, chain)) < _SMALL:
+        if plan.grid.is_regular:
+            batches = iter([(chain, parts)])
+            ranges = plain and (number == 1 or out.size * 2 <= number * math.prod(chain.spec.shape))
+            work = out.nbytes if ranges else number * _unit_work(parts, chain)
+        else:
+            batches = self._batches(plan)
+            ranges = plain and (number == 1 or out.size * 2 <= _covered(plan))
+            work = out.nbytes if ranges else _work(plan, chain)
+        if work < _SMALL:
             threads = 1
         if shard is not None and threads > 1 and number < 2 * threads:
-            parts, number = _split_shards(parts, shard, 2 * threads)
-        units = itertools.product(*parts)
+            split = [_split_shards(batch, 2 * threads) for batch in batches]
+            batches, number = iter(split), sum(math.prod(map(len, parts)) for _, parts in split)
         orientation = plan.orientation
         target = out if orientation is None else out[orientation]
 
         def worker(runs: _Runs) -> int:
             if shard is not None:
-                return self._read_parts(runs, target, self._shard_reader(shard))
+                return self._read_parts(runs, target, self._shard_reader())
             if ranges:
                 return self._read_parts(runs, target, self._plain_reader())
-            return self._read_units(runs, target, direct=chain.is_direct(number))
+            return self._read_units(runs, target, number)
 
         threads = min(threads, number)
-        return _Runs(units, number, threads).share(threads, worker)
+        return _Runs(batches, number, threads).share(threads, worker)
 
-    def _read_units(self, runs: _Runs, out: AnyArray, *, direct: bool) -> int:
-        load = self.store.loader()
-        chain, fill = self.meta.chain, self.meta.fill_value
-        decode, into, shape = chain.decode, chain.decode_into, chain.spec.shape
+    def _batches(self, plan: ReadPlan) -> Iterator[Batch]:
+        for shape, parts in plan.groups():
+            yield self.meta.chain_of(shape), parts
+
+    def _read_units(self, runs: _Runs, out: AnyArray, number: int) -> int:
+        load, fill = self.store.loader(), self._fill
         key_prefix, join = self._key_prefix, self._separator.join
         missing = 0
         while run := runs.take():
-            for unit in run:
+            chain, units = run
+            decode, into, shape, direct = (
+                chain.decode, chain.decode_into, chain.spec.shape, chain.is_direct(number)
+            )  # fmt: skip
+            for unit in units:
                 if runs.stopped:
                     break
                 _, texts, inner, outer, _ = zip(*unit, strict=True) if unit else _SCALAR
@@ -224,15 +261,16 @@ class Engine:
         """Units of which only what is wanted is read: ``read`` does that, or tells that there is no unit."""
         missing = 0
         while run := runs.take():
-            for unit in run:
+            chain, units = run
+            for unit in units:
                 if runs.stopped:
                     break
                 _, texts, inner, outer, _ = zip(*unit, strict=True) if unit else _SCALAR
                 key = self._key_prefix + self._separator.join(texts)
                 place = out[outer]
                 try:
-                    if not read(key, inner, place):
-                        place[...] = self.meta.fill_value
+                    if not read(chain, key, inner, place):
+                        place[...] = self._fill
                         missing += 1
                 except ChunkError as error:
                     _locate(error, key, unit)
@@ -242,21 +280,22 @@ class Engine:
     def _plain_reader(self) -> ReadPart:
         """Reads byte ranges of units that are stored as they are in memory."""
 
-        def read(key: str, inner: tuple[slice, ...], place: AnyArray) -> bool:
+        def read(chain: CodecChain, key: str, inner: tuple[slice, ...], place: AnyArray) -> bool:
             reader = self.store.open_value(key)
             if reader is None:
                 return False
             with reader:
-                _read_elements(self.meta.chain, reader, inner, place)
+                _read_elements(chain, reader, inner, place)
             return True
 
         return read
 
-    def _shard_reader(self, shard: Shard) -> ReadPart:
+    def _shard_reader(self) -> ReadPart:
         """Reads inner chunks of shards: of a shard that is wanted for the most part, all in one piece."""
-        load = self.store.loader()
+        load, fill = self.store.loader(), self._fill
 
-        def read(key: str, inner: tuple[slice, ...], place: AnyArray) -> bool:
+        def read(chain: CodecChain, key: str, inner: tuple[slice, ...], place: AnyArray) -> bool:
+            shard = _shard_of(chain)
             parts = _inner_parts(shard, inner)
             wanted = math.prod(map(len, parts))
             reader: ValueReader | None
@@ -268,7 +307,7 @@ class Engine:
             if reader is None:
                 return False
             with reader:
-                _read_inner_chunks(shard, reader, parts, place)
+                _read_inner_chunks(shard, reader, parts, place, fill)
             return True
 
         return read
@@ -296,55 +335,61 @@ class Engine:
 
         def worker(runs: _Runs) -> int:
             while run := runs.take():
-                for unit in run:
+                chain, units = run
+                for unit in units:
                     if runs.stopped:
                         break
                     coords, _, inner, outer, whole = zip(*unit, strict=True) if unit else _SCALAR
                     key = self.key(coords)
                     try:
                         if all(whole):
-                            self._replace(key, inner, source[outer], keep_empty)
+                            self._replace(chain, key, inner, source[outer], keep_empty)
                         else:
                             with _unit_locks[hash(key) % len(_unit_locks)]:
-                                self._update(key, inner, source[outer], keep_empty)
+                                self._update(chain, key, inner, source[outer], keep_empty)
                     except ChunkError as error:
                         _locate(error, key, unit)
                         raise
             return 0
 
+        batches = iter([(self._largest, plan.parts)]) if plan.grid.is_regular else self._batches(plan)
         threads = min(threads, plan.number)
-        _Runs(plan.units(), plan.number, threads).share(threads, worker)
+        _Runs(batches, plan.number, threads).share(threads, worker)
 
-    def _replace(self, key: str, inner: tuple[slice, ...], values: AnyArray, keep_empty: bool) -> None:
+    def _replace(
+        self, chain: CodecChain, key: str, inner: tuple[slice, ...], values: AnyArray, keep_empty: bool
+    ) -> None:
         """Store a unit all of whose elements are given."""
-        meta = self.meta
-        if not keep_empty and holds_only(values, meta.fill_value):
+        spec = chain.spec
+        if not keep_empty and spec.data_type.holds_only(values, spec.fill_value):
             if self.store.exists(key):
                 self.store.erase(key)
             return
-        if values.shape != meta.chunk_grid.chunk_shape:
-            chunk = meta.data_type.filled(meta.chunk_grid.chunk_shape, meta.fill_value)
+        if values.shape != spec.shape:
+            chunk = spec.data_type.filled(spec.shape, spec.fill_value)
             chunk[inner] = values
             values = chunk
-        self.store.set(key, meta.chain.encode(values, keep_empty=keep_empty))
+        self.store.set(key, chain.encode(values, keep_empty=keep_empty))
 
     def clear(self, coords: tuple[int, ...], inner: tuple[slice, ...], *, keep_empty: bool) -> None:
         """Set a part of a unit that is stored to the fill value."""
-        shape = tuple(part.stop - part.start for part in inner)
-        fill = np.broadcast_to(np.asarray(self.meta.fill_value, self.meta.chain.spec.dtype), shape)
+        fill = np.broadcast_to(self._fill, tuple(part.stop - part.start for part in inner))
+        chain = self.meta.chain_of(self.meta.chunk_grid.chunk_shape_at(coords))
         key = self.key(coords)
         try:
             with _unit_locks[hash(key) % len(_unit_locks)]:
-                self._update(key, inner, fill, keep_empty)
+                self._update(chain, key, inner, fill, keep_empty)
         except ChunkError as error:
             error.key, error.chunk = key, coords
             raise
 
-    def _update(self, key: str, inner: tuple[slice, ...], values: AnyArray, keep_empty: bool) -> None:
+    def _update(
+        self, chain: CodecChain, key: str, inner: tuple[slice, ...], values: AnyArray, keep_empty: bool
+    ) -> None:
         """Change a part of a unit."""
-        chain = self.meta.chain
         stored = self.store.get(key)
-        if stored is None and not keep_empty and holds_only(values, self.meta.fill_value):
+        spec = chain.spec
+        if stored is None and not keep_empty and spec.data_type.holds_only(values, spec.fill_value):
             return
         if chain.shard is not None:
             parts = {} if stored is None else chain.shard.split(stored)
@@ -424,15 +469,43 @@ def _unit_work(parts: list[list[Part]], chain: CodecChain) -> int:
     return math.prod(touched) * chain.shard.inner.spec.nbytes
 
 
-def _split_shards(parts: list[list[Part]], shard: Shard, pieces: int) -> tuple[list[list[Part]], int]:
+def _covered(plan: ReadPlan) -> int:
+    """Number of elements of all units that are touched, of a grid whose units differ."""
+    return math.prod(
+        sum(axis.length_at(part[0]) for part in parts)
+        for axis, parts in zip(plan.grid.axes, plan.parts, strict=True)
+    )
+
+
+def _work(plan: ReadPlan, chain: CodecChain) -> int:
+    """About how many bytes have to be decoded for all units of a grid whose units differ."""
+    if chain.shard is None:
+        return _covered(plan) * chain.spec.dtype.itemsize
+    touched: list[int] = [
+        sum(1 + (part[2].stop - 1) // length - part[2].start // length for part in along)
+        for along, length in zip(plan.parts, chain.shard.grid.chunk_shape, strict=True)
+    ]
+    return math.prod(touched) * chain.shard.inner.spec.nbytes
+
+
+def _shard_of(chain: CodecChain) -> Shard:
+    shard = chain.shard
+    if shard is None:
+        raise TypeError("the chunks are no shards")
+    return shard
+
+
+def _split_shards(batch: Batch, pieces: int) -> Batch:
     """Cut shards into pieces at inner chunks, so that there are about ``pieces`` of them to share out."""
+    chain, parts = batch
+    shard = _shard_of(chain)
     axis = max(range(len(parts)), key=shard.counts.__getitem__, default=None)
     if axis is None:
-        return parts, 1
+        return batch
     wanted = -(-pieces // math.prod(map(len, parts)))
     cut = [*parts]
     cut[axis] = split_parts(parts[axis], shard.grid.chunk_shape[axis], wanted)
-    return cut, math.prod(map(len, cut))
+    return chain, cut
 
 
 def _inner_parts(shard: Shard, inner: tuple[slice, ...]) -> list[list[Part]]:
@@ -443,7 +516,9 @@ def _inner_parts(shard: Shard, inner: tuple[slice, ...]) -> list[list[Part]]:
     ]
 
 
-def _read_inner_chunks(shard: Shard, reader: ValueReader, parts: list[list[Part]], out: AnyArray) -> None:
+def _read_inner_chunks(
+    shard: Shard, reader: ValueReader, parts: list[list[Part]], out: AnyArray, fill: AnyArray
+) -> None:
     """Read inner chunks of a shard into their places."""
     index = shard.decode_index(reader.read(shard.index_start, shard.index_size))
     wanted = index[np.ix_(*([part[0] for part in along] for along in parts))]
@@ -456,13 +531,13 @@ def _read_inner_chunks(shard: Shard, reader: ValueReader, parts: list[list[Part]
         offset, size = entry
         try:
             if size > shard.max_inner_size and shard.is_empty(entry):
-                place[...] = shard.spec.fill_value
+                place[...] = fill
                 continue
             data = read(offset, size)
             if len(data) != size:
                 raise shard.outside(offset, size, len(data))
             if nested is not None:
-                _read_inner_chunks(nested, BytesReader(data), _inner_parts(nested, inner), place)
+                _read_inner_chunks(nested, BytesReader(data), _inner_parts(nested, inner), place, fill)
             elif not (direct and place.shape == shape and place.flags.c_contiguous and into(data, place)):
                 place[...] = decode(data)[inner]
         except ChunkError as error:
@@ -480,7 +555,7 @@ def _updated(
     else:
         chunk = np.array(chain.decode(stored), dtype=spec.dtype)
     chunk[inner] = values
-    if not keep_empty and holds_only(chunk, spec.fill_value):
+    if not keep_empty and spec.data_type.holds_only(chunk, spec.fill_value):
         return None
     return chain.encode(chunk, keep_empty=keep_empty)
 
@@ -500,7 +575,7 @@ def _update_inner_chunks(
         try:
             if new.shape != shard.inner.spec.shape:
                 data = _updated(shard.inner, old, chosen, new, keep_empty)
-            elif keep_empty or not holds_only(new, shard.spec.fill_value):
+            elif keep_empty or not shard.spec.data_type.holds_only(new, shard.spec.fill_value):
                 data = shard.inner.encode(new, keep_empty=keep_empty)
             else:
                 data = None

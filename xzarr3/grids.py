@@ -1,18 +1,37 @@
 """Chunk grids: how an array is divided into the units that are stored.
 
-Specification: Zarr v3 core, "Chunk grids"; "Regular grids".
+Specification: Zarr v3 core, "Chunk grids"; "Regular grids". Extension ``chunk-grids/rectilinear`` of
+zarr-extensions, whose chunks along a dimension may each have another length.
+
+A grid is a product over the dimensions, so it holds one :class:`Steps` or :class:`Edges` for each and never
+a list of chunks; neither is expanded, however many chunks a short document speaks of.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
-from collections.abc import Iterable
+from abc import ABC, abstractmethod
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import SupportsIndex
+from functools import cached_property
+from typing import Any, ClassVar, Self, SupportsIndex, TypeAlias, cast
+
+import numpy as np
 
 from xzarr3._types import JSON
-from xzarr3.errors import MetadataError
+from xzarr3.errors import MetadataError, UnknownExtensionError
+
+_MOST_CHUNKS = 10**8  # Along one dimension, where their lengths are to be listed.
+_FIELD = "chunk_grid"
+
+Run: TypeAlias = tuple[int, int]
+"""A length in elements, and how many chunks one after the other have it."""
+
+ChunkLengths: TypeAlias = tuple[int, ...] | tuple[tuple[int, ...], ...]
+"""The shape of all chunks; or, if they differ, the lengths of the chunks along each dimension."""
 
 
 def as_lengths(value: SupportsIndex | Iterable[SupportsIndex]) -> tuple[int, ...]:
@@ -28,7 +47,376 @@ def as_lengths(value: SupportsIndex | Iterable[SupportsIndex]) -> tuple[int, ...
 
 
 @dataclass(frozen=True)
-class RegularGrid:
+class Steps:
+    """One dimension, in chunks of the same length.
+
+    Parameters
+    ----------
+    length : int
+        Length of a chunk, in elements.
+
+    Examples
+    --------
+    >>> steps = Steps(4)
+    >>> steps.count(10), steps.index(9), steps.start(2), steps.lengths(10)
+    (3, 2, 8, (4, 4, 2))
+    """
+
+    length: int
+
+    @property
+    def distinct(self) -> tuple[int, ...]:
+        """The lengths that occur, the largest first."""
+        return (self.length,)
+
+    @property
+    def longest(self) -> int:
+        """The largest length that occurs."""
+        return self.length
+
+    def count(self, size: int) -> int:
+        """Number of chunks that share elements with a dimension of this size."""
+        return -(-size // self.length) if size else 0
+
+    def index(self, element: int) -> int:
+        """Index of the chunk that holds an element."""
+        return element // self.length
+
+    def start(self, index: int) -> int:
+        """The first element of a chunk."""
+        return index * self.length
+
+    def length_at(self, index: int) -> int:
+        """Length of a chunk as it is stored, whatever of it lies within the array."""
+        return self.length
+
+    def run_at(self, element: int, size: int) -> tuple[int, int, int, int]:
+        """The run of equal chunks around an element.
+
+        Returns
+        -------
+        tuple of int
+            Its first element, one past its last element or the dimension's, index of its first chunk, and
+            the length of its chunks.
+        """
+        return 0, size, 0, self.length
+
+    def lengths(self, size: int) -> tuple[int, ...]:
+        """Lengths of the chunks, without what lies beyond a dimension of this size; one 0 if that is empty.
+
+        Raises
+        ------
+        MetadataError
+            If there are more than 10^8 chunks.
+        """
+        count = _listed_count(self.count(size))
+        return (self.length,) * (count - 1) + (size - (count - 1) * self.length,) if count else (0,)
+
+    def covering(self, size: int, *, divided: bool = False) -> Self:
+        """What a dimension that grows to ``size`` has: the same, as steps have no end."""
+        return self
+
+    def paired(self) -> Steps:
+        """The dimension in chunks made of two each."""
+        return Steps(2 * self.length)
+
+    def agrees(self, other: Steps | Edges) -> bool:
+        """Whether the chunks with the same index are the same elements, as far as both have chunks."""
+        return self == other
+
+    def to_json(self) -> JSON:
+        """The dimension as the document of a rectilinear grid has it."""
+        return self.length
+
+
+@dataclass(frozen=True)
+class Edges:
+    """One dimension, in chunks of any lengths.
+
+    Parameters
+    ----------
+    runs : tuple of (int, int)
+        The lengths one after the other, each with the number of chunks that have it. The chunks may reach
+        beyond the array, and there may be chunks that are wholly beyond it.
+
+    Examples
+    --------
+    >>> edges = Edges(((2, 3), (5, 1)))
+    >>> edges.count(10), edges.index(9), edges.start(2), edges.lengths(10)
+    (4, 3, 4, (2, 2, 2, 4))
+    """
+
+    runs: tuple[Run, ...]
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        """The first element of each run, and one past the last one."""
+        return list(itertools.accumulate((value * count for value, count in self.runs), initial=0))
+
+    @cached_property
+    def _firsts(self) -> list[int]:
+        """The index of the first chunk of each run, and the number of chunks."""
+        return list(itertools.accumulate((count for _, count in self.runs), initial=0))
+
+    @property
+    def total(self) -> int:
+        """The sum of all lengths: the largest size that a dimension can have."""
+        return self._starts[-1]
+
+    @property
+    def distinct(self) -> tuple[int, ...]:
+        """The lengths that occur, the largest first."""
+        return tuple(sorted({value for value, _ in self.runs}, reverse=True))
+
+    @property
+    def longest(self) -> int:
+        """The largest length that occurs; 0 if there are no chunks."""
+        return max((value for value, _ in self.runs), default=0)
+
+    def count(self, size: int) -> int:
+        """Number of chunks that share elements with a dimension of this size."""
+        return self.index(size - 1) + 1 if size else 0
+
+    def index(self, element: int) -> int:
+        """Index of the chunk that holds an element."""
+        run = bisect_right(self._starts, element) - 1
+        return self._firsts[run] + (element - self._starts[run]) // self.runs[run][0]
+
+    def start(self, index: int) -> int:
+        """The first element of a chunk."""
+        run = bisect_right(self._firsts, index) - 1
+        if run == len(self.runs):
+            return self.total
+        return self._starts[run] + (index - self._firsts[run]) * self.runs[run][0]
+
+    def length_at(self, index: int) -> int:
+        """Length of a chunk as it is stored, whatever of it lies within the array."""
+        return self.runs[bisect_right(self._firsts, index) - 1][0]
+
+    def run_at(self, element: int, size: int) -> tuple[int, int, int, int]:
+        """The run of equal chunks around an element; see :meth:`Steps.run_at`."""
+        run = bisect_right(self._starts, element) - 1
+        return self._starts[run], min(self._starts[run + 1], size), self._firsts[run], self.runs[run][0]
+
+    def lengths(self, size: int) -> tuple[int, ...]:
+        """Lengths of the chunks, without what lies beyond the dimension; see :meth:`Steps.lengths`."""
+        count = _listed_count(self.count(size))
+        if not count:
+            return (0,)
+        lengths: list[int] = []
+        for value, number in self.runs:
+            lengths.extend([value] * min(number, count - len(lengths)))
+        lengths[-1] = size - self.start(count - 1)
+        return tuple(lengths)
+
+    def covering(self, size: int, *, divided: bool = False) -> Edges:
+        """What a dimension that grows to ``size`` has.
+
+        Chunks as long as the longest one are added and one with the rest, so that none gets longer than
+        those that there are, and appending a piece as long as a chunk adds a chunk.
+
+        Parameters
+        ----------
+        size : int
+        divided : bool
+            The chunks are divided into inner chunks, so that the last one is made long enough for that.
+
+        Examples
+        --------
+        >>> months = Edges(((31, 1), (28, 1)))
+        >>> months.covering(90).runs, months.covering(59 + 31 + 30).runs
+        (((31, 1), (28, 1), (31, 1)), ((31, 1), (28, 1), (31, 1), (30, 1)))
+        """
+        missing = size - self.total
+        if missing <= 0:
+            return self
+        longest = self.longest or missing
+        full, rest = divmod(missing, longest)
+        if divided and self.runs:
+            unit = math.gcd(*self.distinct)
+            rest = -(-rest // unit) * unit
+        added = [(longest, full), (rest, 1)]
+        return Edges(_merged([*self.runs, *((value, count) for value, count in added if value and count)]))
+
+    def paired(self) -> Edges:
+        """The dimension in chunks made of two neighbours each.
+
+        Examples
+        --------
+        >>> Edges(((2, 4), (3, 3))).paired().runs
+        ((4, 2), (6, 1), (3, 1))
+        """
+        runs: list[Run] = []
+        left = 0
+        for value, count in self.runs:
+            if left:
+                runs.append((left + value, 1))
+            pairs, rest = divmod(count - (left > 0), 2)
+            left = value if rest else 0
+            runs.append((2 * value, pairs))
+        return Edges(_merged((value, count) for value, count in (*runs, (left, 1)) if value and count))
+
+    def agrees(self, other: Steps | Edges) -> bool:
+        """Whether the chunks with the same index are the same elements, as far as both have chunks.
+
+        Examples
+        --------
+        >>> Edges(((2, 1), (3, 1))).agrees(Edges(((2, 1), (3, 2), (4, 1))))
+        True
+        """
+        if not isinstance(other, Edges):
+            return False
+        short, long = sorted((self.runs, other.runs), key=lambda runs: (len(runs), runs[-1:]))
+        at = len(short) - 1
+        if at < 0:
+            return True
+        # Where the shorter one ends, the longer one may go on with more chunks of the same length.
+        ends = len(short) == len(long) or short[at][1] <= long[at][1]
+        return short[:at] == long[:at] and short[at][0] == long[at][0] and ends
+
+    def to_json(self) -> JSON:
+        """The dimension as the document of a rectilinear grid has it, equal lengths as one pair."""
+        return [value if count == 1 else [value, count] for value, count in self.runs]
+
+
+def _listed_count(count: int) -> int:
+    if count > _MOST_CHUNKS:
+        raise MetadataError(
+            "too many chunks along a dimension to list their lengths", field=_FIELD, found=count,
+            accepted=f"at most {_MOST_CHUNKS}",
+        )  # fmt: skip
+    return count
+
+
+def _merged(runs: Iterable[Run]) -> tuple[Run, ...]:
+    """The same lengths, with neighbours that are equal in one run."""
+    merged: list[Run] = []
+    for value, count in runs:
+        if merged and merged[-1][0] == value:
+            merged[-1] = (value, merged[-1][1] + count)
+        else:
+            merged.append((value, count))
+    return tuple(merged)
+
+
+class Grid(ABC):
+    """What all chunk grids can do. Immutable, compared by value; the shape is that of the array."""
+
+    name: ClassVar[str]
+
+    @property
+    @abstractmethod
+    def axes(self) -> tuple[Steps | Edges, ...]:
+        """How each dimension is divided."""
+
+    @classmethod
+    @abstractmethod
+    def from_configuration(cls, configuration: Mapping[str, Any]) -> Self:
+        """The grid that a metadata document describes.
+
+        Raises
+        ------
+        MetadataError
+            If it does not; the field is given from ``chunk_grid`` on.
+        """
+
+    @abstractmethod
+    def configuration(self) -> dict[str, JSON]:
+        """The configuration as a metadata document has it."""
+
+    @abstractmethod
+    def check(self, shape: tuple[int, ...]) -> None:
+        """Refuse a grid that does not fit an array of this shape.
+
+        Raises
+        ------
+        MetadataError
+            If the number of dimensions differs, a chunk has no length or a dimension is not covered.
+        """
+
+    @abstractmethod
+    def resized(self, shape: tuple[int, ...], *, divided: bool = False) -> Self:
+        """The grid for the same array after it got another shape.
+
+        All chunks that are in both keep their coordinates and their shape.
+
+        Parameters
+        ----------
+        shape : tuple of int
+        divided : bool
+            The chunks are divided into inner chunks, which must divide those that are added, too.
+        """
+
+    @cached_property
+    def is_regular(self) -> bool:
+        """Whether all chunks have the same shape, whatever shape the array gets."""
+        return all(isinstance(axis, Steps) for axis in self.axes)
+
+    @cached_property
+    def largest(self) -> tuple[int, ...]:
+        """The largest length of a chunk along each dimension: the shape of each chunk of a regular grid."""
+        return tuple(axis.longest for axis in self.axes)
+
+    def agrees(self, other: Grid) -> bool:
+        """Whether the chunks with the same coordinates are the same elements, as far as both have chunks.
+
+        So it is before and after :meth:`resized`.
+        """
+        return (
+            self.name == other.name
+            and len(self.axes) == len(other.axes)
+            and all(mine.agrees(its) for mine, its in zip(self.axes, other.axes, strict=True))
+        )
+
+    def sample_shapes(self) -> Iterator[tuple[int, ...]]:
+        """Shapes of chunks, the largest first, among which each length along each dimension occurs.
+
+        What can encode these can encode the chunks of every other shape in the grid.
+        """
+        yield self.largest
+        for at, axis in enumerate(self.axes):
+            for length in axis.distinct[1:]:
+                yield (*self.largest[:at], length, *self.largest[at + 1 :])
+
+    def counts(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Number of chunks along each dimension of an array of this shape."""
+        return tuple(axis.count(size) for size, axis in zip(shape, self.axes, strict=True))
+
+    def number(self, shape: tuple[int, ...]) -> int:
+        """Number of chunks of an array of this shape."""
+        return math.prod(self.counts(shape))
+
+    def chunk_shape_at(self, coords: tuple[int, ...]) -> tuple[int, ...]:
+        """Shape of a chunk as it is stored, whatever of it lies within the array."""
+        return tuple(axis.length_at(i) for i, axis in zip(coords, self.axes, strict=True))
+
+    def region(self, coords: tuple[int, ...], shape: tuple[int, ...]) -> tuple[slice, ...]:
+        """The part of an array of this shape that a chunk covers."""
+        result = []
+        for i, axis, size in zip(coords, self.axes, shape, strict=True):
+            start = axis.start(i)
+            result.append(slice(start, min(start + axis.length_at(i), size)))
+        return tuple(result)
+
+    def lengths(self, axis: int, size: int) -> tuple[int, ...]:
+        """Lengths of the chunks along an axis, as far as they lie within the array; as dask has them.
+
+        Raises
+        ------
+        MetadataError
+            If there are more than 10^8 of them.
+        """
+        return self.axes[axis].lengths(size)
+
+    def chunk_lengths(self, shape: tuple[int, ...]) -> ChunkLengths:
+        """The shape of all chunks if the grid is regular, or else their lengths along each dimension."""
+        if self.is_regular:
+            return self.largest
+        return tuple(axis.lengths(size) for size, axis in zip(shape, self.axes, strict=True))
+
+
+@dataclass(frozen=True)
+class RegularGrid(Grid):
     """All chunks have the same shape; those at the upper edges reach beyond the array.
 
     Parameters
@@ -49,15 +437,34 @@ class RegularGrid:
 
     name = "regular"
 
-    def check(self, shape: tuple[int, ...]) -> None:
-        """Refuse a grid that does not fit an array of this shape.
+    @cached_property
+    def axes(self) -> tuple[Steps | Edges, ...]:
+        return tuple(map(Steps, self.chunk_shape))
 
-        Raises
-        ------
-        MetadataError
-            If the number of dimensions differs or a chunk has no length.
-        """
-        field = "chunk_grid.configuration.chunk_shape"
+    @property
+    def is_regular(self) -> bool:
+        return True
+
+    @property
+    def largest(self) -> tuple[int, ...]:
+        return self.chunk_shape
+
+    @classmethod
+    def from_configuration(cls, configuration: Mapping[str, Any]) -> Self:
+        _check_fields(configuration, ("chunk_shape",))
+        lengths = configuration.get("chunk_shape")
+        if not isinstance(lengths, list) or not all(type(n) is int and 0 <= n < 2**63 for n in lengths):
+            raise MetadataError(
+                "not a chunk shape", field=f"{_FIELD}.configuration.chunk_shape", found=lengths,
+                accepted="integers of at least 1",
+            )  # fmt: skip
+        return cls(tuple(lengths))
+
+    def configuration(self) -> dict[str, JSON]:
+        return {"chunk_shape": list(self.chunk_shape)}
+
+    def check(self, shape: tuple[int, ...]) -> None:
+        field = f"{_FIELD}.configuration.chunk_shape"
         if len(self.chunk_shape) != len(shape):
             raise MetadataError(
                 f"the array has {len(shape)} dimensions",
@@ -74,23 +481,264 @@ class RegularGrid:
                     accepted="integers of at least 1",
                 )
 
-    def counts(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Number of chunks along each dimension of an array of this shape."""
-        return tuple(
-            -(-size // length) if size else 0 for size, length in zip(shape, self.chunk_shape, strict=True)
-        )
+    def resized(self, shape: tuple[int, ...], *, divided: bool = False) -> Self:
+        return self
 
-    def region(self, coords: tuple[int, ...], shape: tuple[int, ...]) -> tuple[slice, ...]:
-        """The part of an array of this shape that a chunk covers."""
-        return tuple(
-            slice(i * length, min((i + 1) * length, size))
-            for i, length, size in zip(coords, self.chunk_shape, shape, strict=True)
-        )
 
-    def number(self, shape: tuple[int, ...]) -> int:
-        """Number of chunks of an array of this shape."""
-        return math.prod(self.counts(shape))
+AxisChunks: TypeAlias = int | Sequence[int | Sequence[int]]
+"""Chunks along a dimension: one length for all, or the lengths, of which some may be (length, count)."""
+
+
+@dataclass(frozen=True)
+class RectilinearGrid(Grid):
+    """Along each dimension the chunks have lengths of their own.
+
+    Chunks may reach beyond the array, and there may be chunks that are wholly beyond it: those are not
+    stored. A dimension that grows beyond its last chunk gets more chunks; see :meth:`Edges.covering`.
+
+    Parameters
+    ----------
+    chunk_shapes : tuple
+        For each dimension an integer, the length of all its chunks; or the lengths of its chunks, where
+        (length, count) stands for several equal ones.
+
+    Raises
+    ------
+    MetadataError
+        If there is something else in it.
+
+    Examples
+    --------
+    >>> grid = RectilinearGrid((4, (1, 2, (3, 2))))
+    >>> grid.counts((6, 9)), grid.chunk_shape_at((1, 2))
+    ((2, 4), (4, 3))
+    >>> grid.region((1, 2), (6, 9))
+    (slice(4, 6, None), slice(3, 6, None))
+    >>> grid.configuration()
+    {'kind': 'inline', 'chunk_shapes': [4, [1, 2, [3, 2]]]}
+    """
+
+    chunk_shapes: tuple[AxisChunks, ...]
+
+    name = "rectilinear"
+
+    def __post_init__(self) -> None:
+        field = f"{_FIELD}.configuration.chunk_shapes"
+        if not isinstance(self.chunk_shapes, (list, tuple)):
+            raise MetadataError(
+                "not the chunks of dimensions", field=field, found=self.chunk_shapes, accepted=_CHUNKS
+            )
+        # In one form, so that grids that are equal compare equal.
+        shapes = tuple(axis.length if isinstance(axis, Steps) else axis.runs for axis in self.axes)
+        object.__setattr__(self, "chunk_shapes", shapes)
+
+    @cached_property
+    def axes(self) -> tuple[Steps | Edges, ...]:
+        field = f"{_FIELD}.configuration.chunk_shapes"
+        return tuple(_axis(value, f"{field}[{at}]") for at, value in enumerate(self.chunk_shapes))
+
+    @classmethod
+    def from_configuration(cls, configuration: Mapping[str, Any]) -> Self:
+        _check_fields(configuration, ("chunk_shapes", "kind"))
+        kind = configuration.get("kind")
+        if kind != "inline":
+            raise MetadataError(
+                "missing field" if kind is None else "unknown kind of chunk shapes",
+                field=f"{_FIELD}.configuration.kind",
+                found=... if kind is None else kind,
+                accepted="'inline'",
+            )
+        if "chunk_shapes" not in configuration:
+            raise MetadataError(
+                "missing field", field=f"{_FIELD}.configuration.chunk_shapes", accepted=_CHUNKS
+            )
+        return cls(configuration["chunk_shapes"])
 
     def configuration(self) -> dict[str, JSON]:
-        """The configuration as a metadata document has it."""
-        return {"chunk_shape": list(self.chunk_shape)}
+        return {"kind": "inline", "chunk_shapes": [axis.to_json() for axis in self.axes]}
+
+    def check(self, shape: tuple[int, ...]) -> None:
+        field = f"{_FIELD}.configuration.chunk_shapes"
+        if len(self.axes) != len(shape):
+            raise MetadataError(
+                f"the array has {len(shape)} dimensions",
+                field=field,
+                found=self.configuration()["chunk_shapes"],
+                accepted=f"the chunks of {len(shape)} dimensions",
+            )
+        for at, (axis, size) in enumerate(zip(self.axes, shape, strict=True)):
+            if isinstance(axis, Edges) and axis.total < size:
+                raise MetadataError(
+                    f"the chunks have {axis.total} elements together, along a dimension of {size}",
+                    field=f"{field}[{at}]",
+                    found=axis.to_json(),
+                    accepted=f"lengths whose sum is at least {size}",
+                )
+
+    def resized(self, shape: tuple[int, ...], *, divided: bool = False) -> Self:
+        axes = [axis.covering(size, divided=divided) for axis, size in zip(self.axes, shape, strict=True)]
+        return type(self)(tuple(axis.length if isinstance(axis, Steps) else axis.runs for axis in axes))
+
+
+_CHUNKS = "for each dimension an integer, or a list of integers and pairs [length, count]"
+
+
+def _axis(value: object, field: str) -> Steps | Edges:
+    if isinstance(value, (list, tuple)):
+        return Edges(_merged(_run(item, f"{field}[{at}]") for at, item in enumerate(value)))
+    return Steps(_length(value, field, "an integer of at least 1, or a list"))
+
+
+def _run(value: object, field: str) -> Run:
+    if not isinstance(value, (list, tuple)):
+        return _length(value, field, "an integer of at least 1, or a pair [length, count]"), 1
+    if len(value) != 2:
+        raise MetadataError(
+            "not a run of chunks", field=field, found=list(value), accepted="a pair [length, count]"
+        )
+    accepted = "an integer of at least 1"
+    return _length(value[0], f"{field}[0]", accepted), _length(value[1], f"{field}[1]", accepted)
+
+
+def _length(value: object, field: str, accepted: str) -> int:
+    if type(value) is not int or not 1 <= value < 2**63:
+        raise MetadataError("not the chunks of a dimension", field=field, found=value, accepted=accepted)
+    return value
+
+
+def _check_fields(configuration: Mapping[str, Any], known: tuple[str, ...]) -> None:
+    """Refuse what is not known, unless it need not be understood."""
+    for name in configuration.keys() - set(known):
+        value = configuration[name]
+        if not (isinstance(value, Mapping) and value.get("must_understand") is False):
+            raise UnknownExtensionError(
+                "unknown field", field=f"{_FIELD}.configuration.{name}", found=value,
+                accepted=", ".join(known),
+            )  # fmt: skip
+
+
+GRIDS: dict[str, type[Grid]] = {grid.name: grid for grid in (RegularGrid, RectilinearGrid)}
+"""The chunk grids that are known, by the name that documents have for them."""
+
+
+def parse_grid(name: str, configuration: Mapping[str, Any], shape: tuple[int, ...]) -> Grid:
+    """The grid that a metadata document describes, for an array of this shape.
+
+    Raises
+    ------
+    MetadataError
+        If the configuration is not valid or does not fit the shape.
+    UnknownExtensionError
+        If there is no such grid, or it is configured in a way that is not known.
+
+    Examples
+    --------
+    >>> parse_grid("regular", {"chunk_shape": [2]}, (5,))
+    RegularGrid(chunk_shape=(2,))
+    >>> parse_grid("rectilinear", {"kind": "inline", "chunk_shapes": [[[2, 3], 1]]}, (8,))
+    Traceback (most recent call last):
+    xzarr3.errors.MetadataError: field 'chunk_grid.configuration.chunk_shapes[0]': the chunks have 7 ...
+    """
+    if name not in GRIDS:
+        raise UnknownExtensionError(
+            "unknown chunk grid",
+            field=f"{_FIELD}.name",
+            found=name,
+            accepted=", ".join(f"'{known}'" for known in GRIDS),
+        )
+    grid = GRIDS[name].from_configuration(configuration)
+    grid.check(shape)
+    return grid
+
+
+def grid_for(chunks: Any, shape: tuple[int, ...], field: str = "chunks") -> Grid:
+    """The grid that a user asks for.
+
+    Parameters
+    ----------
+    chunks : int, or sequence of int or sequence of int
+        One length for the chunks along all dimensions; or for each dimension the length of its chunks,
+        -1 for the whole dimension, or a list of the lengths of its chunks, as dask has them.
+    shape : tuple of int
+    field : str
+        What errors call ``chunks``.
+
+    Returns
+    -------
+    RegularGrid or RectilinearGrid
+        Lists of equal lengths, the last of which may be shorter, make a regular grid.
+
+    Raises
+    ------
+    MetadataError
+        If that does not fit the shape.
+
+    Examples
+    --------
+    >>> grid_for(4, (10, 10)), grid_for(((4, 4, 2), (5, 5)), (10, 10))
+    (RegularGrid(chunk_shape=(4, 4)), RegularGrid(chunk_shape=(4, 5)))
+    >>> grid_for([-1, [3, 7]], (10, 10))
+    RectilinearGrid(chunk_shapes=(10, ((3, 1), (7, 1))))
+    """
+    given = [chunks] * len(shape) if _is_integer(chunks) else _items(chunks)
+    if given is None or len(given) != len(shape):
+        raise MetadataError(
+            f"the array has {len(shape)} dimensions", field=field, found=chunks,
+            accepted=f"{len(shape)} integers or lists of integers",
+        )  # fmt: skip
+    found = [
+        _wanted_axis(value, size, field if value is chunks else f"{field}[{at}]")
+        for at, (value, size) in enumerate(zip(given, shape, strict=True))
+    ]
+    if all(isinstance(axis, int) for axis in found):
+        return RegularGrid(tuple(cast("list[int]", found)))
+    return RectilinearGrid(tuple(found))
+
+
+def _wanted_axis(value: Any, size: int, field: str) -> int | tuple[Run, ...]:
+    """The chunks that a user asks for along one dimension: an integer if they are regular."""
+    if _is_integer(value):
+        if int(value) != -1 and not 1 <= int(value) < 2**63:
+            raise MetadataError(
+                "not a chunk length", field=field, found=value, accepted="integers of at least 1"
+            )
+        return max(size, 1) if int(value) == -1 else int(value)
+    items = _items(value)
+    if items is None:
+        raise MetadataError(
+            "not the chunks of a dimension", field=field, found=value,
+            accepted="an integer of at least 1, or a list of integers",
+        )  # fmt: skip
+    if not size and all(_is_integer(item) and item == 0 for item in items):
+        return 1  # What dask has for a dimension without elements.
+    plain = [_plain(item) for item in items]
+    runs = _merged(_run(item, f"{field}[{at}]") for at, item in enumerate(plain))
+    total = sum(length * count for length, count in runs)
+    if total < size:
+        raise MetadataError(
+            f"the chunks have {total} elements together, along a dimension of {size}",
+            field=field,
+            found=value,
+            accepted=f"lengths whose sum is at least {size}",
+        )
+    regular = len(runs) < 2 or (len(runs) == 2 and runs[1][1] == 1 and runs[1][0] < runs[0][0])
+    return runs[0][0] if runs and regular else runs
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def _items(value: Any) -> list[Any] | None:
+    """The elements of a sequence, if it is one that lengths can be in."""
+    if isinstance(value, np.ndarray):
+        return list(value) if value.ndim else None
+    return list(value) if isinstance(value, Sequence) and not isinstance(value, (str, bytes)) else None
+
+
+def _plain(value: Any) -> Any:
+    """A length, or a pair of a length and a count, in types of Python."""
+    items = _items(value)
+    if items is not None:
+        return [int(item) if _is_integer(item) else item for item in items]
+    return int(value) if _is_integer(value) else value

@@ -10,12 +10,13 @@ import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import EllipsisType
-from typing import SupportsIndex, TypeAlias
+from typing import SupportsIndex, TypeAlias, TypeGuard
 
 from xzarr3.errors import SelectionError
 
 BasicIndex: TypeAlias = "SupportsIndex | slice | EllipsisType"
-BasicSelection: TypeAlias = "BasicIndex | tuple[BasicIndex, ...]"
+Fields: TypeAlias = "str | list[str]"
+BasicSelection: TypeAlias = "BasicIndex | Fields | tuple[BasicIndex | Fields, ...]"
 
 _ACCEPTED = "integers, slices and one Ellipsis"
 
@@ -70,6 +71,34 @@ def select_dimension(index: SupportsIndex | slice, size: int, axis: int) -> DimS
     if not -size <= at < size:
         raise SelectionError(f"axis {axis}: index {at} is out of bounds for length {size}")
     return DimSelection(at + size if at < 0 else at, 1, 1, drop=True)
+
+
+def split_fields(selection: BasicSelection) -> tuple[Fields | None, BasicSelection]:
+    """Take a selection apart into the fields it names, None if it names none, and the elements.
+
+    Raises
+    ------
+    SelectionError
+        If there are several names outside a list.
+
+    Examples
+    --------
+    >>> split_fields(("x", slice(1, 3)))
+    ('x', (slice(1, 3, None),))
+    """
+    indices = selection if isinstance(selection, tuple) else (selection,)
+    fields: list[Fields] = [index for index in indices if isinstance(index, str) or _is_names(index)]
+    if not fields:
+        return None, selection
+    if len(fields) > 1:
+        raise SelectionError(
+            f"not one selection of fields: {fields!r}; accepted: a name, or one list of names"
+        )
+    return fields[0], tuple(index for index in indices if not (isinstance(index, str) or _is_names(index)))
+
+
+def _is_names(index: object) -> TypeGuard[list[str]]:
+    return isinstance(index, list) and bool(index) and all(isinstance(name, str) for name in index)
 
 
 def basic_selection(selection: object, shape: Sequence[int]) -> tuple[DimSelection, ...]:

@@ -1,7 +1,8 @@
 """Which units of storage a selection touches, and which part of each goes where.
 
-A selection of a regular grid is a product over the dimensions, so a plan holds one list of
-:data:`Part` for each dimension and never a list of chunks.
+A selection of a grid is a product over the dimensions, so a plan holds one list of :data:`Part` for each
+dimension and never a list of chunks. The units of a grid whose chunks differ are taken in groups of one
+shape, because the codecs are bound to a shape.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import TypeAlias
 
+from xzarr3.grids import Edges, Grid, Steps
 from xzarr3.indexing import DimSelection, basic_selection
 
 Part: TypeAlias = tuple[int, str, slice, slice, bool]
@@ -19,6 +21,10 @@ Part: TypeAlias = tuple[int, str, slice, slice, bool]
 in the result, and whether these are all elements that the chunk shares with the array."""
 
 Unit: TypeAlias = tuple[Part, ...]
+
+Group: TypeAlias = tuple[tuple[int, ...], list[list[Part]]]
+"""A shape that units have, and along each dimension the parts in units of that length: their product is
+the units."""
 
 
 def dimension_parts(selected: DimSelection, length: int, size: int) -> list[Part]:
@@ -37,6 +43,24 @@ def dimension_parts(selected: DimSelection, length: int, size: int) -> list[Part
         parts.append((index, str(index), inner, slice(done, done + count), count == end - low))
         done += count
         first += count * step
+    return parts
+
+
+def axis_parts(selected: DimSelection, axis: Steps | Edges, size: int) -> list[Part]:
+    """Divide what is selected of a dimension of ``size`` elements among the chunks of a grid."""
+    if isinstance(axis, Steps):
+        return dimension_parts(selected, axis.length, size)
+    first, step, stop = selected.start, selected.step, selected.stop
+    parts: list[Part] = []
+    done = 0
+    while selected.count and first < stop:
+        start, end, base, length = axis.run_at(first, size)
+        within = DimSelection(first - start, step, -(-(min(end, stop) - first) // step))
+        for index, _, inner, outer, whole in dimension_parts(within, length, end - start):
+            place = slice(done + outer.start, done + outer.stop)
+            parts.append((base + index, str(base + index), inner, place, whole))
+        done += within.count
+        first += within.count * step
     return parts
 
 
@@ -63,8 +87,8 @@ class ReadPlan:
     selection : int, slice, Ellipsis or a tuple of these
     shape : tuple of int
         Shape of the array.
-    unit_shape : tuple of int
-        Shape of a unit of storage: of a shard, or of a chunk that is in none.
+    grid : Grid
+        How the array is divided into units of storage: shards, or chunks that are in none.
 
     Raises
     ------
@@ -73,24 +97,26 @@ class ReadPlan:
 
     Examples
     --------
-    >>> plan = ReadPlan((slice(1, 7), -1), (10, 10), (4, 4))
+    >>> from xzarr3.grids import RegularGrid
+    >>> plan = ReadPlan((slice(1, 7), -1), (10, 10), RegularGrid((4, 4)))
     >>> plan.shape, plan.number
     ((6,), 2)
     >>> [tuple(part[0] for part in unit) for unit in plan.units()]
     [(0, 2), (1, 2)]
     """
 
-    def __init__(self, selection: object, shape: tuple[int, ...], unit_shape: tuple[int, ...]) -> None:
+    def __init__(self, selection: object, shape: tuple[int, ...], grid: Grid) -> None:
         self.dimensions = basic_selection(selection, shape)
-        self._grid = tuple(zip(unit_shape, shape, strict=True))
+        self.grid = grid
+        self._array_shape = shape
 
     @cached_property
     def parts(self) -> list[list[Part]]:
         """For each dimension, how what is selected is divided among the units."""
-        return [
-            dimension_parts(selected, length, size)
-            for selected, (length, size) in zip(self.dimensions, self._grid, strict=True)
-        ]
+        if self.grid.is_regular:
+            lengths = self.grid.largest
+            return [*map(dimension_parts, self.dimensions, lengths, self._array_shape)]
+        return [*map(axis_parts, self.dimensions, self.grid.axes, self._array_shape)]
 
     @property
     def full_shape(self) -> tuple[int, ...]:
@@ -113,6 +139,20 @@ class ReadPlan:
     def number(self) -> int:
         """Number of units that are touched."""
         return math.prod(map(len, self.parts))
+
+    def groups(self) -> Iterator[Group]:
+        """The units that are touched, by their shapes; a regular grid makes one group."""
+        if self.grid.is_regular:
+            yield self.grid.largest, self.parts
+            return
+        by_length: list[dict[int, list[Part]]] = []
+        for axis, parts in zip(self.grid.axes, self.parts, strict=True):
+            found: dict[int, list[Part]] = {}
+            for part in parts:
+                found.setdefault(axis.length_at(part[0]), []).append(part)
+            by_length.append(found)
+        for shape in itertools.product(*by_length):
+            yield shape, [along[length] for along, length in zip(by_length, shape, strict=True)]
 
     def units(self) -> Iterator[Unit]:
         """The units that are touched, in C order."""
