@@ -6,10 +6,15 @@ damage. It passes only if the canary is untouched.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import os
+import shutil
+import socket
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +23,17 @@ import pytest
 from _unprivileged import NOBODY, run_unprivileged, snapshot
 
 import xzarr3
-from xzarr3 import Array, Group, InvalidKeyError, LocalStore, NodeExistsError, Xzarr3Error
+from xzarr3 import (
+    Array,
+    Group,
+    InvalidKeyError,
+    LocalStore,
+    NodeExistsError,
+    ReadOnlyError,
+    StoreError,
+    StorePermissionError,
+    Xzarr3Error,
+)
 from xzarr3.dask import from_zarr
 
 CLIMBING = [
@@ -274,9 +289,7 @@ def _attempt(store: LocalStore, name: str) -> None:
         return
 
 
-@pytest.mark.parametrize(
-    "name", ["erase_prefix above", "create over root", "open w", "delete chunks", "erase_values"]
-)
+@pytest.mark.parametrize("name", ["create over root", "open w", "delete chunks", "erase_values"])
 def test_what_is_refused_for_a_link_is_refused_whole(name: str) -> None:
     """The message says that nothing was erased; then nothing was, within the store either."""
 
@@ -310,6 +323,508 @@ def test_writing_over_a_hard_link_leaves_the_other_name_alone() -> None:
         store.set("hard", b"x")
         assert bytes(store.get("hard") or b"") == b"x"
         store.erase("hard")
+
+    run_unprivileged(work).checked()
+
+
+# Erasing
+
+
+def _kept(base: Path) -> list[str]:
+    """All names in the store."""
+    found = _tree(base / "store")
+    return sorted(name for name in found if name != ".")
+
+
+def _plant(base: Path) -> LocalStore:
+    """A store with some values below ``a`` and one beside it."""
+    store = LocalStore(base / "store")
+    for key in ("a/b", "a/c/d", "a/c/e/f", "b"):
+        store.set(key, b"value")
+    return store
+
+
+@pytest.mark.parametrize("prefix", ["", "/", "..", "../", "a/../", "a/../../outside/", "./", "a//", "a"])
+def test_prefixes_that_are_not_erased(prefix: str) -> None:
+    def work(base: Path) -> None:
+        store = _plant(base)
+        before = _tree(base / "store")
+        with pytest.raises(InvalidKeyError):
+            store.erase_prefix(prefix)
+        assert _tree(base / "store") == before
+
+    run_unprivileged(work).checked()
+
+
+LINKS: dict[str, str] = {
+    "to a file outside": "../../canary.txt",
+    "to a directory outside": "../../outside",
+    "to a directory outside, absolute": "{base}/outside",
+    "to the directory above the store": "../..",
+    "to the root of the system": "/",
+    "to a file inside": "../b",
+    "to a directory inside": "../other",
+    "to the root of the store": "..",
+    "to its own directory": ".",
+    "to itself": "link",
+    "to nothing": "nowhere",
+    "to nothing outside": "../../nowhere",
+}
+
+
+@pytest.mark.parametrize("target", LINKS.values(), ids=LINKS)
+@pytest.mark.parametrize("depth", [0, 1], ids=["the prefix itself", "below the prefix"])
+def test_erasing_a_prefix_removes_links_and_nothing_behind_them(target: str, depth: int) -> None:
+    def work(base: Path) -> list[str]:
+        store = _plant(base)
+        store.set("other/x", b"value")
+        place = base / "store" / "a" / "link"
+        place.symlink_to(target.format(base=base))
+        store.erase_prefix("a/" if depth else "a/link/")
+        return _kept(base)
+
+    others = ["b", "other", "other/x"]
+    a = ["a", "a/b", "a/c", "a/c/d", "a/c/e", "a/c/e/f"]
+    leads_on = any(word in target for word in ("outside", "other")) or target in ("../..", "/", "..", ".")
+    expected = others if depth else sorted(a + others + ([] if leads_on else ["a/link"]))
+    assert run_unprivileged(work).checked() == expected
+
+
+@pytest.mark.parametrize("target", LINKS.values(), ids=LINKS)
+def test_erasing_a_link_removes_it_and_not_what_is_behind_it(target: str) -> None:
+    def work(base: Path) -> None:
+        store = _plant(base)
+        store.set("other/x", b"value")
+        before = _kept(base)
+        for erase in (store.erase, lambda key: store.erase_values([key, "no"])):
+            (base / "store" / "a" / "link").symlink_to(target.format(base=base))
+            erase("a/link")
+            assert _kept(base) == before
+
+    run_unprivileged(work).checked()
+
+
+def test_keys_behind_links_within_the_store_are_erased() -> None:
+    def work(base: Path) -> list[str]:
+        store = _plant(base)
+        (base / "store" / "alias").symlink_to("a")
+        (base / "store" / "absolute").symlink_to(base / "store" / "a")
+        (base / "store" / "a" / "up").symlink_to("../a/c")
+        store.erase("alias/b")
+        store.erase("absolute/up/e/f")
+        store.erase_prefix("alias/up/")
+        return _kept(base)
+
+    expected = ["a", "a/c", "a/c/d", "absolute", "alias", "b"]
+    assert run_unprivileged(work).checked() == expected
+
+
+def test_erasing_below_a_root_that_is_a_link() -> None:
+    def work(base: Path) -> list[str]:
+        _plant(base)
+        (base / "store" / "root").symlink_to("a")
+        store = LocalStore(base / "store" / "root")
+        store.erase_prefix("c/e/")
+        store.erase("b")
+        store.set("c/x/y", b"value")
+        return _kept(base)
+
+    expected = ["a", "a/c", "a/c/d", "a/c/x", "a/c/x/y", "b", "root"]
+    assert run_unprivileged(work).checked() == expected
+
+
+CHANGING: dict[str, Callable[[LocalStore], object]] = {
+    "set": lambda store: store.set("a/deep/data.bin", b"new"),
+    "set new": lambda store: store.set("a/deep/new", b"new"),
+    "set below": lambda store: store.set("a/deep/new/below", b"new"),
+    "set parts": lambda store: store.set_partial_values([("a/deep/data.bin", 0, b"new")]),
+    "erase": lambda store: store.erase("a/deep/data.bin"),
+    "erase_values": lambda store: store.erase_values(["a/zarr.json", "a/deep/data.bin"]),
+    "erase_prefix": lambda store: store.erase_prefix("a/deep/"),
+    "erase_prefix above": lambda store: store.erase_prefix("a/"),
+    "sweep": lambda store: store.sweep("a/"),
+    "prune": lambda store: store.prune(f"{store.root}/a/empty"),
+}
+WATCHED = ("open", "unlink", "rmdir", "mkdir", "replace", "stat", "lstat", "scandir", "readlink", "utime")
+
+
+def _twin(base: Path, n: int) -> LocalStore:
+    """A store whose ``a`` holds what ``outside`` does, old leftovers and an empty directory as well."""
+    store = LocalStore(base / "store" / str(n))
+    store.set("a/zarr.json", b"{}")
+    store.set("a/deep/data.bin", b"value")
+    for place in (base / "store" / str(n) / "a", base / "store" / str(n) / "a" / "deep"):
+        (place / ".xzarr3-partial-old").write_bytes(b"half")
+        os.utime(place / ".xzarr3-partial-old", (0, 0))
+    (base / "store" / str(n) / "a" / "empty").mkdir()
+    return store
+
+
+def _with_leftovers(base: Path) -> None:
+    for place in (base / "outside", base / "outside" / "deep"):
+        (place / ".xzarr3-partial-old").write_bytes(b"precious")
+        os.utime(place / ".xzarr3-partial-old", (0, 0))
+    (base / "outside" / "empty").mkdir()
+
+
+@pytest.mark.parametrize("how", ["a link", "a link to a link", "a moved directory"])
+@pytest.mark.parametrize("name", CHANGING)
+def test_directories_replaced_by_links_at_any_moment(name: str, how: str) -> None:
+    """Before each call to the system, in turn, somebody else turns a directory into a link that leads out."""
+
+    real = {call: getattr(os, call) for call in (*WATCHED, "rename")}
+
+    def work(base: Path) -> int:
+        for n in itertools.count():
+            store = _twin(base, n)
+            root = Path(store.root)
+            calls = itertools.count()
+
+            def swap(root: Path = root) -> None:
+                real["rename"](root / "a", root / "moved")
+                if how == "a link":
+                    os.symlink("../../outside", root / "a")
+                elif how == "a link to a link":
+                    os.symlink(base / "outside", root / "b")
+                    os.symlink("b", root / "a")
+                else:
+                    os.symlink("../../../outside/deep", root / "moved" / "link")
+                    real["rename"](root / "moved" / "deep", root / "was")
+                    real["rename"](root / "moved" / "link", root / "moved" / "deep")
+                    real["rename"](root / "moved", root / "a")
+
+            def watched(
+                call: str, n: int = n, calls: Iterator[int] = calls, swap: Callable[[], None] = swap
+            ) -> Callable[..., Any]:
+                def first(*args: Any, **options: Any) -> Any:
+                    if next(calls) == n:
+                        swap()
+                    return real[call](*args, **options)
+
+                return first
+
+            with pytest.MonkeyPatch.context() as patch:
+                for call in WATCHED:
+                    patch.setattr(os, call, watched(call))
+                with contextlib.suppress(Xzarr3Error):  # Refused, which is an answer.
+                    CHANGING[name](store)
+                made = next(calls)
+            if made <= n:
+                return n
+        raise AssertionError
+
+    assert run_unprivileged(work, prepare=_with_leftovers, timeout=60).checked() > 3
+
+
+def test_root_that_is_removed_while_keys_are_erased() -> None:
+    def work(base: Path) -> None:
+        for name, change in CHANGING.items():
+            for n in range(1, 12):
+                store = _twin(base, 0)
+                calls = itertools.count(1)
+                real = os.open
+
+                def gone(
+                    *args: Any,
+                    n: int = n,
+                    calls: Iterator[int] = calls,
+                    real: Callable[..., int] = real,
+                    **options: Any,
+                ) -> int:
+                    if next(calls) == n:
+                        shutil.rmtree(base / "store" / "0", ignore_errors=True)
+                    return real(*args, **options)
+
+                with pytest.MonkeyPatch.context() as patch:
+                    patch.setattr(os, "open", gone)
+                    try:
+                        change(store)
+                    except Xzarr3Error:
+                        assert name.startswith("set"), name
+                shutil.rmtree(base / "store" / "0", ignore_errors=True)
+
+    run_unprivileged(work).checked()
+
+
+def test_erasing_what_may_not_be_erased() -> None:
+    """What cannot be seen keeps all from being erased; what cannot be removed is told by its name."""
+
+    def work(base: Path) -> None:
+        store = _plant(base)
+        folder = base / "store" / "a" / "c"
+        before = _kept(base)
+        for mode, kept in ((0, before), (0o300, before), (0o500, ["a", "a/c", "a/c/d", "a/c/e", "b"])):
+            os.chmod(folder, mode)
+            with pytest.raises(StorePermissionError, match="a/c"):
+                store.erase_prefix("a/")
+            os.chmod(folder, 0o700)
+            left = _kept(base)
+            assert set(kept) <= set(left) <= set(before)
+            store = _plant(base)
+        os.chmod(folder, 0o500)
+        for erase in (
+            lambda: store.erase("a/c/d"),
+            lambda: store.erase_values(["a/b", "a/c/d"]),
+            lambda: store.erase_prefix("a/c/"),
+        ):
+            with pytest.raises(StorePermissionError, match="a/c/d"):
+                erase()
+        os.chmod(folder, 0o700)
+        store.erase_prefix("a/")
+        assert _kept(base) == ["b"]
+
+    run_unprivileged(work).checked()
+
+
+def test_directories_that_can_only_be_searched() -> None:
+    """A user need not be able to list the directories above his own."""
+
+    def work(base: Path) -> list[str]:
+        store = _plant(base)
+        for folder in (base / "store", base / "store" / "a"):
+            os.chmod(folder, 0o100)
+        store.set("a/c/d", b"new")
+        assert bytes(store.get("a/c/d") or b"") == b"new"
+        store.erase("a/c/d")
+        store.erase_prefix("a/c/e/")
+        store.erase("a/no")
+        for folder in (base / "store", base / "store" / "a"):
+            os.chmod(folder, 0o700)
+        return _kept(base)
+
+    assert run_unprivileged(work).checked() == ["a", "a/b", "a/c", "b"]
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket", "hard link"])
+def test_special_files_are_erased_and_not_opened(kind: str) -> None:
+    def prepare(base: Path) -> None:
+        _plant(base)
+        place = base / "store" / "a" / "c" / "special"
+        if kind == "pipe":
+            os.mkfifo(place)
+        elif kind == "socket":
+            with socket.socket(socket.AF_UNIX) as listening:
+                os.chdir(place.parent)  # The path of a socket may be short only.
+                listening.bind(place.name)
+                os.chdir(base)
+        else:
+            os.link(base / "outside" / "deep" / "data.bin", place)
+
+    def work(base: Path) -> list[str]:
+        store = LocalStore(base / "store")
+        assert "a/c/special" in store.list()
+        if kind != "hard link":
+            with pytest.raises(StoreError):
+                store.get("a/c/special")
+        store.erase_prefix("a/")
+        return _kept(base)
+
+    outcome = run_unprivileged(work, prepare=prepare, timeout=5)
+    assert outcome.changed == []
+    assert outcome.checked() == ["b"]
+
+
+def test_names_that_stand_for_the_same_bytes() -> None:
+    """Bytes in no encoding have names of their own, but no second name for those that are in one."""
+
+    def work(base: Path) -> None:
+        store = LocalStore(base / "store")
+        store.set("\u00e9", b"letter")
+        for key in ("\udcc3\udca9", "a/\udcc3\udca9", "\ud800", "a/\udfff/b"):
+            for ask in (
+                lambda key=key: store.set(key, b"x"),
+                lambda key=key: store.get(key),
+                lambda key=key: store.exists(key),
+                lambda key=key: store.erase(key),
+                lambda key=key: store.erase_prefix(f"{key}/"),
+                lambda key=key: list(store.list_prefix(f"{key}/")),
+                lambda key=key: store.list_dir(f"{key}/"),
+                lambda key=key: store.sweep(f"{key}/"),
+                lambda key=key: store.get_partial_values([(key, (0, 1))]),
+            ):
+                with pytest.raises(InvalidKeyError):
+                    ask()
+        store.set("\udcff/\udc80", b"bytes")
+        assert sorted(store.list()) == sorted(["\u00e9", "\udcff/\udc80"])
+        assert os.listdir(os.fsencode(base / "store" / "\udcff")) == [b"\x80"]
+        store.erase_prefix("\udcff/")
+        assert list(store.list()) == ["\u00e9"]
+
+    run_unprivileged(work).checked()
+
+
+def test_names_like_those_of_temporary_files() -> None:
+    def work(base: Path) -> None:
+        store = LocalStore(base / "store")
+        for key in (".xzarr3-partial-x", "a/.xzarr3-partial-", ".xzarr3-partial-x/a"):
+            for ask in (
+                lambda key=key: store.set(key, b"x"),
+                lambda key=key: store.get(key),
+                lambda key=key: store.erase(key),
+                lambda key=key: store.erase_prefix(f"{key}/"),
+                lambda key=key: list(store.list_prefix(f"{key}/")),
+            ):
+                with pytest.raises(InvalidKeyError, match="are taken"):
+                    ask()
+        for key in ("a.xzarr3-partial-x", "a/b.xzarr3-partial-/c", ".xzarr3-staged-x", "a/.xzarr3-staged-x"):
+            store.set(key, key.encode())
+        assert len(list(store.list())) == 4
+        assert all(store.get(key) == key.encode() for key in store.list())
+
+    run_unprivileged(work).checked()
+
+
+def test_many_links_into_each_other_are_listed_in_time() -> None:
+    def work(base: Path) -> int:
+        store = _plant(base)
+        for n in range(30):
+            (base / "store" / "a" / f"self-{n}").symlink_to(".")
+            (base / "store" / "a" / f"up-{n}").symlink_to("../a")
+            (base / "store" / "a" / "c" / f"root-{n}").symlink_to("../..")
+        assert sorted(store.list()) == ["a/b", "a/c/d", "a/c/e/f", "b"]
+        store.erase_prefix("a/")
+        return len(_kept(base))
+
+    assert run_unprivileged(work, timeout=10).checked() == 1
+
+
+def test_paths_longer_than_the_system_permits_leave_nothing() -> None:
+    def work(base: Path) -> list[str]:
+        store = _plant(base)
+        before = _kept(base)
+        for key in ("d/" * 3000 + "x", "y" * 300, "a/" + "y" * 5000):
+            for ask in (lambda key=key: store.set(key, b"x"), lambda key=key: store.get(key)):
+                with pytest.raises(StoreError):
+                    ask()
+        assert _kept(base) == before
+        deep = "d/" * 1900 + "x"
+        store.set(deep, b"x")
+        assert list(store.list_prefix("d/")) == [deep]
+        store.erase_prefix("d/")
+        return sorted(set(_kept(base)) - set(before))
+
+    assert run_unprivileged(work).checked() == []
+
+
+# Leftovers of killed writers
+
+
+def _leave(folder: Path, name: str, *, age: float) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_bytes(b"half")
+    os.utime(folder / name, (time.time() - age,) * 2)
+
+
+SWEEPING: dict[str, Callable[[LocalStore], object]] = {
+    "erase_prefix": lambda store: store.erase_prefix("a/"),
+    "erase_values": lambda store: store.erase_values(["a/b", "a/c/d", "a/c/e/f"]),
+    "delete": lambda store: (store.set("a/c/e/zarr.json", b"{}"), store.erase_prefix("a/")),
+}
+
+
+@pytest.mark.parametrize("name", SWEEPING)
+def test_old_leftovers_go_with_the_last_key(name: str) -> None:
+    def work(base: Path) -> list[str]:
+        store = _plant(base)
+        for folder in ("a", "a/c", "a/c/e"):
+            _leave(base / "store" / folder, ".xzarr3-partial-1", age=3700)
+            _leave(base / "store" / folder, ".xzarr3-partial-2", age=10**8)
+        SWEEPING[name](store)
+        return _kept(base)
+
+    assert run_unprivileged(work).checked() == ["b"]
+
+
+@pytest.mark.parametrize("name", [*SWEEPING, "sweep"])
+def test_fresh_leftovers_belong_to_somebody(name: str) -> None:
+    """A clock that is wrong must not make a file old, either."""
+
+    def work(base: Path) -> list[str]:
+        store = _plant(base)
+        _leave(base / "store" / "a" / "c", ".xzarr3-partial-1", age=0)
+        _leave(base / "store" / "a" / "c", ".xzarr3-partial-2", age=3000)
+        _leave(base / "store" / "a" / "c" / "e", ".xzarr3-partial-3", age=-(10**8))
+        {**SWEEPING, "sweep": lambda store: store.sweep()}[name](store)
+        return [key for key in _kept(base) if "partial" in key]
+
+    names = ["a/c/.xzarr3-partial-1", "a/c/.xzarr3-partial-2", "a/c/e/.xzarr3-partial-3"]
+    assert run_unprivileged(work).checked() == names
+
+
+def test_writer_whose_directory_is_erased_finishes() -> None:
+    """Its temporary file is fresh, so it stays, and its value arrives."""
+
+    def work(base: Path) -> list[str]:
+        store = _plant(base)
+        real = os.replace
+
+        def erase_first(*args: Any, **options: Any) -> None:
+            with pytest.MonkeyPatch.context() as inner:
+                inner.setattr(os, "replace", real)
+                LocalStore(store.root).erase_prefix("a/")
+            real(*args, **options)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(os, "replace", erase_first)
+            store.set("a/c/new", b"value")
+        assert bytes(store.get("a/c/new") or b"") == b"value"
+        return list(store.list())
+
+    assert sorted(run_unprivileged(work).checked()) == ["a/c/new", "b"]
+
+
+def test_sweep_removes_old_leftovers_alone() -> None:
+    def work(base: Path) -> list[str]:
+        store = _plant(base)
+        folder = base / "store"
+        _leave(folder / "a" / "c", ".xzarr3-partial-1", age=4000)
+        _leave(folder / "gone" / "c" / "0", ".xzarr3-partial-1", age=4000)
+        _leave(folder / ".xzarr3-staged-x" / "new", ".xzarr3-partial-1", age=4000)
+        (folder / "empty" / "folder").mkdir(parents=True)
+        (folder / "a" / ".xzarr3-partial-folder").mkdir()
+        (folder / "a" / ".xzarr3-partial-folder" / "x").write_bytes(b"x")
+        os.utime(folder / "a" / ".xzarr3-partial-folder", (0, 0))
+        (folder / "link").symlink_to("../outside")
+        (folder / "a" / ".xzarr3-partial-link").symlink_to("../../canary.txt")
+        os.utime(folder / "a" / ".xzarr3-partial-link", (0, 0), follow_symlinks=False)
+        with pytest.raises(ReadOnlyError):
+            LocalStore(folder, read_only=True).sweep()
+        store.sweep("a/c/")
+        assert "gone/c/0/.xzarr3-partial-1" in _kept(base)
+        assert "a/c/.xzarr3-partial-1" not in _kept(base)
+        store.sweep()
+        store.sweep("no/such/")
+        return _kept(base)
+
+    assert run_unprivileged(work, prepare=_with_leftovers).checked() == [
+        *(".xzarr3-staged-x", ".xzarr3-staged-x/new", ".xzarr3-staged-x/new/.xzarr3-partial-1"),
+        *("a", "a/.xzarr3-partial-folder", "a/.xzarr3-partial-folder/x", "a/b", "a/c", "a/c/d", "a/c/e"),
+        *("a/c/e/f", "b", "empty", "empty/folder", "link"),
+    ]
+
+
+def test_values_that_wait_for_their_place_are_not_erased() -> None:
+    """They may be the only copy of something."""
+
+    def work(base: Path) -> list[str]:
+        store = _plant(base)
+        store.set("a/.xzarr3-staged-x/old/zarr.json", b"{}")
+        store.erase_prefix("a/")
+        return _kept(base)
+
+    staged = "a/.xzarr3-staged-x"
+    expected = ["a", staged, f"{staged}/old", f"{staged}/old/zarr.json", "b"]
+    assert run_unprivileged(work).checked() == expected
+
+
+# Roots
+
+
+@pytest.mark.parametrize("root", ["a\0b", "\0", "a\ud800b", "\udcc3\udca9"], ids=ascii)
+def test_roots_the_system_has_no_name_for(root: str) -> None:
+    def work(base: Path) -> None:
+        with pytest.raises(StoreError, match="accepted"):
+            LocalStore(base / "store" / root)
 
     run_unprivileged(work).checked()
 
@@ -351,6 +866,11 @@ def _broken_document(node: Path) -> None:
     (node / "a" / "deep" / "zarr.json").write_bytes(b"{")
 
 
+def _broken_version_2(node: Path) -> None:
+    _foreign_file("old/.zarray", b"{}")(node)
+    _foreign_file("old/0.0")(node)
+
+
 def _unknown_document(node: Path) -> None:
     document = json.loads((node / "a" / "deep" / "zarr.json").read_bytes())
     document["chunk_key_encoding"] = {"name": "of the future"}
@@ -366,8 +886,9 @@ FOREIGN: dict[str, Callable[[Path], None]] = {
     "file named like a chunk in another spelling": _foreign_file("plain/c/00"),
     "file named like a chunk of v2": _foreign_file("plain/0.0"),
     "file beside a document": _foreign_file("a/b/zarr.json.bak"),
-    "array of version 2": _foreign_file("old/.zarray", b"{}"),
-    "group of version 2": _foreign_file(".zgroup", b"{}"),
+    "copy of a document of version 2": _foreign_file("old/.zarray.bak", b"{}"),
+    "chunk without an array of version 2": _foreign_file("old/0.0"),
+    "chunk of a broken array of version 2": _broken_version_2,
     "name in no encoding": lambda node: (Path(os.fsdecode(os.fsencode(node) + b"/\xff\xfe"))).write_bytes(
         b"x"
     ),

@@ -6,80 +6,310 @@ import os
 import pickle
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
-from _conformance import VALUE, StoreConformance, contents, read_back
+from _conformance import VALUE, ReadingConformance, StoreConformance, contents, read_back, run_threads
 from _unprivileged import run_child
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import xzarr3
-from xzarr3 import InvalidKeyError, LocalStore, MemoryStore, ReadOnlyError, Store, StoreError, open_store
+from xzarr3 import (
+    InvalidKeyError,
+    InvalidRangeError,
+    LocalStore,
+    MemoryStore,
+    ReadOnlyError,
+    Store,
+    StoreCapabilityError,
+    StoreError,
+    open_store,
+)
 from xzarr3._types import Buffer, ByteRange
-from xzarr3.stores.base import check_key, check_prefix, cut
+from xzarr3.stores.base import check_key, check_prefix, cut, flat, merge, sorted_parts
 
 
-class Plain(Store):
-    """The least a store can be: everything else is what the base class makes of it."""
+class Held(Store):
+    """A dictionary that travels; what can be done with it is for others to say."""
 
     def __init__(self, values: dict[str, bytes] | None = None, *, read_only: bool = False) -> None:
         super().__init__(read_only=read_only)
         self.values = {} if values is None else values
+        self.lock = threading.RLock()
 
     def __reduce__(self) -> tuple[object, ...]:
-        PLAIN[self._identity] = self.values
-        return _restore_plain, (self._identity, dict(self.values), self.read_only, os.getpid())
+        HELD[self._identity] = self.values
+        here = (self._identity, dict(self.values), self.read_only, os.getpid())
+        return _restore_held, (type(self), *here)
 
+
+HELD: dict[str, dict[str, bytes]] = {}
+
+
+def _restore_held(
+    kind: type[Held], identity: str, values: dict[str, bytes], read_only: bool, process: int
+) -> Held:
+    here = process == os.getpid()
+    store = kind(HELD[identity] if here else values, read_only=read_only or not here)
+    store._identity = identity
+    return store
+
+
+class Gets(Held):
     def get(self, key: str, byte_range: ByteRange | None = None) -> Buffer | None:
         value = self.values.get(check_key(key))
         return value if value is None or byte_range is None else cut(value, byte_range)
 
+
+class Sets(Held):
     def set(self, key: str, value: Buffer) -> None:
         self._check_writable()
-        self.values[check_key(key)] = bytes(value)
+        self.values[check_key(key)] = bytes(flat(value, key))
 
+
+class Erases(Held):
     def erase(self, key: str) -> None:
         self._check_writable()
         self.values.pop(check_key(key), None)
 
+
+class Lists(Held):
+    def list(self) -> Iterator[str]:
+        return iter(list(self.values))
+
+
+class ListsPrefixes(Held):
     def list_prefix(self, prefix: str) -> Iterator[str]:
         check_prefix(prefix)
         return (key for key in list(self.values) if key.startswith(prefix))
 
 
-PLAIN: dict[str, dict[str, bytes]] = {}
+class ListsDirectories(Held):
+    def list_dir(self, prefix: str) -> tuple[set[str], set[str]]:
+        check_prefix(prefix)
+        below = [key[len(prefix) :] for key in list(self.values) if key.startswith(prefix)]
+        return (
+            {prefix + key for key in below if "/" not in key},
+            {f"{prefix}{key.partition('/')[0]}/" for key in below if "/" in key},
+        )
 
 
-def _restore_plain(identity: str, values: dict[str, bytes], read_only: bool, process: int) -> Plain:
-    here = process == os.getpid()
-    store = Plain(PLAIN[identity] if here else values, read_only=read_only or not here)
-    store._identity = identity
-    return store
+class GetsParts(Held):
+    def get_partial_values(self, key_ranges: Iterable[tuple[str, ByteRange]]) -> list[Buffer | None]:
+        found = [(self.values.get(check_key(key)), byte_range) for key, byte_range in key_ranges]
+        return [None if value is None else cut(value, byte_range) for value, byte_range in found]
 
 
-class ReadablePlain(Store):
-    """A store that can be read only, with nothing but the two methods it must have."""
+class SetsParts(Held):
+    def set_partial_values(self, key_start_values: Iterable[tuple[str, int, Buffer]]) -> None:
+        self._check_writable()
+        with self.lock:
+            parts = sorted_parts(key_start_values)
+            changed = {key: merge(key, self.values.get(key), pieces) for key, pieces in parts.items()}
+            self.values.update({key: bytes(value) for key, value in changed.items()})
+
+
+class ErasesValues(Held):
+    def erase_values(self, keys: Iterable[str]) -> None:
+        self._check_writable()
+        for key in [check_key(key) for key in keys]:
+            self.values.pop(key, None)
+
+
+class Plain(Gets, Sets, Erases, ListsPrefixes):
+    """Whole values, as most stores have them."""
+
+
+class Dictionary(Gets, Sets, Erases, Lists):
+    """As little as a key-value database has."""
+
+
+class Tree(Gets, Sets, ErasesValues, ListsDirectories):
+    """Can list one directory at a time."""
+
+
+class Partial(GetsParts, SetsParts, ErasesValues, ListsDirectories):
+    """Only parts of values, which the text calls a store with partial access."""
+
+
+class Published(Gets, Lists):
+    """What lies on a server."""
+
+
+class PublishedParts(GetsParts, ListsDirectories):
+    """The same with ranges."""
+
+
+class Masked(Store):
+    """A storage transformer: values are masked and go to another store, in parts where they come in parts."""
+
+    def __init__(self, inner: Store) -> None:
+        super().__init__(read_only=inner.read_only)
+        self.inner = inner
+
+    @property
+    def identity(self) -> object:
+        return "Masked", self.inner.identity
+
+    @property
+    def readable(self) -> bool:
+        return self.inner.readable
+
+    @property
+    def writeable(self) -> bool:
+        return self.inner.writeable
+
+    @property
+    def erasable(self) -> bool:
+        return self.inner.erasable
+
+    @property
+    def listable(self) -> bool:
+        return self.inner.listable
+
+    def __repr__(self) -> str:
+        return f"<Masked {self.inner}>"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Masked, (self.inner,)
+
+    def __dask_tokenize__(self) -> object:
+        return "Masked", self.inner.__dask_tokenize__()
 
     def get(self, key: str, byte_range: ByteRange | None = None) -> Buffer | None:
-        value = {"a/b": VALUE}.get(check_key(key))
-        return value if value is None or byte_range is None else cut(value, byte_range)
+        value = self.inner.get(key, byte_range)
+        return None if value is None else _mask(value)
+
+    def get_partial_values(self, key_ranges: Iterable[tuple[str, ByteRange]]) -> list[Buffer | None]:
+        found = self.inner.get_partial_values(key_ranges)
+        return [None if value is None else _mask(value) for value in found]
+
+    def stamp(self, keys: Sequence[str]) -> object:
+        return self.inner.stamp(keys)
+
+    def set(self, key: str, value: Buffer) -> None:
+        self.inner.set(key, _mask(flat(value, key)))
+
+    def set_partial_values(self, key_start_values: Iterable[tuple[str, int, Buffer]]) -> None:
+        self.inner.set_partial_values(
+            (key, start, _mask(flat(value, key))) for key, start, value in key_start_values
+        )
+
+    def erase(self, key: str) -> None:
+        self.inner.erase(key)
+
+    def erase_values(self, keys: Iterable[str]) -> None:
+        self.inner.erase_values(keys)
+
+    def erase_prefix(self, prefix: str) -> None:
+        self.inner.erase_prefix(prefix)
+
+    def list(self) -> Iterator[str]:
+        return self.inner.list()
 
     def list_prefix(self, prefix: str) -> Iterator[str]:
-        return iter([key for key in ["a/b"] if key.startswith(check_prefix(prefix))])
+        return self.inner.list_prefix(prefix)
+
+    def list_dir(self, prefix: str) -> tuple[set[str], set[str]]:
+        return self.inner.list_dir(prefix)
 
 
-class TestPlainStore(StoreConformance):
+def _mask(value: Buffer) -> bytes:
+    return bytes(byte ^ 0x5A for byte in bytes(value))
+
+
+class HeldConformance(StoreConformance):
+    kind: type[Held]
     holds_versions = False
     stamps = False
     travels = "copy"
 
     def make(self, base: Path) -> Store:
-        return Plain()
+        return self.kind()
 
     def read_only(self, store: Store) -> Store:
-        assert isinstance(store, Plain)
-        return Plain(store.values, read_only=True)
+        assert isinstance(store, Held)
+        return self.kind(store.values, read_only=True)
+
+
+class TestPlainStore(HeldConformance):
+    kind = Plain
+
+
+class TestDictionaryStore(HeldConformance):
+    kind = Dictionary
+
+
+class TestTreeStore(HeldConformance):
+    kind = Tree
+
+
+class TestPartialStore(HeldConformance):
+    kind = Partial
+    replaces = False
+
+
+class TestMaskedMemoryStore(StoreConformance):
+    holds_versions = False
+    travels = "copy"
+
+    def make(self, base: Path) -> Store:
+        return Masked(MemoryStore())
+
+    def read_only(self, store: Store) -> Store:
+        assert isinstance(store, Masked)
+        return Masked(MemoryStore(contents(store.inner), read_only=True))
+
+
+class TestMaskedLocalStore(StoreConformance):
+    holds_versions = False
+    nests = False
+
+    def make(self, base: Path) -> Store:
+        return Masked(LocalStore(base / "store"))
+
+    def read_only(self, store: Store) -> Store:
+        assert isinstance(store, Masked)
+        assert isinstance(store.inner, LocalStore)
+        return Masked(LocalStore(store.inner.root, read_only=True))
+
+
+class TestReadingPublished(ReadingConformance):
+    def make(self, base: Path) -> Store:
+        return Published(dict(self.VALUES))
+
+
+class TestReadingPublishedParts(ReadingConformance):
+    def make(self, base: Path) -> Store:
+        return PublishedParts(dict(self.VALUES))
+
+
+class TestReadingPartial(ReadingConformance):
+    def make(self, base: Path) -> Store:
+        return Partial(dict(self.VALUES), read_only=True)
+
+
+class TestReadingMemoryStore(ReadingConformance):
+    def make(self, base: Path) -> Store:
+        return MemoryStore(self.VALUES, read_only=True)
+
+
+class TestReadingLocalStore(ReadingConformance):
+    def make(self, base: Path) -> Store:
+        writer = LocalStore(base / "store")
+        for key, value in self.VALUES.items():
+            writer.set(key, value)
+        return LocalStore(base / "store", read_only=True)
+
+
+class TestReadingMasked(ReadingConformance):
+    def make(self, base: Path) -> Store:
+        masked = {key: _mask(value) for key, value in self.VALUES.items()}
+        return Masked(MemoryStore(masked, read_only=True))
 
 
 class TestMemoryStore(StoreConformance):
@@ -312,6 +542,14 @@ class TestLocalStore(StoreConformance):
             store.set("a/b", VALUE)
             with pytest.raises(StoreError):
                 store.set("a/folder", VALUE)
+            for at in range(40):
+                store.set(f"many/{at}/x", VALUE)
+            next(iter(store.list()))
+            store.erase_values([f"many/{at}/x" for at in range(20)])
+            store.erase_prefix("many/")
+            store.erase_prefix("none/")
+            store.erase("a/none/x")
+            store.sweep()
         assert len(os.listdir("/proc/self/fd")) == before
 
     def test_only_whole_values_get_the_name(self, tmp_path: Path) -> None:
@@ -336,9 +574,9 @@ def _temporary_names(store: LocalStore) -> list[str]:
     names = []
     real = os.replace
 
-    def spy(source: str, target: str) -> None:
+    def spy(source: str, target: str, **folders: int) -> None:
         names.append(os.path.basename(source))
-        real(source, target)
+        real(source, target, **folders)
 
     os.replace = spy  # type: ignore[assignment]
     try:
@@ -348,22 +586,238 @@ def _temporary_names(store: LocalStore) -> list[str]:
     return names
 
 
-def test_store_that_has_only_the_two_methods_it_must_have() -> None:
-    store = ReadablePlain()
-    assert read_back(store, "a/b") == [VALUE] * 4
-    assert read_back(store, "a/c") == [None] * 4
-    assert store.list_dir("") == (set(), {"a/"})
-    assert list(store.list()) == ["a/b"]
-    for write in (
-        lambda: store.set("a/b", b"x"),
-        lambda: store.set_partial_values([("a/b", 0, b"x")]),
-        lambda: store.erase("a/b"),
-        lambda: store.erase_values(["a/b"]),
-        lambda: store.erase_prefix("a/"),
-    ):
-        with pytest.raises(ReadOnlyError, match="ReadablePlain"):
-            write()
+# All stores against a dictionary
+
+KEYS = st.sampled_from(["a/b", "a/c/d", "a/c/e", "a.b", "b", "c/f/g", "c/f/\u00e9"])
+PREFIXES = st.sampled_from(["a/", "a/c/", "c/", "c/f/", "no/"])
+VALUES = st.binary(max_size=12)
+PARTS = st.lists(st.tuples(KEYS, st.integers(-1, 14), st.binary(max_size=5)), max_size=4)
+STEPS = st.one_of(
+    st.tuples(st.just("set"), KEYS, VALUES),
+    st.tuples(st.just("set_partial_values"), PARTS),
+    st.tuples(st.just("erase"), KEYS),
+    st.tuples(st.just("erase_values"), st.lists(KEYS, max_size=4)),
+    st.tuples(st.just("erase_prefix"), PREFIXES),
+)
+
+
+def _step(model: dict[str, bytes], name: str, *given: Any) -> bool:
+    """Do one step to a dictionary; False if it is one that must be refused."""
+    if name == "set":
+        model[given[0]] = given[1]
+    elif name == "set_partial_values":
+        return _store_parts(model, given[0])
+    else:
+        gone = [given[0]] if name == "erase" else given[0]
+        for key in list(model):
+            if key.startswith(gone) if name == "erase_prefix" else key in gone:
+                del model[key]
+    return True
+
+
+def _store_parts(model: dict[str, bytes], parts: list[tuple[str, int, bytes]]) -> bool:
+    """Byte by byte: none may be named twice, and none of those before a part may be left open."""
+    taken: set[tuple[str, int]] = set()
+    values = {key: list(model.get(key, b"")) for key, _, _ in parts}
+    for key, start, part in sorted(parts, key=lambda part: (part[1], len(part[2]))):
+        if not 0 <= start <= len(values[key]):
+            return False
+        for at, byte in enumerate(part, start):
+            if (key, at) in taken:
+                return False
+            taken.add((key, at))
+            values[key][at : at + 1] = [byte]
+    model.update({key: bytes(value) for key, value in values.items()})
+    return True
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        *(lambda base: MemoryStore(), LocalStore, lambda base: Plain(), lambda base: Dictionary()),
+        *(lambda base: Tree(), lambda base: Partial(), lambda base: Masked(MemoryStore())),
+    ],
+    ids=["memory", "local", "plain", "dictionary", "tree", "partial", "masked"],
+)
+@given(steps=st.lists(STEPS, max_size=12), wanted=st.lists(st.tuples(KEYS, st.integers(-14, 14)), max_size=4))
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_store_is_a_mapping(
+    make: Callable[[Path], Store],
+    steps: list[tuple[Any, ...]],
+    wanted: list[tuple[str, int]],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    store = make(tmp_path_factory.mktemp("store"))
+    model: dict[str, bytes] = {}
+    for name, *given_ in steps:
+        before = dict(model)
+        if _step(model, name, *given_):
+            getattr(store, name)(*given_)
+        else:
+            model = before
+            with pytest.raises(InvalidRangeError):
+                getattr(store, name)(*given_)
+        assert contents(store) == model
+    for prefix in ("", "a/", "a/c/", "c/", "no/"):
+        below = [key for key in model if key.startswith(prefix)]
+        assert sorted(store.list_prefix(prefix)) == sorted(below)
+        rests = [key[len(prefix) :].partition("/") for key in below]
+        assert store.list_dir(prefix) == (
+            {prefix + name for name, slash, _ in rests if not slash},
+            {f"{prefix}{name}/" for name, slash, _ in rests if slash},
+        )
+    found = store.get_partial_values([(key, (start, None)) for key, start in wanted])
+    assert [None if part is None else bytes(part) for part in found] == [
+        model[key][start if start >= 0 else max(len(model[key]) + start, 0) :] if key in model else None
+        for key, start in wanted
+    ]
+
+
+# Operations that a store lacks
+
+OPERATIONS: dict[str, Callable[[Store], object]] = {
+    "get": lambda store: store.get("a/b"),
+    "get_partial_values": lambda store: store.get_partial_values([("a/b", (0, 1))]),
+    "exists": lambda store: store.exists("a/b"),
+    "open_value": lambda store: store.open_value("a/b"),
+    "loader": lambda store: store.loader()("a/b"),
+    "set": lambda store: store.set("a/b", b"x"),
+    "set_partial_values": lambda store: store.set_partial_values([("a/b", 0, b"x")]),
+    "erase": lambda store: store.erase("a/b"),
+    "erase_values": lambda store: store.erase_values(["a/b"]),
+    "erase_prefix": lambda store: store.erase_prefix("a/"),
+    "list": lambda store: list(store.list()),
+    "list_prefix": lambda store: list(store.list_prefix("a/")),
+    "list_dir": lambda store: store.list_dir("a/"),
+}
+READ = {"get", "get_partial_values", "exists", "open_value", "loader"}
+WRITE = {"set", "set_partial_values"}
+ERASE = {"erase", "erase_values", "erase_prefix"}
+LIST = {"list", "list_prefix", "list_dir"}
+
+
+class Nothing(Held):
+    """A store that can do nothing."""
+
+
+class SetsOnly(Sets):
+    """A pipe into the dark."""
+
+
+class Archive(Gets, Sets, Lists):
+    """Takes values and never gives one up, as a zip archive does."""
+
+
+class Unlisted(Gets, Sets, Erases):
+    """Does not tell its keys."""
+
+
+class PartialArchive(GetsParts, SetsParts, Lists):
+    """The archive with parts."""
+
+
+class DarkParts(SetsParts, ErasesValues):
+    """Parts, which cannot be read."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "abilities", "works"),
+    [
+        (Nothing, (False, False, False, False), set()),
+        (Gets, (True, False, False, False), READ),
+        (GetsParts, (True, False, False, False), READ),
+        (Published, (True, False, False, True), READ | LIST),
+        (Lists, (False, False, False, True), LIST),
+        (ListsPrefixes, (False, False, False, True), LIST),
+        (ListsDirectories, (False, False, False, True), LIST),
+        (SetsOnly, (False, True, False, False), {"set"}),
+        (Archive, (True, True, False, True), READ | WRITE | LIST),
+        (Unlisted, (True, True, True, False), READ | WRITE | {"erase", "erase_values"}),
+        (PartialArchive, (True, True, False, True), READ | WRITE | LIST),
+        (DarkParts, (False, True, True, False), WRITE | {"erase", "erase_values"}),
+        (Plain, (True, True, True, True), set(OPERATIONS)),
+    ],
+)
+def test_operations_that_a_store_lacks(
+    kind: type[Held], abilities: tuple[bool, ...], works: set[str]
+) -> None:
+    """Each either works or says what the store would need."""
+    store = kind({"a/b": b"y"})
+    assert (store.readable, store.writeable, store.erasable, store.listable) == abilities
+    for name, call in OPERATIONS.items():
+        store.values = {"a/b": b"y"}
+        if name in works:
+            call(store)
+            continue
+        with pytest.raises(StoreError, match=kind.__name__) as caught:
+            call(store)
+        writes = name in WRITE | ERASE
+        if writes and not store.writeable:
+            assert isinstance(caught.value, ReadOnlyError)
+        else:
+            assert isinstance(caught.value, StoreCapabilityError)
+            assert isinstance(caught.value, NotImplementedError)
+            asked = "get" if name in READ and name != "get_partial_values" else name
+            assert f"cannot {asked};" in str(caught.value)
+        assert "accepted: a store with '" in str(caught.value)
+        assert store.values == {"a/b": b"y"}
     assert store.stamp(["a/b"]) != store.stamp(["a/b"])
+
+
+def test_abilities_of_a_read_only_store() -> None:
+    store = Plain({"a/b": VALUE}, read_only=True)
+    assert (store.readable, store.writeable, store.erasable, store.listable) == (True, False, False, True)
+
+
+def test_set_of_a_store_that_sets_parts() -> None:
+    store = PartialArchive({"a": b"12345"})
+    store.set("a", b"abcde")
+    store.set("b", b"")
+    store.set("a", b"longer than before")
+    assert store.values == {"a": b"longer than before", "b": b""}
+    with pytest.raises(StoreCapabilityError, match="replace a value by a shorter one"):
+        store.set("a", b"short")
+    assert store.values["a"] == b"longer than before"
+    dark = DarkParts({"a": b"12345"})
+    dark.set("a", b"1")
+    assert dark.values == {"a": b"1"}
+
+
+def test_archive_holds_arrays() -> None:
+    """A store that cannot erase is written to as long as nothing is to be erased."""
+    store = Archive()
+    array = xzarr3.create_array(store, "x", data=[1, 2, 3], chunks=2)
+    array[0] = 7
+    assert xzarr3.open_array(store, "x")[:].tolist() == [7, 2, 3]
+    with pytest.raises(StoreCapabilityError, match="Archive"):
+        xzarr3.create_array(store, "x", data=[4], overwrite=True)
+    assert xzarr3.open_array(store, "x")[:].tolist() == [7, 2, 3]
+
+
+@pytest.mark.parametrize("prefixes", [{"a/"}, {"b/"}, {""}, {"a/b"}, {"a"}])
+def test_store_that_lists_directories_that_are_none(prefixes: set[str]) -> None:
+    class Circle(Gets):
+        def list_dir(self, prefix: str) -> tuple[set[str], set[str]]:
+            return set(), prefixes
+
+    with pytest.raises(StoreError, match="Circle"):
+        list(Circle().list_prefix("a/"))
+
+
+def test_parts_of_one_key_are_read_from_one_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = LocalStore(tmp_path / "store")
+    store.set("a", VALUE)
+    opened = []
+    real = os.open
+
+    def spy(path: str, *args: Any, **options: Any) -> int:
+        opened.append(path)
+        return real(path, *args, **options)
+
+    monkeypatch.setattr(os, "open", spy)
+    found = store.get_partial_values([("a", (0, 2)), ("b", (0, 1)), ("a", (-2, None)), ("a", (3, 0))])
+    assert [None if part is None else bytes(part) for part in found] == [b"01", None, b"89", b""]
+    assert opened == [f"{store.root}/a", f"{store.root}/b"]
 
 
 def test_value_that_vanishes_while_its_parts_are_read() -> None:
@@ -429,6 +883,27 @@ def test_stamp_changes_when_another_process_writes(tmp_path: Path) -> None:
     before = store.stamp(["a"])
     run_child(lambda: LocalStore(tmp_path / "store").set("a", b"9876543210")).checked()
     assert store.stamp(["a"]) != before
+
+
+def test_parts_do_not_undo_what_another_thread_stores() -> None:
+    """Between the reading of the old value and the writing of the new one there is no room for others."""
+    store = MemoryStore({"a": b"-" * 10})
+    wrong = []
+
+    def whole() -> None:
+        for step in range(3000):
+            value = b"%010d" % step
+            store.set("a", value)
+            found = bytes(store.get("a") or b"")
+            if found not in (value, value[:-1] + b"x"):
+                wrong.append((value, found))
+
+    def parts() -> None:
+        for _ in range(3000):
+            store.set_partial_values([("a", 9, b"x")])
+
+    run_threads(whole, parts)
+    assert wrong == []
 
 
 def test_threads_of_a_memory_store_lose_no_writes() -> None:

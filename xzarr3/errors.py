@@ -116,8 +116,16 @@ class InvalidKeyError(StoreError, ValueError):
     """A key or prefix that is not valid, or that would leave the store's root."""
 
 
+class InvalidRangeError(StoreError, ValueError):
+    """A range of bytes that cannot be, or parts of values that overlap or begin beyond the end."""
+
+
 class ReadOnlyError(StoreError):
     """A write to a store, array or group that was opened for reading."""
+
+
+class StoreCapabilityError(StoreError, NotImplementedError):
+    """A store lacks an operation of the store interface, and what it could be made from."""
 
 
 class ChunkError(Xzarr3Error, ValueError):
@@ -186,6 +194,10 @@ class SelectionError(Xzarr3Error, IndexError):
 
 class AlignmentError(Xzarr3Error, ValueError):
     """Blocks that share a write unit, where each unit must have exactly one writer."""
+
+
+class FallbackWarning(UserWarning):
+    """An array is read as a data type that stands in for one that is not known here."""
 
 
 def shorten(value: object, limit: int = 120) -> str:

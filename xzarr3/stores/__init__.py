@@ -7,11 +7,21 @@ import re
 from urllib.parse import unquote, urlsplit
 
 from xzarr3.errors import StoreError
-from xzarr3.stores.base import Store, ValueReader
+from xzarr3.stores.base import Store, ValueReader, check_key, check_prefix, cut
 from xzarr3.stores.local import LocalStore
 from xzarr3.stores.memory import MemoryStore
 
-__all__ = ["LocalStore", "MemoryStore", "Store", "StoreLike", "ValueReader", "open_store"]
+__all__ = [
+    "LocalStore",
+    "MemoryStore",
+    "Store",
+    "StoreLike",
+    "ValueReader",
+    "check_key",
+    "check_prefix",
+    "cut",
+    "open_store",
+]
 
 StoreLike = str | os.PathLike[str] | Store
 

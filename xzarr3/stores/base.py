@@ -1,25 +1,52 @@
 """The abstract store interface: keys and values, and what can be done with them.
 
-Specification: Zarr v3 core, "Abstract store interface". The methods have the names of the text; what
-a store lacks is made from what it has. Keys are ``/``-separated, relative and never climb; prefixes end
-with ``/``, except the empty prefix, which means every key.
+Specification: Zarr v3 core, "Abstract store interface", in the final text and in the draft of May 2022. The
+operations have the names of the text and come in its three sets, readable, writeable and listable. A store
+implements those that it has; the others are made from them.
+
+Keys are ``/``-separated, relative and never climb; prefixes end with ``/``, except the empty prefix, which
+means every key. The draft permits few characters in keys; here every other Unicode name is a key as well.
 """
 
 from __future__ import annotations
 
+import os
+import threading
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import index
 from types import TracebackType
-from typing import Self, TypeAlias
+from typing import NoReturn, Self, TypeAlias
 
 from xzarr3._types import Buffer, ByteRange
-from xzarr3.errors import InvalidKeyError, ReadOnlyError, StoreError
+from xzarr3.errors import (
+    InvalidKeyError,
+    InvalidRangeError,
+    ReadOnlyError,
+    StoreCapabilityError,
+    StoreError,
+    shorten,
+)
 
 Loader: TypeAlias = Callable[[str], Buffer | None]
 KeySet: TypeAlias = set[str]  # Within the classes, `set` is the method.
+Parts: TypeAlias = list[tuple[int, memoryview]]
 
 _ACCEPTED_KEY = "names separated by single '/', relative, none of them empty, '.' or '..'"
+
+# Who changes parts of a value reads all of it first; nobody of this process may change it in between.
+_changing_parts = threading.RLock()
+
+
+def _renew_lock() -> None:
+    """A forked child must not wait for a thread of its parent to give the lock back."""
+    global _changing_parts
+    _changing_parts = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
 
 
 def check_key(key: str) -> str:
@@ -34,7 +61,7 @@ def check_key(key: str) -> str:
         raise InvalidKeyError(f"a key must be a string, found {type(key).__name__}")
     names = key.split("/")
     if "" in names or "." in names or ".." in names or "\0" in key:
-        raise InvalidKeyError(f"invalid key {key!r}; accepted: {_ACCEPTED_KEY}")
+        raise InvalidKeyError(f"invalid key {shorten(key)}; accepted: {_ACCEPTED_KEY}")
     return key
 
 
@@ -46,17 +73,63 @@ def check_prefix(prefix: str) -> str:
     InvalidKeyError
         Otherwise.
     """
-    if prefix == "":
-        return prefix
-    if not isinstance(prefix, str) or not prefix.endswith("/"):
-        raise InvalidKeyError(f"invalid prefix {prefix!r}; accepted: '' or a key followed by '/'")
-    check_key(prefix[:-1])
+    if not isinstance(prefix, str):
+        raise InvalidKeyError(f"a prefix must be a string, found {type(prefix).__name__}")
+    if prefix:
+        if not prefix.endswith("/"):
+            raise InvalidKeyError(f"invalid prefix {shorten(prefix)}; accepted: '' or a key followed by '/'")
+        check_key(prefix[:-1])
     return prefix
 
 
+def check_erasable_prefix(prefix: str) -> str:
+    """Return ``prefix`` if it is valid and not empty.
+
+    Raises
+    ------
+    InvalidKeyError
+        Otherwise.
+    """
+    if not check_prefix(prefix):
+        raise InvalidKeyError("the empty prefix names the whole store; accepted: erasing its keys by name")
+    return prefix
+
+
+def flat(value: Buffer, key: str) -> memoryview:
+    """The bytes of ``value``, which is to be stored under ``key``, in C order.
+
+    Raises
+    ------
+    StoreError
+        If it is not bytes or another buffer.
+    """
+    try:
+        view = memoryview(value)
+    except TypeError as error:
+        raise StoreError(
+            f"cannot store {shorten(value)} under key '{key}'; accepted: bytes, bytearray or memoryview"
+        ) from error
+    if view.format == "B" and view.ndim == 1 and view.c_contiguous:
+        return view
+    return memoryview(view.tobytes())
+
+
+def negative_length(length: int) -> InvalidRangeError:
+    """The error for a range of bytes with a length below 0."""
+    return InvalidRangeError(f"invalid length of a range {length}; accepted: None, 0 or more bytes")
+
+
 def cut(value: Buffer, byte_range: ByteRange) -> Buffer:
-    """The part of ``value`` that ``byte_range`` names; a part beyond its end is shorter or empty."""
+    """The part of ``value`` that ``byte_range`` names; a part beyond its end is shorter or empty.
+
+    Raises
+    ------
+    InvalidRangeError
+        If the length is negative.
+    """
     start, length = byte_range
+    if length is not None and length < 0:
+        raise negative_length(length)
     if start < 0:
         start = max(len(value) + start, 0)
     view = memoryview(value)
@@ -111,13 +184,41 @@ class _RangeReader(ValueReader):
         return value
 
 
-class Store(ABC):
+class Store:
     """Keys and values.
+
+    A store of one's own derives from this class and implements at least one operation of each set that it
+    supports: ``get`` or ``get_partial_values`` to be readable, ``set`` or ``set_partial_values`` to be
+    writeable, with ``erase`` or ``erase_values`` if it can erase, and ``list``, ``list_prefix`` or
+    ``list_dir`` to be listable. All other operations are made from these; where that cannot be, they raise
+    :class:`~xzarr3.StoreCapabilityError`.
 
     Parameters
     ----------
     read_only : bool
-        Refuse every write.
+        Refuse every write. A store of one's own calls ``self._check_writable()`` before it writes.
+
+    Examples
+    --------
+    >>> from xzarr3.stores import cut
+    >>> class Dictionary(Store):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.values = {"a/b": b"value", "a/c/d": b"", "e/f/g": b""}
+    ...     def get(self, key, byte_range=None):
+    ...         value = self.values.get(key)
+    ...         return value if value is None or byte_range is None else cut(value, byte_range)
+    ...     def list(self):
+    ...         return iter(self.values)
+    >>> store = Dictionary()
+    >>> store.readable, store.listable, store.writeable
+    (True, True, False)
+    >>> sorted(store.list_prefix("a/"))
+    ['a/b', 'a/c/d']
+    >>> store.list_dir("a/")
+    ({'a/b'}, {'a/c/'})
+    >>> [bytes(part) for part in store.get_partial_values([("a/b", (-2, None)), ("a/b", (0, 1))])]
+    [b'ue', b'v']
     """
 
     def __init__(self, *, read_only: bool = False) -> None:
@@ -133,9 +234,45 @@ class Store(ABC):
         """The identity and, if the store can tell, something that changes when a value does."""
         return self.identity
 
-    # Readable
+    # What it can do. A store that hands its operations on to another one also hands these on.
 
-    @abstractmethod
+    @property
+    def readable(self) -> bool:
+        """Whether values can be read."""
+        return self._has("get") or self._has("get_partial_values")
+
+    @property
+    def writeable(self) -> bool:
+        """Whether values can be stored; the text leaves open whether they can then be erased, too."""
+        return not self.read_only and (self._has("set") or self._has("set_partial_values"))
+
+    @property
+    def erasable(self) -> bool:
+        """Whether keys can be erased."""
+        return not self.read_only and (self._has("erase") or self._has("erase_values"))
+
+    @property
+    def listable(self) -> bool:
+        """Whether keys can be listed."""
+        return self._has("list") or self._has("list_prefix") or self._has("list_dir")
+
+    def _has(self, operation: str) -> bool:
+        """Whether this store implements an operation itself."""
+        return getattr(type(self), operation) is not getattr(Store, operation)
+
+    def _lacks(self, operation: str, accepted: str) -> NoReturn:
+        raise StoreCapabilityError(f"{self} cannot {operation}; accepted: a store with {accepted}")
+
+    def _check_writable(self) -> None:
+        if self.read_only:
+            raise ReadOnlyError(f"{self} is read-only")
+
+    def _cannot_write(self) -> NoReturn:
+        self._check_writable()
+        raise ReadOnlyError(f"{self} cannot be written; accepted: a store with 'set' or 'set_partial_values'")
+
+    # A readable store
+
     def get(self, key: str, byte_range: ByteRange | None = None) -> Buffer | None:
         """The value of ``key``, or None if there is none.
 
@@ -144,15 +281,28 @@ class Store(ABC):
         key : str
         byte_range : (int, int or None), optional
             Start and length in bytes; a length of None reads to the end, a negative start counts from it.
+            A part beyond the end of the value is shorter or empty.
 
         Raises
         ------
         StoreError
             If the value is there, or may be, but cannot be read.
+        InvalidRangeError
+            If the length is negative.
         """
+        check_key(key)
+        if not self._has("get_partial_values"):
+            self._lacks("get", "'get' or 'get_partial_values'")
+        (value,) = self.get_partial_values([(key, byte_range or (0, None))])
+        return value
 
     def get_partial_values(self, key_ranges: Iterable[tuple[str, ByteRange]]) -> list[Buffer | None]:
-        """The parts of values that ``key_ranges`` names, in that order; None for keys without a value."""
+        """The parts of values that ``key_ranges`` names, in that order; None for keys without a value.
+
+        A key may occur several times. The ranges are those of :meth:`get`.
+        """
+        if not self._has("get"):
+            self._lacks("get_partial_values", "'get' or 'get_partial_values'")
         return [self.get(key, byte_range) for key, byte_range in key_ranges]
 
     def exists(self, key: str) -> bool:
@@ -181,71 +331,117 @@ class Store(ABC):
         """What changes whenever the value of ``key`` does, if that costs no request; otherwise None."""
         return None
 
-    # Writeable
+    # A writeable store
 
     def set(self, key: str, value: Buffer) -> None:
         """Store ``value`` under ``key``, whole or not at all.
+
+        A store that has ``set_partial_values`` only must erase a longer value first, so that a failure in
+        between leaves none.
 
         Raises
         ------
         StoreError
             If that fails; the old value is then still there.
         """
-        raise ReadOnlyError(f"{self} cannot be written")
+        if not self._has("set_partial_values"):
+            self._cannot_write()
+        self._check_writable()
+        content = flat(value, check_key(key))
+        if not self.readable or (self.get(key, (content.nbytes, 1)) or b""):
+            if not self.erasable:
+                self._lacks("replace a value by a shorter one", "'set', 'erase' or 'erase_values'")
+            self.erase(key)
+        self.set_partial_values([(key, 0, content)])
 
     def set_partial_values(self, key_start_values: Iterable[tuple[str, int, Buffer]]) -> None:
         """Overwrite parts of values; each triple names a key, the first byte and the new bytes.
 
+        A key may occur several times, as long as its parts do not overlap; a part of no bytes overlaps
+        nothing. A part may begin where the value, or another part, ends, which makes the value longer; a
+        key without a value has 0 bytes. All parts are looked at before the first one is stored. Each value
+        is replaced whole, one after the other; calls of one process lose no parts of each other.
+
         Raises
         ------
-        ValueError
+        InvalidKeyError
+            If one of the keys is not valid.
+        InvalidRangeError
             If two parts of one key overlap, or a part begins beyond the end of its value.
+
+        Examples
+        --------
+        >>> from xzarr3 import MemoryStore
+        >>> store = MemoryStore({"a": b"0123456789"})
+        >>> store.set_partial_values([("a", 8, b"IJK"), ("a", 0, b"A")])
+        >>> store.get("a")
+        b'A1234567IJK'
         """
-        parts: dict[str, list[tuple[int, Buffer]]] = {}
-        for key, start, value in key_start_values:
-            parts.setdefault(key, []).append((start, value))
-        changed: dict[str, bytearray] = {}
-        for key, pieces in parts.items():
-            pieces.sort(key=lambda piece: piece[0])
-            merged = changed[key] = bytearray(self.get(key) or b"")
-            end = 0
-            for start, value in pieces:
-                if start < end:
-                    raise ValueError(f"parts to store under key '{key}' overlap at byte {start}")
-                if start > len(merged):
-                    raise ValueError(f"key '{key}' has {len(merged)} bytes, cannot store from {start} on")
-                end = start + len(value)
-                merged[start:end] = value
-        for key, whole in changed.items():
-            self.set(key, whole)
+        if not self._has("set"):
+            self._cannot_write()
+        self._check_writable()
+        parts = sorted_parts(key_start_values)
+        if parts and not self.readable:
+            self._lacks("set_partial_values", "'set_partial_values', or 'set' and 'get'")
+        with _changing_parts:
+            changed = {key: merge(key, self.get(key), pieces) for key, pieces in parts.items()}
+            for key, whole in changed.items():
+                self.set(key, whole)
 
     def erase(self, key: str) -> None:
         """Remove ``key`` and its value, if it is there."""
-        raise ReadOnlyError(f"{self} cannot be written")
+        if not self._has("erase_values"):
+            self._cannot_erase("erase")
+        self.erase_values([check_key(key)])
 
     def erase_values(self, keys: Iterable[str]) -> None:
         """Remove several keys, or none of them if one is not valid."""
+        if not self._has("erase"):
+            self._cannot_erase("erase_values")
         for key in [check_key(key) for key in keys]:
             self.erase(key)
 
     def erase_prefix(self, prefix: str) -> None:
         """Remove every key that begins with ``prefix``, which must not be empty."""
-        if not check_prefix(prefix):
-            raise InvalidKeyError("the empty prefix names the whole store; erase its keys by name")
+        check_erasable_prefix(prefix)
+        if not (self._has("erase") or self._has("erase_values")):
+            self._cannot_erase("erase_prefix")
+        self._check_writable()
+        if not self.listable:
+            self._lacks("erase_prefix", "'erase_prefix', 'list', 'list_prefix' or 'list_dir'")
         self.erase_values(list(self.list_prefix(prefix)))
 
-    # Listable
+    def sweep(self, prefix: str = "") -> None:
+        """Remove what killed writers left below ``prefix``, which no key names."""
 
-    @abstractmethod
-    def list_prefix(self, prefix: str) -> Iterator[str]:
-        """Every key that begins with ``prefix``."""
+    def _cannot_erase(self, operation: str) -> NoReturn:
+        self._check_writable()
+        if not self.writeable:
+            self._cannot_write()
+        self._lacks(operation, "'erase' or 'erase_values'")
+
+    # A listable store
 
     def list(self) -> Iterator[str]:
         """Every key."""
+        if not (self._has("list_prefix") or self._has("list_dir")):
+            self._lacks("list", "'list', 'list_prefix' or 'list_dir'")
         return self.list_prefix("")
+
+    def list_prefix(self, prefix: str) -> Iterator[str]:
+        """Every key that begins with ``prefix``."""
+        check_prefix(prefix)
+        if self._has("list_dir"):
+            return self._walk_down(prefix)
+        if not self._has("list"):
+            self._lacks("list_prefix", "'list', 'list_prefix' or 'list_dir'")
+        return (key for key in self.list() if key.startswith(prefix))
 
     def list_dir(self, prefix: str) -> tuple[KeySet, KeySet]:
         """The keys and the prefixes directly below ``prefix``."""
+        check_prefix(prefix)
+        if not (self._has("list_prefix") or self._has("list")):
+            self._lacks("list_dir", "'list', 'list_prefix' or 'list_dir'")
         keys: KeySet = set()
         prefixes: KeySet = set()
         for key in self.list_prefix(prefix):
@@ -253,6 +449,72 @@ class Store(ABC):
             (prefixes if slash else keys).add(prefix + name + slash)
         return keys, prefixes
 
-    def _check_writable(self) -> None:
-        if self.read_only:
-            raise ReadOnlyError(f"{self} is read-only")
+    def _walk_down(self, prefix: str) -> Iterator[str]:
+        """The keys below ``prefix``, found by listing one prefix after the other."""
+        waiting = [prefix]
+        while waiting:
+            here = waiting.pop()
+            keys, prefixes = self.list_dir(here)
+            yield from keys
+            for below in prefixes:
+                if not (below.startswith(here) and below.endswith("/") and len(below) > len(here)):
+                    raise StoreError(f"{self} lists {below!r} as a prefix below {here!r}")
+            waiting.extend(prefixes)
+
+
+def sorted_parts(key_start_values: Iterable[tuple[str, int, Buffer]]) -> dict[str, Parts]:
+    """The parts of each key in order, for :meth:`Store.set_partial_values`.
+
+    Raises
+    ------
+    InvalidKeyError
+        If a key is not valid.
+    InvalidRangeError
+        If two parts of one key overlap or a part begins before the value.
+    """
+    parts: dict[str, Parts] = {}
+    for key, start, value in key_start_values:
+        first = _first_byte(key, start)
+        parts.setdefault(check_key(key), []).append((first, flat(value, key)))
+    for key, pieces in parts.items():
+        pieces.sort(key=lambda piece: (piece[0], piece[1].nbytes))
+        end = 0
+        for start, piece in pieces:
+            if piece.nbytes:
+                if start < end:
+                    raise InvalidRangeError(
+                        f"parts to store under key '{key}' overlap at byte {start}; accepted: none that do"
+                    )
+                end = start + piece.nbytes
+    return parts
+
+
+def _first_byte(key: object, start: object) -> int:
+    try:
+        first = index(start)  # type: ignore[arg-type]
+    except TypeError as error:
+        raise InvalidRangeError(
+            f"key {key!r}: a part cannot begin at {start!r}; accepted: an integer"
+        ) from error
+    if first < 0:
+        raise InvalidRangeError(f"key {key!r}: a part cannot begin at {first}; accepted: 0 or more")
+    return first
+
+
+def merge(key: str, value: Buffer | None, pieces: Parts) -> bytearray:
+    """``value`` with parts of it overwritten.
+
+    Raises
+    ------
+    InvalidRangeError
+        If a part begins beyond the end.
+    """
+    merged = bytearray(b"" if value is None else value)
+    for start, piece in pieces:
+        if start > len(merged):
+            raise InvalidRangeError(
+                f"cannot store a part from byte {start} on under key '{key}', whose value has {len(merged)} "
+                f"bytes; accepted: 0 to {len(merged)}"
+            )
+        merged[start : start + piece.nbytes] = piece
+    return merged

@@ -1,6 +1,9 @@
 """A store in a directory of the local file system.
 
 Specification: Zarr v3, "File system store". A key is a path below the root, a value is a file.
+
+Reading follows links. What writes and erases goes through links within the root only, and nothing is erased
+behind a link that lies below an erased prefix: the link itself is. POSIX systems only.
 """
 
 from __future__ import annotations
@@ -11,21 +14,36 @@ import itertools
 import os
 import stat
 import threading
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NoReturn
 
 from xzarr3._types import Buffer, ByteRange
-from xzarr3.errors import InvalidKeyError, StoreError, StorePermissionError
-from xzarr3.stores.base import KeySet, Loader, Store, ValueReader, check_key, check_prefix
+from xzarr3.errors import InvalidKeyError, StoreError, StorePermissionError, shorten
+from xzarr3.stores.base import (
+    KeySet,
+    Loader,
+    Store,
+    ValueReader,
+    check_erasable_prefix,
+    check_key,
+    check_prefix,
+    flat,
+    negative_length,
+)
+from xzarr3.stores.folders import Folders, LeadsOutError
 
 # Without blocking, so that nobody waits for the writer of a pipe; it makes no difference to a file.
 _OPEN = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR})
 TEMPORARY = ".xzarr3-partial-"
+"""What the files begin with that values are written to before they get their names."""
 STAGED = ".xzarr3-staged-"
 """What a directory at the root begins with whose values are still to be moved to their places."""
+_ABANDONED = 3600.0  # Seconds without a change after which a temporary file is nobody's any more.
 _ATTEMPTS = 100
+_SHORT = 512  # Characters; no system has a limit for paths that is lower.
 _KEPT_SCRATCH = 32 * 2**20
 
 _serial = itertools.count()
@@ -44,7 +62,11 @@ class LocalStore(Store):
     """Values are files below a directory.
 
     A value is replaced atomically: it is written to a temporary file beside its place and moved there.
-    A failed or interrupted write leaves the old value.
+    A failed or interrupted write leaves the old value. What a killed writer leaves beside it is no key; it
+    is removed once it is an hour old, when the directory it lies in has no key left or by :meth:`sweep`.
+
+    A key that has a value cannot be the beginning of another key: ``a`` and ``a/b`` exclude each other. File
+    systems that do not tell upper from lower case, or that change the form of letters, merge such keys.
 
     Parameters
     ----------
@@ -68,6 +90,8 @@ class LocalStore(Store):
     def __init__(self, root: str | os.PathLike[str], *, read_only: bool = False) -> None:
         super().__init__(read_only=read_only)
         self.root = os.path.abspath(os.path.expanduser(os.fspath(root)))
+        if not _is_name(self.root):
+            raise StoreError(f"no store at {shorten(self.root)}; accepted: a path that the system can name")
         self._base = os.path.join(self.root, "")
 
     def __repr__(self) -> str:
@@ -90,14 +114,18 @@ class LocalStore(Store):
         return self.identity, self.stamp([""])
 
     def _path(self, key: str) -> str:
-        path = self._base + check_key(key)
-        if TEMPORARY in key:
-            raise InvalidKeyError(f"invalid key {key!r}; names that begin with '{TEMPORARY}' are taken")
-        try:
-            os.fsencode(path)
-        except UnicodeEncodeError as error:
-            raise InvalidKeyError(f"invalid key {key!r}: {error.reason}; accepted: Unicode text") from error
-        return path
+        check_key(key)
+        if TEMPORARY in key and any(name.startswith(TEMPORARY) for name in key.split("/")):
+            raise InvalidKeyError(
+                f"invalid key {shorten(key)}; names that begin with '{TEMPORARY}' are taken"
+            )
+        if not (key.isascii() or _is_name(key)):
+            raise InvalidKeyError(f"invalid key {shorten(key)}; accepted: text that the file system can name")
+        return self._base + key
+
+    def _check_prefix(self, prefix: str) -> None:
+        if check_prefix(prefix):
+            self._path(prefix[:-1])
 
     def check_inside(self, folder: str, key: str) -> None:
         """Refuse a key below a directory that is a link out of the root."""
@@ -106,11 +134,12 @@ class LocalStore(Store):
             if os.path.islink(above):
                 inside, real = os.path.realpath(self.root), os.path.realpath(folder)
                 if real != inside and not real.startswith(os.path.join(inside, "")):
-                    raise InvalidKeyError(
-                        f"key '{key}' leads out of {self} through a link; accepted: a link within it"
-                    )
+                    raise self._leads_out(key)
                 return
             above = os.path.dirname(above)
+
+    def _leads_out(self, key: str) -> InvalidKeyError:
+        return InvalidKeyError(f"key '{key}' leads out of {self} through a link; accepted: a link within it")
 
     def _nothing(self, key: str, error: OSError) -> None:
         """See to it that there really is nothing where a file could not be opened."""
@@ -196,6 +225,20 @@ class LocalStore(Store):
 
         return load
 
+    def get_partial_values(self, key_ranges: Iterable[tuple[str, ByteRange]]) -> list[Buffer | None]:
+        wanted = list(key_ranges)
+        places: dict[str, list[int]] = {}
+        for at, (key, _) in enumerate(wanted):
+            places.setdefault(check_key(key), []).append(at)
+        found: list[Buffer | None] = [None] * len(wanted)
+        for key, parts in places.items():
+            reader = self.open_value(key)
+            if reader is not None:
+                with reader:
+                    for at in parts:
+                        found[at] = reader.read(*wanted[at][1])
+        return found
+
     def stamp(self, keys: Sequence[str]) -> object:
         return [self.version(key) for key in keys]
 
@@ -216,79 +259,212 @@ class LocalStore(Store):
     def set(self, key: str, value: Buffer) -> None:
         self._check_writable()
         path = self._path(key)
-        folder = os.path.dirname(path)
-        self.check_inside(folder, key)
-        temporary = os.path.join(folder, f"{TEMPORARY}{os.getpid()}-{next(_serial)}-{os.urandom(4).hex()}")
-        try:
-            descriptor = _create(temporary)
-        except OSError as error:
-            self._fail("write", key, error)
-        try:
+        if len(path) > _SHORT:
+            self._check_length(path, key)
+        content = flat(value, key)
+        above, _, name = key.rpartition("/")
+        temporary = f"{TEMPORARY}{os.getpid()}-{next(_serial)}-{os.urandom(4).hex()}"
+        with Folders(self.root) as folders:
             try:
-                _write_all(descriptor, value)
-            finally:
-                os.close(descriptor)
-            os.replace(temporary, path)
-            self._touch()
-        except BaseException as error:
-            _discard(temporary)
-            if isinstance(error, OSError):
+                folder, descriptor = _create(folders, above, temporary)
+            except LeadsOutError as error:
+                raise self._leads_out(key) from error
+            except OSError as error:
                 self._fail("write", key, error)
-            raise
+            try:
+                try:
+                    _write_all(descriptor, content)
+                finally:
+                    os.close(descriptor)
+                os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+                self._touch()
+            except BaseException as error:
+                with contextlib.suppress(OSError):  # The write has failed; that error is the one to report.
+                    os.unlink(temporary, dir_fd=folder)
+                if isinstance(error, OSError):
+                    self._fail("write", key, error)
+                raise
+
+    def _check_length(self, path: str, key: str) -> None:
+        """Store nothing so deep that no path leads there."""
+        try:
+            os.lstat(path)
+        except OSError as error:
+            if error.errno == errno.ENAMETOOLONG:
+                self._fail("write", key, error)
 
     def erase(self, key: str) -> None:
         self.erase_values([key])
 
     def erase_values(self, keys: Iterable[str]) -> None:
         self._check_writable()
-        paths = {key: self._path(key) for key in keys}
-        folders: set[str] = set()
-        for key, path in paths.items():
-            folder = os.path.dirname(path)
-            if folder not in folders:
-                self.check_inside(folder, key)
-                folders.add(folder)
-        for key, path in paths.items():
+        wanted = list(keys)
+        for key in wanted:
+            self._path(key)
+        with Folders(self.root) as folders:
+            places: dict[str, str | None] = {}
+            for key in wanted:
+                above = key.rpartition("/")[0]
+                if above not in places:
+                    places[above] = self._resolve(folders, above, key)
+            for key in wanted:
+                above, _, name = key.rpartition("/")
+                place = places[above]
+                if place is not None:
+                    self._unlink(folders, place, name, key)
+            self._touch()
+            emptied = {place for place in places.values() if place}
+            for place in sorted(emptied, key=len, reverse=True):
+                self._prune(folders, place, sweep=len(wanted) > 1)
+
+    def erase_prefix(self, prefix: str) -> None:
+        self._path(check_erasable_prefix(prefix)[:-1])
+        self._check_writable()
+        above, _, name = prefix[:-1].rpartition("/")
+        with Folders(self.root) as folders:
+            place = self._resolve(folders, above, prefix)
+            if place is None:
+                return
             try:
-                os.unlink(path)
+                is_link = folders.links_to_folder(place, name)
             except OSError as error:
-                if error.errno not in _ABSENT:
-                    self._fail("erase", key, error)
-        self._touch()
-        for folder in sorted(folders, key=len, reverse=True):
-            self.prune(folder)
+                self._fail("erase", prefix, error)
+            if is_link:
+                self._unlink(folders, place, name, prefix)
+            elif is_link is None:
+                self._erase_tree(folders, f"{place}/{name}" if place else name)
+            self._touch()
+            self._prune(folders, place)
+
+    def _survey(
+        self, folders: Folders, top: str, doing: str
+    ) -> tuple[list[str], list[tuple[str, str]], list[tuple[str, str]]]:
+        """A directory and those below it, and names in them: those of keys and of what killed writers left.
+
+        Upper directories come first. Links are not followed.
+        """
+        found = [top]
+        keys: list[tuple[str, str]] = []
+        leftovers: list[tuple[str, str]] = []
+        for folder in found:  # It grows meanwhile.
+            try:
+                for entry in folders.scan(folder):
+                    is_temporary = entry.name.startswith(TEMPORARY)
+                    if entry.is_dir(follow_symlinks=False):
+                        if not is_temporary and not entry.name.startswith(STAGED):
+                            found.append(f"{folder}/{entry.name}" if folder else entry.name)
+                    elif not is_temporary:
+                        keys.append((folder, entry.name))
+                    elif _is_abandoned(entry):
+                        leftovers.append((folder, entry.name))
+            except OSError as error:
+                if error.errno != errno.ENOENT:
+                    self._fail(doing, folder, error)
+        return found, keys, leftovers
+
+    def _erase_tree(self, folders: Folders, top: str) -> None:
+        found, keys, leftovers = self._survey(folders, top, "erase")
+        for folder, name in keys:
+            self._unlink(folders, folder, name, f"{folder}/{name}")
+        for folder, name in leftovers:
+            _discard(folders, folder, name)
+        for folder in reversed(found):
+            with contextlib.suppress(OSError):  # Not empty, in use, or not ours to remove: it stays.
+                folders.rmdir(folder)
+
+    def _resolve(self, folders: Folders, above: str, key: str) -> str | None:
+        try:
+            return folders.resolve(above)
+        except LeadsOutError as error:
+            raise self._leads_out(key) from error
+        except OSError as error:
+            self._fail("erase", key, error)
+
+    def _unlink(self, folders: Folders, place: str, name: str, key: str) -> None:
+        try:
+            folders.unlink(place, name)
+        except FileNotFoundError:  # The directory has gone, and the key with it.
+            return
+        except OSError as error:
+            self._fail("erase", key, error)
 
     def prune(self, folder: str) -> None:
         """Remove a directory and its parents while they are empty, up to but without the root."""
-        while len(folder) > len(self.root):
+        with Folders(self.root) as folders:
             try:
-                os.rmdir(folder)
+                place = folders.resolve(folder[len(self._base) :])
+            except (OSError, LeadsOutError):  # Not to be reached, or not ours: it stays.
+                return
+            if place:
+                self._prune(folders, place)
+
+    def _prune(self, folders: Folders, place: str, *, sweep: bool = False) -> None:
+        while place:
+            if sweep:
+                _sweep_folder(folders, place)
+            try:
+                folders.rmdir(place)
             except OSError:  # Not empty, in use, or not ours to remove: it stays.
                 return
-            folder = os.path.dirname(folder)
+            place = place.rpartition("/")[0]
+
+    def sweep(self, prefix: str = "") -> None:
+        """Remove temporary files that killed writers left below ``prefix``, once they are an hour old.
+
+        Directories that hold nothing else go with them. Links are not followed.
+        """
+        self._check_prefix(prefix)
+        self._check_writable()
+        with Folders(self.root) as folders:
+            place = self._resolve(folders, prefix[:-1], prefix)
+            if place is None:
+                return
+            _, _, leftovers = self._survey(folders, place, "sweep")
+            for folder, name in leftovers:
+                _discard(folders, folder, name)
+            for folder in sorted({folder for folder, _ in leftovers}, key=len, reverse=True):
+                self._prune(folders, folder)
 
     # Listable
 
     def list_prefix(self, prefix: str) -> Iterator[str]:
-        return self._walk(check_prefix(prefix), frozenset())
+        self._check_prefix(prefix)
+        return self._walk(prefix)
 
-    def _walk(self, prefix: str, links: frozenset[tuple[int, int]]) -> Iterator[str]:
-        for entry in self._scan(prefix):
-            key = prefix + entry.name
+    def _walk(self, prefix: str) -> Iterator[str]:
+        levels = [(prefix, iter(self._scan(prefix)))]
+        while levels:
+            here, entries = levels[-1]
+            entry = next(entries, None)
+            if entry is None:
+                levels.pop()
+                continue
+            key = here + entry.name
             if not self._is_folder(entry, key):
                 yield key
-            elif not entry.is_symlink():
-                yield from self._walk(f"{key}/", links)
-            else:
-                info = entry.stat()
-                here = (info.st_dev, info.st_ino)
-                if here not in links:
-                    yield from self._walk(f"{key}/", links | {here})
+            elif not entry.is_symlink() or not self._is_circle(entry, here):
+                levels.append((f"{key}/", iter(self._scan(f"{key}/"))))
+
+    def _is_circle(self, entry: os.DirEntry[str], prefix: str) -> bool:
+        """Whether a link in a directory leads to that directory or to one above it."""
+        try:
+            target = entry.stat()
+            above = prefix
+            while not os.path.samestat(target, os.stat(self._base + above)):
+                if not above:
+                    return False
+                above = above[: above.rfind("/", 0, -1) + 1]
+        except FileNotFoundError:  # Just removed: then there is nothing to list.
+            return True
+        except OSError as error:
+            self._fail("list", prefix + entry.name, error)
+        return True
 
     def list_dir(self, prefix: str) -> tuple[KeySet, KeySet]:
+        self._check_prefix(prefix)
         keys: KeySet = set()
         prefixes: KeySet = set()
-        for entry in self._scan(check_prefix(prefix)):
+        for entry in self._scan(prefix):
             if self._is_folder(entry, prefix + entry.name):
                 prefixes.add(f"{prefix}{entry.name}/")
             else:
@@ -299,12 +475,14 @@ class LocalStore(Store):
         try:
             return entry.is_dir()
         except OSError as error:
+            if error.errno == errno.ELOOP:  # A link to itself; who reads it hears of that.
+                return False
             self._fail("list", key, error)
 
     def _scan(self, prefix: str) -> list[os.DirEntry[str]]:
         try:
             with os.scandir(self._base + prefix) as entries:
-                return [entry for entry in entries if not entry.name.startswith((TEMPORARY, STAGED))]
+                return [entry for entry in entries if not _is_hidden(entry)]
         except OSError as error:
             if error.errno in _ABSENT:
                 return []
@@ -325,6 +503,8 @@ class _FileReader(ValueReader):
             start = max(self.size + start, 0)
         wanted = max(self.size - start, 0)
         if length is not None:
+            if length < 0:
+                raise negative_length(length)
             wanted = min(wanted, length)
         if wanted == 0:
             return b""  # The system refuses to hear of places far beyond the end.
@@ -366,28 +546,66 @@ def _read_rest(descriptor: int, scratch: memoryview, count: int, size: int) -> i
     return count
 
 
-def _create(path: str) -> int:
-    """Open a new file, and make the directories above it, which others may be removing just now."""
+def _create(folders: Folders, above: str, name: str) -> tuple[int, int]:
+    """Open a directory and a new file in it.
+
+    The directories above it are made, too, which others may be removing just now.
+    """
     for _ in range(_ATTEMPTS):
+        folder = folders.make(folders.real(above))
         try:
-            return os.open(path, _CREATE, 0o666)
+            return folder, os.open(name, _CREATE, 0o666, dir_fd=folder)
         except FileNotFoundError:
-            with contextlib.suppress(FileNotFoundError, FileExistsError):
-                os.makedirs(os.path.dirname(path), exist_ok=True)
-    return os.open(path, _CREATE, 0o666)
+            folders.forget()
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), above)
 
 
-def _write_all(descriptor: int, value: Buffer) -> None:
-    rest = memoryview(value).cast("B")
+def _write_all(descriptor: int, rest: memoryview) -> None:
     while rest:
         rest = rest[os.write(descriptor, rest) :]
 
 
-def _discard(path: str) -> None:
+def _discard(folders: Folders, folder: str, name: str) -> None:
+    """Remove what is no key; whether that succeeds is no matter of the caller's keys."""
+    with contextlib.suppress(OSError):
+        folders.unlink(folder, name)
+
+
+def _sweep_folder(folders: Folders, folder: str) -> None:
+    """Remove abandoned temporary files of a directory that holds nothing else."""
+    names = []
     try:
-        os.unlink(path)
-    except OSError:  # The write has failed already; that error is the one to report.
+        with contextlib.closing(folders.scan(folder)) as entries:
+            for entry in entries:
+                if not entry.name.startswith(TEMPORARY) or not _is_abandoned(entry):
+                    return
+                names.append(entry.name)
+    except OSError:  # It has gone, or is not ours to look into: it stays as it is.
         return
+    for name in names:
+        _discard(folders, folder, name)
+
+
+def _is_abandoned(entry: os.DirEntry[str]) -> bool:
+    try:
+        return time.time() - entry.stat(follow_symlinks=False).st_mtime > _ABANDONED
+    except FileNotFoundError:  # Its writer has just moved it to its place.
+        return False
+
+
+def _is_hidden(entry: os.DirEntry[str]) -> bool:
+    """Whether it is a temporary file, or a directory of values that are still to be moved."""
+    if entry.name.startswith(STAGED):
+        return entry.is_dir(follow_symlinks=False)
+    return entry.name.startswith(TEMPORARY)
+
+
+def _is_name(text: str) -> bool:
+    """Whether the file system can have that name, and gives it back as it is."""
+    try:
+        return "\0" not in text and os.fsdecode(os.fsencode(text)) == text
+    except UnicodeError:
+        return False
 
 
 def _restore(root: str, read_only: bool) -> LocalStore:

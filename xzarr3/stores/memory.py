@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from xzarr3._types import Buffer, ByteRange
 from xzarr3.errors import ReadOnlyError
-from xzarr3.stores.base import Store, ValueReader, check_key, check_prefix, cut
+from xzarr3.stores.base import Store, ValueReader, check_key, check_prefix, cut, flat, merge, sorted_parts
 
 _LIVE: weakref.WeakValueDictionary[str, MemoryStore] = weakref.WeakValueDictionary()
 
@@ -52,7 +52,7 @@ class MemoryStore(Store):
 
     def __init__(self, values: Mapping[str, Buffer] | None = None, *, read_only: bool = False) -> None:
         super().__init__(read_only=read_only)
-        self._values = {check_key(key): bytes(value) for key, value in (values or {}).items()}
+        self._values = {check_key(key): bytes(flat(value, key)) for key, value in (values or {}).items()}
         self._lock = threading.Lock()
         self._version = 0
         self._is_copy = False
@@ -96,10 +96,18 @@ class MemoryStore(Store):
     def set(self, key: str, value: Buffer) -> None:
         self._check_writable()
         check_key(key)
-        copied = bytes(value)
+        copied = bytes(flat(value, key))
         with self._lock:
             self._values[key] = copied
             self._version += 1
+
+    def set_partial_values(self, key_start_values: Iterable[tuple[str, int, Buffer]]) -> None:
+        self._check_writable()
+        parts = sorted_parts(key_start_values)
+        with self._lock:
+            changed = {key: merge(key, self._values.get(key), pieces) for key, pieces in parts.items()}
+            self._values.update({key: bytes(value) for key, value in changed.items()})
+            self._version += len(changed)
 
     def erase(self, key: str) -> None:
         self._check_writable()
@@ -123,7 +131,7 @@ class BytesReader(ValueReader):
         self.size = len(value)
 
     def read(self, start: int, length: int | None = None) -> Buffer:
-        if start >= 0 and length is not None:
+        if start >= 0 and length is not None and length >= 0:
             return self._value[start : start + length]
         return cut(self._value, (start, length))
 

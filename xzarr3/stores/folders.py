@@ -1,0 +1,240 @@
+"""Directories below a root, reached so that no link can lead out of it.
+
+A path is walked from the root on, one name at a time, and no link is followed on the way. What was checked is
+then what is open: a directory that somebody replaces by a link meanwhile is not entered any more. Paths are
+``/``-separated and relative to the root, which itself may be a link.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Generator
+from types import TracebackType
+from typing import Self
+
+# Searching a directory takes less permission than reading it, where a system tells the two apart.
+_SEARCH = getattr(os, "O_PATH", os.O_RDONLY) | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
+_READ = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
+_BELOW = _SEARCH | getattr(os, "O_NOFOLLOW", 0)
+_OTHER_KIND = frozenset({errno.ENOTDIR, errno.ELOOP})
+_MISSING = frozenset({errno.ENOENT, errno.ENOTDIR})
+_KEPT = 32
+_ATTEMPTS = 100
+
+
+class LeadsOutError(Exception):
+    """A directory that is not below the root, because a link leads out of it."""
+
+
+class Folders:
+    """Directories below ``root``, for one operation: some of them stay open until its end."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._open: dict[str, int] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.forget()
+
+    def open(self, folder: str) -> int:
+        """A descriptor of ``folder``, good until the next call.
+
+        Raises
+        ------
+        OSError
+            If it is not there, or a name of it is a link or a file.
+        """
+        found = self._open.get(folder)
+        if found is not None:
+            return found
+        if not folder:
+            return self._keep("", os.open(self._root, _SEARCH))
+        above, _, name = folder.rpartition("/")
+        names = [name] if above in self._open else folder.split("/")
+        start = here = self._open[above] if above in self._open else self.open("")
+        try:
+            for name in names:
+                below = os.open(name, _BELOW, dir_fd=here)
+                if here != start:
+                    os.close(here)
+                here = below
+        except BaseException:
+            if here != start:
+                os.close(here)
+            raise
+        return self._keep(folder, here)
+
+    def _keep(self, folder: str, descriptor: int) -> int:
+        if len(self._open) >= _KEPT:
+            oldest = next(kept for kept in self._open if kept)  # The root is needed again and again.
+            os.close(self._open.pop(oldest))
+        self._open[folder] = descriptor
+        return descriptor
+
+    def make(self, folder: str) -> int:
+        """A descriptor of ``folder``, which is made if it is not there; good until the next call.
+
+        Raises
+        ------
+        OSError
+            If that is not possible, or a name of it is a link or a file.
+        """
+        for _ in range(_ATTEMPTS):
+            try:
+                return self.open(folder)
+            except FileNotFoundError:
+                self._make(folder)
+        return self.open(folder)
+
+    def _make(self, folder: str) -> None:
+        self.forget()
+        _make_root(self._root)
+        here = -1
+        try:
+            here = os.open(self._root, _SEARCH)
+            for name in folder.split("/"):
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(name, dir_fd=here)
+                above, here = here, os.open(name, _BELOW, dir_fd=here)
+                os.close(above)
+        except FileNotFoundError:  # Somebody removes empty directories just now: the caller tries again.
+            return
+        finally:
+            if here >= 0:
+                os.close(here)
+
+    def forget(self) -> None:
+        """Find all directories anew, because one of them has gone."""
+        for descriptor in self._open.values():
+            with contextlib.suppress(OSError):  # Nothing was written through it that could be lost.
+                os.close(descriptor)
+        self._open.clear()
+
+    def real(self, folder: str) -> str:
+        """The path of ``folder`` without the links in it; it need not be there.
+
+        Raises
+        ------
+        LeadsOutError
+            If a link leads out of the root.
+        OSError
+            If that cannot be found out.
+        """
+        try:
+            self.open(folder)
+        except OSError as error:
+            if error.errno in _OTHER_KIND:
+                return self._without_links(folder)
+            if error.errno != errno.ENOENT:
+                raise
+        return folder
+
+    def resolve(self, folder: str) -> str | None:
+        """The path of ``folder`` without the links in it, or None if it is not there.
+
+        Raises
+        ------
+        LeadsOutError
+            If a link leads out of the root.
+        OSError
+            If that cannot be found out.
+        """
+        for _ in range(_ATTEMPTS):
+            real = self.real(folder)
+            try:
+                self.open(real)
+            except OSError as error:
+                if error.errno == errno.ENOENT:
+                    return None
+                if error.errno not in _OTHER_KIND:
+                    raise
+                if self._without_links(folder) == real:
+                    return None  # There is a file where a directory was expected.
+            else:
+                return real
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), folder)
+
+    def _without_links(self, folder: str) -> str:
+        inside = os.path.join(os.path.realpath(self._root), "")
+        real = os.path.join(os.path.realpath(os.path.join(self._root, folder)), "")
+        if not real.startswith(inside):
+            raise LeadsOutError
+        return real[len(inside) : -1]
+
+    def scan(self, folder: str) -> Generator[os.DirEntry[str]]:
+        """What is in ``folder``. The entries are good until the next one is asked for."""
+        descriptor = os.open(".", _READ, dir_fd=self.open(folder))
+        try:
+            with os.scandir(descriptor) as entries:
+                yield from entries
+        finally:
+            os.close(descriptor)
+
+    def unlink(self, folder: str, name: str) -> None:
+        """Remove a file or a link, if it is there; a directory stays."""
+        descriptor = self.open(folder)
+        try:
+            os.unlink(name, dir_fd=descriptor)
+        except FileNotFoundError:
+            return
+        except (IsADirectoryError, PermissionError):  # The latter is what some systems say of a directory.
+            if not stat.S_ISDIR(os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_mode):
+                raise
+
+    def rmdir(self, folder: str) -> None:
+        """Remove a directory.
+
+        Raises
+        ------
+        OSError
+            If it is not empty, or cannot be removed for another reason.
+        """
+        above, _, name = folder.rpartition("/")
+        os.rmdir(name, dir_fd=self.open(above))
+        kept = self._open.pop(folder, None)
+        if kept is not None:
+            os.close(kept)
+
+    def links_to_folder(self, folder: str, name: str) -> bool | None:
+        """Whether something is a link to a directory; None if it is a directory itself.
+
+        Raises
+        ------
+        OSError
+            If that cannot be found out.
+        """
+        descriptor = self.open(folder)
+        try:
+            mode = os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_mode
+            if stat.S_ISDIR(mode):
+                return None
+            return stat.S_ISLNK(mode) and stat.S_ISDIR(os.stat(name, dir_fd=descriptor).st_mode)
+        except OSError as error:
+            if error.errno in _MISSING or error.errno == errno.ELOOP:
+                return False
+            raise
+
+
+def _make_root(folder: str) -> None:
+    """Make a directory and those above it; as many as the system permits."""
+    missing = []
+    while True:
+        try:
+            os.mkdir(folder)
+            break
+        except FileExistsError:
+            break
+        except FileNotFoundError:
+            missing.append(folder)
+            folder = os.path.dirname(folder)
+    for below in reversed(missing):
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(below)
