@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from xzarr3.array import Array, ChunkTask
+from xzarr3.copying import copy
 from xzarr3.errors import (
     AlignmentError,
     ChunkDecodeError,
@@ -17,17 +18,20 @@ from xzarr3.errors import (
     ChunkError,
     DataTypeValidationError,
     InvalidKeyError,
+    InvalidRangeError,
     MetadataError,
     NodeExistsError,
     NodeNotFoundError,
     NodeTypeError,
     ReadOnlyError,
     SelectionError,
+    StoreCapabilityError,
     StoreError,
     StorePermissionError,
     UnknownExtensionError,
     Xzarr3Error,
 )
+from xzarr3.formats import ZarrFormat
 from xzarr3.group import Group
 from xzarr3.hierarchy import (
     consolidate_metadata,
@@ -37,6 +41,7 @@ from xzarr3.hierarchy import (
     open_array,
     open_group,
 )
+from xzarr3.storage_transformers import StorageTransformer, register_storage_transformer
 from xzarr3.stores import LocalStore, MemoryStore, Store, open_store
 
 if TYPE_CHECKING:
@@ -55,6 +60,7 @@ __all__ = [
     "DataTypeValidationError",
     "Group",
     "InvalidKeyError",
+    "InvalidRangeError",
     "LocalStore",
     "MemoryStore",
     "MetadataError",
@@ -63,12 +69,16 @@ __all__ = [
     "NodeTypeError",
     "ReadOnlyError",
     "SelectionError",
+    "StorageTransformer",
     "Store",
+    "StoreCapabilityError",
     "StoreError",
     "StorePermissionError",
     "UnknownExtensionError",
     "Xzarr3Error",
+    "ZarrFormat",
     "consolidate_metadata",
+    "copy",
     "create_array",
     "create_group",
     "from_zarr",
@@ -77,6 +87,7 @@ __all__ = [
     "open_dataset",
     "open_group",
     "open_store",
+    "register_storage_transformer",
     "store",
     "to_zarr",
 ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,13 +17,15 @@ from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec
 from xzarr3.codecs.chain import Shard
 from xzarr3.dtypes import ZDType
 from xzarr3.engine import Engine, available_threads
-from xzarr3.errors import DataTypeValidationError, SelectionError, StoreError
-from xzarr3.formats import v3
-from xzarr3.grids import as_lengths
-from xzarr3.indexing import BasicSelection
+from xzarr3.errors import MetadataError, SelectionError, StoreError, listed, shorten
+from xzarr3.formats import Format, documents, parse_format
+from xzarr3.formats.base import Held
+from xzarr3.grids import ChunkLengths, Edges, Grid, as_lengths
+from xzarr3.indexing import BasicSelection, split_fields
 from xzarr3.metadata import ArrayMetadata
-from xzarr3.nodes import Node, document_key, document_lock, node_prefix, read_metadata, write_document
+from xzarr3.nodes import Node, document_lock, read_metadata, write_node
 from xzarr3.plan import ReadPlan
+from xzarr3.storage_transformers import transformed
 from xzarr3.stores import Store
 
 _FEW_UNITS = 4096  # Up to so many, asking the store for each is cheaper than listing it.
@@ -83,6 +84,8 @@ class Array(Node):
     path : str
         Path of the array in its hierarchy, without a leading ``/``; empty for the root.
     metadata : ArrayMetadata
+    format : Format, optional
+        How the hierarchy is stored; by default what the metadata say.
     read_only : bool
         Refuse every write.
     write_empty_chunks : bool
@@ -103,10 +106,12 @@ class Array(Node):
         path: str,
         metadata: ArrayMetadata,
         *,
+        format: Format | None = None,
         read_only: bool = False,
         write_empty_chunks: bool = False,
     ) -> None:
-        super().__init__(store, path, read_only=read_only)
+        format = parse_format(metadata.zarr_format) if format is None else format
+        super().__init__(store, path, format, read_only=read_only)
         self.metadata: ArrayMetadata = metadata
         self._version: object | None = None
         self.write_empty_chunks = write_empty_chunks
@@ -131,7 +136,8 @@ class Array(Node):
     @cached_property
     def dtype(self) -> np.dtype[Any]:
         """The numpy dtype of what is read, in the byte order of this machine."""
-        return self.metadata.data_type.to_native_dtype()
+        dtype: np.dtype[Any] = self.metadata.data_type.to_native_dtype()
+        return dtype
 
     @property
     def zdtype(self) -> ZDType:
@@ -145,22 +151,35 @@ class Array(Node):
 
     @cached_property
     def _shard(self) -> Shard | None:
-        return self.metadata.chain.shard
+        return self.metadata.chain_of(self.metadata.chunk_grid.largest).shard
 
     @property
-    def chunks(self) -> tuple[int, ...]:
-        """Shape of a chunk, the unit of decoding; of an inner chunk if the array is sharded."""
+    def chunks(self) -> ChunkLengths:
+        """Shape of a chunk, the unit of decoding; of an inner chunk if the array is sharded.
+
+        Where the chunks of a rectilinear grid differ, the lengths of the chunks along each dimension.
+        """
         return self.write_chunks if self._shard is None else self._shard.grid.chunk_shape
 
     @property
-    def shards(self) -> tuple[int, ...] | None:
-        """Shape of a shard, or None if the array is not sharded."""
+    def shards(self) -> ChunkLengths | None:
+        """Shape of a shard, or None if the array is not sharded; where shards differ, as ``chunks``."""
         return None if self._shard is None else self.write_chunks
 
     @property
-    def write_chunks(self) -> tuple[int, ...]:
-        """Shape of a unit of storage: of a shard, or of a chunk if the array is not sharded."""
-        return self.metadata.chunk_grid.chunk_shape
+    def write_chunks(self) -> ChunkLengths:
+        """Shape of a unit of storage: of a shard, or of a chunk if the array is not sharded.
+
+        Where the units of a rectilinear grid differ, their lengths along each dimension, as dask has them.
+
+        Examples
+        --------
+        >>> import xzarr3
+        >>> array = xzarr3.create_array(xzarr3.MemoryStore(), shape=(4, 6), chunks=(3, [1, 5]), dtype="int8")
+        >>> array.write_chunks
+        ((3, 1), (1, 5))
+        """
+        return self.metadata.chunk_grid.chunk_lengths(self.shape)
 
     @property
     def cdata_shape(self) -> tuple[int, ...]:
@@ -173,9 +192,9 @@ class Array(Node):
         return math.prod(self.cdata_shape)
 
     @property
-    def fill_value(self) -> Scalar:
-        """Value of elements that were never written."""
-        return self.metadata.fill_value
+    def fill_value(self) -> Scalar | None:
+        """Value of elements that were never written; None if the document leaves it open."""
+        return None if self.metadata.fill_is_null else self.metadata.fill_value
 
     @property
     def dimension_names(self) -> tuple[str | None, ...] | None:
@@ -205,13 +224,13 @@ class Array(Node):
     @property
     def info(self) -> str:
         """A description of the array, a line for each property."""
-        shard = [] if self.shards is None else [("shards", f"{self.shards}")]
+        shard = [] if self.shards is None else [("shards", shorten(self.shards))]
         rows = [
             ("name", self.name),
             ("shape", f"{self.shape}"),
             ("data type", self.zdtype.name),
             ("dimensions", f"{self.dimension_names}"),
-            ("chunks", f"{self.chunks}"),
+            ("chunks", shorten(self.chunks)),
             *shard,
             ("fill value", f"{self.fill_value}"),
             ("codecs", ", ".join(codec.name for codec in self._codecs)),
@@ -224,12 +243,14 @@ class Array(Node):
         return f"<xzarr3.Array {self.name} shape={self.shape} dtype={self.dtype}>"
 
     def __reduce__(self) -> tuple[object, ...]:
-        document = v3.document(self.metadata)
-        return _restore, (self.store, self.path, document, self.read_only, self.write_empty_chunks)
+        held = self.format.hold(self.metadata, self.path)
+        return _restore, (
+            self.store, self.path, self.format, held, self.read_only, self.write_empty_chunks,
+        )  # fmt: skip
 
     def __dask_tokenize__(self) -> object:
-        document = v3.encode(v3.document(self.metadata), self.path)
-        stamp = self.store.stamp([document_key(self.path), *self._stamped()])
+        document = documents.encode(self.format.hold(self.metadata, self.path), self.path)
+        stamp = self.store.stamp([self._key, *self._stamped()])
         return "xzarr3.Array", self.store.identity, self.path, document, stamp
 
     def _stamped(self) -> Iterator[str]:
@@ -248,7 +269,14 @@ class Array(Node):
 
     @cached_property
     def _engine(self) -> Engine:
-        return Engine(self.store, node_prefix(self.path), self.metadata)
+        prefix = self.format.chunk_prefix(self.path)
+        store = transformed(self.store, prefix, self.metadata, self.metadata.storage_transformers)
+        return Engine(store, prefix, self.metadata)
+
+    @cached_property
+    def _key(self) -> str:
+        """Key of the document that makes this an array."""
+        return self.format.array_key(self.path)
 
     def chunk_key(self, coords: tuple[int, ...]) -> str:
         """Key in the store of a unit of storage, given its coordinates in the grid."""
@@ -256,7 +284,7 @@ class Array(Node):
 
     def plan(self, selection: BasicSelection = ...) -> ReadPlan:
         """What reading ``selection`` would touch."""
-        return ReadPlan(selection, self.shape, self.write_chunks)
+        return ReadPlan(selection, self.shape, self.metadata.chunk_grid)
 
     def get(
         self, selection: BasicSelection = ..., *, out: AnyArray | None = None, threads: int | None = None
@@ -266,7 +294,8 @@ class Array(Node):
         Parameters
         ----------
         selection : int, slice, Ellipsis or a tuple of these
-            As numpy understands them.
+            As numpy understands them. The name of a field, or a list of names, among them selects these
+            fields of elements that have several.
         out : ndarray, optional
             An array of the shape of the result and this data type, to read into.
         threads : int, optional
@@ -291,6 +320,10 @@ class Array(Node):
         >>> array.get(slice(None, None, -2))
         array([5, 3, 1])
         """
+        if self.dtype.names is not None:
+            fields, selection = split_fields(selection)
+            if fields is not None:
+                return self._get_fields(fields, selection, out, threads)
         plan = self.plan(selection)
         if out is None:
             out = np.empty(plan.shape, self.dtype)
@@ -301,10 +334,33 @@ class Array(Node):
         self._check_current()
         threads = available_threads() if threads is None else threads
         missing = self._engine.read(plan, _with_dropped(out, plan), threads)
-        if missing and not self.store.exists(document_key(self.path)):
+        if missing and not self.store.exists(self._key):
             raise StoreError(
                 f"array '{self.name}' of {self.store} vanished: its document and {missing} chunks are gone"
             )
+        return out
+
+    def _get_fields(
+        self,
+        fields: str | list[str],
+        selection: BasicSelection,
+        out: AnyArray | None,
+        threads: int | None,
+    ) -> AnyArray:
+        names = self.dtype.names or ()
+        unknown = [name for name in ([fields] if isinstance(fields, str) else fields) if name not in names]
+        if unknown:
+            raise SelectionError(
+                f"array '{self.name}' has no field {unknown[0]!r}; accepted: {listed(names)}"
+            )
+        result: AnyArray = self.get(selection, threads=threads)[fields]
+        if out is None:
+            return result
+        if out.shape != result.shape or out.dtype != result.dtype:
+            raise SelectionError(
+                f"cannot read {result.dtype} of shape {result.shape} into {out.dtype} of shape {out.shape}"
+            )
+        out[...] = result
         return out
 
     def __getitem__(self, selection: BasicSelection) -> Any:
@@ -322,9 +378,11 @@ class Array(Node):
         return self.shape[0]
 
     def __iter__(self) -> Iterator[Any]:
-        step = self.write_chunks[0] if len(self) else 1
-        for start in range(0, len(self), step):
-            yield from self[start : start + step]
+        size = len(self)
+        axis = self.metadata.chunk_grid.axes[0]
+        for at in range(axis.count(size)):
+            start = axis.start(at)
+            yield from self[start : min(start + axis.length_at(at), size)]
 
     def read_chunk(self, coords: tuple[int, ...] | int) -> AnyArray:
         """Read one unit of storage: a shard, or a chunk if the array is not sharded.
@@ -386,13 +444,30 @@ class Array(Node):
         self._write(selection, values, threads)
 
     def _write(self, selection: BasicSelection, values: npt.ArrayLike, threads: int | None) -> None:
+        if self.dtype.names is not None and split_fields(selection)[0] is not None:
+            raise SelectionError(
+                f"cannot write single fields of array '{self.name}': {shorten(selection)}; accepted: whole "
+                "elements, read before and changed"
+            )
         plan = self.plan(selection)
         spread = self.fitted(values, plan.shape)
         threads = available_threads() if threads is None else threads
-        self._engine.write(plan, _with_dropped(spread, plan), threads, keep_empty=self.write_empty_chunks)
+        self._engine.write(plan, _with_dropped(spread, plan), threads, keep_empty=self._keeps_empty)
+
+    @property
+    def _keeps_empty(self) -> bool:
+        """Whether units are stored that hold only the fill value."""
+        return self.write_empty_chunks or self.metadata.fill_is_null
 
     def __setitem__(self, selection: BasicSelection, values: npt.ArrayLike) -> None:
         self.set(selection, values)
+
+    def _cast(self, values: npt.ArrayLike) -> AnyArray:
+        try:
+            return self.metadata.data_type.cast_array(values)
+        except MetadataError as error:
+            error.at(path=self.path)
+            raise
 
     def fitted(self, values: npt.ArrayLike, shape: tuple[int, ...]) -> AnyArray:
         """``values`` as they are written to a selection of this shape: converted and broadcast.
@@ -402,7 +477,11 @@ class Array(Node):
         DataTypeValidationError, SelectionError
             If the data type cannot hold them or the shapes do not fit.
         """
-        given = converted(values, self.dtype, self.name)
+        if not shape and self.dtype.kind == "O" and not isinstance(values, np.ndarray):
+            single = np.empty((), self.dtype)  # One element, which may be a list.
+            single[()] = values
+            values = single
+        given = self._cast(values)
         while given.ndim > len(shape) and given.shape[0] == 1:
             given = given[0]
         try:
@@ -416,7 +495,9 @@ class Array(Node):
         """Change the shape, in place.
 
         Where the array grows, it holds the fill value. What is cut off is erased: growing again does
-        not bring it back.
+        not bring it back. A dimension of a rectilinear grid that grows beyond its last chunk gets more
+        chunks, as long as the longest one and the last as long as what is left; one that shrinks keeps
+        its chunks.
 
         Parameters
         ----------
@@ -432,13 +513,31 @@ class Array(Node):
             raise SelectionError(f"array '{self.name}' of shape {self.shape} cannot get shape {new}")
         with document_lock:
             stored = self._stored()
-            self._write_metadata(replace(stored, shape=new))
-            self._erase_beyond(stored.shape)
+            resized = self._resized(stored, new)
+            self._erase_added(stored.chunk_grid, resized)
+            self._write_metadata(resized)
+            self._erase_beyond(stored.shape, resized.chunk_grid)
 
-    def _erase_beyond(self, old: tuple[int, ...]) -> None:
-        """Erase what was within the shape ``old`` and is beyond the present one."""
-        lengths = self.write_chunks
-        for axis, (new, length) in enumerate(zip(self.shape, lengths, strict=True)):
+    def _resized(self, stored: ArrayMetadata, shape: tuple[int, ...]) -> ArrayMetadata:
+        """The metadata for another shape."""
+        divided = any(codec.name == "sharding_indexed" for codec in stored.codecs)
+        return replace(stored, shape=shape, chunk_grid=stored.chunk_grid.resized(shape, divided=divided))
+
+    def _erase_added(self, old: Grid, resized: ArrayMetadata) -> None:
+        """Erase what a write that was cut off may have left under the keys of chunks that ``old`` lacks.
+
+        It may have had another shape, so that it could not even be decoded.
+        """
+        grid = resized.chunk_grid
+        for at, (before, after) in enumerate(zip(old.axes, grid.axes, strict=True)):
+            if isinstance(before, Edges) and before != after:
+                region = (slice(None),) * at + (slice(before.total, None),)
+                for coords in self._stored_units(ReadPlan(region, resized.shape, grid)):
+                    self._engine.store.erase(self._engine.key(coords))
+
+    def _erase_beyond(self, old: tuple[int, ...], grid: Grid) -> None:
+        """Erase what was within the shape ``old``, which ``grid`` divides, and is beyond the present one."""
+        for axis, new in enumerate(self.shape):
             if new >= old[axis]:
                 continue
             # Along the axes before this one, what is beyond the shape is erased already.
@@ -448,29 +547,31 @@ class Array(Node):
                 else slice(min(self.shape[at], old[at]) if at < axis else old[at])
                 for at in range(self.ndim)
             )
-            for coords in self._stored_units(ReadPlan(region, old, lengths)):
-                key = self._engine.key(coords)
-                if coords[axis] * length >= new:
-                    self.store.erase(key)
+            for coords in self._stored_units(ReadPlan(region, old, grid)):
+                start = grid.axes[axis].start(coords[axis])
+                if start >= new:
+                    self._engine.store.erase(self._engine.key(coords))
                 else:
-                    first = new - coords[axis] * length
-                    inner = tuple(slice(first if at == axis else 0, n, 1) for at, n in enumerate(lengths))
-                    self._engine.clear(coords, inner, keep_empty=self.write_empty_chunks)
+                    lengths = grid.chunk_shape_at(coords)
+                    inner = tuple(
+                        slice(new - start if at == axis else 0, n, 1) for at, n in enumerate(lengths)
+                    )
+                    self._engine.clear(coords, inner, keep_empty=self._keeps_empty)
 
     def _stored_units(self, plan: ReadPlan) -> Iterator[tuple[int, ...]]:
         """The coordinates of those units in ``plan`` that are stored."""
         bounds = [
-            range(chosen.start // length, (chosen.stop - 1) // length + 1) if chosen.count else range(0)
-            for chosen, length in zip(plan.dimensions, self.write_chunks, strict=True)
+            range(axis.index(chosen.start), axis.index(chosen.stop - 1) + 1) if chosen.count else range(0)
+            for chosen, axis in zip(plan.dimensions, plan.grid.axes, strict=True)
         ]
         if math.prod(map(len, bounds)) <= _FEW_UNITS:
             for coords in itertools.product(*bounds):
-                if self.store.exists(self._engine.key(coords)):
+                if self._engine.store.exists(self._engine.key(coords)):
                     yield coords
             return
         # Of many units, most of which may never have been written, the store is asked what there is.
-        prefix, keys = node_prefix(self.path), self.metadata.chunk_key_encoding
-        for key in list(self.store.list_prefix(prefix)):
+        prefix, keys = self._engine.prefix, self.metadata.chunk_key_encoding
+        for key in list(self._engine.store.list_prefix(prefix)):
             found = keys.coords(key[len(prefix) :], self.ndim)
             if found is not None and all(at in bound for at, bound in zip(found, bounds, strict=True)):
                 yield found
@@ -486,7 +587,7 @@ class Array(Node):
             The new shape.
         """
         self._check_writable()
-        values = converted(data, self.dtype, self.name)
+        values = self._cast(data)
         if not -self.ndim <= axis < self.ndim:
             raise SelectionError(
                 f"axis {axis} is out of bounds for array '{self.name}' of {self.ndim} dimensions"
@@ -506,7 +607,8 @@ class Array(Node):
             grown = Array(
                 self.store,
                 self.path,
-                replace(stored, shape=shape),
+                self._resized(stored, shape),
+                format=self.format,
                 write_empty_chunks=self.write_empty_chunks,
             )
             try:
@@ -516,7 +618,7 @@ class Array(Node):
                 self.metadata = stored
                 self.__dict__.pop("_engine", None)
                 try:
-                    self._erase_beyond(shape)
+                    self._erase_beyond(shape, grown.metadata.chunk_grid)
                 except StoreError as another:
                     error.add_note(f"what was written behind the array could not be erased: {another}")
                 raise
@@ -530,7 +632,7 @@ class Array(Node):
         StoreError
             If it is gone, or of an array that is stored in another way.
         """
-        found = read_metadata(self.store, self.path)
+        found = read_metadata(self.store, self.format, self.path)
         if not isinstance(found, ArrayMetadata) or not found.stores_as(self.metadata):
             raise StoreError(
                 f"array '{self.name}' of {self.store} was removed or replaced since it was opened; "
@@ -540,7 +642,7 @@ class Array(Node):
 
     def _check_current(self) -> None:
         """Refuse to go on if the array was replaced since it was opened, if the store can tell at once."""
-        version = self.store.version(document_key(self.path))
+        version = self.store.version(self._key)
         if version is None or version == self._version:
             return
         found = self._stored()
@@ -555,51 +657,13 @@ class Array(Node):
         self._check_writable()
         with document_lock:
             stored = self._stored()
-            attributes = v3.plain_attributes(change(dict(stored.attributes)), self.path)
+            attributes = documents.plain_attributes(change(dict(stored.attributes)), self.path)
             self._write_metadata(replace(stored, attributes=attributes))
 
     def _write_metadata(self, metadata: ArrayMetadata) -> None:
-        write_document(self.store, self.path, metadata)
+        write_node(self.store, self.format, self.path, metadata)
         self.metadata = metadata
         self.__dict__.pop("_engine", None)
-
-
-def converted(values: npt.ArrayLike, dtype: np.dtype[Any], name: str) -> AnyArray:
-    """``values`` as an array of ``dtype``, if none of them changes by more than rounding.
-
-    Raises
-    ------
-    DataTypeValidationError
-        If ``dtype`` cannot hold one of them.
-    """
-    if np.ma.is_masked(values):
-        raise DataTypeValidationError(
-            f"array '{name}' cannot hold masked elements", accepted="a masked array after .filled(value)"
-        )
-    given = np.asarray(values)
-    if given.dtype == dtype:
-        return given
-    accepted = f"values that '{dtype}' can represent"
-    if given.dtype.kind not in "biufc" or dtype.kind not in "biufc":
-        raise DataTypeValidationError(
-            f"array '{name}' of data type '{dtype}' cannot hold '{given.dtype}'", accepted=accepted
-        )
-    with np.errstate(all="ignore"), warnings.catch_warnings():
-        warnings.simplefilter("ignore", np.exceptions.ComplexWarning)
-        result = given.astype(dtype)
-        if np.can_cast(given.dtype, dtype, "safe"):
-            return result
-        if dtype.kind in "fc" and np.can_cast(given.dtype, dtype, "same_kind"):
-            changed = np.isinf(result) & np.isfinite(given)
-        else:
-            changed = np.asarray(result != given)
-    if changed.any():
-        raise DataTypeValidationError(
-            f"array '{name}' of data type '{dtype}' cannot hold all values of '{given.dtype}'",
-            found=given[changed].flat[0],
-            accepted=accepted,
-        )
-    return result
 
 
 def _sample(counts: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
@@ -621,9 +685,9 @@ def _with_dropped(array: AnyArray, plan: ReadPlan) -> AnyArray:
 
 
 def _restore(
-    store: Store, path: str, document: Mapping[str, Any], read_only: bool, write_empty_chunks: bool
+    store: Store, path: str, format: Format, held: Held, read_only: bool, write_empty_chunks: bool
 ) -> Array:
-    meta = v3.parse(document, path)
+    meta = format.parse(held, path)
     if not isinstance(meta, ArrayMetadata):
-        raise TypeError(f"not the document of an array: '{path}'")
-    return Array(store, path, meta, read_only=read_only, write_empty_chunks=write_empty_chunks)
+        raise TypeError(f"not the documents of an array: '{path}'")
+    return Array(store, path, meta, format=format, read_only=read_only, write_empty_chunks=write_empty_chunks)

@@ -1,4 +1,4 @@
-"""The command ``xzarr3``: ``demo`` and ``info``."""
+"""The command ``xzarr3``: ``copy``, ``demo`` and ``info``."""
 
 from __future__ import annotations
 
@@ -27,13 +27,32 @@ def _info(arguments: argparse.Namespace) -> None:
     print(node.info if isinstance(node, xzarr3.Array) else node.tree())
 
 
+def _copy(arguments: argparse.Namespace) -> None:
+    node = xzarr3.copy(
+        arguments.source,
+        arguments.target,
+        source_path=arguments.source_path,
+        path=arguments.path,
+        zarr_format=_FORMATS[arguments.format] if arguments.format else None,
+        compressors=arguments.compressor or "keep",
+        shards=None if arguments.no_shards else "keep",
+        overwrite=arguments.overwrite,
+        progress=not arguments.quiet,
+    )
+    if not arguments.quiet:
+        print(node.info if isinstance(node, xzarr3.Array) else node.tree())
+
+
+_FORMATS: dict[str, xzarr3.ZarrFormat] = {"2": 2, "3": 3, "3-draft": "3-draft"}
+
+
 def parser() -> argparse.ArgumentParser:
     """The parser of the command line.
 
     >>> parser().parse_args(["info", "a.zarr"]).path
     ''
     """
-    top = argparse.ArgumentParser(prog="xzarr3", description="Read and write Zarr v3 stores.")
+    top = argparse.ArgumentParser(prog="xzarr3", description="Read, write and convert Zarr stores.")
     top.add_argument("--version", action="version", version=f"xzarr3 {xzarr3.__version__}")
     commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
@@ -66,6 +85,26 @@ def parser() -> argparse.ArgumentParser:
         "path", metavar="PATH", nargs="?", default="", help="path of the node (default: the root)"
     )
     info.set_defaults(command=_info)
+
+    copy = commands.add_parser(
+        "copy",
+        help="copy an array or a group, in the same format or another one",
+        description="Copy an array, or a group with all that is below it, in the same format or another one. "
+        "Chunks are moved untouched where both formats describe them in the same way; what the format of the "
+        "copy cannot say is an error before anything is written.",
+    )
+    copy.add_argument("source", metavar="SOURCE", help="path of the store to copy from")
+    copy.add_argument("target", metavar="TARGET", help="path of the store to copy to")
+    copy.add_argument("--source-path", metavar="PATH", default="", help="node to copy (default: the root)")
+    copy.add_argument("--path", metavar="PATH", default="", help="where to copy it to (default: the root)")
+    copy.add_argument(
+        "--format", choices=list(_FORMATS), help="format of the copy (default: that of the source)"
+    )
+    copy.add_argument("--compressor", metavar="NAME", help="encode all chunks anew with this compressor")
+    copy.add_argument("--no-shards", action="store_true", help="store the chunks of shards one by one")
+    copy.add_argument("--overwrite", action="store_true", help="replace a node that is there")
+    copy.add_argument("--quiet", action="store_true", help="show no progress and no description of the copy")
+    copy.set_defaults(command=_copy)
     return top
 
 

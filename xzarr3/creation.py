@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
+from xzarr3._types import Scalar
 from xzarr3.array import Array
 from xzarr3.chunk_keys import ChunkKeyEncoding
 from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, ChunkSpec, Codec
+from xzarr3.codecs.bytes import BytesCodec
 from xzarr3.codecs.chain import CodecChain
-from xzarr3.codecs.registry import parse_codec, parse_codecs
+from xzarr3.codecs.registry import default_serializer, parse_codec, parse_codecs
 from xzarr3.dtypes import ZDType, parse_dtype
-from xzarr3.errors import MetadataError
-from xzarr3.formats import v3
-from xzarr3.grids import RegularGrid, as_lengths
+from xzarr3.errors import DataTypeValidationError, MetadataError
+from xzarr3.formats import V3, Format, documents
+from xzarr3.grids import Grid, RegularGrid, as_lengths, grid_for
 from xzarr3.metadata import ArrayMetadata, check_shape
-from xzarr3.nodes import document_lock, make_groups_above, make_room, write_document
+from xzarr3.nodes import document_lock, make_groups_above, make_room, write_node
+from xzarr3.storage_transformers import StorageTransformer, storage_transformer
 from xzarr3.stores import Store
 
 _AUTO_CHUNK = 4 * 2**20  # Bytes of a chunk where the user leaves its shape to us.
@@ -69,6 +72,9 @@ def array_metadata(
     dimension_names: Sequence[str | None] | None = None,
     attributes: Mapping[str, Any] | None = None,
     chunk_key_encoding: ChunkKeyEncoding | Mapping[str, Any] | str | None = None,
+    storage_transformers: Sequence[StorageTransformer | Mapping[str, Any] | str] = (),
+    order: str = "C",
+    format: Format = V3,
 ) -> ArrayMetadata:
     """The metadata of a new array; see :func:`xzarr3.create_array` for the parameters.
 
@@ -84,24 +90,28 @@ def array_metadata(
             "not a shape", field="shape", found=shape, accepted="integers of at least 0"
         ) from error
     check_shape(sizes)
-    data_type = parse_dtype(dtype)
-    fill = data_type.default_scalar() if fill_value is None else data_type.cast_scalar(fill_value)
-    automatic = isinstance(chunks, str) and chunks == "auto"
-    lengths = auto_chunks(sizes, data_type.item_size) if automatic else _lengths(chunks, sizes, "chunks")
+    asked = parse_dtype(dtype, zarr_format=format.zarr_format)
+    data_type = asked.in_native_order()
+    fill = data_type.default_scalar() if fill_value is None else cast_fill_value(data_type, fill_value)
+    grid = _grid(chunks, sizes, data_type)
     codecs: tuple[Codec, ...] = (
+        *_order(order, len(sizes)),
         *parse_codecs(() if _is_auto(filters) else filters, ArrayArrayCodec),
-        _serializer(serializer),
-        *parse_codecs("zstd" if _is_auto(compressors) else compressors, BytesBytesCodec),
+        _serializer(serializer, asked, format),
+        *parse_codecs(format.default_compressor if _is_auto(compressors) else compressors, BytesBytesCodec),
     )
-    units = lengths
     if shards is not None:
+        if not isinstance(grid, RegularGrid):
+            raise MetadataError(
+                "shards need chunks of one shape", field="chunks", found=chunks,
+                accepted=f"{len(sizes)} integers, or shards=None",
+            )  # fmt: skip
         from xzarr3.codecs.sharding import ShardingCodec
 
         units = _lengths(shards, sizes, "shards")
-        if automatic:
-            lengths = _divided(lengths, units)
+        lengths = _divided(grid.chunk_shape, units) if _is_auto(chunks) else grid.chunk_shape
         codecs = (ShardingCodec(lengths, codecs),)
-    grid = RegularGrid(units)
+        grid = RegularGrid(units)
     grid.check(sizes)
     names = None if dimension_names is None else tuple(dimension_names)
     if names is not None and (
@@ -111,25 +121,81 @@ def array_metadata(
             f"the array has {len(sizes)} dimensions", field="dimension_names", found=list(names),
             accepted=f"{len(sizes)} strings or None",
         )  # fmt: skip
-    return ArrayMetadata(
+    for unit in grid.sample_shapes():
+        # The chain has filled in what the codecs left open, such as blosc's size of an element.
+        codecs = CodecChain(codecs, ChunkSpec(unit, data_type, fill)).codecs
+    meta = ArrayMetadata(
         shape=sizes,
         data_type=data_type,
         chunk_grid=grid,
-        chunk_key_encoding=_chunk_key_encoding(chunk_key_encoding),
+        chunk_key_encoding=_chunk_key_encoding(chunk_key_encoding, format.chunk_key_encoding),
         fill_value=fill,
-        # The chain has filled in what the codecs left open, such as blosc's size of an element.
-        codecs=CodecChain(codecs, ChunkSpec(units, data_type, fill)).codecs,
-        attributes=v3.plain_attributes(attributes or {}),
+        codecs=codecs,
+        attributes=documents.plain_attributes(attributes or {}),
         dimension_names=names,
+        storage_transformers=tuple(_storage_transformer(each) for each in storage_transformers),
+        zarr_format=format.zarr_format,
     )
+    # What the format cannot say is found before anything is written, and what it says in another way, too.
+    return cast("ArrayMetadata", format.parse(format.hold(meta), ""))
+
+
+def cast_fill_value(data_type: ZDType, value: object) -> Scalar:
+    """A fill value as a user gives it, for a data type that may be anybody's class.
+
+    Raises
+    ------
+    DataTypeValidationError
+        If the data type cannot hold it.
+    """
+    try:
+        return data_type.cast_scalar(value)
+    except MetadataError as error:
+        error.at(field="fill_value")
+        raise
+    except (TypeError, ValueError, ArithmeticError) as error:
+        raise DataTypeValidationError(
+            f"value cannot be held by data type '{data_type.name}': {error}", field="fill_value", found=value
+        ) from error
+
+
+def _grid(chunks: Any, shape: tuple[int, ...], data_type: ZDType) -> Grid:
+    if _is_auto(chunks):
+        return RegularGrid(auto_chunks(shape, data_type.item_size))
+    return grid_for(chunks, shape)
+
+
+def _order(order: str, ndim: int) -> tuple[ArrayArrayCodec, ...]:
+    """The codec that stores the elements of a chunk in an order other than C."""
+    if order not in ("C", "F"):
+        raise MetadataError("not an order of elements", field="order", found=order, accepted="'C', 'F'")
+    if order == "C" or ndim < 2:
+        return ()
+    from xzarr3.codecs.transpose import TransposeCodec
+
+    return (TransposeCodec(tuple(range(ndim))[::-1]),)
+
+
+def _storage_transformer(value: StorageTransformer | Mapping[str, Any] | str) -> StorageTransformer:
+    if isinstance(value, StorageTransformer):
+        return value
+    if isinstance(value, str):
+        return storage_transformer(value, {})
+    return storage_transformer(str(value.get("name")), value.get("configuration", {}))
 
 
 def _is_auto(value: Any) -> bool:
     return isinstance(value, str) and value == "auto"
 
 
-def _serializer(value: Any) -> ArrayBytesCodec:
-    codec = parse_codec("bytes" if _is_auto(value) or value is None else value)
+def _serializer(value: Any, data_type: ZDType, format: Format) -> ArrayBytesCodec:
+    if _is_auto(value) or value is None:
+        codec = default_serializer(data_type)
+        # In version 2, and only there, the byte order is part of the data type.
+        if format.zarr_format == 2 and isinstance(codec, BytesCodec) and data_type.has_byte_order:
+            codec = BytesCodec(getattr(data_type, "endianness", "little"))
+        return codec
+    codec = parse_codec(value)
     if not isinstance(codec, ArrayBytesCodec):
         raise MetadataError(
             f"codec '{codec.name}' cannot be used here", field="serializer", found=codec.name,
@@ -146,19 +212,22 @@ def _divided(lengths: tuple[int, ...], units: tuple[int, ...]) -> tuple[int, ...
     )
 
 
-def _chunk_key_encoding(value: ChunkKeyEncoding | Mapping[str, Any] | str | None) -> ChunkKeyEncoding:
+def _chunk_key_encoding(
+    value: ChunkKeyEncoding | Mapping[str, Any] | str | None, default: ChunkKeyEncoding
+) -> ChunkKeyEncoding:
     if value is None:
-        return ChunkKeyEncoding()
+        return default
     if isinstance(value, ChunkKeyEncoding):
         return value
     if isinstance(value, str):
         return ChunkKeyEncoding(value)
     options = {**value, **value.get("configuration", {})}
-    return ChunkKeyEncoding(str(options.get("name", "default")), str(options.get("separator", "")))
+    return ChunkKeyEncoding(str(options.get("name", default.name)), str(options.get("separator", "")))
 
 
 def make_array(
     store: Store,
+    format: Format,
     path: str,
     *,
     shape: int | Sequence[int] | None = None,
@@ -166,18 +235,9 @@ def make_array(
     data: npt.ArrayLike | None = None,
     write_empty_chunks: bool = False,
     overwrite: bool = False,
-    zarr_format: int = 3,
     **options: Any,
 ) -> Array:
     """Make an array at a path that was checked, and the groups above it."""
-    if zarr_format != 3:
-        raise MetadataError(
-            "not a format that can be written",
-            path=path,
-            field="zarr_format",
-            found=zarr_format,
-            accepted="3",
-        )
     values = None if data is None else np.asanyarray(data)
     if values is not None:
         shape = values.shape if shape is None else shape
@@ -188,17 +248,17 @@ def make_array(
             accepted="'shape' and 'dtype', or 'data'",
         )  # fmt: skip
     try:
-        meta = array_metadata(shape=shape, dtype=dtype, **options)
+        meta = array_metadata(shape=shape, dtype=dtype, format=format, **options)
     except MetadataError as error:
         error.at(path=path)
         raise
-    array = Array(store, path, meta, write_empty_chunks=write_empty_chunks)
+    array = Array(store, path, meta, format=format, write_empty_chunks=write_empty_chunks)
     if values is not None:  # What cannot be stored is found before anything that is there is replaced.
         values = array.fitted(values, array.shape)
     with document_lock:
         make_room(store, path, overwrite=overwrite)
-        make_groups_above(store, path)
-        write_document(store, path, meta)
+        make_groups_above(store, format, path)
+        write_node(store, format, path, meta)
     if values is not None:
         array[...] = values
     return array

@@ -9,33 +9,39 @@ from typing import Any
 from xzarr3.array import Array
 from xzarr3.creation import make_array
 from xzarr3.errors import InvalidKeyError, NodeNotFoundError, NodeTypeError, StoreError
-from xzarr3.formats import v3
+from xzarr3.formats import Format, documents, parse_format
+from xzarr3.formats.base import Held, node_prefix
 from xzarr3.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
 from xzarr3.nodes import (
     Node,
     check_new_path,
     children,
-    document_key,
     document_lock,
-    documents_below,
     erase_node,
+    exists,
+    held_below,
     make_groups_above,
     make_room,
-    node_prefix,
     normal_path,
     read_metadata,
-    write_document,
+    write_node,
 )
 from xzarr3.stores import Store
 
 
 def bind(
-    store: Store, path: str, meta: NodeMetadata, *, read_only: bool, consolidated: bool = True
+    store: Store,
+    format: Format,
+    path: str,
+    meta: NodeMetadata,
+    *,
+    read_only: bool,
+    consolidated: bool = True,
 ) -> Array | Group:
-    """The array or group of a document."""
+    """The array or group that metadata describe."""
     if isinstance(meta, ArrayMetadata):
-        return Array(store, path, meta, read_only=read_only)
-    return Group(store, path, meta, read_only=read_only, use_consolidated=consolidated)
+        return Array(store, path, meta, format=format, read_only=read_only)
+    return Group(store, path, meta, format=format, read_only=read_only, use_consolidated=consolidated)
 
 
 class Group(Node, Mapping[str, "Array | Group"]):
@@ -49,6 +55,8 @@ class Group(Node, Mapping[str, "Array | Group"]):
     path : str
         Path of the group in its hierarchy, without a leading ``/``; empty for the root.
     metadata : GroupMetadata
+    format : Format, optional
+        How the hierarchy is stored; by default what the metadata say.
     read_only : bool
         Refuse every write.
     use_consolidated : bool
@@ -70,10 +78,12 @@ class Group(Node, Mapping[str, "Array | Group"]):
         path: str,
         metadata: GroupMetadata,
         *,
+        format: Format | None = None,
         read_only: bool = False,
         use_consolidated: bool = True,
     ) -> None:
-        super().__init__(store, path, read_only=read_only)
+        format = parse_format(metadata.zarr_format) if format is None else format
+        super().__init__(store, path, format, read_only=read_only)
         self.consolidated = use_consolidated and metadata.consolidated is not None
         self._documents = metadata.consolidated if self.consolidated and self.read_only else None
         self.metadata: GroupMetadata = replace(metadata, consolidated=None)
@@ -82,8 +92,9 @@ class Group(Node, Mapping[str, "Array | Group"]):
         return f"<xzarr3.Group {self.name} of {self.store}>"
 
     def __reduce__(self) -> tuple[object, ...]:
-        meta = replace(self.metadata, consolidated=(self._documents or {}) if self.consolidated else None)
-        return _restore, (self.store, self.path, v3.document(meta, meta.consolidated), self.read_only)
+        held = self.format.hold(self.metadata, self.path)
+        below = (self._documents or {}) if self.consolidated else None
+        return _restore, (self.store, self.path, self.format, held, below, self.read_only)
 
     # Finding nodes
 
@@ -93,23 +104,18 @@ class Group(Node, Mapping[str, "Array | Group"]):
             return self
         full = node_prefix(self.path) + relative
         if self._documents is None:
-            meta = read_metadata(self.store, full)
-            return (
-                None
-                if meta is None
-                else bind(self.store, full, meta, read_only=self.read_only, consolidated=self.consolidated)
-            )
-        document = self._documents.get(relative)
-        if document is None:
+            meta = read_metadata(self.store, self.format, full)
+        else:
+            held = self._documents.get(relative)
+            meta = None if held is None else self.format.parse(held, full)
+            if isinstance(meta, GroupMetadata):
+                below = self.format.consolidated_below(self._documents, relative)
+                meta = replace(meta, consolidated=below)
+        if meta is None:
             return None
-        meta = v3.parse(document, full)
-        if isinstance(meta, GroupMetadata):
-            prefix = f"{relative}/"
-            below = {
-                key[len(prefix) :]: doc for key, doc in self._documents.items() if key.startswith(prefix)
-            }
-            meta = replace(meta, consolidated=below)
-        return bind(self.store, full, meta, read_only=self.read_only)
+        return bind(
+            self.store, self.format, full, meta, read_only=self.read_only, consolidated=self.consolidated
+        )
 
     def __getitem__(self, path: str) -> Array | Group:
         found = self._find(path)
@@ -130,12 +136,12 @@ class Group(Node, Mapping[str, "Array | Group"]):
         relative = normal_path(path)
         if self._documents is not None:
             return not relative or relative in self._documents
-        return not relative or self.store.exists(document_key(node_prefix(self.path) + relative))
+        return not relative or exists(self.store, self.format, node_prefix(self.path) + relative)
 
     def __iter__(self) -> Iterator[str]:
         if self._documents is not None:
             return iter([name for name in self._documents if "/" not in name])
-        return iter(children(self.store, self.path))
+        return iter(children(self.store, self.format, self.path))
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -177,14 +183,16 @@ class Group(Node, Mapping[str, "Array | Group"]):
     def create_array(self, name: str, **options: Any) -> Array:
         """Make an array below this group; takes what :func:`xzarr3.create_array` takes."""
         self._check_writable()
-        return make_array(self.store, self._new_path(name), **options)
+        return make_array(self.store, self.format, self._new_path(name), **options)
 
     def create_group(
         self, name: str, *, attributes: Mapping[str, Any] | None = None, overwrite: bool = False
     ) -> Group:
         """Make a group below this group."""
         self._check_writable()
-        return make_group(self.store, self._new_path(name), attributes=attributes, overwrite=overwrite)
+        return make_group(
+            self.store, self.format, self._new_path(name), attributes=attributes, overwrite=overwrite
+        )
 
     def require_group(self, name: str) -> Group:
         """The group ``name`` below this group, made if it is not there.
@@ -211,30 +219,43 @@ class Group(Node, Mapping[str, "Array | Group"]):
         erase_node(self.store, node_prefix(self.path) + relative)
 
     def _new_path(self, name: str) -> str:
-        relative = check_new_path(name)
-        return check_new_path(node_prefix(self.path) + relative)
+        relative = check_new_path(name, self.format)
+        return check_new_path(node_prefix(self.path) + relative, self.format)
 
     def consolidate(self) -> Group:
-        """Write the documents of all nodes below into the document of this group.
+        """Write the documents of all nodes below into that of this group which is made for them.
 
         Returns
         -------
         Group
             This group, opened from what was written.
+
+        Raises
+        ------
+        MetadataError
+            If the format has no consolidated metadata.
         """
         self._check_writable()
+        if self.format.consolidated_key(self.path) is None:
+            raise self.format.refuse(
+                self.path, "consolidated_metadata", "consolidate()", "listing the store, or format 3 or 2"
+            )
         with document_lock:
             metadata = replace(self._stored(), consolidated=None)
-            documents = documents_below(self.store, self.path)
-            write_document(self.store, self.path, metadata, documents)
+            below = held_below(self.store, self.format, self.path)
+            write_node(self.store, self.format, self.path, metadata, below)
         self.metadata = metadata
         return Group(
-            self.store, self.path, replace(self.metadata, consolidated=documents), read_only=self.read_only
+            self.store,
+            self.path,
+            replace(metadata, consolidated=below),
+            format=self.format,
+            read_only=self.read_only,
         )
 
     def _stored(self) -> GroupMetadata:
         """What the stored document says now."""
-        found = read_metadata(self.store, self.path)
+        found = read_metadata(self.store, self.format, self.path)
         if not isinstance(found, GroupMetadata):
             raise StoreError(
                 f"group '{self.name}' of {self.store} was removed or replaced since it was opened"
@@ -245,26 +266,41 @@ class Group(Node, Mapping[str, "Array | Group"]):
         self._check_writable()
         with document_lock:
             stored = self._stored()
-            attributes = v3.plain_attributes(change(dict(stored.attributes)), self.path)
+            attributes = documents.plain_attributes(change(dict(stored.attributes)), self.path)
             metadata = replace(stored, attributes=attributes, consolidated=None)
-            write_document(self.store, self.path, metadata, stored.consolidated)
+            write_node(self.store, self.format, self.path, metadata, stored.consolidated)
         self.metadata = metadata
 
 
 def make_group(
-    store: Store, path: str, *, attributes: Mapping[str, Any] | None = None, overwrite: bool = False
+    store: Store,
+    format: Format,
+    path: str,
+    *,
+    attributes: Mapping[str, Any] | None = None,
+    overwrite: bool = False,
 ) -> Group:
     """Make a group at a path that was checked, and the groups above it."""
-    meta = GroupMetadata(attributes=v3.plain_attributes(attributes or {}, path))
+    meta = GroupMetadata(
+        attributes=documents.plain_attributes(attributes or {}, path), zarr_format=format.zarr_format
+    )
     with document_lock:
         make_room(store, path, overwrite=overwrite)
-        make_groups_above(store, path)
-        write_document(store, path, meta)
-    return Group(store, path, meta)
+        make_groups_above(store, format, path)
+        write_node(store, format, path, meta)
+    return Group(store, path, meta, format=format)
 
 
-def _restore(store: Store, path: str, document: Mapping[str, Any], read_only: bool) -> Group:
-    meta = v3.parse(document, path)
+def _restore(
+    store: Store,
+    path: str,
+    format: Format,
+    held: Held,
+    consolidated: Mapping[str, Held] | None,
+    read_only: bool,
+) -> Group:
+    meta = format.parse(held, path)
     if not isinstance(meta, GroupMetadata):
-        raise TypeError(f"not the document of a group: '{path}'")
-    return Group(store, path, meta, read_only=read_only)
+        raise TypeError(f"not the documents of a group: '{path}'")
+    meta = replace(meta, consolidated=consolidated)
+    return Group(store, path, meta, format=format, read_only=read_only)

@@ -13,9 +13,11 @@ from xzarr3.chunk_keys import ChunkKeyEncoding
 from xzarr3.creation import make_array
 from xzarr3.dtypes import ZDType
 from xzarr3.errors import MetadataError, NodeNotFoundError, NodeTypeError
+from xzarr3.formats import FORMATS, Format, ZarrFormat, parse_format
 from xzarr3.group import Group, bind, make_group
 from xzarr3.metadata import ArrayMetadata
-from xzarr3.nodes import check_new_path, document_key, node_prefix, normal_path, read_metadata
+from xzarr3.nodes import check_new_path, find_node, format_for_new, normal_path
+from xzarr3.storage_transformers import StorageTransformer
 from xzarr3.stores import LocalStore, Store, StoreLike, open_store
 
 Mode = Literal["r", "r+", "a", "w", "w-"]
@@ -26,17 +28,20 @@ def _check_mode(mode: str, accepted: tuple[str, ...]) -> None:
         raise ValueError(f"mode {mode!r} is not one of {accepted}")
 
 
-def _check_format(zarr_format: int | None) -> None:
-    if zarr_format not in (None, 3):
-        raise MetadataError(
-            "not a format that can be read or written", field="zarr_format", found=zarr_format, accepted="3"
-        )
-
-
-def _load(store: Store, path: str, *, read_only: bool, use_consolidated: bool | None) -> Array | Group | None:
-    meta = read_metadata(store, path)
-    if meta is None:
+def _load(
+    store: Store,
+    path: str,
+    zarr_format: ZarrFormat | None,
+    *,
+    read_only: bool,
+    use_consolidated: bool | None,
+) -> Array | Group | None:
+    if zarr_format is not None:
+        parse_format(zarr_format)
+    found = find_node(store, path, zarr_format)
+    if found is None:
         return None
+    format, meta = found
     if use_consolidated and not isinstance(meta, ArrayMetadata) and meta.consolidated is None:
         raise MetadataError(
             "the group holds no consolidated metadata",
@@ -44,18 +49,24 @@ def _load(store: Store, path: str, *, read_only: bool, use_consolidated: bool | 
             field="consolidated_metadata",
             accepted="use_consolidated=None or False, or consolidate_metadata() first",
         )
-    return bind(store, path, meta, read_only=read_only, consolidated=use_consolidated is not False)
-
-
-def _not_found(store: Store, path: str, what: str) -> NodeNotFoundError:
-    hint = ""
-    if isinstance(store, LocalStore) and not os.path.isdir(store.root):
-        hint = "; there is no such directory"
-    elif any(store.exists(node_prefix(path) + name) for name in (".zgroup", ".zarray")):
-        hint = "; it holds Zarr version 2, which this version cannot read"
-    return NodeNotFoundError(
-        f"no {what} at '/{path}' in {store}: there is no document '{document_key(path)}'{hint}"
+    return bind(
+        store, format, path, meta, read_only=read_only, consolidated=use_consolidated is not False
     )
+
+
+def _place_for_new(store: Store, path: str, zarr_format: ZarrFormat | None) -> tuple[Format, str]:
+    normal = normal_path(path)
+    format = format_for_new(store, normal, zarr_format)
+    return format, check_new_path(normal, format)
+
+
+def _not_found(store: Store, path: str, what: str, zarr_format: ZarrFormat | None) -> NodeNotFoundError:
+    formats = FORMATS.values() if zarr_format is None else (parse_format(zarr_format),)
+    keys = [repr(key) for format in formats for key in format.defining_keys(path)]
+    hint = "; there is no such directory" if isinstance(store, LocalStore) and not os.path.isdir(store.root) else ""
+    if zarr_format is not None and not hint and find_node(store, path) is not None:
+        hint = f"; there is one of another format than {zarr_format}"
+    return NodeNotFoundError(f"no {what} at '/{path}' in {store}: there is no {' or '.join(keys)}{hint}")
 
 
 def open(
@@ -63,7 +74,7 @@ def open(
     path: str = "",
     *,
     mode: Literal["r", "r+", "a"] = "r",
-    zarr_format: int | None = None,
+    zarr_format: ZarrFormat | None = None,
     use_consolidated: bool | None = None,
 ) -> Array | Group:
     """Open an array or a group.
@@ -76,8 +87,8 @@ def open(
         Path of the node in it; the root by default.
     mode : {"r", "r+", "a"}
         Read only, or read and write.
-    zarr_format : int, optional
-        Accept only this version of the format.
+    zarr_format : {3, 2, "3-draft"}, optional
+        Accept only this format; by default whatever is there, version 3 before version 2.
     use_consolidated : bool, optional
         Whether groups find their nodes in consolidated metadata: if there are any by default; True
         demands them.
@@ -100,11 +111,10 @@ def open(
     (<xzarr3.Group /ocean of <MemoryStore, 3 keys>>, (4,))
     """
     _check_mode(mode, ("r", "r+", "a"))
-    _check_format(zarr_format)
     opened, normal = open_store(store), normal_path(path)
-    node = _load(opened, normal, read_only=mode == "r", use_consolidated=use_consolidated)
+    node = _load(opened, normal, zarr_format, read_only=mode == "r", use_consolidated=use_consolidated)
     if node is None:
-        raise _not_found(opened, normal, "array or group")
+        raise _not_found(opened, normal, "array or group", zarr_format)
     return node
 
 
@@ -113,7 +123,7 @@ def open_array(
     path: str = "",
     *,
     mode: Literal["r", "r+", "a"] = "r",
-    zarr_format: int | None = None,
+    zarr_format: ZarrFormat | None = None,
 ) -> Array:
     """Open an array; see :func:`open`.
 
@@ -123,11 +133,10 @@ def open_array(
         If there is a group at ``path``.
     """
     _check_mode(mode, ("r", "r+", "a"))
-    _check_format(zarr_format)
     opened, normal = open_store(store), normal_path(path)
-    node = _load(opened, normal, read_only=mode == "r", use_consolidated=None)
+    node = _load(opened, normal, zarr_format, read_only=mode == "r", use_consolidated=None)
     if node is None:
-        raise _not_found(opened, normal, "array")
+        raise _not_found(opened, normal, "array", zarr_format)
     if not isinstance(node, Array):
         raise NodeTypeError(f"'/{normal}' of {opened} is a group, not an array")
     return node
@@ -139,7 +148,7 @@ def open_group(
     *,
     mode: Mode = "r",
     attributes: Mapping[str, Any] | None = None,
-    zarr_format: int | None = None,
+    zarr_format: ZarrFormat | None = None,
     use_consolidated: bool | None = None,
 ) -> Group:
     """Open a group, or make one; see :func:`open`.
@@ -160,15 +169,15 @@ def open_group(
         If there is a node already and ``mode`` is ``w-``.
     """
     _check_mode(mode, ("r", "r+", "a", "w", "w-"))
-    _check_format(zarr_format)
     opened, normal = open_store(store), normal_path(path)
     if mode in ("w", "w-"):
-        return make_group(opened, check_new_path(normal), attributes=attributes, overwrite=mode == "w")
-    node = _load(opened, normal, read_only=mode == "r", use_consolidated=use_consolidated)
+        place = _place_for_new(opened, normal, zarr_format)
+        return make_group(opened, *place, attributes=attributes, overwrite=mode == "w")
+    node = _load(opened, normal, zarr_format, read_only=mode == "r", use_consolidated=use_consolidated)
     if node is None:
         if mode == "a":
-            return make_group(opened, check_new_path(normal), attributes=attributes)
-        raise _not_found(opened, normal, "group")
+            return make_group(opened, *_place_for_new(opened, normal, zarr_format), attributes=attributes)
+        raise _not_found(opened, normal, "group", zarr_format)
     if not isinstance(node, Group):
         raise NodeTypeError(f"'/{normal}' of {opened} is an array, not a group")
     return node
@@ -180,7 +189,7 @@ def create_group(
     *,
     attributes: Mapping[str, Any] | None = None,
     overwrite: bool = False,
-    zarr_format: int = 3,
+    zarr_format: ZarrFormat | None = None,
 ) -> Group:
     """Make a group, and the groups above it that are not there.
 
@@ -192,7 +201,8 @@ def create_group(
     attributes : mapping, optional
     overwrite : bool
         Replace a node that is there, with all that is below it.
-    zarr_format : int
+    zarr_format : {3, 2, "3-draft"}, optional
+        By default that of the groups above, and 3 where there are none.
 
     Raises
     ------
@@ -207,8 +217,9 @@ def create_group(
     >>> xzarr3.create_group(xzarr3.MemoryStore(), "ocean", attributes={"title": "SST"}).attrs
     {'title': 'SST'}
     """
-    _check_format(zarr_format)
-    return make_group(open_store(store), check_new_path(path), attributes=attributes, overwrite=overwrite)
+    opened = open_store(store)
+    place = _place_for_new(opened, path, zarr_format)
+    return make_group(opened, *place, attributes=attributes, overwrite=overwrite)
 
 
 def create_array(
@@ -218,7 +229,7 @@ def create_array(
     shape: int | Sequence[int] | None = None,
     dtype: ZDType | npt.DTypeLike | None = None,
     data: npt.ArrayLike | None = None,
-    chunks: int | Sequence[int] | Literal["auto"] = "auto",
+    chunks: int | Sequence[int | Sequence[int]] | Literal["auto"] = "auto",
     shards: int | Sequence[int] | None = None,
     filters: Any = "auto",
     serializer: Any = "auto",
@@ -227,9 +238,11 @@ def create_array(
     dimension_names: Sequence[str | None] | None = None,
     attributes: Mapping[str, Any] | None = None,
     chunk_key_encoding: ChunkKeyEncoding | Mapping[str, Any] | str | None = None,
+    storage_transformers: Sequence[StorageTransformer | Mapping[str, Any] | str] = (),
+    order: Literal["C", "F"] = "C",
     write_empty_chunks: bool = False,
     overwrite: bool = False,
-    zarr_format: int = 3,
+    zarr_format: ZarrFormat | None = None,
 ) -> Array:
     """Make an array, and the groups above it that are not there.
 
@@ -244,8 +257,9 @@ def create_array(
         Data type; that of ``data`` by default.
     data : array_like, optional
         What to write into the new array.
-    chunks : tuple of int
-        Shape of a chunk in elements; -1 stands for the whole dimension. By default at most 4 MiB.
+    chunks : tuple of int, or of sequences of int
+        Shape of a chunk in elements; -1 stands for the whole dimension. By default at most 4 MiB. Where a
+        dimension has a sequence of lengths, the chunks along it have these lengths.
     shards : tuple of int, optional
         Shape of a shard in elements, a multiple of ``chunks``: chunks are then stored many to a file.
     filters : codecs, optional
@@ -255,16 +269,21 @@ def create_array(
     compressors : codecs, optional
         Codecs from bytes to bytes; ``zstd`` by default, None for none.
     fill_value : scalar
-        Value of elements that were never written; zero by default.
+        Value of elements that were never written; zero, or what comes next to it, by default.
     dimension_names : sequence of str or None, optional
     attributes : mapping, optional
     chunk_key_encoding : {"default", "v2"} or mapping, optional
         How the keys of chunks are spelled.
+    storage_transformers : sequence, optional
+        What stands between the array and the store, the first one next to the array.
+    order : {"C", "F"}
+        The order in which the elements of a chunk are stored.
     write_empty_chunks : bool
         Store chunks that hold only the fill value as well.
     overwrite : bool
         Replace a node that is there, with all that is below it.
-    zarr_format : int
+    zarr_format : {3, 2, "3-draft"}, optional
+        By default that of the groups above, and 3 where there are none.
 
     Returns
     -------
@@ -288,9 +307,10 @@ def create_array(
     >>> array.chunks, array.shards, array.cdata_shape
     ((73, 45, 45), (365, 90, 90), (1, 1, 2))
     """
+    opened = open_store(store)
     return make_array(
-        open_store(store),
-        check_new_path(path),
+        opened,
+        *_place_for_new(opened, path, zarr_format),
         shape=shape,
         dtype=dtype,
         data=data,
@@ -303,9 +323,10 @@ def create_array(
         dimension_names=dimension_names,
         attributes=attributes,
         chunk_key_encoding=chunk_key_encoding,
+        storage_transformers=storage_transformers,
+        order=order,
         write_empty_chunks=write_empty_chunks,
         overwrite=overwrite,
-        zarr_format=zarr_format,
     )
 
 

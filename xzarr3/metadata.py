@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from xzarr3._types import JSON, Scalar
 from xzarr3.chunk_keys import ChunkKeyEncoding
@@ -16,6 +14,10 @@ from xzarr3.codecs.chain import CodecChain
 from xzarr3.dtypes import ZDType
 from xzarr3.errors import MetadataError
 from xzarr3.grids import RegularGrid
+from xzarr3.storage_transformers import StorageTransformer
+
+if TYPE_CHECKING:
+    from xzarr3.grids import Grid
 
 _MAX_DIMENSIONS = 64  # numpy's limit
 
@@ -49,7 +51,7 @@ class ArrayMetadata:
         Length of each dimension.
     data_type : ZDType
         Type of the elements.
-    chunk_grid : RegularGrid
+    chunk_grid : Grid
         How the array is divided into units of storage.
     chunk_key_encoding : ChunkKeyEncoding
         The keys of these units.
@@ -61,22 +63,29 @@ class ArrayMetadata:
         User attributes, as in the document.
     dimension_names : tuple of str or None, optional
         Names of the dimensions; None if the document has none.
+    storage_transformers : tuple of StorageTransformer
+        What stands between the array and the store, the first one next to the array.
     ignored : mapping
         Fields that are not known here but need not be understood; kept when the document is rewritten.
-    zarr_format : int
-        Version of the format.
+    zarr_format : {3, 2, "3-draft"}
+        The format of the document.
+    fill_is_null : bool
+        Whether the document leaves open what elements are that were never written, as version 2 can.
+        They read as ``fill_value``, and chunks that hold nothing else are stored all the same.
     """
 
     shape: tuple[int, ...]
     data_type: ZDType
-    chunk_grid: RegularGrid
+    chunk_grid: Grid
     chunk_key_encoding: ChunkKeyEncoding
     fill_value: Scalar
     codecs: tuple[Codec, ...]
     attributes: Mapping[str, Any] = field(default_factory=dict)
     dimension_names: tuple[str | None, ...] | None = None
+    storage_transformers: tuple[StorageTransformer, ...] = ()
     ignored: Mapping[str, JSON] = field(default_factory=dict)
-    zarr_format: int = 3
+    zarr_format: int | str = 3
+    fill_is_null: bool = False
 
     def __post_init__(self) -> None:
         check_shape(self.shape)
@@ -89,20 +98,48 @@ class ArrayMetadata:
             and self.chunk_grid == other.chunk_grid
             and self.chunk_key_encoding == other.chunk_key_encoding
             and self.codecs == other.codecs
-            and self.fill_value.tobytes() == other.fill_value.tobytes()
+            and self.storage_transformers == other.storage_transformers
+            and self.data_type.bits(self.fill_value) == other.data_type.bits(other.fill_value)
         )
 
     @cached_property
+    def _fill(self) -> _Fill:
+        return _Fill(self.data_type.bits(self.fill_value), self.fill_value)
+
+    @cached_property
     def chain(self) -> CodecChain:
-        """The codecs, bound to the chunks of this array."""
-        return _chain(self.codecs, self.chunk_grid.chunk_shape, self.data_type, self.fill_value.tobytes())
+        """The codecs, bound to the chunks of this array, all of which have the same shape."""
+        if not isinstance(self.chunk_grid, RegularGrid):
+            raise TypeError(f"the chunks of a {self.chunk_grid.name} grid differ; see chain_of")
+        return self.chain_of(self.chunk_grid.chunk_shape)
+
+    def check_codecs(self) -> None:
+        """Refuse codecs that cannot encode the chunks of this array.
+
+        Raises
+        ------
+        MetadataError
+        """
+        for shape in self.chunk_grid.sample_shapes():
+            self.chain_of(shape)
+
+    def chain_of(self, chunk_shape: tuple[int, ...]) -> CodecChain:
+        """The codecs, bound to chunks of this shape."""
+        return _chain(self.codecs, chunk_shape, self.data_type, self._fill)
+
+
+@dataclass(frozen=True)
+class _Fill:
+    """A fill value that is compared by its bits, as a NaN equals none."""
+
+    bits: bytes
+    value: Scalar = field(compare=False)
 
 
 @lru_cache(maxsize=512)
-def _chain(codecs: tuple[Codec, ...], shape: tuple[int, ...], data_type: ZDType, fill: bytes) -> CodecChain:
-    """One chain for all arrays with such chunks; the fill value goes by its bits, as a NaN equals none."""
-    fill_value: Scalar = np.frombuffer(fill, data_type.to_native_dtype())[0]
-    return CodecChain(codecs, ChunkSpec(shape, data_type, fill_value))
+def _chain(codecs: tuple[Codec, ...], shape: tuple[int, ...], data_type: ZDType, fill: _Fill) -> CodecChain:
+    """One chain for all arrays with such chunks."""
+    return CodecChain(codecs, ChunkSpec(shape, data_type, fill.value))
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,18 +150,18 @@ class GroupMetadata:
     ----------
     attributes : mapping
         User attributes, as in the document.
-    consolidated : mapping of str to document, optional
-        The documents of all nodes below, by their path relative to the group, if the document holds them.
+    consolidated : mapping of str to documents, optional
+        The documents of all nodes below, by their path relative to the group, if there is such metadata.
     ignored : mapping
         Fields that are not known here but need not be understood; kept when the document is rewritten.
-    zarr_format : int
-        Version of the format.
+    zarr_format : {3, 2, "3-draft"}
+        The format of the document.
     """
 
     attributes: Mapping[str, Any] = field(default_factory=dict)
     consolidated: Mapping[str, Any] | None = None
     ignored: Mapping[str, JSON] = field(default_factory=dict)
-    zarr_format: int = 3
+    zarr_format: int | str = 3
 
 
 NodeMetadata = ArrayMetadata | GroupMetadata

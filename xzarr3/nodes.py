@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any
 
 from xzarr3.attributes import Attributes
@@ -20,7 +20,10 @@ from xzarr3.errors import (
     ReadOnlyError,
     listed,
 )
-from xzarr3.formats import v3
+from xzarr3.formats import DraftFormat, Format, ZarrFormat, documents, parse_format
+from xzarr3.formats.base import Document, Fetch, Held, node_prefix
+from xzarr3.formats.v2 import V2
+from xzarr3.formats.v3 import DOCUMENT, V3
 from xzarr3.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
 from xzarr3.stores import Store
 from xzarr3.stores.base import check_key
@@ -55,16 +58,24 @@ class Node(ABC):
     store : Store
     path : str
         Path of the node in its hierarchy, without a leading ``/``; empty for the root.
+    format : Format
+        How the hierarchy is stored.
     read_only : bool
         Refuse every write.
     """
 
     metadata: NodeMetadata
 
-    def __init__(self, store: Store, path: str, *, read_only: bool) -> None:
+    def __init__(self, store: Store, path: str, format: Format, *, read_only: bool) -> None:
         self.store = store
         self.path = path
-        self.read_only = read_only or store.read_only
+        self.format = format
+        self.read_only = read_only or store.read_only or not format.writable
+
+    @property
+    def zarr_format(self) -> ZarrFormat:
+        """The format in which the node is stored: 3, 2 or "3-draft"."""
+        return self.format.zarr_format
 
     @property
     def name(self) -> str:
@@ -88,6 +99,11 @@ class Node(ABC):
     def _check_writable(self) -> None:
         if self.read_only:
             self.store._check_writable()  # It may know better why.
+            if not self.format.writable:
+                raise ReadOnlyError(
+                    f"'{self.name}' of {self.store} is stored as earlier tools did before version 3 was final, "
+                    "which is only read; accepted: xzarr3.copy() to another format"
+                )
             raise ReadOnlyError(f"'{self.name}' of {self.store} is open for reading only")
 
 
@@ -110,32 +126,18 @@ def normal_path(path: str) -> str:
     return check_key(stripped) if stripped else ""
 
 
-def check_new_path(path: str) -> str:
+def check_new_path(path: str, format: Format = V3) -> str:
     """The normal path of a node that is to be made.
 
     Raises
     ------
     InvalidKeyError
-        If the specification does not permit one of the names in it.
+        If the format does not permit one of the names in it.
     """
     normal = normal_path(path)
     for name in normal.split("/") if normal else ():
-        if not name.strip(".") or name.startswith("__") or name == v3.DOCUMENT:
-            raise InvalidKeyError(
-                f"no name for a node: {name!r} in path {path!r}; accepted: names that are not only periods, "
-                f"do not begin with '__' and are not '{v3.DOCUMENT}'"
-            )
+        format.check_name(name, path)
     return normal
-
-
-def node_prefix(path: str) -> str:
-    """What the keys of a node begin with."""
-    return f"{path}/" if path else ""
-
-
-def document_key(path: str) -> str:
-    """Key of the metadata document of a node."""
-    return node_prefix(path) + v3.DOCUMENT
 
 
 def ancestors(path: str) -> Iterator[str]:
@@ -145,56 +147,185 @@ def ancestors(path: str) -> Iterator[str]:
         yield "/".join(names[:depth])
 
 
-def read_document(store: Store, path: str) -> dict[str, Any] | None:
-    """The metadata document of a node, or None if there is no such node."""
-    data = store.get(document_key(path))
-    return None if data is None else v3.decode(data, path)
+# Reading
 
 
-def read_metadata(store: Store, path: str) -> NodeMetadata | None:
-    """What the metadata document of a node says, or None if there is no such node."""
-    document = read_document(store, path)
-    return None if document is None else v3.parse(document, path)
+def read_document(store: Store, key: str, path: str = "") -> Document | None:
+    """The JSON object under a key, or None if there is none."""
+    data = store.get(key)
+    return None if data is None else documents.decode(data, path, key.rpartition("/")[2])
 
 
-def write_document(
-    store: Store, path: str, meta: NodeMetadata, consolidated: Mapping[str, Any] | None = None
+def fetcher(store: Store, path: str) -> Fetch:
+    """What gives a format the documents of a node."""
+
+    def fetch(keys: Sequence[str]) -> list[Document | None]:
+        return [read_document(store, key, path) for key in keys]
+
+    return fetch
+
+
+def read_held(store: Store, format: Format, path: str) -> Held | None:
+    """The documents of a node, or None if it has none."""
+    return format.fetch(path, fetcher(store, path))
+
+
+def read_metadata(store: Store, format: Format, path: str) -> NodeMetadata | None:
+    """What the documents of a node say, or None if there is no such node."""
+    held = read_held(store, format, path)
+    if held is not None:
+        return format.parse(held, path)
+    if format.implicit_groups and any(store.list_dir(format.listing_prefix(path))):
+        return GroupMetadata(zarr_format=format.zarr_format)
+    return None
+
+
+def exists(store: Store, format: Format, path: str) -> bool:
+    """Whether there is a node."""
+    if any(store.exists(key) for key in format.defining_keys(path)):
+        return True
+    return format.implicit_groups and any(store.list_dir(format.listing_prefix(path)))
+
+
+def find_format(store: Store, path: str, zarr_format: ZarrFormat | None = None) -> Format | None:
+    """The format of the node at a path, or None if there is no node of the format that is asked for.
+
+    Where a node is stored in two formats, version 3 comes before version 2.
+    """
+    if zarr_format in (None, 3):
+        document = _entry_or_document(store, path)
+        if document is not None and not _is_entry_point(document, path):
+            return V3
+    if zarr_format in (None, 2) and exists(store, V2, path):
+        return V2
+    if zarr_format in (None, "3-draft"):
+        entry = _entry_or_document(store, "")
+        if entry is not None and _is_entry_point(entry, ""):
+            draft = DraftFormat.from_entry_point(entry)
+            if not path or exists(store, draft, path):
+                return draft
+    return None
+
+
+def _entry_or_document(store: Store, path: str) -> Document | None:
+    return read_document(store, node_prefix(path) + DOCUMENT, path)
+
+
+def _is_entry_point(document: Document, path: str) -> bool:
+    return not path and DraftFormat.is_entry_point(document)
+
+
+def find_node(
+    store: Store, path: str, zarr_format: ZarrFormat | None = None
+) -> tuple[Format, NodeMetadata] | None:
+    """The node at a path and its format, or None if there is none of the format that is asked for.
+
+    Raises
+    ------
+    MetadataError
+        If its documents are not valid.
+    """
+    if zarr_format in (None, 3):
+        document = _entry_or_document(store, path)
+        if document is not None and not (zarr_format is None and _is_entry_point(document, path)):
+            return V3, V3.parse(document, path)
+    format = find_format(store, path, zarr_format) if zarr_format != 3 else None
+    meta = None if format is None else read_metadata(store, format, path)
+    return None if format is None or meta is None else (format, meta)
+
+
+def format_for_new(store: Store, path: str, zarr_format: ZarrFormat | None) -> Format:
+    """The format in which a node is made: the one that is asked for, or else that of what is there already.
+
+    Raises
+    ------
+    MetadataError
+        If the groups above are stored in another format, which would hide them.
+    """
+    found = None
+    for above in [*ancestors(path)][::-1]:
+        found = find_format(store, above)
+        if found is not None:
+            break
+    if zarr_format is None:
+        return found or find_format(store, path) or V3
+    wanted = parse_format(zarr_format)
+    if found is not None and found.zarr_format != wanted.zarr_format:
+        raise MetadataError(
+            f"the groups above are stored in format {found.zarr_format} and no other can be below",
+            path=path,
+            field="zarr_format",
+            found=zarr_format,
+            accepted=f"{found.zarr_format!r}, or another place",
+        )
+    return found or wanted
+
+
+def children(store: Store, format: Format, path: str) -> list[str]:
+    """The names of the nodes directly below a group, found by listing the store."""
+    sure, possible = format.child_names(*store.list_dir(format.listing_prefix(path)), path)
+    prefix = node_prefix(path)
+    return [name for name in sorted(sure | possible) if name in sure or exists(store, format, prefix + name)]
+
+
+def held_below(store: Store, format: Format, path: str) -> dict[str, Held]:
+    """The documents of all nodes below a group, by relative path, found by listing the store."""
+    found: dict[str, Held] = {}
+    for name in children(store, format, path):
+        child = node_prefix(path) + name
+        held = read_held(store, format, child)
+        if held is not None:
+            found[name] = held
+            if format.is_array(held):
+                continue
+        for below, inner in held_below(store, format, child).items():
+            found[f"{name}/{below}"] = inner
+    return found
+
+
+# Writing
+
+
+def write_node(
+    store: Store,
+    format: Format,
+    path: str,
+    meta: NodeMetadata,
+    consolidated: Mapping[str, Held] | None = None,
 ) -> None:
-    """Store the metadata document of a node, and bring consolidated copies of it above up to date."""
-    document = v3.document(meta, consolidated)
-    plain = document if consolidated is None else v3.document(meta)
+    """Store the documents of a node, and bring consolidated copies of it up to date."""
+    values = {
+        key: documents.encode(document, path)
+        for key, document in format.documents(meta, path, consolidated).items()
+    }
     with document_lock:
-        store.set(document_key(path), v3.encode(document, path))
-        for above in ancestors(path):
-            holder = read_document(store, above)
-            held = _held(holder)
-            if holder is not None and held is not None:
-                held[path[len(node_prefix(above)) :]] = plain
-                store.set(document_key(above), v3.encode(holder, above))
+        for key, value in values.items():
+            store.set(key, value)
+        _update_consolidated(store, format, path, meta, values)
 
 
-def drop_from_consolidated(store: Store, path: str) -> None:
+def _update_consolidated(
+    store: Store, format: Format, path: str, meta: NodeMetadata | None, written: Collection[str] = ()
+) -> None:
+    for above in (*ancestors(path), path):
+        key = format.consolidated_key(above)
+        holder = None if key is None or key in written else read_document(store, key, above)
+        if key is None or holder is None:
+            continue
+        relative = path[len(node_prefix(above)) :]
+        changed = format.update_consolidated(holder, relative, meta)
+        if changed is not None:
+            store.set(key, documents.encode(changed, above))
+
+
+def drop_from_consolidated(store: Store, format: Format, path: str) -> None:
     """Remove a node, and what was below it, from the consolidated copies above."""
     with document_lock:
-        for above in ancestors(path):
-            holder = read_document(store, above)
-            held = _held(holder)
-            if holder is not None and held is not None:
-                relative = path[len(node_prefix(above)) :]
-                for name in [n for n in held if n == relative or n.startswith(f"{relative}/")]:
-                    del held[name]
-                store.set(document_key(above), v3.encode(holder, above))
+        _update_consolidated(store, format, path, None)
 
 
-def _held(holder: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """The documents in a document's consolidated metadata; None if there are none, or none we understand."""
-    consolidated = (holder or {}).get("consolidated_metadata")
-    documents = consolidated.get("metadata") if isinstance(consolidated, dict) else None
-    return documents if isinstance(documents, dict) else None
-
-
-def make_groups_above(store: Store, path: str) -> None:
-    """Make the groups above a node that are not there yet.
+def make_groups_above(store: Store, format: Format, path: str) -> None:
+    """Make the groups above a node that are not there yet, if the format wants them.
 
     Raises
     ------
@@ -203,13 +334,17 @@ def make_groups_above(store: Store, path: str) -> None:
     """
     missing = []
     for above in reversed(list(ancestors(path))):
-        found = read_document(store, above)
-        if found is None:
+        held = read_held(store, format, above)
+        if held is None:
             missing.append(above)
-        elif found.get("node_type") == "array":
+        elif format.is_array(held):
             raise NodeTypeError(f"cannot make '/{path}' in {store}: '/{above}' is an array, not a group")
-    for above in reversed(missing):
-        write_document(store, above, GroupMetadata())
+    for key, document in format.hierarchy_documents().items():
+        if not store.exists(key):
+            store.set(key, documents.encode(document))
+    if not format.implicit_groups:
+        for above in reversed(missing):
+            write_node(store, format, above, GroupMetadata(zarr_format=format.zarr_format))
 
 
 def make_room(store: Store, path: str, *, overwrite: bool) -> None:
@@ -222,7 +357,7 @@ def make_room(store: Store, path: str, *, overwrite: bool) -> None:
     """
     if overwrite:
         erase_node(store, path)
-    elif store.exists(document_key(path)):
+    elif find_format(store, path) is not None:
         raise NodeExistsError(
             f"there is a node at '/{path}' in {store} already; accepted: overwrite=True to replace it"
         )
@@ -231,76 +366,90 @@ def make_room(store: Store, path: str, *, overwrite: bool) -> None:
 def erase_node(store: Store, path: str) -> None:
     """Erase an array, or a group with all that is below it, if it is there.
 
-    Only keys that belong to the hierarchy are erased: documents, and chunks of its arrays.
+    Only keys that belong to the hierarchy are erased: documents of any format, and chunks of its arrays.
 
     Raises
     ------
     NodeExistsError
         If there are keys below ``path`` that do not belong to it. Nothing is erased then.
     """
-    keys = list(store.list_prefix(node_prefix(path)))
-    if not keys:
+    formats = formats_in(store)
+    found = keys_at(store, formats, path)
+    if not found:
         return
-    documents = [key for key in keys if key.rpartition("/")[2] == v3.DOCUMENT]
-    chunks = chunks_among(store, documents, set(keys).difference(documents))
-    foreign = sorted(set(keys).difference(documents, chunks))
+    kept = documents_among(formats, found)
+    chunks = chunks_among(store, formats, kept, found.difference(kept))
+    foreign = sorted(found.difference(kept, chunks))
     if foreign:
         raise NodeExistsError(
             f"'/{path}' in {store} holds {len(foreign)} keys that are no part of a Zarr hierarchy, "
             f"{listed(foreign[:5])}; nothing was erased; accepted: another place, or removing them by hand"
         )
     # Documents from the top down first: what is left after a crash is no node any more.
-    store.erase_values([*sorted(documents, key=lambda key: (key.count("/"), key)), *chunks])
-    drop_from_consolidated(store, path)
+    store.erase_values([*sorted(kept, key=lambda key: (key.count("/"), key)), *sorted(chunks)])
+    for format in formats:
+        drop_from_consolidated(store, format, path)
 
 
-def chunks_among(store: Store, documents: list[str], others: set[str]) -> set[str]:
+def formats_in(store: Store) -> tuple[Format, ...]:
+    """The formats in which nodes of a store may be."""
+    try:
+        entry = _entry_or_document(store, "")
+    except MetadataError:  # Whatever it is, it is no entry point.
+        entry = None
+    if entry is None or not _is_entry_point(entry, ""):
+        return V3, V2
+    return V3, V2, DraftFormat.from_entry_point(entry)
+
+
+def keys_at(store: Store, formats: Sequence[Format], path: str) -> set[str]:
+    """The keys of a node and of everything below it, and what else is among them."""
+    found = {key for format in formats for key in format.document_keys(path) if store.exists(key)}
+    for prefix in {prefix for format in formats for prefix in format.prefixes(path)}:
+        found.update(store.list_prefix(prefix))
+    return found
+
+
+def documents_among(formats: Sequence[Format], keys: Iterable[str]) -> list[str]:
+    """Those of some keys that are keys of documents."""
+    return [key for key in keys if any(format.place(key) is not None for format in formats)]
+
+
+def chunks_among(
+    store: Store, formats: Sequence[Format], documents: Iterable[str], others: Collection[str]
+) -> set[str]:
     """Those of the keys ``others`` that are chunks of the arrays with these documents."""
-    arrays: dict[str, ArrayMetadata] = {}
+    if not others:
+        return set()
+    arrays: dict[str, list[ArrayMetadata]] = {}
     for key in documents:
-        prefix = key[: -len(v3.DOCUMENT)]
-        try:
-            meta = read_metadata(store, prefix.rstrip("/"))
-        except MetadataError:  # Not readable, so it cannot tell which chunks are its own.
-            continue
-        if isinstance(meta, ArrayMetadata):
-            arrays[prefix] = meta
+        for format in formats:
+            place = format.place(key)
+            if place is None or place.kind not in ("array", "node"):
+                continue
+            try:
+                meta = read_metadata(store, format, place.path)
+            except MetadataError:  # Not readable, so it cannot tell which chunks are its own.
+                continue
+            if isinstance(meta, ArrayMetadata):
+                arrays.setdefault(format.chunk_prefix(place.path), []).append(meta)
     return {key for key in others if _is_chunk(key, arrays)}
 
 
-def _is_chunk(key: str, arrays: Mapping[str, ArrayMetadata]) -> bool:
+def _is_chunk(key: str, arrays: Mapping[str, list[ArrayMetadata]]) -> bool:
     """Whether ``key`` is that of a chunk of one of ``arrays``, which are there by their prefixes."""
     end = 0
     while end <= len(key):
-        meta = arrays.get(key[:end])
-        if meta is not None:
-            return meta.chunk_key_encoding.coords(key[end:], len(meta.shape)) is not None
+        metas = arrays.get(key[:end])
+        if metas is not None:
+            return any(_owns(meta, key[end:]) for meta in metas)
         slash = key.find("/", end)
         end = slash + 1 if slash >= 0 else len(key) + 1
     return False
 
 
-def children(store: Store, path: str) -> list[str]:
-    """The names of the nodes directly below a group, found by listing the store."""
-    prefix = node_prefix(path)
-    prefixes = store.list_dir(prefix)[1]
-    names = sorted(below[len(prefix) : -1] for below in prefixes)
-    # The text reserves names that begin with "__", but xarray gives one to an array that has no name.
-    known = (name for name in names if not name.startswith("__zarr"))
-    return [name for name in known if store.exists(document_key(prefix + name))]
-
-
-def documents_below(store: Store, path: str) -> dict[str, dict[str, Any]]:
-    """The documents of all nodes below a group, by relative path, found by listing the store."""
-    found: dict[str, dict[str, Any]] = {}
-    for name in children(store, path):
-        child = node_prefix(path) + name
-        document = read_document(store, child)
-        if document is None:
-            continue
-        document.pop("consolidated_metadata", None)
-        found[name] = document
-        if document.get("node_type") == "group":
-            for below, inner in documents_below(store, child).items():
-                found[f"{name}/{below}"] = inner
-    return found
+def _owns(meta: ArrayMetadata, key: str) -> bool:
+    """Whether a key below an array's prefix is one of its chunks."""
+    return meta.chunk_key_encoding.coords(key, len(meta.shape)) is not None or any(
+        transformer.owns(key) for transformer in meta.storage_transformers
+    )

@@ -1,7 +1,50 @@
-"""The versions of the format: metadata documents <-> what they say. Pure functions, no stores."""
+"""Formats: metadata documents to format-neutral metadata and back; one module for each.
+
+Each is pure: it says which keys there are and what documents mean, and touches no store.
+"""
 
 from __future__ import annotations
 
-from xzarr3.formats import v3
+from xzarr3.errors import MetadataError
+from xzarr3.formats.base import Format, ZarrFormat
+from xzarr3.formats.draft import DRAFT, DraftFormat
+from xzarr3.formats.v2 import V2, V2Format
+from xzarr3.formats.v3 import V3, V3Format
 
-__all__ = ["v3"]
+FORMATS: dict[ZarrFormat, Format] = {3: V3, 2: V2, "3-draft": DRAFT}
+"""How each format is written, by what users pass as ``zarr_format``."""
+
+
+def parse_format(zarr_format: object) -> Format:
+    """The format that a user names.
+
+    Raises
+    ------
+    MetadataError
+        If there is none of this name.
+
+    Examples
+    --------
+    >>> parse_format(3).array_key("ocean/sst")
+    'ocean/sst/zarr.json'
+    """
+    if type(zarr_format) not in (int, str) or zarr_format not in FORMATS:
+        raise MetadataError(
+            "not a format that can be read and written", field="zarr_format", found=zarr_format,
+            accepted="3, 2, '3-draft'",
+        )  # fmt: skip
+    return FORMATS[zarr_format]  # type: ignore[index]
+
+
+__all__ = [
+    "DRAFT",
+    "FORMATS",
+    "V2",
+    "V3",
+    "DraftFormat",
+    "Format",
+    "V2Format",
+    "V3Format",
+    "ZarrFormat",
+    "parse_format",
+]

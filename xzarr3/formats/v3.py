@@ -5,25 +5,24 @@ Specification: Zarr v3 core, "Metadata"; consolidated metadata as zarr-python wr
 
 from __future__ import annotations
 
-import json
-import math
 import re
-from collections.abc import Mapping
-from typing import Any, Literal, cast
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, cast
 
 import msgspec
-import numpy as np
 
-from xzarr3._types import JSON, Buffer
+from xzarr3._types import JSON
 from xzarr3.chunk_keys import ChunkKeyEncoding
 from xzarr3.codecs.registry import codecs_from_json
 from xzarr3.dtypes.registry import registry
 from xzarr3.errors import MetadataError, UnknownExtensionError, shorten
-from xzarr3.grids import RegularGrid
+from xzarr3.formats.base import Document, Fetch, Format, Place, fill_value_from_json, node_prefix
+from xzarr3.grids import Grid, parse_grid
 from xzarr3.metadata import ArrayMetadata, GroupMetadata, NodeMetadata, check_shape
+from xzarr3.storage_transformers import StorageTransformer, storage_transformer
 
 DOCUMENT = "zarr.json"
-_MAX_DEPTH = 200
 
 _Extension = str | dict[str, Any]
 _EXTENSION = "a name, or an object with 'name' and, if needed, 'configuration'"
@@ -69,113 +68,6 @@ class _Consolidated(msgspec.Struct):
 
 _ARRAY_FIELDS = frozenset(_ArrayDocument.__struct_fields__)
 _GROUP_FIELDS = frozenset(_GroupDocument.__struct_fields__)
-
-
-def decode(data: Buffer, path: str = "") -> dict[str, Any]:
-    """The JSON object that a stored document holds.
-
-    The literals ``NaN`` and ``Infinity``, which JSON lacks and older writers used, are read.
-
-    Raises
-    ------
-    MetadataError
-        If it is not a JSON object.
-    """
-    try:
-        document = msgspec.json.decode(data)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        try:
-            document = json.loads(bytes(data))
-        except (ValueError, RecursionError):
-            raise MetadataError(
-                f"not a JSON document: {error}", path=path, field=DOCUMENT, found=bytes(data[:60])
-            ) from error
-    if not isinstance(document, dict):
-        raise MetadataError(
-            "not a metadata document", path=path, field=DOCUMENT, found=document, accepted="a JSON object"
-        )
-    return document
-
-
-def encode(document: Mapping[str, Any], path: str = "") -> bytes:
-    """A document as it is stored.
-
-    Raises
-    ------
-    MetadataError
-        If it holds what JSON cannot.
-
-    Examples
-    --------
-    >>> encode({"a": float("nan")})
-    Traceback (most recent call last):
-    xzarr3.errors.MetadataError: node '/', field 'a': cannot be written as JSON; found nan; accepted: ...
-    """
-    try:
-        return json.dumps(document, indent=2, allow_nan=False, default=_without_numpy).encode()
-    except (TypeError, ValueError, RecursionError) as error:
-        raise _unwritable(path, *(_not_json(document) or ("", ...))) from error
-
-
-def plain_attributes(attributes: Mapping[str, Any], path: str | None = None) -> dict[str, Any]:
-    """A copy of ``attributes`` as they are once they have been written and read again.
-
-    Raises
-    ------
-    MetadataError
-        If they hold what JSON cannot, such as keys that are no strings.
-
-    Examples
-    --------
-    >>> plain_attributes({"valid_range": (0, np.int16(7))})
-    {'valid_range': [0, 7]}
-    """
-    whole = {"attributes": dict(attributes)}
-    bad = _not_json(whole)
-    if bad is not None:
-        raise _unwritable(path, *bad)
-    plain: dict[str, Any] = json.loads(json.dumps(whole, default=_without_numpy))["attributes"]
-    return plain
-
-
-def _unwritable(path: str | None, field: str, found: object) -> MetadataError:
-    return MetadataError(
-        "cannot be written as JSON", path=path, field=field.strip(".") or None, found=found,
-        accepted="objects with string keys, arrays, strings, finite numbers, booleans and null",
-    )  # fmt: skip
-
-
-def _without_numpy(value: object) -> object:
-    """Scalars and arrays of numpy as those of Python, which JSON has."""
-    if isinstance(value, (np.generic, np.ndarray)):
-        return value.tolist()
-    raise TypeError(f"{type(value).__name__} is not a type of JSON")
-
-
-def _not_json(value: Any, depth: int = 0) -> tuple[str, object] | None:
-    """Where in ``value`` there is something that JSON cannot hold, and what it is."""
-    if depth > _MAX_DEPTH:
-        return "", value
-    if isinstance(value, (np.generic, np.ndarray)):
-        value = value.tolist()
-    if isinstance(value, Mapping):
-        for key in value:
-            if not isinstance(key, str):
-                return "", key
-        items = [(f".{key}", item) for key, item in value.items()]
-    elif isinstance(value, (list, tuple)):
-        items = [(f"[{at}]", item) for at, item in enumerate(value)]
-    elif (
-        value is None or isinstance(value, (str, int)) or (isinstance(value, float) and math.isfinite(value))
-    ):
-        return None
-    else:
-        return "", value
-    for place, item in items:
-        inner = _not_json(item, depth + 1)
-        if inner is not None:
-            return place + inner[0], inner[1]
-    return None
 
 
 def parse(document: Mapping[str, Any], path: str = "") -> NodeMetadata:
@@ -292,15 +184,8 @@ def _parse_array(document: Mapping[str, Any]) -> ArrayMetadata:
     typed, ignored = _convert(document, _ARRAY_FIELDS, _ArrayDocument)
     shape = tuple(typed.shape)
     check_shape(shape)
-    for at, transformer in enumerate(typed.storage_transformers):
-        if not (isinstance(transformer, dict) and transformer.get("must_understand") is False):
-            raise UnknownExtensionError(
-                "unknown storage transformer",
-                field=f"storage_transformers[{at}]",
-                found=transformer,
-                accepted="none",
-            )
-    if typed.storage_transformers:
+    transformers = tuple(_storage_transformers(typed.storage_transformers))
+    if len(transformers) != len(typed.storage_transformers):
         ignored["storage_transformers"] = document["storage_transformers"]
     named = _data_type(typed.data_type)
     try:
@@ -308,11 +193,7 @@ def _parse_array(document: Mapping[str, Any]) -> ArrayMetadata:
     except MetadataError as error:
         error.at(field="data_type")
         raise
-    try:
-        fill_value = data_type.from_json_scalar(typed.fill_value, zarr_format=3)
-    except MetadataError as error:
-        error.at(field="fill_value")
-        raise
+    fill_value = fill_value_from_json(data_type, typed.fill_value, 3)
     names = typed.dimension_names
     if names is not None and len(names) != len(shape):
         raise MetadataError(
@@ -331,9 +212,10 @@ def _parse_array(document: Mapping[str, Any]) -> ArrayMetadata:
         codecs=codecs,
         attributes=typed.attributes,
         dimension_names=None if names is None else tuple(names),
+        storage_transformers=transformers,
         ignored=ignored,
     )
-    _ = meta.chain  # Codecs that do not fit the array are found now and not at the first chunk.
+    meta.check_codecs()  # Those that do not fit the array are found now and not at the first chunk.
     return meta
 
 
@@ -342,22 +224,30 @@ def _data_type(value: Any) -> JSON:
     return {"name": name, "configuration": configuration} if configuration else cast("JSON", name)
 
 
-def _chunk_grid(value: Any, shape: tuple[int, ...]) -> RegularGrid:
+def _chunk_grid(value: Any, shape: tuple[int, ...]) -> Grid:
     name, configuration = _extension(value, "chunk_grid")
-    if name != RegularGrid.name:
-        raise UnknownExtensionError(
-            "unknown chunk grid", field="chunk_grid.name", found=name, accepted=f"'{RegularGrid.name}'"
-        )
-    _known(configuration, {"chunk_shape"}, "chunk_grid")
-    lengths = configuration.get("chunk_shape")
-    if not isinstance(lengths, list) or not all(type(n) is int and 0 <= n < 2**63 for n in lengths):
-        raise MetadataError(
-            "not a chunk shape", field="chunk_grid.configuration.chunk_shape", found=lengths,
-            accepted=f"{len(shape)} integers of at least 1",
-        )  # fmt: skip
-    grid = RegularGrid(tuple(lengths))
-    grid.check(shape)
-    return grid
+    return parse_grid(name, configuration, shape)
+
+
+def _storage_transformers(values: list[Any]) -> Iterator[StorageTransformer]:
+    """Those that are known; an unknown one is passed over if it says that it need not be understood."""
+    for at, value in enumerate(values):
+        field = f"storage_transformers[{at}]"
+        optional = isinstance(value, dict) and value.get("must_understand") is False
+        if optional:
+            value = {key: item for key, item in value.items() if key != "must_understand"}
+        try:
+            yield storage_transformer(*_extension(value, field))
+        except UnknownExtensionError as error:
+            if optional:
+                continue
+            if error.field == "name":
+                error.at(field=field)
+            raise
+        except MetadataError as error:
+            if error.field is None or not error.field.startswith(field):
+                error.at(field=field)
+            raise
 
 
 def _chunk_key_encoding(value: Any) -> ChunkKeyEncoding:
@@ -411,6 +301,10 @@ def document(meta: NodeMetadata, consolidated: Mapping[str, Any] | None = None) 
                 "metadata": dict(consolidated),
             }
         return group
+    if meta.fill_is_null:
+        raise MetadataError(
+            "version 3 needs a fill value", field="fill_value", accepted="a value of the data type"
+        )
     array: dict[str, Any] = {
         "zarr_format": 3,
         "node_type": "array",
@@ -425,4 +319,86 @@ def document(meta: NodeMetadata, consolidated: Mapping[str, Any] | None = None) 
     }
     if meta.dimension_names is not None:
         array["dimension_names"] = list(meta.dimension_names)
+    if meta.storage_transformers and "storage_transformers" not in array:
+        array["storage_transformers"] = [each.to_json() for each in meta.storage_transformers]
     return array
+
+
+@dataclass(frozen=True)
+class V3Format(Format):
+    """Zarr version 3: one document for each node, beside what is below it."""
+
+    zarr_format: ClassVar[Literal[3]] = 3
+    _taken_names: ClassVar[tuple[str, ...]] = (DOCUMENT,)
+
+    def document_keys(self, path: str) -> tuple[str, ...]:
+        return (node_prefix(path) + DOCUMENT,)
+
+    def defining_keys(self, path: str) -> tuple[str, ...]:
+        return (node_prefix(path) + DOCUMENT,)
+
+    def array_key(self, path: str) -> str:
+        return node_prefix(path) + DOCUMENT
+
+    def chunk_prefix(self, path: str) -> str:
+        return node_prefix(path)
+
+    def place(self, key: str) -> Place | None:
+        path, _, name = key.rpartition("/")
+        return Place(path, "node") if name == DOCUMENT else None
+
+    def prefixes(self, path: str) -> tuple[str, ...]:
+        return (node_prefix(path),)
+
+    def listing_prefix(self, path: str) -> str:
+        return node_prefix(path)
+
+    def child_names(
+        self, keys: Iterable[str], prefixes: Iterable[str], path: str
+    ) -> tuple[set[str], set[str]]:
+        skipped = len(node_prefix(path))
+        # The text reserves names that begin with "__", but xarray gives one to an array that has no name.
+        names = {below[skipped:-1] for below in prefixes}
+        return set(), {name for name in names if not name.startswith("__zarr")}
+
+    def fetch(self, path: str, get: Fetch) -> Document | None:
+        return get(self.document_keys(path))[0]
+
+    def is_array(self, held: Document) -> bool:
+        return held.get("node_type") == "array"
+
+    def parse(self, held: Document, path: str) -> NodeMetadata:
+        return parse(held, path)
+
+    def hold(self, meta: NodeMetadata, path: str = "") -> Document:
+        return document(meta)
+
+    def documents(
+        self, meta: NodeMetadata, path: str, consolidated: Mapping[str, Document] | None = None
+    ) -> dict[str, Document]:
+        if consolidated is not None:
+            consolidated = {
+                key: {field: value for field, value in held.items() if field != "consolidated_metadata"}
+                for key, held in consolidated.items()
+            }
+        return {node_prefix(path) + DOCUMENT: document(meta, consolidated)}
+
+    def consolidated_key(self, path: str) -> str:
+        return node_prefix(path) + DOCUMENT
+
+    def update_consolidated(
+        self, document: Document, relative: str, meta: NodeMetadata | None
+    ) -> Document | None:
+        consolidated = document.get("consolidated_metadata")
+        held = consolidated.get("metadata") if isinstance(consolidated, dict) else None
+        if not relative or not isinstance(held, dict):
+            return None
+        if meta is None:
+            below = f"{relative}/"
+            left = {k: d for k, d in held.items() if k != relative and not k.startswith(below)}
+        else:
+            left = {**held, relative: self.hold(meta)}
+        return {**document, "consolidated_metadata": {**consolidated, "metadata": left}}
+
+
+V3 = V3Format()

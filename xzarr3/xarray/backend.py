@@ -28,16 +28,21 @@ from xzarr3.errors import (
     SelectionError,
     UnknownExtensionError,
 )
+from xzarr3.formats import ZarrFormat
+from xzarr3.grids import ChunkLengths, Edges, Steps
 from xzarr3.group import Group
 from xzarr3.hierarchy import open_group
+from xzarr3.metadata import ArrayMetadata
 from xzarr3.stores import LocalStore, Store, StoreLike, open_store
-from xzarr3.xarray.encoding import decode_fill_value
+from xzarr3.xarray.encoding import decode_fill_value, fill_value_is_mask, kept_codecs
 
 # Attributes that say that values are encoded, besides units of time and _FillValue.
 _CODING = frozenset(("missing_value", "scale_factor", "add_offset", "_Unsigned", "_Encoding", "dtype"))
 _TIME_LIKE = re.compile("since|day|hour|minute|second")
 _Integers = npt.NDArray[np.int64]
 _MAX_GAP = 4
+_MOST_LENGTHS = 10**5  # Of chunks along a dimension, to be listed one by one.
+_DOCUMENTS = ("zarr.json", ".zgroup", ".zmetadata")
 
 
 class LazyArray(BackendArray):
@@ -79,8 +84,8 @@ class Xzarr3DataStore(AbstractDataStore):
     group : Group
     drop_variables : iterable of str
         Names of arrays to leave out; their documents are not looked at.
-    use_zarr_fill_value_as_mask : bool
-        Take the fill value of an array for its ``_FillValue``.
+    use_zarr_fill_value_as_mask : bool, optional
+        Take the fill value of an array for its ``_FillValue``; by default where xarray stores it so.
     """
 
     __slots__ = ("_dropped", "_mask", "group")
@@ -90,11 +95,12 @@ class Xzarr3DataStore(AbstractDataStore):
         group: Group,
         *,
         drop_variables: Iterable[str] = (),
-        use_zarr_fill_value_as_mask: bool = False,
+        use_zarr_fill_value_as_mask: bool | None = None,
     ) -> None:
         self.group = group
         self._dropped = frozenset(drop_variables)
-        self._mask = use_zarr_fill_value_as_mask
+        masked = use_zarr_fill_value_as_mask
+        self._mask = fill_value_is_mask(group.format) if masked is None else masked
 
     def arrays(self) -> Iterator[tuple[str, Array]]:
         """Names and arrays that become variables."""
@@ -125,30 +131,58 @@ class Xzarr3DataStore(AbstractDataStore):
                 accepted=f"{len(shape)} names, or drop_variables=[{array.basename!r}]",
             )
         attributes = dict(meta.attributes)
+        units = _lengths(meta)
+        sharded = array._shard is not None
         encoding: dict[str, Any] = {
-            "chunks": array.chunks,
-            "preferred_chunks": dict(zip(dims, array.write_chunks, strict=True)),
-            "compressors": tuple([codec.to_json() for codec in array.compressors]),
-            "filters": tuple([codec.to_json() for codec in array.filters]),
-            "shards": array.shards,
-            "serializer": array.serializer.to_json(),
+            "chunks": array.chunks if sharded else units,
+            "preferred_chunks": dict(zip(dims, units, strict=True)),
+            **kept_codecs(array),
+            "shards": units if sharded else None,
         }
-        if self._mask:
-            attributes["_FillValue"] = meta.fill_value
+        if meta.zarr_format == 2:
+            _hide(attributes)
         else:
-            encoding["fill_value"] = meta.fill_value
+            encoding["serializer"] = array.serializer.to_json()
+        if array.dtype.kind == "T":
+            encoding["dtype"] = array.dtype
+        if not self._mask:
+            if meta.zarr_format != 2:
+                encoding["fill_value"] = meta.fill_value
             if "_FillValue" in attributes:
                 attributes["_FillValue"] = _fill_value(attributes["_FillValue"], array)
+        elif not meta.fill_is_null:
+            attributes["_FillValue"] = meta.fill_value
         everything = indexing.BasicIndexer((slice(None),) * len(shape))
         data = indexing.LazilyIndexedArray(LazyArray(array), everything)
         return Variable(dims, data, attributes, encoding, fastpath=True)
 
     def get_attrs(self) -> dict[str, Any]:
-        return {
-            key: value
-            for key, value in self.group.metadata.attributes.items()
-            if not key.lower().startswith("_nc")
-        }
+        attributes = dict(self.group.metadata.attributes)
+        _hide(attributes)
+        return attributes
+
+
+def _hide(attributes: dict[str, Any]) -> None:
+    """Remove what netCDF-C keeps in attributes for itself."""
+    for key in [key for key in attributes if key.lower().startswith("_nc")]:
+        del attributes[key]
+
+
+def _lengths(meta: ArrayMetadata) -> tuple[int | tuple[int, ...], ...]:
+    """The length of the units of storage along each dimension, or all their lengths where they differ."""
+    if meta.chunk_grid.is_regular:
+        return meta.chunk_grid.largest
+    return tuple(
+        _axis_lengths(axis, size) for axis, size in zip(meta.chunk_grid.axes, meta.shape, strict=True)
+    )
+
+
+def _axis_lengths(axis: Steps | Edges, size: int) -> int | tuple[int, ...]:
+    if isinstance(axis, Steps) or size == 0 or axis.count(size) > _MOST_LENGTHS:
+        return max(axis.longest, 1)
+    lengths = axis.lengths(size)
+    regular = len({*lengths[:-1]}) <= 1 and lengths[-1] <= lengths[0]
+    return lengths[0] if regular else lengths
 
 
 class MissingDimensionNamesError(MetadataError, KeyError):
@@ -286,7 +320,7 @@ class Xzarr3BackendEntrypoint(BackendEntrypoint):
     array([0., 1., 2.])
     """
 
-    description: ClassVar[str] = "Open Zarr version 3 stores with xzarr3"
+    description: ClassVar[str] = "Open Zarr stores with xzarr3"
     url: ClassVar[str] = "https://pypi.org/project/xzarr3/"
     supports_groups: ClassVar[bool] = True
     open_dataset_parameters: ClassVar[tuple[str, ...] | None] = (
@@ -313,7 +347,7 @@ class Xzarr3BackendEntrypoint(BackendEntrypoint):
         if find_spec("zarr") is not None or not isinstance(filename_or_obj, (str, os.PathLike)):
             return False
         path = os.fspath(filename_or_obj).rstrip("/")
-        return path.endswith(".zarr") or os.path.isfile(os.path.join(path, "zarr.json"))
+        return path.endswith(".zarr") or any(os.path.isfile(os.path.join(path, name)) for name in _DOCUMENTS)
 
     def open_dataset(
         self,
@@ -330,7 +364,7 @@ class Xzarr3BackendEntrypoint(BackendEntrypoint):
         mode: str = "r",
         consolidated: bool | None = None,
         storage_options: Mapping[str, Any] | None = None,
-        zarr_format: int | None = None,
+        zarr_format: ZarrFormat | None = None,
         store: AbstractDataStore | None = None,
         use_zarr_fill_value_as_mask: bool | None = None,
         cache_members: bool = True,
@@ -352,12 +386,13 @@ class Xzarr3BackendEntrypoint(BackendEntrypoint):
             Whether to use consolidated metadata: if there are any by default; True demands them.
         storage_options : mapping, optional
             For remote stores, of which there are none yet; anything but an empty mapping is refused.
-        zarr_format : int, optional
-            Accept only this version of the format.
+        zarr_format : {3, 2, "3-draft"}, optional
+            Accept only this format.
         store : AbstractDataStore, optional
             Open this instead of ``filename_or_obj``.
         use_zarr_fill_value_as_mask : bool, optional
-            Mask the fill value of each array; by default only what the attribute ``_FillValue`` says.
+            Mask the fill value of each array; by default in version 2, where xarray stores ``_FillValue`` so.
+            In others only what the attribute ``_FillValue`` says is masked by default.
         cache_members : bool
             Without effect: the members of a group are listed once.
 
@@ -375,7 +410,7 @@ class Xzarr3BackendEntrypoint(BackendEntrypoint):
             store = Xzarr3DataStore(
                 node,
                 drop_variables=_names(drop_variables),
-                use_zarr_fill_value_as_mask=bool(use_zarr_fill_value_as_mask),
+                use_zarr_fill_value_as_mask=use_zarr_fill_value_as_mask,
             )
         if isinstance(store, Xzarr3DataStore):
             return _decoded_dataset(
@@ -407,7 +442,7 @@ class Xzarr3BackendEntrypoint(BackendEntrypoint):
         mode: str = "r",
         consolidated: bool | None = None,
         storage_options: Mapping[str, Any] | None = None,
-        zarr_format: int | None = None,
+        zarr_format: ZarrFormat | None = None,
         use_zarr_fill_value_as_mask: bool | None = None,
         **decoders: Any,
     ) -> dict[str, Dataset]:
@@ -423,7 +458,7 @@ class Xzarr3BackendEntrypoint(BackendEntrypoint):
                 store=Xzarr3DataStore(
                     node,
                     drop_variables=_names(drop_variables),
-                    use_zarr_fill_value_as_mask=bool(use_zarr_fill_value_as_mask),
+                    use_zarr_fill_value_as_mask=use_zarr_fill_value_as_mask,
                 ),
                 **decoders,
             )
@@ -451,7 +486,7 @@ def _open(
     mode: str,
     consolidated: bool | None,
     storage_options: Mapping[str, Any] | None,
-    zarr_format: int | None,
+    zarr_format: ZarrFormat | None,
 ) -> Group:
     """Open a group, found through the consolidated metadata of the root if there are any."""
     if mode not in ("r", "r+"):
@@ -473,7 +508,7 @@ def _open(
     return open_group(store, path, use_consolidated=consolidated, zarr_format=zarr_format)
 
 
-def _root(store: StoreLike, zarr_format: int | None, consolidated: bool | None) -> Group | None:
+def _root(store: StoreLike, zarr_format: ZarrFormat | None, consolidated: bool | None) -> Group | None:
     try:
         return open_group(store, use_consolidated=consolidated, zarr_format=zarr_format)
     except NodeNotFoundError:
@@ -488,8 +523,30 @@ class _Readable(Protocol):
     @property
     def dtype(self) -> np.dtype[Any]: ...
     @property
-    def chunks(self) -> tuple[int, ...]: ...
+    def metadata(self) -> ArrayMetadata: ...
+    @property
+    def chunks(self) -> ChunkLengths: ...
+    @property
+    def _shard(self) -> object | None: ...
     def get(self, selection: Any) -> AnyArray: ...
+
+
+def _axes(array: _Readable) -> Sequence[Steps | Edges]:
+    """How each dimension is divided into chunks; into inner chunks if the array is sharded."""
+    if array._shard is None:
+        return array.metadata.chunk_grid.axes
+    return [Steps(length) for length in array.chunks if isinstance(length, int)]
+
+
+def _numbers(axis: Steps | Edges, elements: _Integers) -> _Integers:
+    """The indices of the chunks that hold some elements."""
+    if isinstance(axis, Steps):
+        return elements // axis.length
+    lengths, counts = np.array(axis.runs).T
+    starts, firsts = np.cumsum(lengths * counts) - lengths * counts, np.cumsum(counts) - counts
+    run = np.searchsorted(starts, elements, side="right") - 1
+    numbers: _Integers = firsts[run] + (elements - starts[run]) // lengths[run]
+    return numbers
 
 
 def read_outer(array: _Readable, key: Sequence[Any]) -> AnyArray:
@@ -511,10 +568,10 @@ def read_outer(array: _Readable, key: Sequence[Any]) -> AnyArray:
     """
     shape = []
     parts: list[list[tuple[Any, Any, Any]]] = []
-    for axis, (index, size, chunk) in enumerate(zip(key, array.shape, array.chunks, strict=True)):
+    for at, (index, size, axis) in enumerate(zip(key, array.shape, _axes(array), strict=True)):
         if isinstance(index, np.ndarray):
             shape.append(index.size)
-            parts.append(list(_runs(_positive(index.ravel(), size, axis), chunk)))
+            parts.append(list(_runs(_positive(index.ravel(), size, at), axis)))
         elif isinstance(index, slice):
             shape.append(len(range(*index.indices(size))))
             parts.append([(index, None, slice(None))])
@@ -539,7 +596,7 @@ def _positive(index: AnyArray, size: int, axis: int) -> _Integers:
     return wrapped
 
 
-def _runs(index: _Integers, chunk: int) -> Iterator[tuple[slice, _Integers | None, Any]]:
+def _runs(index: _Integers, axis: Steps | Edges) -> Iterator[tuple[slice, _Integers | None, Any]]:
     """Cover an index array with slices.
 
     Yields a slice of the array, where the elements lie within it (None: all, as they are) and where they
@@ -557,7 +614,7 @@ def _runs(index: _Integers, chunk: int) -> Iterator[tuple[slice, _Integers | Non
             slice(None),
         )
         return
-    chunks = elements // chunk
+    chunks = _numbers(axis, elements)
     cuts = np.flatnonzero((np.diff(chunks) > 0) & (steps > _MAX_GAP)) + 1
     for first, last in zip([0, *cuts], [*cuts, elements.size], strict=True):
         start, stop = int(elements[first]), int(elements[last - 1]) + 1
@@ -660,9 +717,10 @@ def _gather(
         for axis in whole
     ]
     result = np.empty((points.shape[1], *lengths), dtype=array.dtype)
-    chunks = np.array([array.chunks[axis] for axis in pointed])
-    counts = [-(-array.shape[axis] // array.chunks[axis]) for axis in pointed]
-    number = np.ravel_multi_index(tuple(points // chunks[:, None]), counts)
+    axes = [_axes(array)[at] for at in pointed]
+    counts = [axis.count(array.shape[at]) for axis, at in zip(axes, pointed, strict=True)]
+    coords = tuple(_numbers(axis, index) for axis, index in zip(axes, points, strict=True))
+    number = np.ravel_multi_index(coords, counts)
     order = np.argsort(number, kind="stable")
     cuts = np.flatnonzero(np.diff(number[order])) + 1
     kept = [axis for axis in range(len(rows)) if axis in whole or axis in pointed]

@@ -13,6 +13,7 @@ import math
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -23,11 +24,17 @@ from xarray.coding import strings, variables
 from xarray.coding.common import VariableCoder, pop_to
 
 from xzarr3._types import JSON, AnyArray
-from xzarr3.codecs.registry import parse_codec
+from xzarr3.array import Array
+from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, ChunkSpec, Codec
+from xzarr3.codecs.registry import parse_codec, parse_codecs
+from xzarr3.codecs.transpose import TransposeCodec
+from xzarr3.dtypes import RawBytes, VariableLengthUTF8, ZDType
 from xzarr3.errors import DataTypeValidationError, MetadataError, listed
+from xzarr3.formats import Format
 
 _T = TypeVar("_T")
 _NAT = np.iinfo(np.int64).min
+_TEXT = np.dtypes.StringDType()
 
 # What xarray does to values for Zarr, in this order. Booleans stay what they are.
 _CODERS: tuple[VariableCoder, ...] = getattr(conventions, "ZARR_CODERS", None) or (
@@ -42,7 +49,7 @@ _CODERS: tuple[VariableCoder, ...] = getattr(conventions, "ZARR_CODERS", None) o
 
 _STORAGE_KEYS = (
     "chunks", "shards", "compressors", "filters", "serializer", "fill_value", "chunk_key_encoding",
-    "write_empty_chunks",
+    "write_empty_chunks", "order",
 )  # fmt: skip
 _VALUE_KEYS = (
     "dtype", "scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned", "units", "calendar",
@@ -232,6 +239,11 @@ def _read_double(value: Any) -> float:
     return float(struct.unpack(forms[len(bits)], bits)[0])
 
 
+def fill_value_is_mask(format: Format) -> bool:
+    """Whether the fill value of an array is its ``_FillValue``: so xarray has it where it did not write 3."""
+    return format.zarr_format == 2 or not format.writable
+
+
 def encode_values(variable: Variable, name: str, *, explicit: bool = True) -> Variable:
     """Encode the values of a variable after the CF conventions, as xarray does for Zarr.
 
@@ -248,10 +260,13 @@ def encode_values(variable: Variable, name: str, *, explicit: bool = True) -> Va
     ------
     DataTypeValidationError
         If an integer type is asked for that cannot hold all values; for a dask array when it is computed.
+        If bytes end in a zero byte, which no fixed length can tell from what fills them up.
     ValueError, TypeError, NotImplementedError
         From xarray, if it cannot encode the values.
     """
     conventions.ensure_not_multiindex(variable, name=name)
+    if variable.dtype.kind == "T" and variable.dtype != _TEXT:
+        variable = variable.astype(object)  # As such, xarray knows what to do where text is missing.
     encoded = unmasked = _with_fill_value(variable, name, explicit)
     with np.errstate(invalid="ignore"):  # Numbers that no integer can be are found below.
         for coder in _CODERS:
@@ -262,10 +277,19 @@ def encode_values(variable: Variable, name: str, *, explicit: bool = True) -> Va
     for key in conventions.CF_RELATED_DATA:
         pop_to(encoded.encoding, encoded.attrs, key)
     encoded = ensure_dtype_not_object(encoded, name=name)
-    if encoded.dtype.kind != "T":
-        text_coder = strings.EncodedStringCoder(allows_unicode=True)  # type: ignore[no-untyped-call]
-        encoded = strings.ensure_fixed_length_bytes(text_coder.encode(encoded, name=name))
-    return encoded
+    if encoded.dtype.kind == "T":
+        return encoded
+    text_coder = strings.EncodedStringCoder(allows_unicode=True)  # type: ignore[no-untyped-call]
+    fixed = strings.ensure_fixed_length_bytes(text_coder.encode(encoded, name=name))
+    if encoded.dtype.kind == "O" and fixed.dtype.kind == "S":
+        for value in np.asarray(encoded.data).flat:
+            if value.endswith(b"\0"):
+                raise DataTypeValidationError(
+                    f"variable {name!r} has bytes that end in a zero byte, which would be lost",
+                    found=value,
+                    accepted="bytes of one length as numpy's void, or uint8 with one more dimension",
+                )
+    return fixed
 
 
 def _with_fill_value(variable: Variable, name: str, explicit: bool) -> Variable:
@@ -423,14 +447,16 @@ class _Fits:
         )
 
 
-def stored_dtype(dtype: np.dtype[Any]) -> np.dtype[Any] | str:
+def stored_dtype(dtype: np.dtype[Any], format: Format) -> np.dtype[Any] | ZDType:
     """What :func:`xzarr3.create_array` is asked for to hold encoded values of ``dtype``."""
     if dtype.kind == "T" or strings.check_vlen_dtype(dtype) is str:  # type: ignore[no-untyped-call]
-        return "string"
+        return VariableLengthUTF8()
+    if dtype.type is np.void and dtype.fields is None and format.zarr_format == 3:
+        return RawBytes(dtype.itemsize)  # More tools know this than raw bits.
     return dtype
 
 
-def array_settings(variable: Variable, name: str, *, explicit: bool) -> dict[str, Any]:
+def array_settings(variable: Variable, name: str, format: Format, *, explicit: bool) -> dict[str, Any]:
     """Arguments for :func:`xzarr3.create_array` that an encoded variable asks for.
 
     Parameters
@@ -439,6 +465,8 @@ def array_settings(variable: Variable, name: str, *, explicit: bool) -> dict[str
         With encoded values; the settings are in its ``encoding``.
     name : str
         Its name, for messages.
+    format : Format
+        The format in which it is stored.
     explicit : bool
         Whether the encoding was passed to ``to_zarr``. If so, what cannot be followed is refused; what a
         variable merely kept from the file it was read from is then left out.
@@ -447,7 +475,7 @@ def array_settings(variable: Variable, name: str, *, explicit: bool) -> dict[str
     -------
     dict
         Some of ``chunks``, ``shards``, ``compressors``, ``filters``, ``serializer``, ``fill_value``,
-        ``chunk_key_encoding`` and ``write_empty_chunks``.
+        ``chunk_key_encoding``, ``order`` and ``write_empty_chunks``.
 
     Raises
     ------
@@ -459,30 +487,120 @@ def array_settings(variable: Variable, name: str, *, explicit: bool) -> dict[str
     encoding = {key: value for key, value in variable.encoding.items() if key not in _IGNORED_KEYS}
     if encoding.get("_FillValue", ...) is None:
         del encoding["_FillValue"]
-    unknown = [key for key in encoding if key not in _STORAGE_KEYS]
+    is_v2 = format.zarr_format == 2
+    if is_v2 and "compressor" in encoding:
+        if explicit and "compressors" in encoding:
+            raise ValueError(
+                f"encoding of variable {name!r} has 'compressor' and 'compressors'; accepted: one of them"
+            )
+        encoding.setdefault("compressors", encoding.pop("compressor"))
+    known = [key for key in _STORAGE_KEYS if not (is_v2 and key == "fill_value")]
+    unknown = [key for key in encoding if key not in known]
     if unknown and explicit:
         hint = "; for 'compressor' say compressors=[...]" if "compressor" in unknown else ""
+        if "fill_value" in unknown:
+            hint += "; in format 2 the fill value is the '_FillValue'"
         unused = [key for key in unknown if key in _VALUE_KEYS]
         if unused:
             hint += f"; {listed(unused)} cannot be applied to values of dtype {variable.dtype}"
         raise ValueError(
             f"unexpected encoding parameters for variable {name!r}: {unknown!r}{hint}; "
-            f"accepted: {listed(_STORAGE_KEYS + _VALUE_KEYS)}"
+            f"accepted: {listed((*known, *_VALUE_KEYS))}"
         )
-    settings = {key: encoding[key] for key in _STORAGE_KEYS if key in encoding}
+    settings = {key: encoding[key] for key in known if key in encoding}
+    if is_v2 and not explicit:  # Kept from an array of version 3; version 2 has other words, or none.
+        for key in ("shards", "serializer"):
+            settings.pop(key, None)
     settings.update(_grid(variable, settings, name, explicit))
+    if is_v2 or not explicit:
+        settings.update(_pipeline(settings, format))
     if not explicit and "serializer" in settings and _is_usual(settings["serializer"]):
         del settings["serializer"]
     if settings.get("fill_value") is None or not (explicit or _holds(variable.dtype, settings["fill_value"])):
         settings.pop("fill_value", None)
-        if variable.dtype.kind == "f":
-            settings["fill_value"] = np.nan
-    if settings.get("write_empty_chunks", ...) is None:
-        del settings["write_empty_chunks"]
+        settings.update(_usual_fill_value(variable.dtype, format))
+    for key in ("write_empty_chunks", "order"):
+        if settings.get(key, ...) is None:
+            del settings[key]
     return settings
 
 
-def make_from_kept(make: Callable[..., _T], settings: Mapping[str, Any], dtype: np.dtype[Any]) -> _T:
+def _usual_fill_value(dtype: np.dtype[Any], format: Format) -> dict[str, Any]:
+    """The fill value for a data type if none is asked for, where it is not zero or what comes next to it."""
+    return {"fill_value": np.nan} if dtype.kind == "f" and not fill_value_is_mask(format) else {}
+
+
+def kept_codecs(array: Array) -> dict[str, Any]:
+    """The codecs of an array that was opened, as variables keep them in their ``encoding``.
+
+    Parameters
+    ----------
+    array : Array
+
+    Returns
+    -------
+    dict
+        ``compressors`` and ``filters``, tuples of JSON objects. In version 2 these are the configurations
+        that the document has, without the codec of strings and objects, which follows from the data type.
+    """
+    meta = array.metadata
+    if meta.zarr_format != 2:
+        return {
+            "compressors": tuple([codec.to_json() for codec in array.compressors]),
+            "filters": tuple([codec.to_json() for codec in array.filters]),
+        }
+    filters, encoded = _configurations(meta.codecs, meta.data_type)
+    last = encoded[-1:] if "compressor" not in meta.ignored else ()
+    return {"compressors": last, "filters": filters + encoded[: len(encoded) - len(last)]}
+
+
+@lru_cache(maxsize=128)
+def _configurations(
+    codecs: tuple[Codec, ...], data_type: ZDType
+) -> tuple[tuple[JSON, ...], tuple[JSON, ...]]:
+    """The codecs as numcodecs has them: those before elements become bytes, and those after."""
+    from xzarr3.codecs.numcodecs import to_numcodecs
+
+    before: list[JSON] = []
+    after: list[JSON] = []
+    for codec in codecs:
+        if isinstance(codec, BytesBytesCodec):
+            after.append(to_numcodecs(codec, ChunkSpec((), data_type, data_type.default_scalar())))
+        elif isinstance(codec, ArrayArrayCodec) and not isinstance(codec, TransposeCodec):
+            before.append(to_numcodecs(codec, ChunkSpec((), data_type, data_type.default_scalar())))
+    return tuple(before), tuple(after)
+
+
+def _pipeline(settings: Mapping[str, Any], format: Format) -> dict[str, Any]:
+    """Filters and compressors, of which version 2 has some in other places.
+
+    There, filters may be codecs of bytes, too, and the one that makes bytes of strings is among them.
+    """
+    try:
+        filters = parse_codecs(settings.get("filters", ()), Codec) if _is_given(settings, "filters") else ()
+    except MetadataError:
+        return {}  # Making the array will tell, or leave them out.
+    in_bytes = [codec for codec in filters if isinstance(codec, BytesBytesCodec)]
+    if not filters or all(isinstance(codec, ArrayArrayCodec) for codec in filters):
+        return {}
+    found: dict[str, Any] = {
+        "filters": [codec for codec in filters if not isinstance(codec, (ArrayBytesCodec, BytesBytesCodec))]
+    }
+    if in_bytes:
+        compressors: Any = format.default_compressor
+        if _is_given(settings, "compressors"):
+            compressors = settings["compressors"]
+        found["compressors"] = [*in_bytes, *parse_codecs(compressors, BytesBytesCodec)]
+    return found
+
+
+def _is_given(settings: Mapping[str, Any], key: str) -> bool:
+    return key in settings and not (isinstance(settings[key], str) and settings[key] == "auto")
+
+
+def make_from_kept(
+    make: Callable[..., _T], settings: Mapping[str, Any], dtype: np.dtype[Any], format: Format
+) -> _T:
     """Call ``make`` with the settings that a variable kept, leaving out those that no longer fit.
 
     Parameters
@@ -492,6 +610,8 @@ def make_from_kept(make: Callable[..., _T], settings: Mapping[str, Any], dtype: 
     settings : mapping
     dtype : numpy.dtype
         Of the values as they are stored.
+    format : Format
+        The format in which they are stored.
 
     Raises
     ------
@@ -500,10 +620,8 @@ def make_from_kept(make: Callable[..., _T], settings: Mapping[str, Any], dtype: 
     """
     first: Exception | None = None
     for left in _fewer(settings):
-        if dtype.kind == "f":
-            left.setdefault("fill_value", np.nan)
         try:
-            return make(**left)
+            return make(**{**_usual_fill_value(dtype, format), **left})
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             first = first or error
     raise first or ValueError("there is nothing to try")
@@ -518,7 +636,7 @@ def _fewer(settings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 def _grid(variable: Variable, settings: Mapping[str, Any], name: str, explicit: bool) -> dict[str, Any]:
     """The shapes of chunks and shards: those asked for, else those of the dask array, else automatic."""
-    given: dict[str, tuple[int, ...] | None] = {}
+    given: dict[str, tuple[Any, ...] | None] = {}
     for key in ("chunks", "shards"):
         try:
             given[key] = _lengths(settings.get(key), key, variable.ndim, name)
@@ -536,8 +654,12 @@ def _grid(variable: Variable, settings: Mapping[str, Any], name: str, explicit: 
             )
         given[key] = None
     chunks, shards = given["chunks"], given["shards"]
-    if not explicit and shards is not None and not (chunks and _divides(chunks, shards)):
-        shards = None
+    if not explicit:
+        # Chunks of several lengths are an extension that not all can read, so they have to be asked for.
+        if chunks is not None and not all(isinstance(lengths, int) for lengths in chunks):
+            chunks = None
+        if shards is not None and not (chunks and _divides(chunks, shards)):
+            shards = None
     if chunks is None and variable.chunks is not None:
         blocks = tuple(max(1, *sizes) for sizes in variable.chunks)
         if shards is None or _divides(blocks, shards):
@@ -545,21 +667,36 @@ def _grid(variable: Variable, settings: Mapping[str, Any], name: str, explicit: 
     return {"chunks": "auto" if chunks is None else chunks, "shards": shards}
 
 
-def _divides(chunks: tuple[int, ...], shards: tuple[int, ...]) -> bool:
-    return all(chunk > 0 and shard % chunk == 0 for chunk, shard in zip(chunks, shards, strict=True))
+def _divides(chunks: tuple[Any, ...], shards: tuple[Any, ...]) -> bool:
+    return all(
+        isinstance(chunk, int) and isinstance(shard, int) and chunk > 0 and shard % chunk == 0
+        for chunk, shard in zip(chunks, shards, strict=True)
+    )
 
 
-def _lengths(value: Any, key: str, ndim: int, name: str) -> tuple[int, ...] | None:
+def _lengths(value: Any, key: str, ndim: int, name: str) -> tuple[Any, ...] | None:
+    """The length of chunks or shards along each dimension; for chunks, some may be tuples of lengths."""
     if value is None or (isinstance(value, str) and value == "auto"):
         return None
     if isinstance(value, (int, np.integer)):
         value = (value,) * ndim
-    if not isinstance(value, (list, tuple)) or not all(isinstance(item, (int, np.integer)) for item in value):
+    integers = (int, np.integer)
+    if isinstance(value, (list, tuple)) and all(isinstance(item, integers) for item in value):
+        return tuple(int(item) for item in value)
+    nested = (list, tuple) if key == "chunks" else ()
+    if not isinstance(value, (list, tuple)) or not all(
+        isinstance(item, integers)
+        or (isinstance(item, nested) and all(isinstance(length, integers) for length in item))
+        for item in value
+    ):
         raise TypeError(
-            f"encoding[{key!r}] of variable {name!r} must be an integer, a tuple of integers, 'auto' or "
-            f"None; found {value!r}"
+            f"encoding[{key!r}] of variable {name!r} must be an integer, a tuple of integers"
+            + (" and of tuples of them" if nested else "")
+            + f", 'auto' or None; found {value!r}"
         )
-    return tuple(int(item) for item in value)
+    return tuple(
+        int(item) if isinstance(item, integers) else tuple(int(length) for length in item) for item in value
+    )
 
 
 def _is_usual(serializer: Any) -> bool:

@@ -15,12 +15,12 @@ import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from xzarr3._types import Buffer, ByteRange
-from xzarr3.errors import MetadataError, NodeExistsError, StoreError, listed
-from xzarr3.formats import v3
-from xzarr3.metadata import ArrayMetadata
-from xzarr3.nodes import chunks_among, document_key, node_prefix
+from xzarr3.errors import NodeExistsError, StoreError, listed
+from xzarr3.formats import Format
+from xzarr3.nodes import chunks_among, documents_among, formats_in, keys_at
 from xzarr3.stores import LocalStore, Store
 from xzarr3.stores.local import STAGED, TEMPORARY
 
@@ -29,51 +29,99 @@ _ATTEMPTS = 10
 _ABANDONED = 24 * 3600.0  # Seconds without a change after which a staging directory is nobody's any more.
 
 
-def is_occupied(store: Store, path: str) -> bool:
-    """Whether there is anything at ``path`` but the values of writes that are under way or were killed."""
-    keys, prefixes = store.list_dir(node_prefix(path))
-    return any(not found.startswith(STAGED) for found in keys | prefixes)
+@dataclass(frozen=True)
+class Places:
+    """Where in a store a node is with all that is below it, whatever of that there is yet.
+
+    Parameters
+    ----------
+    path : str
+        Path of the node.
+    formats : tuple of Format
+        The formats in which nodes can be there, the one that is written first.
+    folders : tuple of str
+        Keys that begin with one of these and a ``/`` belong to it; all keys if one is empty.
+    documents : tuple of str
+        Keys of documents of the node that lie elsewhere.
+    """
+
+    path: str
+    formats: tuple[Format, ...]
+    folders: tuple[str, ...]
+    documents: tuple[str, ...]
+
+    @classmethod
+    def of(cls, store: Store, format: Format, path: str) -> Places:
+        """Those of the node at ``path``, which is to be written in ``format``."""
+        prefixes = format.prefixes(path)
+        formats = [format]
+        for other in formats_in(store):
+            # Below the root, another format may be found in these places but has none of its own.
+            if other != format and (not path or other.prefixes(path) == prefixes):
+                formats.append(other)
+        folders = {prefix.rstrip("/") for each in formats for prefix in each.prefixes(path)}
+        if "" in folders:
+            return cls(path, tuple(formats), ("",), ())
+        below = tuple(f"{folder}/" for folder in folders)
+        keys = {key for each in formats for key in each.document_keys(path) if not key.startswith(below)}
+        return cls(path, tuple(formats), tuple(sorted(folders)), tuple(sorted(keys)))
+
+    def keys(self, store: Store) -> set[str]:
+        """The keys that are there, without the values of writes that are under way or were killed."""
+        return {key for key in keys_at(store, self.formats, self.path) if not key.startswith(STAGED)}
+
+    def rank(self, key: str) -> tuple[bool, int, bool, str]:
+        """Sorts keys in the order in which they are to be removed.
+
+        Documents come first, from the top down, and among those of a node what makes it one.
+        """
+        kinds = [place.kind for place in (each.place(key) for each in self.formats) if place is not None]
+        return not kinds, key.count("/"), "other" in kinds, key
 
 
-def check_no_foreign(store: Store, path: str) -> None:
-    """See to it that all keys below ``path`` are part of a Zarr hierarchy, so that they may be replaced.
+def is_occupied(store: Store, places: Places) -> bool:
+    """Whether there is anything but the values of writes that are under way or were killed."""
+    if any(store.exists(key) for key in places.documents):
+        return True
+    for folder in places.folders:
+        keys, prefixes = store.list_dir(f"{folder}/" if folder else "")
+        if any(not found.startswith(STAGED) for found in keys | prefixes):
+            return True
+    return False
+
+
+def check_no_foreign(store: Store, places: Places) -> None:
+    """See to it that all keys that are there are part of a Zarr hierarchy, so that they may be replaced.
 
     Raises
     ------
     NodeExistsError
         Otherwise.
     """
-    keys = {key for key in store.list_prefix(node_prefix(path)) if not key.startswith(STAGED)}
-    documents = [key for key in keys if key.rpartition("/")[2] == v3.DOCUMENT]
+    keys = places.keys(store)
+    documents = documents_among(places.formats, keys)
     others = keys.difference(documents)
-    foreign = others - chunks_among(store, documents, others) if others else others
+    foreign = others - chunks_among(store, places.formats, documents, others) if others else others
     if foreign and isinstance(store, LocalStore):
-        foreign = set(_without_orphans(store, path, foreign))
+        foreign -= _orphans(store, places, foreign)
     if foreign:
         raise NodeExistsError(
-            f"'/{path}' in {store} holds {len(foreign)} keys that are no part of a Zarr version 3 hierarchy, "
+            f"'/{places.path}' in {store} holds {len(foreign)} keys that are no part of a Zarr hierarchy, "
             f"{listed(sorted(foreign)[:5])}; nothing was written; accepted: another place, or removing them "
             "by hand"
         )
 
 
-def _without_orphans(store: LocalStore, path: str, keys: Iterable[str]) -> Iterator[str]:
-    """``keys`` without chunks of an array whose document was moved aside by a write that was killed."""
-    prefix = node_prefix(path)
-    arrays = []
+def _orphans(store: LocalStore, places: Places, keys: set[str]) -> set[str]:
+    """Those of ``keys`` that are chunks of an array whose document a killed write moved aside."""
+    found: set[str] = set()
     for folder in _staging_folders(store):
-        try:
-            with open(os.path.join(folder, _OLD, *path.split("/"), v3.DOCUMENT), "rb") as file:
-                meta = v3.parse(v3.decode(file.read(), path), path)
-        except (OSError, MetadataError):  # There is none, or none that tells which chunks are its own.
-            continue
-        if isinstance(meta, ArrayMetadata):
-            arrays.append(meta)
-    for key in keys:
-        if not any(
-            meta.chunk_key_encoding.coords(key[len(prefix) :], len(meta.shape)) is not None for meta in arrays
-        ):
-            yield key
+        aside = LocalStore(os.path.join(folder, _OLD))
+        documents = {key for each in places.formats for key in each.document_keys(places.path)}
+        with contextlib.suppress(StoreError):  # It was just removed, or is not ours to read.
+            there = [key for key in documents if aside.exists(key)]
+            found |= chunks_among(aside, places.formats, there, keys)
+    return found
 
 
 def _staging_folders(store: LocalStore) -> list[str]:
@@ -97,15 +145,15 @@ class Staging(ABC):
     store: Store
 
     @abstractmethod
-    def swap(self, path: str) -> None:
-        """Put what was written in the place of what is at ``path``, which is kept."""
+    def swap(self) -> None:
+        """Put what was written in the place of what is there, which is kept."""
 
     @abstractmethod
-    def put_back(self, path: str) -> None:
+    def put_back(self) -> None:
         """Undo :meth:`swap`, or as much of it as was done."""
 
     @abstractmethod
-    def clean(self, path: str) -> None:
+    def clean(self) -> None:
         """Remove what was replaced, once the new values are whole, and what killed writes left."""
 
     def close(self) -> None:  # noqa: B027 - most need not know
@@ -120,11 +168,11 @@ class Staging(ABC):
         """Where old and new values lie, for the case that they could not be put back."""
 
 
-def stage(store: Store, path: str, names: Iterable[str]) -> Staging:
-    """The way to write nodes ``names`` below ``path`` that suits a store and what is there."""
+def stage(store: Store, places: Places, names: Iterable[str]) -> Staging:
+    """The way to write a group and the nodes ``names`` below it that suits a store and what is there."""
     if isinstance(store, LocalStore):
-        return _Folders(store)
-    return _Keys(store) if is_occupied(store, path) else InPlace(store, path, names)
+        return _Folders(store, places)
+    return _Keys(store, places) if is_occupied(store, places) else InPlace(store, places, names)
 
 
 class _StagedFolder(LocalStore):
@@ -157,50 +205,67 @@ class _StagedFolder(LocalStore):
 class _Folders(Staging):
     """Directories that are renamed: the old ones aside, then the new ones to their places."""
 
-    def __init__(self, store: LocalStore) -> None:
+    def __init__(self, store: LocalStore, places: Places) -> None:
         self._target = store
+        self._places = places
         self._top = os.path.join(store.root, f"{STAGED}{uuid.uuid4().hex}")
-        self._staged = self.store = _StagedFolder(os.path.join(self._top, _NEW), repr(store))
+        self._old = os.path.join(self._top, _OLD)
+        self._new = os.path.join(self._top, _NEW)
+        self._staged = self.store = _StagedFolder(self._new, repr(store))
         self._moves: list[tuple[str, str]] = []
 
-    def _within(self, part: str, path: str) -> str:
-        return os.path.join(self._top, part, *path.split("/")) if path else os.path.join(self._top, part)
+    def _units(self, folder: str) -> list[str]:
+        """What can be renamed as a whole in a directory that is laid out as the store, in the order to go.
 
-    def swap(self, path: str) -> None:
-        root = self._target.root
-        place, new, old = os.path.join(root, path), self._within(_NEW, path), self._within(_OLD, path)
-        if os.path.lexists(os.path.join(self._top, _OLD)):
+        The documents of the group leave first and come last, so that no reader sees it with arrays that
+        are not its own.
+        """
+        if "" in self._places.folders:
+            if not os.path.lexists(folder):
+                return []
+            names = [name for name in os.listdir(folder) if not name.startswith((TEMPORARY, STAGED))]
+            return sorted(names, key=self._places.rank)
+        documents = sorted(self._places.documents, key=self._places.rank)
+        # Documents of what is below come before its chunks.
+        folders = sorted(self._places.folders, key=lambda name: (not self._has_documents(name), name))
+        return [unit for unit in (*documents, *folders) if os.path.lexists(os.path.join(folder, unit))]
+
+    def _has_documents(self, folder: str) -> bool:
+        formats, path = self._places.formats, self._places.path
+        return any(each.listing_prefix(path) == f"{folder}/" for each in formats)
+
+    def swap(self) -> None:
+        root, old, new = self._target.root, self._old, self._new
+        if os.path.lexists(old):
             raise StoreError(
-                f"cannot replace '/{path}' in {self._target}: an earlier attempt was not undone, "
-                f"its data are in {self.whereabouts()}; accepted: a new call"
+                f"cannot replace '/{self._places.path}' in {self._target}: an earlier attempt was not "
+                f"undone, its data are in {self.whereabouts()}; accepted: a new call"
             )
         try:
-            if path:
-                self._target.check_inside(os.path.dirname(place), path)
-                aside = [(place, old)] if os.path.lexists(place) else []
-                ahead = [(new, place)]
-            else:
-                # The document of the group leaves first and comes last, so that no reader sees it with
-                # arrays that are not its own.
-                names = _visible_names(root)
-                aside = [(os.path.join(root, name), os.path.join(old, name)) for name in names]
-                ahead = [
-                    (os.path.join(new, name), os.path.join(root, name)) for name in _visible_names(new)[::-1]
-                ]
-            for _, target in aside[:1] + ahead[:1]:
-                os.makedirs(os.path.dirname(target), exist_ok=True)
+            aside = [(os.path.join(root, unit), os.path.join(old, unit)) for unit in self._units(root)]
+            ahead = [(os.path.join(new, unit), os.path.join(root, unit)) for unit in self._units(new)[::-1]]
+            for place, _ in aside:
+                self._check_inside(place)
+            for _, place in ahead:
+                self._check_inside(place)
+            for folder in dict.fromkeys(os.path.dirname(target) for _, target in aside + ahead):
+                os.makedirs(folder, exist_ok=True)
             for move in aside + ahead:
                 self._moves.append(move)
                 os.rename(*move)
         except OSError as error:
             raise StoreError(
-                f"cannot replace '/{path}' in {self._target}: {error.strerror or error}"
+                f"cannot replace '/{self._places.path}' in {self._target}: {error.strerror or error}"
             ) from error
+
+    def _check_inside(self, place: str) -> None:
+        if self._places.path:
+            self._target.check_inside(os.path.dirname(place), self._places.path)
 
     def close(self) -> None:
         self._staged.close()
 
-    def put_back(self, path: str) -> None:
+    def put_back(self) -> None:
         failed = True  # The last move may be one that failed, and only that one.
         while self._moves:
             source, target = self._moves[-1]
@@ -208,30 +273,29 @@ class _Folders(Staging):
                 _move_back(target, source)
             self._moves.pop()
             failed = False
-        folder = os.path.dirname(os.path.join(self._within(_OLD, path), ""))
-        with contextlib.suppress(OSError):  # It is not there or not empty; that is for discard to see.
-            while folder != self._top:
-                if os.path.isdir(folder):
-                    os.rmdir(folder)
-                folder = os.path.dirname(folder)
-        if path:
-            self._target.prune(os.path.dirname(os.path.join(self._target.root, path)))
+        for unit in (*self._places.documents, *self._places.folders):
+            folder = os.path.dirname(os.path.join(self._old, unit))
+            with contextlib.suppress(OSError):  # It is not there or not empty; that is for discard to see.
+                while folder != self._top:
+                    if os.path.isdir(folder):
+                        os.rmdir(folder)
+                    folder = os.path.dirname(folder)
+            self._target.prune(os.path.dirname(os.path.join(self._target.root, unit)))
 
-    def clean(self, path: str) -> None:
+    def clean(self) -> None:
         self._moves.clear()
         _remove(self._top)
         for folder in _staging_folders(self._target):
-            if _is_abandoned(folder) and _only_old_at(folder, path):
+            if _is_abandoned(folder) and _only_old_at(folder, self._places):
                 _remove(folder)
 
     def discard(self) -> None:
-        old = os.path.join(self._top, _OLD)
-        if os.path.lexists(old):
-            raise StoreError(f"'{old}' may hold what was replaced")
+        if os.path.lexists(self._old):
+            raise StoreError(f"'{self._old}' may hold what was replaced")
         _remove(self._top)
 
     def whereabouts(self) -> str:
-        return f"'{os.path.join(self._top, _OLD)}' and '{os.path.join(self._top, _NEW)}'"
+        return f"'{self._old}' and '{self._new}'"
 
 
 def _move_back(target: str, source: str) -> None:
@@ -256,12 +320,6 @@ def _remove(folder: str) -> None:
     raise StoreError(f"cannot remove '{folder}': {failure}") from failure
 
 
-def _visible_names(folder: str) -> list[str]:
-    """What is in a directory but temporary and staged values, the document of a node first."""
-    names = [name for name in os.listdir(folder) if not name.startswith((TEMPORARY, STAGED))]
-    return sorted(names, key=lambda name: (name != v3.DOCUMENT, name))
-
-
 def _is_abandoned(folder: str) -> bool:
     """Whether nothing has changed anywhere below a directory for a long time."""
     limit = time.time() - _ABANDONED
@@ -275,14 +333,16 @@ def _is_abandoned(folder: str) -> bool:
     return True
 
 
-def _only_old_at(folder: str, path: str) -> bool:
-    """Whether a staging directory holds no replaced values but such as lay at or below ``path``."""
+def _only_old_at(folder: str, places: Places) -> bool:
+    """Whether a staging directory holds no replaced values but such as lay in these places."""
     old = os.path.join(folder, _OLD)
-    allowed = os.path.join(old, path, "") if path else os.path.join(old, "")
-    for below, folders, files in os.walk(old):
-        links = [name for name in folders if os.path.islink(os.path.join(below, name))]
-        if not all(os.path.join(below, name, "").startswith(allowed) for name in (*files, *links)):
-            return False
+    allowed = tuple(os.path.join(old, each, "") if each else os.path.join(old, "") for each in places.folders)
+    files = {os.path.join(old, key) for key in places.documents}
+    for below, inner, names in os.walk(old):
+        links = [name for name in inner if os.path.islink(os.path.join(below, name))]
+        for found in (os.path.join(below, name) for name in (*names, *links)):
+            if found not in files and not os.path.join(found, "").startswith(allowed):
+                return False
     return True
 
 
@@ -330,33 +390,32 @@ class _StagedKeys(Store):
 class _Keys(Staging):
     """Keys that are copied: old values aside before they are erased, then new ones to their places."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, places: Places) -> None:
         self._target = store
+        self._places = places
         self._top = f"{STAGED}{uuid.uuid4().hex}/"
         self.store = _StagedKeys(store, f"{self._top}{_NEW}/")
         self._aside = _StagedKeys(store, f"{self._top}{_OLD}/")
         self._erasing = False
 
-    def _at(self, path: str) -> list[str]:
-        """The keys at ``path``, documents from the top down first."""
-        keys = (key for key in self._target.list_prefix(node_prefix(path)) if not key.startswith(STAGED))
-        return sorted(keys, key=_rank)
+    def _leaving(self, keys: Iterable[str]) -> list[str]:
+        return sorted(keys, key=self._places.rank)
 
-    def swap(self, path: str) -> None:
-        old = self._at(path)
+    def swap(self) -> None:
+        old = self._leaving(self._places.keys(self._target))
         _copy(old, self._target, self._aside)
         self._erasing = True
         self._target.erase_values(old)
-        _copy(sorted(self.store.list_prefix(""), key=_rank, reverse=True), self.store, self._target)
+        _copy(self._leaving(self.store.list_prefix(""))[::-1], self.store, self._target)
 
-    def put_back(self, path: str) -> None:
+    def put_back(self) -> None:
         if not self._erasing:
             return
-        self._target.erase_values(self._at(path))
-        _copy(sorted(self._aside.list_prefix(""), key=_rank, reverse=True), self._aside, self._target)
+        self._target.erase_values(self._leaving(self._places.keys(self._target)))
+        _copy(self._leaving(self._aside.list_prefix(""))[::-1], self._aside, self._target)
         self._erasing = False
 
-    def clean(self, path: str) -> None:
+    def clean(self) -> None:
         self._erasing = False
         self._target.erase_prefix(self._top)
 
@@ -366,10 +425,6 @@ class _Keys(Staging):
 
     def whereabouts(self) -> str:
         return f"keys of {self._target} that begin with '{self._top}{_OLD}/' and '{self._top}{_NEW}/'"
-
-
-def _rank(key: str) -> tuple[bool, int, str]:
-    return key.rpartition("/")[2] != v3.DOCUMENT, key.count("/"), key
 
 
 def _copy(keys: Iterable[str], source: Store, target: Store) -> None:
@@ -382,26 +437,32 @@ def _copy(keys: Iterable[str], source: Store, target: Store) -> None:
 class InPlace(Staging):
     """For where nothing is to be replaced and moving would be copying: the last document makes it seen."""
 
-    def __init__(self, store: Store, path: str, names: Iterable[str]) -> None:
+    def __init__(self, store: Store, places: Places, names: Iterable[str]) -> None:
         self.store = store
-        self._path = path
+        self._places = places
         self._names = list(names)
         self._whole = False
 
-    def swap(self, path: str) -> None:
+    def swap(self) -> None:
         self._whole = True
 
-    def put_back(self, path: str) -> None:
+    def put_back(self) -> None:
         self._whole = False
 
-    def clean(self, path: str) -> None:
+    def clean(self) -> None:
         """There is nothing else."""
 
     def discard(self) -> None:
-        if not self._whole:
-            self.store.erase(document_key(self._path))
-            for name in self._names:
-                self.store.erase_prefix(f"{node_prefix(self._path)}{name}/")
+        if self._whole:
+            return
+        format, path = self._places.formats[0], self._places.path
+        hierarchy = () if path else format.hierarchy_documents()
+        self.store.erase_values([*hierarchy, *format.document_keys(path)])
+        for name in self._names:
+            below = f"{path}/{name}" if path else name
+            self.store.erase_values(format.document_keys(below))
+            for prefix in format.prefixes(below):
+                self.store.erase_prefix(prefix)
 
     def whereabouts(self) -> str:
-        return f"'/{self._path}' of {self.store}"
+        return f"'/{self._places.path}' of {self.store}"

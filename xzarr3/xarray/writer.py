@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, overload
@@ -33,18 +33,23 @@ from xzarr3.errors import (
     listed,
     shorten,
 )
-from xzarr3.formats import v3
+from xzarr3.formats import Format, ZarrFormat, documents, parse_format
+from xzarr3.formats.base import Held, node_prefix
+from xzarr3.grids import Edges, Steps
 from xzarr3.group import Group
 from xzarr3.hierarchy import open_group
-from xzarr3.metadata import ArrayMetadata, GroupMetadata
+from xzarr3.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
 from xzarr3.nodes import (
     ancestors,
     check_new_path,
-    document_key,
     document_lock,
     drop_from_consolidated,
-    node_prefix,
+    find_format,
+    format_for_new,
+    make_groups_above,
+    normal_path,
     read_document,
+    read_held,
 )
 from xzarr3.stores import LocalStore, Store, StoreLike, open_store
 from xzarr3.xarray.encoding import (
@@ -52,10 +57,11 @@ from xzarr3.xarray.encoding import (
     encode_attributes,
     encode_fill_value,
     encode_values,
+    fill_value_is_mask,
     make_from_kept,
     stored_dtype,
 )
-from xzarr3.xarray.staging import InPlace, check_no_foreign, is_occupied, stage
+from xzarr3.xarray.staging import InPlace, Places, check_no_foreign, is_occupied, stage
 
 _MODES = ("w", "w-")
 _RESERVED = ("__zarr", ".xzarr3-")
@@ -73,7 +79,7 @@ def to_zarr(
     consolidated: bool | None = ...,
     compute: Literal[True] = ...,
     write_empty_chunks: bool | None = ...,
-    zarr_format: int | None = ...,
+    zarr_format: ZarrFormat | None = ...,
     storage_options: Mapping[str, Any] | None = ...,
 ) -> Group: ...
 
@@ -89,7 +95,7 @@ def to_zarr(
     consolidated: bool | None = ...,
     compute: Literal[False],
     write_empty_chunks: bool | None = ...,
-    zarr_format: int | None = ...,
+    zarr_format: ZarrFormat | None = ...,
     storage_options: Mapping[str, Any] | None = ...,
 ) -> Delayed: ...
 
@@ -104,10 +110,10 @@ def to_zarr(
     consolidated: bool | None = None,
     compute: bool = True,
     write_empty_chunks: bool | None = None,
-    zarr_format: int | None = 3,
+    zarr_format: ZarrFormat | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Group | Delayed:
-    """Write a dataset or a data array to a Zarr version 3 store.
+    """Write a dataset or a data array to a Zarr store.
 
     What is written reads back the same with ``engine="xzarr3"`` and with xarray's own ``engine="zarr"``.
     Nothing is written before everything is known to fit. With ``mode="w"`` the old dataset stays in
@@ -125,16 +131,19 @@ def to_zarr(
     encoding : mapping of str to mapping, optional
         How to store variables, by name, in place of what their own ``encoding`` says: ``chunks``,
         ``shards``, ``compressors``, ``filters``, ``serializer``, ``fill_value``, ``chunk_key_encoding``,
-        ``write_empty_chunks``; and for the values ``dtype``, ``scale_factor``, ``add_offset``,
-        ``_FillValue``, ``missing_value``, ``units``, ``calendar``.
+        ``write_empty_chunks``, ``order``; and for the values ``dtype``, ``scale_factor``, ``add_offset``,
+        ``_FillValue``, ``missing_value``, ``units``, ``calendar``. ``chunks`` may have for a dimension
+        the lengths of its chunks, if the format can say that.
     consolidated : bool, optional
-        Whether the document of the root shall hold those of all nodes; it does by default. Copies that
-        are there already are kept true in any case.
+        Whether the root shall hold the documents of all nodes; it does by default, if the format knows
+        of that. Copies that are there already are kept true in any case.
     compute : bool
         Write now; otherwise return a Delayed that writes everything, documents too, when computed.
     write_empty_chunks : bool, optional
         Store chunks that hold only the fill value as well; they are left out by default.
-    zarr_format : {3}
+    zarr_format : {3, 2, "3-draft"}, optional
+        By default that of what is there, and 3 where there is nothing. In 2 the fill value of an array
+        is its ``_FillValue``, as xarray has it.
     storage_options : mapping, optional
         For remote stores, of which there are none yet; anything but an empty mapping is refused.
 
@@ -161,7 +170,9 @@ def to_zarr(
     In a directory, new data lie in ``.xzarr3-staged-<id>/new`` at its top until they are whole. Then old
     directories are renamed to ``.xzarr3-staged-<id>/old``, the new ones to their places, and ``old`` is
     removed last. Between the renames readers find no group: for a group below the root that is two renames,
-    for the root one for each variable. A process that is killed leaves the old dataset, the new one or,
+    for the root one for each variable. (The draft of version 3 keeps a group in three places, and a reader
+    may find it without its attributes between their renames.) A process that is killed leaves the old
+    dataset, the new one or,
     within the renames, none and both of them in that directory; the write can be repeated with ``mode="w"``
     in every case. The directory goes with a later call of this function for the same store once it has not
     changed for a day; if it holds what was replaced, only with one that replaces the same group.
@@ -183,26 +194,31 @@ def to_zarr(
         mode = "w-"
     if mode not in _MODES:
         raise ValueError(f"mode {mode!r} is not supported by to_zarr; accepted: {listed(_MODES)}")
-    if zarr_format not in (None, 3):
-        raise MetadataError(
-            "not a format that can be written", field="zarr_format", found=zarr_format, accepted="3"
-        )
+    if zarr_format is not None:
+        parse_format(zarr_format)
     if storage_options:
         raise TypeError(
             f"storage_options {dict(storage_options)!r} have no meaning for {store!r}; "
             "accepted: none, for a local path or a Store"
         )
-    opened, path = open_store(store), check_new_path(group or "")
+    opened, path = open_store(store), normal_path(group or "")
     if "\\" in path:
         raise InvalidKeyError(f"invalid name {path!r} of a group; accepted: one with no '\\' in it")
     for part in path.split("/"):
         _check_reserved(part)
-    planned, attributes = _plan(_as_dataset(dataset), path, encoding or {}, write_empty_chunks)
+    format = _format(opened, path, zarr_format)
+    if consolidated and format.consolidated_key("") is None:
+        raise format.refuse("", "consolidated_metadata", "consolidated=True", "consolidated=None or False")
+    check_new_path(path, format)
+    planned, attributes = _plan(_as_dataset(dataset), format, path, encoding or {}, write_empty_chunks)
     lazy = [var for var in planned if hasattr(var.data, "__dask_graph__")]
     eager = [replace(var, data=None) if var in lazy else var for var in planned]
-    write = _Write(opened, path, mode, eager, attributes, consolidated is not False)
+    write = _Write(opened, format, path, mode, eager, attributes, consolidated is not False)
     targets = [write.array(var) for var in lazy]
-    sources = [_aligned(var.data, target.write_chunks) for var, target in zip(lazy, targets, strict=True)]
+    sources = [
+        _aligned(var.data, target.metadata.chunk_grid.axes)
+        for var, target in zip(lazy, targets, strict=True)
+    ]
     blocks = store_blocks(sources, targets, compute=False) if lazy else None
     if not compute:
         later: Delayed = delayed(write.finish)(blocks)
@@ -215,6 +231,19 @@ def to_zarr(
             raise
     write.finish()
     return write.group()
+
+
+def _format(store: Store, path: str, zarr_format: ZarrFormat | None) -> Format:
+    """The format in which to write at ``path``."""
+    if path:
+        return format_for_new(store, path, zarr_format)
+    if zarr_format is not None:
+        return parse_format(zarr_format)
+    try:
+        found = find_format(store, "")
+    except MetadataError:  # Whatever is there is in nobody's way, or is replaced.
+        found = None
+    return found if found is not None and found.writable else parse_format(3)
 
 
 def _as_dataset(data: Dataset | DataArray) -> Dataset:
@@ -236,25 +265,28 @@ def _as_dataset(data: Dataset | DataArray) -> Dataset:
 
 @dataclass(frozen=True, eq=False)
 class _Planned:
-    """A variable with encoded values, None once they are on their way, and the array it will be."""
+    """A variable with encoded values, None once they are on their way, and the array it will be.
+
+    ``stored`` are its documents by key.
+    """
 
     name: str
     data: Any
     metadata: ArrayMetadata
-    document: dict[str, Any]
-    stored: bytes
+    stored: dict[str, bytes]
     write_empty_chunks: bool
 
 
 def _plan(
     dataset: Dataset,
+    format: Format,
     path: str,
     encoding: Mapping[Any, Mapping[str, Any]],
     write_empty_chunks: bool | None,
 ) -> tuple[list[_Planned], dict[str, Any]]:
     """Everything that will be written but the chunks."""
     for name in dataset.variables:
-        _check_name(name)
+        _check_name(name, format)
     for name in encoding:
         if name not in dataset.variables:
             raise KeyError(
@@ -267,7 +299,9 @@ def _plan(
     for name, variable in variables.items():
         stored_name = _UNNAMED if name is None else name
         try:
-            planned.append(_plan_variable(variable, stored_name, path, name in encoding, write_empty_chunks))
+            planned.append(
+                _plan_variable(variable, stored_name, format, path, name in encoding, write_empty_chunks)
+            )
         except (ValueError, TypeError, NotImplementedError) as error:
             error.add_note(
                 f"raised for variable {name!r} of dtype {variable.dtype}; without it: .drop_vars([{name!r}])"
@@ -276,17 +310,24 @@ def _plan(
     return planned, encode_attributes(attributes, path=path)
 
 
-def _check_name(name: Any) -> None:
+def _check_name(name: Any, format: Format) -> None:
     if name is None:
         return
     if not isinstance(name, str):
         raise TypeError(f"invalid name {name!r} of a variable; accepted: a string or None")
-    if not name.strip(".") or {"/", "\\", "\0"} & set(name) or name == v3.DOCUMENT:
+    if not name.strip(".") or {"/", "\\", "\0"} & set(name):
         raise ValueError(
             f"invalid name {name!r} of a variable; accepted: a string that is not empty, has no '/' and no "
-            f"'\\', is not only periods and is not {v3.DOCUMENT!r}; .rename() gives variables other names"
+            "'\\' and is not only periods; .rename() gives variables other names"
         )
     _check_reserved(name)
+    # Names that begin with "__" are reserved, but xarray has such.
+    try:
+        format.check_name(name.lstrip("_") or "_", name)
+    except InvalidKeyError as error:
+        raise ValueError(
+            f"invalid name {name!r} of a variable: {error}; .rename() gives variables other names"
+        ) from error
 
 
 def _check_reserved(name: str) -> None:
@@ -299,7 +340,12 @@ def _check_reserved(name: str) -> None:
 
 
 def _plan_variable(
-    variable: Variable, name: str, path: str, explicit: bool, write_empty_chunks: bool | None
+    variable: Variable,
+    name: str,
+    format: Format,
+    path: str,
+    explicit: bool,
+    write_empty_chunks: bool | None,
 ) -> _Planned:
     node = node_prefix(path) + name
     for dim in variable.dims:
@@ -311,7 +357,7 @@ def _plan_variable(
             f"known ones, which ds[{name!r}].data.compute_chunk_sizes() finds out in place"
         )
     encoded = encode_values(variable, name, explicit=explicit)
-    settings = array_settings(encoded, name, explicit=explicit)
+    settings = array_settings(encoded, name, format, explicit=explicit)
     keep_empty = settings.pop("write_empty_chunks", write_empty_chunks)
     if write_empty_chunks is not None and not explicit:
         keep_empty = write_empty_chunks
@@ -321,7 +367,7 @@ def _plan_variable(
             f"encoding['write_empty_chunks']={keep_empty} of variable {name!r}"
         )
     try:
-        data_type = parse_dtype(stored_dtype(encoded.dtype))
+        data_type = parse_dtype(stored_dtype(encoded.dtype, format), zarr_format=format.zarr_format)
     except MetadataError as error:
         raise DataTypeValidationError(
             f"values of dtype {encoded.dtype} cannot be stored",
@@ -330,69 +376,96 @@ def _plan_variable(
             found=error.found,
             accepted=f"{error.accepted}; .drop_vars([{name!r}]) leaves the variable out",
         ) from error
+    attributes, fill_value = _attributes(encoded, node, explicit, format)
     make = partial(
         array_metadata,
         shape=encoded.shape,
         dtype=data_type,
-        dimension_names=[str(dim) for dim in encoded.dims] if encoded.dims else None,
-        attributes=_attributes(encoded, node),
+        dimension_names=_dimension_names(encoded, format),
+        attributes=attributes,
+        format=format,
     )
+    if fill_value_is_mask(format):
+        make = partial(_with_mask, make)
+        if fill_value is not None:
+            settings["fill_value"] = fill_value
     try:
-        metadata = make(**settings) if explicit else make_from_kept(make, settings, encoded.dtype)
+        if explicit:
+            metadata = make(**settings)
+        else:
+            metadata = make_from_kept(make, settings, encoded.dtype, format)
+        stored = {
+            key: documents.encode(document, node)
+            for key, document in format.documents(metadata, node).items()
+        }
     except MetadataError as error:
         error.at(path=node)
         raise
-    document = v3.document(metadata)
     data = encoded.data
     return _Planned(
         name=name,
         data=data if hasattr(data, "__dask_graph__") else np.asarray(data),
         metadata=metadata,
-        document=document,
-        stored=v3.encode(document, node),
+        stored=stored,
         write_empty_chunks=bool(keep_empty),
     )
 
 
-def _attributes(variable: Variable, node: str) -> dict[str, Any]:
+def _dimension_names(variable: Variable, format: Format) -> list[str] | None:
+    names = [str(dim) for dim in variable.dims]
+    return names if names or format.zarr_format == 2 else None  # As xarray has it for no dimensions.
+
+
+def _with_mask(make: Callable[..., ArrayMetadata], **settings: Any) -> ArrayMetadata:
+    """The metadata of an array whose fill value, if it has one, marks missing values."""
+    return replace(make(**settings), fill_is_null="fill_value" not in settings)
+
+
+def _attributes(
+    variable: Variable, node: str, explicit: bool, format: Format
+) -> tuple[dict[str, Any], Any]:
+    """The attributes of an array, and the value that marks missing ones if that is not among them."""
     attributes = dict(variable.attrs)
     fill_value = attributes.pop("_FillValue", None)
     missing = attributes.get("missing_value")
     if _is_nan(fill_value) and _is_nan(missing):
         del attributes["missing_value"]  # JSON has no NaN, and it says what _FillValue says.
     encoded: dict[str, Any] = encode_attributes(attributes, path=node)
-    if fill_value is not None:
-        try:
-            encoded["_FillValue"] = encode_fill_value(fill_value, variable.dtype)
-        except ValueError as error:
+    if fill_value is None or fill_value_is_mask(format):
+        return encoded, fill_value
+    try:
+        encoded["_FillValue"] = encode_fill_value(fill_value, variable.dtype)
+    except ValueError as error:
+        if explicit:
             raise MetadataError(
                 str(error), path=node, field="attributes._FillValue", found=fill_value
             ) from error
-    return encoded
+    return encoded, None
 
 
 def _is_nan(value: Any) -> bool:
     return isinstance(value, (float, np.floating)) and bool(np.isnan(value))
 
 
-def _aligned(data: Any, units: tuple[int, ...]) -> Any:
+def _aligned(data: Any, axes: Sequence[Steps | Edges]) -> Any:
     """A dask array whose blocks meet only where units of storage do, with as little moved as possible."""
     chunks = tuple(
-        tuple(_aligned_lengths(lengths, unit)) for lengths, unit in zip(data.chunks, units, strict=True)
+        tuple(_aligned_lengths(lengths, axis)) for lengths, axis in zip(data.chunks, axes, strict=True)
     )
     return data if chunks == data.chunks else data.rechunk(chunks)
 
 
-def _aligned_lengths(lengths: Iterable[int], unit: int) -> Iterator[int]:
-    start, end = 0, 0
+def _aligned_lengths(lengths: Sequence[int], axis: Steps | Edges) -> Iterator[int]:
+    """Lengths of blocks, near ``lengths``, that end where units of storage do."""
+    start, end, size = 0, 0, sum(lengths)
     for length in lengths:
         end += length
-        edge = end // unit * unit
+        edge = end if end == size else axis.start(axis.index(end))
         if edge > start:
             yield edge - start
             start = edge
-    if end > start or end == 0:
-        yield end - start
+    if size == 0:
+        yield 0
 
 
 # Writing
@@ -404,6 +477,7 @@ class _Write:
     def __init__(
         self,
         store: Store,
+        format: Format,
         path: str,
         mode: str,
         variables: list[_Planned],
@@ -413,43 +487,51 @@ class _Write:
         if store.read_only:
             raise ReadOnlyError(f"cannot write to {store}, which is read-only")
         self.store = store
+        self.format = format
         self.path = path
         self._mode = mode
         self._variables = variables
-        self._metadata = GroupMetadata(attributes=attributes)
-        self._consolidated = consolidated
-        held = self._documents() if consolidated and not path else None
-        self._stored = v3.encode(v3.document(self._metadata, held), path)
+        self._metadata = GroupMetadata(attributes=attributes, zarr_format=format.zarr_format)
+        self._consolidated = consolidated and format.consolidated_key("") is not None
+        self._stored = self._group_documents()
+        self._places = Places.of(store, format, path)
         self._check_place()
-        self._staging = stage(store, path, [variable.name for variable in variables])
+        self._staging = stage(store, self._places, [variable.name for variable in variables])
+
+    def _group_documents(self) -> dict[str, bytes]:
+        """The documents of the group by key, in the order in which they are to be stored."""
+        held = self._held() if self._consolidated and not self.path else None
+        found = self.format.documents(self._metadata, self.path, held)
+        if not self.path:  # Without these there is no hierarchy, so they come last.
+            found = {**found, **self.format.hierarchy_documents()}
+        return {key: documents.encode(document, self.path) for key, document in found.items()}
 
     def _check_place(self) -> None:
         """Refuse whatever is in the way; nothing is written by this."""
         if isinstance(self.store, LocalStore):
-            _check_folders(self.store, self.path)
+            for folder in self._places.folders:
+                _check_folders(self.store, folder, self.path)
         for above in ancestors(self.path):
-            document = read_document(self.store, above)
-            if document is not None and document.get("node_type") == "array":
+            held = read_held(self.store, self.format, above)
+            if held is not None and self.format.is_array(held):
                 raise NodeTypeError(
                     f"cannot write to '/{self.path}' in {self.store}: '/{above}' is an array, not a group"
                 )
         if self._mode != "w-":
-            check_no_foreign(self.store, self.path)
-        elif is_occupied(self.store, self.path):
+            check_no_foreign(self.store, self._places)
+        elif is_occupied(self.store, self._places):
             raise NodeExistsError(
                 f"'/{self.path}' in {self.store} is not empty, so mode 'w-' does not write there; "
                 "accepted: another place, or mode 'w' to replace what is there"
             )
 
-    def _prefix(self, variable: _Planned) -> str:
-        return f"{node_prefix(self.path)}{variable.name}/"
-
     def array(self, variable: _Planned) -> Array:
         """Where the chunks of a variable are written."""
         return Array(
             self._staging.store,
-            self._prefix(variable)[:-1],
+            node_prefix(self.path) + variable.name,
             variable.metadata,
+            format=self.format,
             write_empty_chunks=variable.write_empty_chunks,
         )
 
@@ -461,16 +543,16 @@ class _Write:
                     self.array(variable).set(..., variable.data)
             if not isinstance(self._staging, InPlace):
                 self._check_place()
-            for variable in self._variables:
-                self._staging.store.set(self._prefix(variable) + v3.DOCUMENT, variable.stored)
-            self._staging.store.set(document_key(self.path), self._stored)
+            for values in (*(variable.stored for variable in self._variables), self._stored):
+                for key, value in values.items():
+                    self._staging.store.set(key, value)
             with document_lock:
                 self._show()
         except BaseException as error:
             self.discard(error)
             raise
         try:
-            self._staging.clean(self.path)
+            self._staging.clean()
         except StoreError as error:
             warnings.warn(
                 f"what was written to '/{self.path}' in {self.store} is in its place, but not all of what it "
@@ -480,21 +562,22 @@ class _Write:
 
     def _show(self) -> None:
         """Put the dataset in its place, and into the documents above; all of it or nothing."""
-        documents = {document_key(above): self._copy_of(above) for above in ancestors(self.path)}
+        before = {key: self._copy_of(key) for key in self._keys_above()}
         try:
-            drop_from_consolidated(self.store, self.path)  # First, so that no copy outlives what it says.
-            self._staging.swap(self.path)
+            for format in self._places.formats:  # First, so that no copy outlives what it says.
+                drop_from_consolidated(self.store, format, self.path)
+            self._staging.swap()
             if self.path:
                 self._finish_above()
         except BaseException as error:
-            self._undo(documents, error)
+            self._undo(before, error)
             raise
 
     def _undo(self, documents: Mapping[str, bytes | None], error: BaseException) -> None:
         """Put back what was there before ``error``, or tell in a note what could not be."""
         note = f"what was there could not be put back; old and new data are in {self._staging.whereabouts()}"
         try:
-            self._staging.put_back(self.path)
+            self._staging.put_back()
             note = (
                 f"what was there is in its place, but documents above '/{self.path}' are not; their "
                 "consolidated metadata can be made anew with consolidate_metadata()"
@@ -508,29 +591,41 @@ class _Write:
             error.add_note(f"{note}: {another}")
             raise error from another
 
-    def _copy_of(self, above: str) -> bytes | None:
-        value = self.store.get(document_key(above))
+    def _keys_above(self) -> Iterator[str]:
+        """The keys of documents above that putting the dataset in its place may change."""
+        if self.path:
+            yield from self.format.hierarchy_documents()
+        for above in ancestors(self.path):
+            for format in self._places.formats:
+                yield from format.document_keys(above)
+
+    def _copy_of(self, key: str) -> bytes | None:
+        value = self.store.get(key)
         return None if value is None else bytes(value)
 
-    def _documents(self) -> dict[str, Any]:
-        return {variable.name: variable.document for variable in self._variables}
+    def _held(self) -> dict[str, Held]:
+        """The documents of the variables as a group holds them, by name."""
+        prefix = node_prefix(self.path)
+        return {each.name: self.format.hold(each.metadata, prefix + each.name) for each in self._variables}
 
     def _finish_above(self) -> None:
         """Make the groups above that are missing, and bring the copies that others hold up to date."""
-        below = {"": v3.document(self._metadata), **self._documents()}
-        for above in reversed(list(ancestors(self.path))):
-            document = read_document(self.store, above)
-            if document is None:
-                document = v3.document(GroupMetadata())
-            held = document.get("consolidated_metadata")
-            if isinstance(held, dict):
-                relative = self.path[len(node_prefix(above)) :]
-                held.setdefault("metadata", {}).update(
-                    {f"{relative}/{name}".strip("/"): doc for name, doc in below.items()}
-                )
-            self.store.set(document_key(above), v3.encode(document, above))
+        make_groups_above(self.store, self.format, self.path)
+        below: dict[str, NodeMetadata] = {"": self._metadata}
+        below.update({f"/{variable.name}": variable.metadata for variable in self._variables})
+        for above in ancestors(self.path):
+            key = self.format.consolidated_key(above)
+            if key is None or (self._consolidated and not above):
+                continue
+            document = found = read_document(self.store, key, above)
+            relative = self.path[len(node_prefix(above)) :]
+            for name, meta in below.items() if document is not None else ():
+                document = self.format.update_consolidated(document, relative + name, meta) or document
+            if document is not found:
+                self.store.set(key, documents.encode(document, above))
         if self._consolidated:
-            open_group(self.store, mode="r+", use_consolidated=False).consolidate()
+            options: Any = {"zarr_format": self.format.zarr_format, "use_consolidated": False}
+            open_group(self.store, mode="r+", **options).consolidate()
 
     def discard(self, error: BaseException, *, close: bool = False) -> None:
         """Remove what was written before ``error``; with ``close``, for good."""
@@ -543,13 +638,13 @@ class _Write:
 
     def group(self) -> Group:
         """The group that was written."""
-        held = self._documents() if self._consolidated else None
-        return Group(self.store, self.path, GroupMetadata(self._metadata.attributes, held))
+        held = self._held() if self._consolidated else None
+        return Group(self.store, self.path, replace(self._metadata, consolidated=held), format=self.format)
 
 
-def _check_folders(store: LocalStore, path: str) -> None:
-    """See to it that whatever there is on the way to the group is a directory."""
-    place = os.path.join(store.root, path) if path else store.root
+def _check_folders(store: LocalStore, folder: str, path: str) -> None:
+    """See to it that whatever there is on the way to a directory of the group is one."""
+    place = os.path.join(store.root, folder) if folder else store.root
     while not os.path.lexists(place) and os.path.dirname(place) != place:
         place = os.path.dirname(place)
     if os.path.exists(place) and not os.path.isdir(place):

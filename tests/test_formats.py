@@ -1,0 +1,182 @@
+"""Which format is found where, and that formats do not get into each other's way."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+import xzarr3
+from xzarr3 import MemoryStore, MetadataError, NodeExistsError, NodeNotFoundError, Store
+
+FORMATS = (3, 2, "3-draft")
+formats = pytest.mark.parametrize("zarr_format", FORMATS)
+
+
+def _small(store: Store, path: str = "g/a", **options: Any) -> xzarr3.Array:
+    return xzarr3.create_array(
+        store,
+        path,
+        data=np.arange(12.0).reshape(3, 4),
+        chunks=(2, 2),
+        dimension_names=("y", "x"),
+        attributes={"units": "K"},
+        **options,
+    )
+
+
+@formats
+def test_found_without_being_named(store: Store, zarr_format: Any) -> None:
+    _small(store, zarr_format=zarr_format)
+    for path, kind in (("", xzarr3.Group), ("g", xzarr3.Group), ("g/a", xzarr3.Array)):
+        node = xzarr3.open(store, path)
+        assert isinstance(node, kind)
+        assert node.zarr_format == zarr_format
+    array = xzarr3.open_array(store, "g/a", zarr_format=zarr_format)
+    np.testing.assert_array_equal(array[...], np.arange(12.0).reshape(3, 4))
+    assert array.dimension_names == ("y", "x")
+    assert dict(array.attrs) == {"units": "K"}
+    assert list(xzarr3.open_group(store)) == ["g"]
+    assert [path for path, _ in xzarr3.open_group(store).members(max_depth=None)] == ["g", "g/a"]
+
+
+@formats
+def test_another_format_is_not_found(store: Store, zarr_format: Any) -> None:
+    _small(store, zarr_format=zarr_format)
+    for other in set(FORMATS) - {zarr_format}:
+        with pytest.raises((NodeNotFoundError, MetadataError)) as caught:
+            xzarr3.open(store, "g/a", zarr_format=other)
+        assert str(other) in str(caught.value) or "zarr_format" in str(caught.value)
+
+
+@pytest.mark.parametrize("wrong", [1, 4, "3", "2-draft", 2.5, True, [3]])
+def test_no_such_format(wrong: Any) -> None:
+    store = MemoryStore()
+    for call in (
+        lambda: xzarr3.create_group(store, zarr_format=wrong),
+        lambda: _small(store, zarr_format=wrong),
+        lambda: xzarr3.open(store, zarr_format=wrong),
+        lambda: xzarr3.open_group(store, mode="w", zarr_format=wrong),
+    ):
+        with pytest.raises(MetadataError, match="zarr_format"):
+            call()
+    assert list(store.list()) == []
+
+
+@formats
+def test_what_is_made_below_has_the_format_of_what_is_above(store: Store, zarr_format: Any) -> None:
+    root = xzarr3.create_group(store, zarr_format=zarr_format)
+    root.create_array("by_group", shape=3, dtype="i4")
+    xzarr3.create_array(store, "deep/by_function", shape=3, dtype="i4")
+    xzarr3.open_group(store, "by_mode", mode="a")
+    for path in ("by_group", "deep", "deep/by_function", "by_mode"):
+        assert xzarr3.open(store, path).zarr_format == zarr_format
+    for other in set(FORMATS) - {zarr_format}:
+        before = {key: bytes(store.get(key)) for key in store.list()}
+        with pytest.raises(MetadataError, match="zarr_format"):
+            _small(store, "deep/other", zarr_format=other)
+        assert {key: bytes(store.get(key)) for key in store.list()} == before
+
+
+@pytest.mark.parametrize("old", FORMATS)
+@pytest.mark.parametrize("new", FORMATS)
+def test_one_format_replaces_another(store: Store, old: Any, new: Any) -> None:
+    _small(store, zarr_format=old)
+    with pytest.raises(NodeExistsError):
+        xzarr3.create_group(store, zarr_format=new)
+    root = xzarr3.create_group(store, zarr_format=new, overwrite=True)
+    assert root.zarr_format == new
+    assert list(root) == []
+    _small(store, zarr_format=new)
+    assert xzarr3.open_array(store, "g/a")[1, 1] == 5.0
+    clean = MemoryStore()
+    _small(clean, zarr_format=new)
+    # The root group itself is explicit only where it was made by name.
+    extra = set(store.list()) - set(clean.list())
+    assert extra <= {"meta/group.json"}
+
+
+def test_version_3_comes_before_version_2() -> None:
+    store = MemoryStore()
+    xzarr3.create_group(store, zarr_format=2, attributes={"version": 2})
+    store.set("zarr.json", b'{"zarr_format": 3, "node_type": "group", "attributes": {"version": 3}}')
+    assert xzarr3.open(store).attrs["version"] == 3
+    assert xzarr3.open(store, zarr_format=2).attrs["version"] == 2
+
+
+@formats
+def test_erasing_keeps_what_is_not_its_own(store: Store, zarr_format: Any) -> None:
+    _small(store, zarr_format=zarr_format)
+    chunk = next(key for key in store.list() if key.endswith(("c/0/0", "c0/0", "a/0.0")))
+    foreign = f"{chunk.rpartition('a/')[0]}a/notes.txt"
+    store.set(foreign, b"mine")
+    before = set(store.list())
+    with pytest.raises(NodeExistsError, match=r"notes\.txt"):
+        del xzarr3.open_group(store, mode="r+")["g"]
+    assert set(store.list()) == before
+    store.erase(foreign)
+    del xzarr3.open_group(store, mode="r+")["g"]
+    assert not [key for key in store.list() if "a" in key.split("/")]
+
+
+@formats
+def test_attributes_resize_append(store: Store, zarr_format: Any) -> None:
+    array = _small(store, zarr_format=zarr_format)
+    array.attrs.update(a=[1, 2], b={"c": None})
+    array.append(np.full((2, 4), 9.0))
+    array.resize((4, 3))
+    group = xzarr3.open_group(store, "g", mode="r+")
+    group.attrs["title"] = "t"
+    again = xzarr3.open_array(store, "g/a")
+    assert dict(again.attrs) == {"units": "K", "a": [1, 2], "b": {"c": None}}
+    assert again[...].tolist() == [[0, 1, 2], [4, 5, 6], [8, 9, 10], [9, 9, 9]]
+    assert xzarr3.open_group(store, "g").attrs["title"] == "t"
+    assert again.dimension_names == ("y", "x")
+
+
+@pytest.mark.parametrize("zarr_format", [3, 2])
+def test_consolidated(store: Store, zarr_format: Any) -> None:
+    _small(store, zarr_format=zarr_format)
+    _small(store, "g/h/b", zarr_format=zarr_format)
+    xzarr3.consolidate_metadata(store)
+    root = xzarr3.open_group(store, use_consolidated=True)
+    assert root.consolidated
+    assert [path for path, _ in root.members(max_depth=None)] == ["g", "g/a", "g/h", "g/h/b"]
+    assert root["g"]["h/b"][2, 3] == 11.0
+    # What changes afterwards changes in the copies, too.
+    writable = xzarr3.open_group(store, mode="r+")
+    writable["g/a"].attrs["new"] = 1
+    writable["g"].attrs["title"] = "t"
+    writable.attrs["root"] = 2
+    del writable["g/h"]
+    root = xzarr3.open_group(store, use_consolidated=True)
+    assert root["g/a"].attrs["new"] == 1
+    assert root["g"].attrs["title"] == "t"
+    assert [path for path, _ in root.members(max_depth=None)] == ["g", "g/a"]
+    if zarr_format == 2:
+        held = json.loads(bytes(store.get(".zmetadata")))
+        assert held["zarr_consolidated_format"] == 1
+        assert held["metadata"][".zattrs"] == {"root": 2}
+        assert sorted(held["metadata"]) == [
+            ".zattrs", ".zgroup", "g/.zattrs", "g/.zgroup", "g/a/.zarray", "g/a/.zattrs",
+        ]  # fmt: skip
+
+
+def test_the_draft_has_no_consolidated_metadata(store: Store) -> None:
+    _small(store, zarr_format="3-draft")
+    before = set(store.list())
+    with pytest.raises(MetadataError, match="consolidated"):
+        xzarr3.consolidate_metadata(store)
+    assert set(store.list()) == before
+
+
+@formats
+def test_dask_reads_and_writes(store: Store, zarr_format: Any) -> None:
+    da = pytest.importorskip("dask.array")
+    array = _small(store, zarr_format=zarr_format)
+    lazy = xzarr3.from_zarr(store, "g/a")
+    np.testing.assert_array_equal((lazy + 1).compute(scheduler="sync"), array[...] + 1)
+    xzarr3.store(da.full((3, 4), 3.0, chunks=2), array)
+    assert array[...].tolist() == [[3.0] * 4] * 3

@@ -1,0 +1,367 @@
+"""Copying arrays and groups, within a format or from one to another.
+
+Documents are translated, and everything is known to fit, before the first byte is written. Chunks that both
+formats describe in the same way are moved as they are; others are decoded and encoded again.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import numpy as np
+
+from xzarr3.array import Array
+from xzarr3.codecs.base import ArrayBytesCodec, BytesBytesCodec, ChunkSpec, Codec
+from xzarr3.codecs.chain import CodecChain
+from xzarr3.codecs.registry import parse_codecs
+from xzarr3.conventions import from_fill_value_attribute, to_fill_value_attribute
+from xzarr3.engine import available_threads
+from xzarr3.errors import MetadataError, NodeExistsError, listed
+from xzarr3.formats import Format, ZarrFormat, parse_format
+from xzarr3.formats.base import node_prefix
+from xzarr3.grids import RegularGrid
+from xzarr3.group import Group, bind
+from xzarr3.hierarchy import open as open_node
+from xzarr3.metadata import ArrayMetadata, GroupMetadata
+from xzarr3.nodes import (
+    check_new_path,
+    document_lock,
+    find_format,
+    format_for_new,
+    make_groups_above,
+    make_room,
+    normal_path,
+    read_metadata,
+    write_node,
+)
+from xzarr3.stores import Store, StoreLike, open_store
+
+_KEEP = "keep"
+_FEW = 4096  # Up to so many, reading every unit is cheaper than listing which are there.
+_AHEAD = 64  # Chunks that wait for a thread.
+_T = TypeVar("_T")
+
+
+def copy(
+    source: StoreLike | Array | Group,
+    target: StoreLike,
+    *,
+    source_path: str = "",
+    path: str = "",
+    zarr_format: ZarrFormat | None = None,
+    compressors: Any = _KEEP,
+    shards: Any = _KEEP,
+    overwrite: bool = False,
+    consolidated: bool | None = None,
+    progress: bool = False,
+    threads: int | None = None,
+) -> Array | Group:
+    """Copy an array, or a group with all that is below it, in the same format or another one.
+
+    Nothing is lost: values, fill values, attributes and names of dimensions are the same afterwards, and what
+    xarray masks, it masks in the copy. Chunks are moved untouched where both formats describe them in the
+    same way. Documents are written after all chunks, that of the copied node last.
+
+    Parameters
+    ----------
+    source : path, URL, Store, Array or Group
+    target : path, URL or Store
+    source_path, path : str
+        Path of the node in its hierarchy, and in the one it is copied to; the root by default.
+    zarr_format : {3, 2, "3-draft"}, optional
+        Format of the copy; by default that of the groups above it, or else that of the source.
+    compressors : codecs, optional
+        Encode all chunks anew with these; by default they stay as they are. None for none.
+    shards : None, optional
+        None makes chunks of the inner chunks of shards, for formats that have no shards.
+    overwrite : bool
+        Replace a node that is there, with all that is below it.
+    consolidated : bool, optional
+        Whether the copy of a group shall have consolidated metadata; by default if the source has.
+    progress : bool
+        Show a progress bar.
+    threads : int, optional
+        Number of threads; by default all cores in the main thread and one in any other.
+
+    Returns
+    -------
+    Array or Group
+        The copy.
+
+    Raises
+    ------
+    NodeNotFoundError
+        If there is nothing to copy.
+    NodeExistsError
+        If there is a node already and ``overwrite`` is not set, or source and target overlap.
+    MetadataError
+        If the format cannot say what the source says. Nothing is written then.
+    StoreError, ChunkDecodeError
+        If a chunk cannot be read or written. There is no copy then, but its chunks may be.
+
+    Examples
+    --------
+    >>> import numpy as np, xzarr3
+    >>> old, new = xzarr3.MemoryStore(), xzarr3.MemoryStore()
+    >>> _ = xzarr3.create_array(old, "sst", data=np.arange(4.0), zarr_format=2, dimension_names=["time"])
+    >>> xzarr3.copy(old, new, zarr_format=3)["sst"].dimension_names
+    ('time',)
+    """
+    node = source if isinstance(source, (Array, Group)) else open_node(source, source_path)
+    store = open_store(target)
+    wanted = None if zarr_format is None else parse_format(zarr_format)
+    normal = normal_path(path)
+    format = format_for_new(store, normal, zarr_format)
+    if wanted is None and not normal and find_format(store, "") is None:
+        format = parse_format(node.zarr_format)
+    check_new_path(normal, format)
+    _check_apart(node, store, normal)
+    if not overwrite and find_format(store, normal) is not None:
+        raise NodeExistsError(
+            f"there is a node at '/{normal}' in {store} already; accepted: overwrite=True to replace it"
+        )
+    held = isinstance(node, Group) and node.consolidated if consolidated is None else consolidated
+    recoding = _Recoding(compressors, shards)
+    nodes = [(normal, node)]
+    if isinstance(node, Group):
+        prefix = node_prefix(normal)
+        nodes += [(prefix + below, each) for below, each in node.members(max_depth=None)]
+    jobs = [_Job(at, each, _translated(each, format, recoding), store, format) for at, each in nodes]
+    for job in jobs:
+        check_new_path(job.path, format)
+        format.documents(job.metadata, job.path)
+    threads = available_threads() if threads is None else threads
+    with document_lock:
+        make_room(store, normal, overwrite=overwrite)
+        make_groups_above(store, format, normal)
+    with _bar(sum(job.number for job in jobs), node.name, progress) as advance:
+        moves = itertools.chain.from_iterable(job.moves() for job in jobs)
+        for _ in _spread(moves, threads):
+            advance()
+    for job in reversed(jobs):
+        write_node(store, format, job.path, job.metadata)
+    copied = read_metadata(store, format, normal)
+    result = bind(store, format, normal, copied or jobs[0].metadata, read_only=False)
+    if held and isinstance(result, Group) and format.consolidated_key(normal) is not None:
+        return result.consolidate()
+    return result
+
+
+def _check_apart(node: Array | Group, store: Store, path: str) -> None:
+    """Refuse to write a copy over what it is made from."""
+    if node.store.identity != store.identity:
+        return
+    one, other = node_prefix(node.path), node_prefix(path)
+    if one.startswith(other) or other.startswith(one):
+        raise NodeExistsError(
+            f"'{node.name}' cannot be copied to '/{path}' of the same store, one of which is in the other; "
+            "accepted: another path, or another store"
+        )
+
+
+# Documents
+
+
+@dataclass(frozen=True)
+class _Recoding:
+    """What is encoded anew, if anything."""
+
+    compressors: Any
+    shards: Any
+
+    def __post_init__(self) -> None:
+        if self.shards is not None and self.shards != _KEEP:
+            raise MetadataError("not a way to copy shards", field="shards", found=self.shards, accepted="None")
+
+    def __call__(self, array: Array) -> ArrayMetadata:
+        """The metadata of an array with the codecs, and the grid, of its copy."""
+        meta = array.metadata
+        codecs: tuple[Codec, ...] = (*array.filters, array.serializer, *array.compressors)
+        if self.compressors != _KEEP:
+            codecs = (*array.filters, array.serializer, *parse_codecs(self.compressors, BytesBytesCodec))
+        elif self.shards == _KEEP or array.shards is None:
+            return meta
+        grid = meta.chunk_grid
+        if array.shards is not None and self.shards == _KEEP:
+            sharding = next(codec for codec in meta.codecs if isinstance(codec, ArrayBytesCodec))
+            codecs = (replace(sharding, codecs=codecs),)  # type: ignore[type-var]
+        elif array.shards is not None:
+            grid = RegularGrid(array.chunks)
+        for shape in grid.sample_shapes():
+            codecs = CodecChain(codecs, ChunkSpec(shape, meta.data_type, meta.fill_value)).codecs
+        return replace(meta, codecs=codecs, chunk_grid=grid)
+
+
+def _translated(node: Array | Group, format: Format, recoding: _Recoding) -> ArrayMetadata | GroupMetadata:
+    """The metadata of a node in another format.
+
+    Raises
+    ------
+    MetadataError
+        If the format has no words for it; the error names the node that is copied.
+    """
+    same = node.zarr_format == format.zarr_format
+    try:
+        if isinstance(node, Group):
+            if node.metadata.ignored and not same:
+                _warn_of_ignored(node)
+            return GroupMetadata(
+                attributes=node.metadata.attributes,
+                ignored=node.metadata.ignored if same else {},
+                zarr_format=format.zarr_format,
+            )
+        meta = recoding(node)
+        if same:
+            return meta
+        if meta.ignored:
+            _warn_of_ignored(node)
+        meta = replace(
+            meta,
+            zarr_format=format.zarr_format,
+            chunk_key_encoding=format.chunk_key_encoding,
+            ignored={},
+        )
+        if node.zarr_format == 2:
+            return to_fill_value_attribute(meta)
+        if format.zarr_format == 2:
+            return from_fill_value_attribute(meta)
+        return meta
+    except MetadataError as error:
+        error.at(path=node.path)
+        raise
+
+
+def _warn_of_ignored(node: Array | Group) -> None:
+    warnings.warn(
+        f"'{node.name}' of {node.store} has fields that need not be understood and mean nothing in another "
+        f"format, which its copy lacks: {listed(node.metadata.ignored)}",
+        stacklevel=4,
+    )
+
+
+# Chunks
+
+
+@dataclass(frozen=True)
+class _Job:
+    """One node to be copied."""
+
+    path: str
+    node: Array | Group
+    metadata: ArrayMetadata | GroupMetadata
+    store: Store
+    format: Format
+
+    @property
+    def number(self) -> int:
+        """How many units there are at most."""
+        return self._array().nchunks if isinstance(self.node, Array) else 0
+
+    def _array(self) -> Array:
+        if not isinstance(self.metadata, ArrayMetadata):
+            raise TypeError(f"'/{self.path}' is a group")
+        return Array(self.store, self.path, self.metadata, format=self.format)
+
+    def moves(self) -> Iterator[Callable[[], None]]:
+        """What has to be done for each unit of the copy."""
+        source = self.node
+        if not isinstance(source, Array):
+            return
+        target = self._array()
+        if self._untouched(source.metadata, target.metadata):
+            few = source.nchunks <= _FEW
+            coordinates = np.ndindex(*source.cdata_shape) if few else source._stored_units(source.plan())
+            yield from (_Move(source, target, coords) for coords in coordinates)
+        else:
+            target.write_empty_chunks = target.metadata.fill_is_null or not _same_fill(source, target)
+            yield from (_Recode(source, target, coords) for coords in np.ndindex(*target.cdata_shape))
+
+    @staticmethod
+    def _untouched(source: ArrayMetadata, target: ArrayMetadata) -> bool:
+        """Whether the units are the same, and absent ones mean the same."""
+        return (
+            source.data_type == target.data_type
+            and source.chunk_grid == target.chunk_grid
+            and source.codecs == target.codecs
+            and source.data_type.bits(source.fill_value) == target.data_type.bits(target.fill_value)
+        )
+
+
+def _same_fill(source: Array, target: Array) -> bool:
+    bits = source.metadata.data_type.bits
+    return bits(source.metadata.fill_value) == bits(target.metadata.fill_value)
+
+
+@dataclass(frozen=True)
+class _Move:
+    """Moves the stored bytes of a unit."""
+
+    source: Array
+    target: Array
+    coords: tuple[int, ...]
+
+    def __call__(self) -> None:
+        engine = self.source._engine
+        value = engine.store.get(engine.key(self.coords))
+        if value is not None:
+            into = self.target._engine
+            into.store.set(into.key(self.coords), value)
+
+
+@dataclass(frozen=True)
+class _Recode:
+    """Reads the elements of a unit and writes them anew."""
+
+    source: Array
+    target: Array
+    coords: tuple[int, ...]
+
+    def __call__(self) -> None:
+        region = self.target.metadata.chunk_grid.region(self.coords, self.target.shape)
+        # The target has no documents yet, so it is not asked whether it is still there.
+        self.target._write(region, self.source.get(region, threads=1), 1)
+
+
+def _spread(moves: Iterable[Callable[[], _T]], threads: int) -> Iterator[_T]:
+    """Do all moves on several threads, a bounded number of them waiting."""
+    if threads <= 1:
+        for move in moves:
+            yield move()
+        return
+    with ThreadPoolExecutor(min(threads, os.cpu_count() or 1)) as pool:
+        waiting: deque[Future[_T]] = deque()
+        try:
+            for move in moves:
+                waiting.append(pool.submit(move))
+                if len(waiting) >= _AHEAD:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
+
+
+class _bar:  # noqa: N801 - used like a function
+    """A progress bar over a number of steps, or nothing."""
+
+    def __init__(self, total: int, name: str, shown: bool) -> None:
+        self._bar: Any = None
+        if shown:
+            from tqdm.auto import tqdm
+
+            self._bar = tqdm(total=total, desc=f"copy {name}", unit="chunk")
+
+    def __enter__(self) -> Callable[[], None]:
+        return (lambda: None) if self._bar is None else self._bar.update
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.close()

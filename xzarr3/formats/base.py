@@ -1,0 +1,262 @@
+"""What a format is: which keys hold the documents and chunks of a node, and what the documents say.
+
+A format is pure: it deals in keys and JSON objects and never touches a store. What has to be fetched or
+stored is told to :mod:`xzarr3.nodes`, which does it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, TypeAlias
+
+from xzarr3._types import JSON, Scalar
+from xzarr3.chunk_keys import ChunkKeyEncoding
+from xzarr3.dtypes import ZarrFormat, ZDType
+from xzarr3.errors import DataTypeValidationError, InvalidKeyError, MetadataError
+from xzarr3.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
+
+Document: TypeAlias = dict[str, Any]
+Held: TypeAlias = Any
+"""The documents of one node, in the form in which a format keeps them together. Picklable, made of JSON."""
+
+Fetch: TypeAlias = Callable[[Sequence[str]], Sequence[Document | None]]
+"""Gives the documents of several keys at once, None for those that are not there."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a key that is no chunk's stands for.
+
+    Parameters
+    ----------
+    path : str
+        Path of the node.
+    kind : {"array", "group", "node", "other"}
+        The document that makes it an array or a group, or either, or one that comes with it.
+    """
+
+    path: str
+    kind: Literal["array", "group", "node", "other"]
+
+
+class Format(ABC):
+    """One way to store a hierarchy. Instances are immutable, picklable and compare by value."""
+
+    zarr_format: ClassVar[ZarrFormat]
+
+    implicit_groups: ClassVar[bool] = False
+    """Whether a group is there as soon as there is a node below it."""
+
+    chunk_key_encoding: ClassVar[ChunkKeyEncoding] = ChunkKeyEncoding()
+    """How the keys of chunks are spelled in arrays of this format, unless something else is asked for."""
+
+    default_compressor: ClassVar[str] = "zstd"
+    """The compressor of new arrays."""
+
+    @property
+    def writable(self) -> bool:
+        """Whether documents of this form are written; some are only read."""
+        return True
+
+    # Keys
+
+    @abstractmethod
+    def document_keys(self, path: str) -> tuple[str, ...]:
+        """The keys of all documents that belong to a node, those first that make it one."""
+
+    @abstractmethod
+    def defining_keys(self, path: str) -> tuple[str, ...]:
+        """The keys of which one is there if there is a node."""
+
+    @abstractmethod
+    def array_key(self, path: str) -> str:
+        """The key of the document that makes an array of a node."""
+
+    @abstractmethod
+    def chunk_prefix(self, path: str) -> str:
+        """What the keys of the chunks of an array begin with."""
+
+    @abstractmethod
+    def place(self, key: str) -> Place | None:
+        """What a key stands for that is one of a document; None for others."""
+
+    @abstractmethod
+    def prefixes(self, path: str) -> tuple[str, ...]:
+        """The prefixes of all keys that belong to what is below a node, and of the chunks of an array."""
+
+    @abstractmethod
+    def listing_prefix(self, path: str) -> str:
+        """The prefix to list to find the nodes directly below a group."""
+
+    @abstractmethod
+    def child_names(
+        self, keys: Iterable[str], prefixes: Iterable[str], path: str
+    ) -> tuple[set[str], set[str]]:
+        """The names of nodes directly below a group: those that are there, and those that may be.
+
+        Parameters
+        ----------
+        keys, prefixes : iterable of str
+            What is directly below :meth:`listing_prefix`.
+        path : str
+            Path of the group.
+        """
+
+    def hierarchy_documents(self) -> dict[str, Document]:
+        """Documents by key that a hierarchy must have before its first node."""
+        return {}
+
+    def check_name(self, name: str, path: str) -> None:
+        """Refuse a name that no new node may have.
+
+        Raises
+        ------
+        InvalidKeyError
+        """
+        if not name.strip(".") or name.startswith("__") or name in self._taken_names:
+            taken = "".join(f" and are not '{each}'" for each in self._taken_names)
+            raise InvalidKeyError(
+                f"no name for a node: {name!r} in path {path!r}; accepted: names that are not only periods, "
+                f"do not begin with '__'{taken}"
+            )
+
+    _taken_names: ClassVar[tuple[str, ...]] = ()
+
+    # Documents
+
+    @abstractmethod
+    def fetch(self, path: str, get: Fetch) -> Held | None:
+        """The documents of a node, with as few calls of ``get`` as possible; None if there is no node."""
+
+    @abstractmethod
+    def is_array(self, held: Held) -> bool:
+        """Whether documents that were fetched are those of an array."""
+
+    @abstractmethod
+    def parse(self, held: Held, path: str) -> NodeMetadata:
+        """What documents say.
+
+        Raises
+        ------
+        MetadataError
+            If they are not valid; the error names the field.
+        UnknownExtensionError
+            If they ask for an extension that is not known here.
+        """
+
+    @abstractmethod
+    def hold(self, meta: NodeMetadata, path: str = "") -> Held:
+        """The documents that say what ``meta`` says, so that :meth:`parse` gives it back.
+
+        Raises
+        ------
+        MetadataError
+            If the format has no words for it.
+        """
+
+    @abstractmethod
+    def documents(
+        self, meta: NodeMetadata, path: str, consolidated: Mapping[str, Held] | None = None
+    ) -> dict[str, Document]:
+        """The documents to store for a node, by key, in the order in which they are to be stored.
+
+        Parameters
+        ----------
+        meta : ArrayMetadata or GroupMetadata
+        path : str
+        consolidated : mapping of str to held documents, optional
+            Those of all nodes below a group, by relative path, to be held in its consolidated metadata.
+        """
+
+    # Consolidated metadata
+
+    def consolidated_key(self, path: str) -> str | None:
+        """The key of the document that holds the documents of all nodes below a group, if the format has one."""
+        return None
+
+    def update_consolidated(
+        self, document: Document, relative: str, meta: NodeMetadata | None
+    ) -> Document | None:
+        """A consolidated document in which a node was replaced, or removed with all below it.
+
+        Parameters
+        ----------
+        document : dict
+            What the :meth:`consolidated_key` of a group holds; not changed.
+        relative : str
+            Path of the node relative to the group; empty for the group itself.
+        meta : ArrayMetadata, GroupMetadata or None
+            What is there now.
+
+        Returns
+        -------
+        dict or None
+            None if there is nothing to change.
+        """
+        return None
+
+    def consolidated_below(self, consolidated: Mapping[str, Held], relative: str) -> Mapping[str, Held]:
+        """The part of consolidated metadata that is below a group."""
+        prefix = f"{relative}/"
+        return {key[len(prefix) :]: held for key, held in consolidated.items() if key.startswith(prefix)}
+
+    # Words of a format for what users ask for
+
+    def refuse(self, path: str, field: str, found: object, accepted: str) -> MetadataError:
+        """The error for what a format cannot say."""
+        return MetadataError(
+            f"Zarr format {self.zarr_format} cannot say this",
+            path=path or None,  # Whoever asks for it knows the path of a root.
+            field=field,
+            found=found,
+            accepted=accepted,
+        )
+
+
+def node_prefix(path: str) -> str:
+    """What the paths of nodes below a node begin with.
+
+    Examples
+    --------
+    >>> node_prefix("ocean"), node_prefix("")
+    ('ocean/', '')
+    """
+    return f"{path}/" if path else ""
+
+
+def fill_value_from_json(data_type: ZDType, value: JSON, zarr_format: ZarrFormat) -> Scalar:
+    """The fill value of a document, whose data type may be anybody's class.
+
+    Raises
+    ------
+    DataTypeValidationError
+        If the format does not permit ``value`` for the data type.
+    """
+    try:
+        return data_type.from_json_scalar(value, zarr_format=zarr_format)
+    except MetadataError as error:
+        error.at(field="fill_value")
+        raise
+    except (TypeError, ValueError, ArithmeticError, LookupError) as error:
+        raise DataTypeValidationError(
+            f"fill value not permitted for data type '{data_type.name}': {error}",
+            field="fill_value",
+            found=value,
+        ) from error
+
+
+__all__ = [
+    "ArrayMetadata",
+    "Document",
+    "Fetch",
+    "Format",
+    "GroupMetadata",
+    "Held",
+    "NodeMetadata",
+    "Place",
+    "ZarrFormat",
+    "fill_value_from_json",
+    "node_prefix",
+]

@@ -1,0 +1,288 @@
+"""The Zarr v3 core specification as it was drafted in May 2022 (``"3-draft"``); no store is touched here.
+
+Specification: Zarr v3 core, editor's draft of 25 May 2022, in its state with ``chunk_memory_layout``: an
+entry point ``zarr.json``, documents below ``meta/``, chunks below ``data/``, and groups that are there as
+soon as something is below them. For what documents of arrays say see :mod:`xzarr3.formats.draft_arrays`.
+
+What zarr-python 2.12 to 2.18 wrote as an experiment, an earlier state of the draft with ``root`` in its keys,
+is read and not written.
+
+The text asks to fail on names in documents that it does not define, and lets those be ignored that come
+with a later minor version of the specification. So names are refused where the entry point says 3.0; where it
+says 3.1 or later they are passed over, and kept when a document is rewritten.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, ClassVar, Literal, Self
+
+from xzarr3.chunk_keys import ChunkKeyEncoding, DraftChunkKeyEncoding
+from xzarr3.errors import MetadataError, UnknownExtensionError
+from xzarr3.formats.base import Document, Fetch, Format, Place, node_prefix
+from xzarr3.formats.draft_arrays import array_document, parse_array
+from xzarr3.formats.draft_json import check_extensions, members
+from xzarr3.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
+
+ENTRY_POINT = "zarr.json"
+URI = "https://purl.org/zarr/spec/core/3.0"
+
+_SUFFIX = ".json"
+_VERSION = re.compile(r"https?://purl\.org/zarr/spec/(?:protocol/)?core/([0-9]{1,9})\.([0-9]{1,9})")
+_ENCODING = f'{{"type": "json", "metadata_key_suffix": "{_SUFFIX}"}}'
+_ENTRY_FIELDS = {
+    "zarr_format": f"'{URI}'",
+    "metadata_encoding": _ENCODING,
+    "extensions": "an array of extensions",
+}
+
+
+@dataclass(frozen=True)
+class DraftFormat(Format):
+    """The draft of May 2022: documents and chunks apart, and one entry point for the whole hierarchy.
+
+    Parameters
+    ----------
+    suffix : str
+        What the keys of documents end with.
+    root : str
+        What all keys have after ``meta/`` and ``data/``: nothing, or ``root`` where earlier tools wrote.
+    minor : int
+        The minor version of the specification that the entry point names.
+    entry_point : mapping, optional
+        The entry point as it was read, if it is not what would be written anew.
+
+    Examples
+    --------
+    >>> DRAFT.array_key("foo/baz"), DRAFT.array_key("")
+    ('meta/foo/baz.array.json', 'meta/array.json')
+    >>> DRAFT.chunk_prefix("foo/baz")
+    'data/foo/baz/'
+    """
+
+    zarr_format: ClassVar[Literal["3-draft"]] = "3-draft"
+    implicit_groups: ClassVar[bool] = True
+    chunk_key_encoding: ClassVar[ChunkKeyEncoding] = DraftChunkKeyEncoding()
+    default_compressor: ClassVar[str] = "gzip"
+
+    suffix: str = _SUFFIX
+    root: str = ""
+    minor: int = 0
+    entry_point: Mapping[str, Any] | None = field(default=None, hash=False)
+
+    @property
+    def writable(self) -> bool:
+        return not self.root
+
+    # Entry point
+
+    @staticmethod
+    def is_entry_point(document: Mapping[str, Any]) -> bool:
+        """Whether a document ``zarr.json`` is an entry point, and not one of version 3 as it was released.
+
+        Examples
+        --------
+        >>> DraftFormat.is_entry_point({"zarr_format": URI, "metadata_encoding": {}, "extensions": []})
+        True
+        >>> DraftFormat.is_entry_point({"zarr_format": 3, "node_type": "group"})
+        False
+        """
+        version = document.get("zarr_format")
+        return (isinstance(version, str) and "://" in version) or (
+            "metadata_encoding" in document and "node_type" not in document
+        )
+
+    @classmethod
+    def from_entry_point(cls, document: Mapping[str, Any]) -> Self:
+        """The format of the hierarchy that has this entry point.
+
+        Raises
+        ------
+        MetadataError
+            If it is not valid, or names another version.
+        UnknownExtensionError
+            If it asks for an extension that must be understood, or for documents in another encoding.
+
+        Examples
+        --------
+        >>> encoding = {"type": "json", "metadata_key_suffix": ".txt"}
+        >>> entry_point = {"zarr_format": URI, "metadata_encoding": encoding, "extensions": []}
+        >>> DraftFormat.from_entry_point(entry_point).array_key("sst")
+        'meta/sst.array.txt'
+        """
+        try:
+            minor = _minor_version(document.get("zarr_format", ...))
+            early = isinstance(document.get("metadata_encoding"), str)
+            # Earlier tools have the suffix beside the encoding, and name the encoding by a URI.
+            optional = ("metadata_key_suffix",) if early else ()
+            members(document, _ENTRY_FIELDS, optional, lenient=minor > 0)
+            if early:
+                suffix = _early_suffix(document)
+            else:
+                suffix = _key_suffix(document["metadata_encoding"], lenient=minor > 0)
+            check_extensions(document["extensions"], lenient=minor > 0)
+        except MetadataError as error:
+            error.at(path="")
+            raise
+        found = cls(suffix, "root" if early else "", minor)
+        if dict(document) == found.hierarchy_documents()[ENTRY_POINT]:
+            return found
+        return cls(found.suffix, found.root, found.minor, dict(document))
+
+    def hierarchy_documents(self) -> dict[str, Document]:
+        if self.entry_point is not None:
+            return {ENTRY_POINT: dict(self.entry_point)}
+        encoding = {"type": "json", "metadata_key_suffix": self.suffix}
+        return {ENTRY_POINT: {"zarr_format": URI, "metadata_encoding": encoding, "extensions": []}}
+
+    # Keys
+
+    def _key(self, path: str, kind: str) -> str:
+        if not path and not self.root:
+            return f"meta/{kind}{self.suffix}"
+        return f"{self._below('meta', path)[:-1]}.{kind}{self.suffix}"
+
+    def _below(self, what: str, path: str) -> str:
+        return f"{what}/{node_prefix(self.root)}{node_prefix(path)}"
+
+    def document_keys(self, path: str) -> tuple[str, ...]:
+        return self._key(path, "array"), self._key(path, "group")
+
+    def defining_keys(self, path: str) -> tuple[str, ...]:
+        return self.document_keys(path)
+
+    def array_key(self, path: str) -> str:
+        return self._key(path, "array")
+
+    def chunk_prefix(self, path: str) -> str:
+        return self._below("data", path)
+
+    def place(self, key: str) -> Place | None:
+        """What a key stands for that is one of a document.
+
+        Examples
+        --------
+        >>> DRAFT.place("meta/foo/bar.group.json")
+        Place(path='foo/bar', kind='group')
+        >>> DRAFT.place("meta/array.json")
+        Place(path='', kind='array')
+        >>> DRAFT.place("data/foo/bar/c0/0") is None
+        True
+        """
+        kinds: tuple[Literal["array", "group"], ...] = ("array", "group")
+        for kind in kinds:
+            if key == self._key("", kind):
+                return Place("", kind)
+            prefix, ending = self._below("meta", ""), f".{kind}{self.suffix}"
+            path = key[len(prefix) : -len(ending)]
+            if key.startswith(prefix) and key.endswith(ending) and all(path.split("/")):
+                return Place(path, kind)
+        return None
+
+    def prefixes(self, path: str) -> tuple[str, ...]:
+        return self._below("meta", path), self._below("data", path)
+
+    def listing_prefix(self, path: str) -> str:
+        return self._below("meta", path)
+
+    def child_names(
+        self, keys: Iterable[str], prefixes: Iterable[str], path: str
+    ) -> tuple[set[str], set[str]]:
+        skipped = len(self.listing_prefix(path))
+        endings = tuple(f".{kind}{self.suffix}" for kind in ("array", "group"))
+        names = {key[skipped : -len(end)] for key in keys for end in endings if key.endswith(end)}
+        names |= {prefix[skipped:-1] for prefix in prefixes}
+        return {name for name in names if name.strip(".") and not name.startswith("__zarr")}, set()
+
+    # Documents
+
+    def fetch(self, path: str, get: Fetch) -> dict[str, Document] | None:
+        array, group = get(self.document_keys(path))
+        if array is not None:
+            return {"array": array}
+        return None if group is None else {"group": group}
+
+    def is_array(self, held: Mapping[str, Document]) -> bool:
+        return "array" in held
+
+    def parse(self, held: Mapping[str, Document], path: str) -> NodeMetadata:
+        try:
+            if "array" in held:
+                return parse_array(held["array"], path, early=bool(self.root), lenient=self.minor > 0)
+            return self._parse_group(held["group"])
+        except MetadataError as error:
+            error.at(path=path)
+            raise
+        except RecursionError as error:
+            raise MetadataError(
+                "nested too deeply", path=path, field="data_type.fallback", accepted="one or some data types"
+            ) from error
+
+    def _parse_group(self, document: Mapping[str, Any]) -> GroupMetadata:
+        found, unknown = members(document, {"attributes": "an object"}, lenient=self.minor > 0)
+        attributes = found["attributes"]
+        if not isinstance(attributes, dict):
+            raise MetadataError(
+                "not a valid value", field="attributes", found=attributes, accepted="an object"
+            )
+        return GroupMetadata(attributes=attributes, ignored=unknown, zarr_format=self.zarr_format)
+
+    def hold(self, meta: NodeMetadata, path: str = "") -> dict[str, Document]:
+        if self.root:
+            raise self.refuse(path, "metadata_encoding", "that of earlier tools", "to be read only")
+        if isinstance(meta, ArrayMetadata):
+            document = array_document(meta, partial(self.refuse, path), lenient=self.minor > 0)
+            return {"array": document}
+        for name, value in meta.ignored.items():
+            if not self.minor:
+                raise self.refuse(path, name, value, "'attributes' alone")
+        return {"group": {**meta.ignored, "attributes": dict(meta.attributes)}}
+
+    def documents(
+        self, meta: NodeMetadata, path: str, consolidated: Mapping[str, Any] | None = None
+    ) -> dict[str, Document]:
+        return {self._key(path, kind): document for kind, document in self.hold(meta, path).items()}
+
+
+def _minor_version(uri: object) -> int:
+    accepted = f"'{URI}', or another minor version"
+    match = _VERSION.fullmatch(uri) if isinstance(uri, str) else None
+    if match is None or match[1] != "3":
+        raise MetadataError(
+            "not a format that can be read", field="zarr_format", found=uri, accepted=accepted
+        )
+    return int(match[2])
+
+
+def _early_suffix(document: Mapping[str, Any]) -> str:
+    encoding = document["metadata_encoding"]
+    if _VERSION.fullmatch(encoding) is None:
+        raise UnknownExtensionError(
+            "unknown encoding of documents", field="metadata_encoding", found=encoding, accepted=_ENCODING
+        )
+    return _checked_suffix(document.get("metadata_key_suffix", _SUFFIX), "metadata_key_suffix")
+
+
+def _key_suffix(encoding: object, *, lenient: bool) -> str:
+    field = "metadata_encoding"
+    if isinstance(encoding, dict) and ("extension" in encoding or encoding.get("type", "json") != "json"):
+        raise UnknownExtensionError(
+            "unknown encoding of documents", field=field, found=encoding, accepted=_ENCODING
+        )
+    found, _ = members(encoding, {"type": "'json'"}, ("metadata_key_suffix",), field, lenient=lenient)
+    return _checked_suffix(found.get("metadata_key_suffix", _SUFFIX), f"{field}.metadata_key_suffix")
+
+
+def _checked_suffix(suffix: object, field: str) -> str:
+    if not isinstance(suffix, str) or not re.fullmatch("[0-9A-Za-z._-]{0,64}", suffix):
+        raise MetadataError(
+            "not a suffix of keys", field=field, found=suffix,
+            accepted=f"'{_SUFFIX}', or other letters, digits, '.', '_' and '-'",
+        )  # fmt: skip
+    return suffix
+
+
+DRAFT = DraftFormat()

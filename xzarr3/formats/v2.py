@@ -1,0 +1,625 @@
+"""Documents of Zarr version 2 (``.zarray``, ``.zgroup``, ``.zattrs``), read and written.
+
+Specification: Zarr v2, "Arrays", "Hierarchies", "Attributes". Consolidated metadata (``.zmetadata``) and
+object codecs are as zarr-python has them, names of dimensions as xarray (``_ARRAY_DIMENSIONS``) and netCDF-C
+(NCZarr) store them. All else that NCZarr keeps in attributes and fields stays there untouched.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from xzarr3._types import JSON, Scalar
+from xzarr3.chunk_keys import ChunkKeyEncoding
+from xzarr3.codecs.base import ArrayArrayCodec, BytesBytesCodec, Codec
+from xzarr3.codecs.bytes import BytesCodec
+from xzarr3.codecs.numcodecs import from_numcodecs, stored_endian, to_numcodecs
+from xzarr3.codecs.transpose import TransposeCodec
+from xzarr3.dtypes import ZDType
+from xzarr3.dtypes.base import FOREIGN_ERRORS
+from xzarr3.dtypes.registry import registry
+from xzarr3.errors import InvalidKeyError, MetadataError, UnknownExtensionError, listed
+from xzarr3.formats.base import Document, Fetch, Format, Place, fill_value_from_json, node_prefix
+from xzarr3.grids import RegularGrid
+from xzarr3.metadata import ArrayMetadata, GroupMetadata, NodeMetadata, check_shape
+
+ARRAY = ".zarray"
+GROUP = ".zgroup"
+ATTRIBUTES = ".zattrs"
+CONSOLIDATED = ".zmetadata"
+DIMENSIONS = "_ARRAY_DIMENSIONS"
+"""The attribute that names the dimensions of an array."""
+
+_OWN = (ARRAY, GROUP, ATTRIBUTES)
+_NCZARR_ARRAY = ".nczarray"
+# Documents of netCDF-C 4.8.0. What later versions have to say is in attributes or in fields of the others.
+_NCZARR = (".nczarr", ".nczgroup", _NCZARR_ARRAY, ".nczvar", ".nczattr", ".nczattrs")
+_KINDS: dict[str, Literal["array", "group", "other"]] = {ARRAY: "array", GROUP: "group"}
+_KINDS.update(dict.fromkeys((ATTRIBUTES, CONSOLIDATED, *_NCZARR), "other"))
+
+SPELLINGS = ("compressor", "dtype", "filters", "order")
+"""Those among the ignored fields of metadata that only keep how a document spells what is said elsewhere.
+
+To NCZarr, for one, ``>S1`` are characters and ``|S1`` strings; the last filter may stand for the compressor.
+They are written as they were if they still mean the same.
+"""
+
+_CONSOLIDATED_FORMAT = 1
+_LENGTHS = "an array of integers"
+_CODEC = "an object with an 'id'"
+_FIELDS = frozenset(
+    {"zarr_format", "shape", "chunks", "dtype", "compressor", "fill_value", "order", "filters"}
+    | {"dimension_separator"}
+)
+_OBJECTS = "|O"
+_OBJECT_CODECS = ("vlen-utf8", "vlen-bytes", "json2")
+_NO_OBJECT_CODECS = {
+    "pickle": "what is unpickled may do anything",
+    "msgpack2": "its elements may be objects of any class",
+    "vlen-array": "its elements are arrays",
+}
+
+
+def parse(held: Mapping[str, Document], path: str = "") -> NodeMetadata:
+    """What the documents of a node say.
+
+    Parameters
+    ----------
+    held : mapping of str to document
+        The documents by the last name of their keys.
+    path : str
+        Path of the node, for messages.
+
+    Raises
+    ------
+    MetadataError
+        If they are not valid; the error names the field.
+    UnknownExtensionError
+        If they ask for a data type or codec that is not known here.
+
+    Examples
+    --------
+    >>> held = {".zgroup": {"zarr_format": 2}, ".zattrs": {"title": "sea surface"}}
+    >>> dict(parse(held).attributes)
+    {'title': 'sea surface'}
+    """
+    try:
+        return _parse_array(held, path) if ARRAY in held else _parse_group(held)
+    except MetadataError as error:
+        error.at(path=path)
+        raise
+    except RecursionError as error:
+        raise MetadataError(
+            "nested too deeply", path=path, field=ARRAY, accepted="fewer fields within fields"
+        ) from error
+
+
+# Reading
+
+
+def _check_version(document: Mapping[str, Any]) -> None:
+    version = document.get("zarr_format")
+    if type(version) is not int or version != 2:
+        raise MetadataError("not a format that can be read", field="zarr_format", found=version, accepted="2")
+
+
+def _need(document: Mapping[str, Any], field: str, accepted: str) -> Any:
+    if field not in document:
+        raise MetadataError("missing field", field=field, accepted=accepted)
+    return document[field]
+
+
+def _choice(document: Mapping[str, Any], field: str, choices: tuple[str, ...], default: Any = ...) -> str:
+    value = _need(document, field, listed(choices)) if default is ... else document.get(field, default)
+    if not isinstance(value, str) or value not in choices:
+        raise MetadataError("not a valid value", field=field, found=value, accepted=listed(choices))
+    return value
+
+
+def _lengths(document: Mapping[str, Any], field: str) -> tuple[int, ...]:
+    values = _need(document, field, _LENGTHS)
+    if not isinstance(values, list):
+        raise MetadataError("not a valid value", field=field, found=values, accepted=_LENGTHS)
+    for at, value in enumerate(values):
+        if type(value) is not int:
+            raise MetadataError("not a length", field=f"{field}[{at}]", found=value, accepted="an integer")
+    return tuple(values)
+
+
+def _chunks(document: Mapping[str, Any], shape: tuple[int, ...]) -> RegularGrid:
+    chunks = _lengths(document, "chunks")
+    if len(chunks) != len(shape):
+        raise MetadataError(
+            f"the array has {len(shape)} dimensions", field="chunks", found=list(chunks),
+            accepted=f"{len(shape)} integers",
+        )  # fmt: skip
+    for at, (length, size) in enumerate(zip(chunks, shape, strict=True)):
+        # Some writers give chunks no length along a dimension that has none. There are no such chunks yet.
+        if not (1 <= length < 2**63 or (length == 0 and size == 0)):
+            raise MetadataError(
+                "not a length of a chunk", field=f"chunks[{at}]", found=length,
+                accepted="an integer from 1 to 2^63 - 1",
+            )  # fmt: skip
+    return RegularGrid(tuple(max(length, 1) for length in chunks))
+
+
+@dataclass(frozen=True)
+class _Stage:
+    """A codec as a document has it, and where."""
+
+    field: str
+    config: Mapping[str, Any]
+
+    @property
+    def id(self) -> str:
+        """Its name in numcodecs."""
+        return str(self.config["id"])
+
+
+def _stages(document: Mapping[str, Any]) -> Iterator[_Stage]:
+    """The filters and then the compressor."""
+    filters = document.get("filters")
+    if filters is not None and not isinstance(filters, list):
+        raise MetadataError(
+            "not a valid value", field="filters", found=filters, accepted="an array of codecs, null"
+        )
+    configs = [(f"filters[{at}]", config) for at, config in enumerate(filters or ())]
+    compressor = _need(document, "compressor", f"{_CODEC}, null")
+    if compressor is not None:
+        configs.append(("compressor", compressor))
+    for field, config in configs:
+        if not isinstance(config, dict) or not isinstance(config.get("id"), str):
+            accepted = _CODEC if field != "compressor" else f"{_CODEC}, null"
+            raise MetadataError("not a codec", field=field, found=config, accepted=accepted)
+        yield _Stage(field, config)
+
+
+def _object_codec(stages: Iterable[_Stage]) -> str:
+    """The name of the codec that says what the elements of an array of objects are."""
+    for stage in stages:
+        if stage.id in _OBJECT_CODECS:
+            return stage.id
+        if stage.id in _NO_OBJECT_CODECS:
+            raise UnknownExtensionError(
+                f"codec '{stage.id}' is not read: {_NO_OBJECT_CODECS[stage.id]}", field=f"{stage.field}.id",
+                found=stage.id, accepted=listed(_OBJECT_CODECS),
+            )  # fmt: skip
+    raise UnknownExtensionError(
+        "no filter says what the objects are", field="dtype", found=_OBJECTS,
+        accepted=f"a filter among {listed(_OBJECT_CODECS)}, or another data type",
+    )  # fmt: skip
+
+
+def _data_type(document: Mapping[str, Any], stages: Sequence[_Stage]) -> ZDType:
+    """The data type in the byte order in which its elements are stored."""
+    accepted = "a string such as '<f8', or an array of fields"
+    name = _need(document, "dtype", accepted)
+    if not isinstance(name, (str, list)):
+        raise MetadataError("not a data type", field="dtype", found=name, accepted=accepted)
+    codec = _object_codec(stages) if name == _OBJECTS else None
+    try:
+        return registry.match_json({"name": name, "object_codec_id": codec}, zarr_format=2)
+    except MetadataError as error:
+        error.field = "dtype"
+        error.accepted = error.accepted or accepted
+        raise
+
+
+def _scalar_as(scalar: Scalar, data_type: ZDType) -> Scalar:
+    """A scalar in the byte order of a data type, which only those with fields have."""
+    if not isinstance(scalar, np.void):
+        return scalar
+    return np.asarray(scalar).astype(data_type.to_native_dtype())[()]  # type: ignore[no-any-return]
+
+
+def _codecs(
+    stages: Sequence[_Stage], order: str, ndim: int, endian: str | None
+) -> tuple[tuple[Codec, ...], list[str]]:
+    """The codecs, and the field of the document from which each one comes."""
+    codecs: list[Codec] = []
+    fields: list[str] = []
+    if order == "F" and ndim > 1:
+        codecs.append(TransposeCodec(tuple(reversed(range(ndim)))))
+        fields.append("order")
+    in_bytes = False
+    for stage in stages:
+        try:
+            codec = from_numcodecs(stage.config, endian)
+        except MetadataError as error:
+            error.field = f"{stage.field}.{(error.field or '').removeprefix('configuration.')}".strip(".")
+            raise
+        if in_bytes and not isinstance(codec, BytesBytesCodec):
+            raise UnknownExtensionError(
+                f"codec '{stage.id}' encodes arrays, and all there is behind the others is bytes",
+                field=stage.field, found=dict(stage.config),
+                accepted="filters of arrays first, then those of bytes",
+            )  # fmt: skip
+        if not in_bytes and isinstance(codec, BytesBytesCodec):
+            codecs.append(BytesCodec(endian))
+            fields.append("dtype")
+        in_bytes = in_bytes or not isinstance(codec, ArrayArrayCodec)
+        endian = stored_endian(codec) or endian
+        codecs.append(codec)
+        fields.append(stage.field)
+    if not in_bytes:
+        codecs.append(BytesCodec(endian))
+        fields.append("dtype")
+    return tuple(codecs), fields
+
+
+def _parse_array(held: Mapping[str, Document], path: str) -> ArrayMetadata:
+    document = held[ARRAY]
+    _check_version(document)
+    shape = _lengths(document, "shape")
+    check_shape(shape)
+    grid = _chunks(document, shape)
+    stored, data_type, codecs, fields = _read_words(document, len(shape))
+    fill = document.get("fill_value")
+    fill_value = stored.default_scalar() if fill is None else fill_value_from_json(stored, fill, 2)
+    separator = _choice(document, "dimension_separator", (".", "/"), ".")
+    ignored = {field: value for field, value in document.items() if field not in _FIELDS}
+    attributes, names = _attributes(held, len(shape))
+    meta = ArrayMetadata(
+        shape=shape,
+        data_type=data_type,
+        chunk_grid=grid,
+        chunk_key_encoding=ChunkKeyEncoding("v2", separator),
+        fill_value=_scalar_as(fill_value, data_type),
+        codecs=codecs,
+        attributes=attributes,
+        dimension_names=names,
+        ignored=ignored,
+        zarr_format=2,
+        fill_is_null=fill is None,
+    )
+    try:
+        # The chain has filled in what the codecs leave open.
+        meta = replace(meta, codecs=meta.chain.codecs)
+    except MetadataError as error:
+        error.field = _document_field(error.field, fields)
+        raise
+    words, _ = _words(meta, path)
+    spelled = {field: document.get(field) for field in SPELLINGS if document.get(field) != words[field]}
+    return replace(meta, ignored={**ignored, **spelled}) if spelled else meta
+
+
+def _read_words(
+    document: Mapping[str, Any], ndim: int
+) -> tuple[ZDType, ZDType, tuple[Codec, ...], list[str]]:
+    """The data type in the byte order of what is stored and of arrays, the codecs, and the field of each."""
+    stages = list(_stages(document))
+    stored = _data_type(document, stages)
+    order = _choice(document, "order", ("C", "F"))
+    # One byte order is that of the chunks and no matter to the array; several stay in its data type.
+    mixed = stored.byte_order == "mixed"
+    endian = sys.byteorder if mixed else stored.byte_order
+    return stored, stored if mixed else stored.in_native_order(), *_codecs(stages, order, ndim, endian)
+
+
+def _document_field(field: str | None, fields: Sequence[str]) -> str:
+    """The field of a document that has become a codec, in place of that of the codec."""
+    place = re.fullmatch(r"codecs\[(\d+)\](.*)", field or "")
+    if place is None:
+        return "filters"
+    return fields[int(place[1])] + place[2].removeprefix(".configuration")
+
+
+def _attributes(held: Mapping[str, Document], ndim: int) -> tuple[dict[str, Any], tuple[str, ...] | None]:
+    """The attributes without the names of the dimensions, and these names."""
+    attributes = dict(_object(held.get(ATTRIBUTES, {}), ATTRIBUTES))
+    if DIMENSIONS in attributes:
+        names = _names(attributes[DIMENSIONS], ndim)
+        if names is not None:
+            del attributes[DIMENSIONS]
+        return attributes, names
+    places: tuple[Mapping[str, Any], ...] = (attributes, held[ARRAY])
+    said = [place[key] for key in ("_nczarr_array", "_NCZARR_ARRAY") for place in places if key in place]
+    said.append(held.get(_NCZARR_ARRAY))
+    for document in said:
+        if isinstance(document, dict):
+            paths = _names(document.get("dimension_references", document.get("dimrefs")), ndim)
+            if paths is not None:
+                return attributes, tuple(path.rpartition("/")[2] for path in paths)
+    return attributes, None
+
+
+def _names(value: object, ndim: int) -> tuple[str, ...] | None:
+    """The names in a list of as many strings as there are dimensions; None if it is something else."""
+    if not isinstance(value, list) or len(value) != ndim or not all(isinstance(name, str) for name in value):
+        return None
+    return tuple(value)
+
+
+def _object(value: object, field: str) -> Document:
+    if not isinstance(value, dict):
+        raise MetadataError("not a metadata document", field=field, found=value, accepted="a JSON object")
+    return value
+
+
+def _parse_group(held: Mapping[str, Document]) -> GroupMetadata:
+    document = held[GROUP]
+    _check_version(document)
+    consolidated = held.get(CONSOLIDATED)
+    # zarr-python puts an empty one into the consolidated copies of groups.
+    ignored = {k: v for k, v in document.items() if k not in ("zarr_format", "consolidated_metadata")}
+    return GroupMetadata(
+        attributes=_object(held.get(ATTRIBUTES, {}), ATTRIBUTES),
+        consolidated=None if consolidated is None else _parse_consolidated(consolidated),
+        ignored=ignored,
+        zarr_format=2,
+    )
+
+
+def _parse_consolidated(document: Mapping[str, Any]) -> dict[str, dict[str, Document]]:
+    """The documents of all nodes below a group, by relative path."""
+    version = document.get("zarr_consolidated_format")
+    if type(version) is not int or version != _CONSOLIDATED_FORMAT:
+        raise MetadataError(
+            "not a format of consolidated metadata that can be read",
+            field=f"{CONSOLIDATED}.zarr_consolidated_format", found=version, accepted="1",
+        )  # fmt: skip
+    field = f"{CONSOLIDATED}.metadata"
+    found: dict[str, dict[str, Document]] = {}
+    for key, value in _object(document.get("metadata"), field).items():
+        path, _, name = key.rpartition("/")
+        if name not in _OWN or not path:
+            continue
+        if any(part in ("", ".", "..") for part in path.split("/")):
+            raise MetadataError(
+                "not a path of a node", field=field, found=key,
+                accepted="names separated by single '/', none of them empty, '.' or '..'",
+            )  # fmt: skip
+        found.setdefault(path, {})[name] = _object(value, f"{field}['{key}']")
+    nodes = {path: held for path, held in found.items() if ARRAY in held or GROUP in held}
+    for path in list(nodes):  # Groups above that are not listed are there all the same.
+        above = path.rpartition("/")[0]
+        while above and above not in nodes:
+            nodes[above] = {GROUP: {"zarr_format": 2}, **found.get(above, {})}
+            above = above.rpartition("/")[0]
+    return nodes
+
+
+# Writing
+
+
+@dataclass(frozen=True)
+class V2Format(Format):
+    """Zarr version 2: two documents for each node, its attributes in one of their own."""
+
+    zarr_format: ClassVar[Literal[2]] = 2
+    chunk_key_encoding: ClassVar[ChunkKeyEncoding] = ChunkKeyEncoding("v2")
+    _taken_names: ClassVar[tuple[str, ...]] = (*_KINDS, "zarr.json")
+
+    def document_keys(self, path: str) -> tuple[str, ...]:
+        return tuple(node_prefix(path) + name for name in _KINDS)
+
+    def defining_keys(self, path: str) -> tuple[str, ...]:
+        return (node_prefix(path) + ARRAY, node_prefix(path) + GROUP)
+
+    def array_key(self, path: str) -> str:
+        return node_prefix(path) + ARRAY
+
+    def chunk_prefix(self, path: str) -> str:
+        return node_prefix(path)
+
+    def place(self, key: str) -> Place | None:
+        path, _, name = key.rpartition("/")
+        return Place(path, _KINDS[name]) if name in _KINDS else None
+
+    def prefixes(self, path: str) -> tuple[str, ...]:
+        return (node_prefix(path),)
+
+    def listing_prefix(self, path: str) -> str:
+        return node_prefix(path)
+
+    def child_names(
+        self, keys: Iterable[str], prefixes: Iterable[str], path: str
+    ) -> tuple[set[str], set[str]]:
+        skipped = len(node_prefix(path))
+        return set(), {below[skipped:-1] for below in prefixes}
+
+    def check_name(self, name: str, path: str) -> None:
+        if name in ("", ".", "..") or "\\" in name or name in self._taken_names:
+            raise InvalidKeyError(
+                f"no name for a node: {name!r} in path {path!r}; accepted: names that are not empty, '.' or "
+                f"'..', have no backslash and are none of {listed(self._taken_names)}"
+            )
+
+    def fetch(self, path: str, get: Fetch) -> dict[str, Document] | None:
+        names = (*_OWN, CONSOLIDATED, _NCZARR_ARRAY)
+        found = get([node_prefix(path) + name for name in names])
+        held = {name: value for name, value in zip(names, found, strict=True) if value is not None}
+        if ARRAY in held:
+            wanted = {ARRAY, ATTRIBUTES, _NCZARR_ARRAY}
+        elif GROUP in held:
+            wanted = {GROUP, ATTRIBUTES, CONSOLIDATED}
+        else:
+            return None
+        return {name: value for name, value in held.items() if name in wanted}
+
+    def is_array(self, held: Mapping[str, Document]) -> bool:
+        return ARRAY in held
+
+    def parse(self, held: Mapping[str, Document], path: str) -> NodeMetadata:
+        return parse(held, path)
+
+    def hold(self, meta: NodeMetadata, path: str = "") -> dict[str, Document]:
+        try:
+            if isinstance(meta, ArrayMetadata):
+                return {ATTRIBUTES: self._attributes(meta, path), ARRAY: self._array(meta, path)}
+            return {ATTRIBUTES: dict(meta.attributes), GROUP: {**meta.ignored, "zarr_format": 2}}
+        except MetadataError as error:
+            error.path = path or None  # Whoever does not say it here may know it all the same.
+            raise
+
+    def documents(
+        self, meta: NodeMetadata, path: str, consolidated: Mapping[str, Mapping[str, Document]] | None = None
+    ) -> dict[str, Document]:
+        prefix = node_prefix(path)
+        own = self.hold(meta, path)
+        documents = {prefix + name: document for name, document in own.items()}
+        if consolidated is not None:
+            metadata = dict(_keys("", own))
+            for relative in sorted(consolidated):
+                metadata.update(_keys(relative, consolidated[relative]))
+            documents[prefix + CONSOLIDATED] = {
+                "zarr_consolidated_format": _CONSOLIDATED_FORMAT,
+                "metadata": metadata,
+            }
+        return documents
+
+    def consolidated_key(self, path: str) -> str:
+        return node_prefix(path) + CONSOLIDATED
+
+    def update_consolidated(
+        self, document: Document, relative: str, meta: NodeMetadata | None
+    ) -> Document | None:
+        metadata = document.get("metadata")
+        version = document.get("zarr_consolidated_format")
+        if version != _CONSOLIDATED_FORMAT or not isinstance(metadata, dict):
+            return None
+        if meta is None and not relative:
+            return None
+        own = {node_prefix(relative) + name for name in _OWN}
+        left = {key: value for key, value in metadata.items() if key not in own}
+        if not isinstance(meta, GroupMetadata):
+            below = node_prefix(relative)
+            left = {key: value for key, value in left.items() if not key.startswith(below)}
+        if meta is not None:
+            left.update(_keys(relative, self.hold(meta, relative)))
+        return {**document, "metadata": left}
+
+    def _attributes(self, meta: ArrayMetadata, path: str) -> Document:
+        """The attributes, with the names of the dimensions among them."""
+        attributes = dict(meta.attributes)
+        names = meta.dimension_names
+        if names is None or (names and all(name is None for name in names)):
+            return attributes
+        if None in names:
+            raise self.refuse(
+                path, "dimension_names", list(names), "a name for each dimension, or none for all of them"
+            )
+        if attributes.get(DIMENSIONS, list(names)) != list(names):
+            raise self.refuse(
+                path, f"attributes.{DIMENSIONS}", attributes[DIMENSIONS], f"the dimension names {list(names)}"
+            )
+        return {DIMENSIONS: list(names), **attributes}
+
+    def _array(self, meta: ArrayMetadata, path: str) -> Document:
+        if not isinstance(meta.chunk_grid, RegularGrid):
+            raise self.refuse(path, "chunk_grid", meta.chunk_grid.name, "a regular grid")
+        if meta.chunk_key_encoding.name != "v2":
+            raise self.refuse(path, "chunk_key_encoding", meta.chunk_key_encoding.name, "'v2'")
+        if meta.storage_transformers:
+            names = [each.name for each in meta.storage_transformers]
+            raise self.refuse(path, "storage_transformers", names, "none")
+        words, stored = _spelled(meta, *_words(meta, path))
+        return {
+            **meta.ignored,
+            "zarr_format": 2,
+            "shape": list(meta.shape),
+            "chunks": [max(length, 1) for length in meta.chunk_grid.chunk_shape],
+            "fill_value": self._fill_value(meta, stored, path),
+            **words,
+            "dimension_separator": meta.chunk_key_encoding.separator,
+        }
+
+    def _fill_value(self, meta: ArrayMetadata, stored: ZDType, path: str) -> JSON:
+        if meta.fill_is_null:
+            return None
+        value: JSON = stored.to_json_scalar(_scalar_as(meta.fill_value, stored), zarr_format=2)
+        again = _scalar_as(fill_value_from_json(stored, value, 2), meta.data_type)
+        if meta.data_type.bits(again) != meta.data_type.bits(meta.fill_value):
+            raise self.refuse(path, "fill_value", meta.fill_value, f"a value that {value!r} stands for")
+        return value
+
+
+def _words(meta: ArrayMetadata, path: str) -> tuple[dict[str, Any], ZDType]:
+    """The fields that say data type and codecs, and the data type in the byte order that they say."""
+    endian = _stored_order(meta)
+    stored = meta.data_type
+    if stored.byte_order == "mixed" and endian != sys.byteorder:
+        raise V2.refuse(path, "data_type", stored.name, "fields of one byte order")
+    if stored.byte_order not in (None, "mixed"):
+        stored = stored.in_byte_order("big" if endian == "big" else "little")
+    order, filters, encoded = _configs(meta, endian, path)
+    compressor = encoded.pop() if encoded and encoded[-1]["id"] not in _OBJECT_CODECS else None
+    try:
+        name = stored.to_json(2)["name"]
+    except FOREIGN_ERRORS as error:
+        raise V2.refuse(path, "data_type", stored.name, "data types of numpy") from error
+    filters = [*filters, *encoded]
+    return {"dtype": name, "compressor": compressor, "order": order, "filters": filters or None}, stored
+
+
+def _stored_order(meta: ArrayMetadata) -> str:
+    """The byte order of an array's elements: that of what is stored, as far as the filters leave it."""
+    for codec in meta.codecs:
+        if isinstance(codec, BytesCodec) and codec.endian is not None:
+            return codec.endian
+    return sys.byteorder if meta.data_type.byte_order == "mixed" else "little"
+
+
+def _configs(
+    meta: ArrayMetadata, endian: str, path: str
+) -> tuple[str, list[dict[str, Any]], list[dict[str, Any]]]:
+    """The order, the filters from arrays to arrays, and all codecs behind them, as numcodecs has them."""
+    order = "C"
+    filters: list[dict[str, Any]] = []
+    encoded: list[dict[str, Any]] = []
+    spec = meta.chain.spec
+    for at, codec in enumerate(meta.codecs):
+        field = f"codecs[{at}]"
+        if isinstance(codec, TransposeCodec):
+            axes = tuple(range(len(meta.shape)))
+            if codec.order != axes:
+                if codec.order != axes[::-1] or at > 0:
+                    accepted = "the reverse order of all dimensions, before all other codecs"
+                    raise V2.refuse(path, field, codec.to_json(), accepted)
+                order = "F"
+        elif isinstance(codec, BytesCodec):
+            if codec.endian not in (None, endian) and spec.data_type.has_byte_order:
+                accepted = f"'{endian}', as its filters"
+                raise V2.refuse(path, f"{field}.configuration.endian", codec.endian, accepted)
+        else:
+            try:
+                config = to_numcodecs(codec, spec, endian)
+            except MetadataError as error:
+                raise V2.refuse(path, field, codec.name, "codecs that numcodecs has") from error
+            (filters if isinstance(codec, ArrayArrayCodec) else encoded).append(config)
+            endian = stored_endian(codec) or endian
+        if isinstance(codec, ArrayArrayCodec):
+            spec = codec.resolve(spec)
+    return order, filters, encoded
+
+
+def _spelled(meta: ArrayMetadata, words: dict[str, Any], stored: ZDType) -> tuple[dict[str, Any], ZDType]:
+    """The words in the spelling of the document that was read, if that means the same."""
+    for fields in (SPELLINGS, ("dtype",)):
+        spelled = {field: meta.ignored[field] for field in fields if field in meta.ignored}
+        if not spelled:
+            break
+        try:
+            other, data_type, codecs, _ = _read_words({**words, **spelled}, len(meta.shape))
+            same = (
+                data_type == meta.data_type and replace(meta, codecs=codecs).chain.codecs == meta.chain.codecs
+            )
+        except MetadataError:
+            continue
+        if same:
+            return {**words, **spelled}, other
+    return words, stored
+
+
+def _keys(relative: str, held: Mapping[str, Document]) -> Iterator[tuple[str, Document]]:
+    """The documents of a node that consolidated metadata hold, by their keys there."""
+    return ((node_prefix(relative) + name, held[name]) for name in _OWN if name in held)
+
+
+V2 = V2Format()
