@@ -102,4 +102,43 @@ def bare() -> xr.Dataset:
     return xr.Dataset({"a": (("x", "y"), np.arange(12).reshape(3, 4)), "b": (("y",), np.arange(4.0))})
 
 
+def texts() -> xr.Dataset:
+    """Text and bytes: of any length and of fixed ones, empty ones, beyond ASCII, missing, 0-d."""
+    words = np.array(["a", "", "größe", "日本語", "😀"], object)
+    missing = words.copy()
+    missing[1], missing[3] = None, np.nan
+    return xr.Dataset(
+        {
+            "of_any_length": ("station", words),
+            "missing": ("station", missing),
+            "fixed": ("station", words.astype("U")),
+            "bytes": ("station", np.array([b"a", b"", b"bcd", b"\xff\x01", b"x y"])),
+            "bytes_of_any_length": ("station", np.array([b"a", b"", b"bcd", b"\xff", b"x y"], object)),
+            "table": (("station", "column"), np.array([["a", "bb"]] * 5, object), {"note": "é"}),
+            "scalar": ((), np.array("text", object)),
+            "fixed_scalar": ((), "text"),
+            "none": ("nothing", np.array([], "U4")),
+        },
+        coords={"station": ["a", "b", "c", "d", "e"], "kind": ("station", words)},
+    )
+
+
+def records() -> xr.Dataset:
+    """Structures, raw bytes, and values that are stored in another byte order in version 2."""
+    record = np.dtype([("id", "<i4"), ("name", "S3"), ("at", "<f8", ())])
+    return xr.Dataset(
+        {
+            "records": ("x", np.array([(1, b"ab", 0.5), (2, b"", np.inf), (3, b"xyz", -1)], record)),
+            "raw": ("x", np.array([b"\0\1", b"ab", b"\xff\xff"], "V2")),
+            "big_endian": ("x", np.arange(3, dtype=">i4")),
+            "spans": ("x", np.array([1, -5, "NaT"], "m8[s]")),
+            "scalar": ((), np.array((1, b"ab", 0.5), record)),
+        }
+    )
+
+
 CORPUS = {f.__name__: f for f in (packed, calendars, kinds, curvilinear, bare)}
+"""What every format can hold."""
+
+TEXTS = {f.__name__: f for f in (texts, records)}
+"""What versions 2 and 3 can hold, but not the draft between them."""

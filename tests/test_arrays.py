@@ -1225,3 +1225,136 @@ def test_a_further_chunk_takes_six_python_calls_at_most(
         edge = calls(lambda: array.get((slice(0, number // 2), slice(1, None)), threads=1))
         both = calls(lambda: array.get((slice(None), slice(1, None)), threads=1))
         assert (both - edge) / (number - number // 2) <= 6 or options["compressors"] is None
+
+
+# Elements of several fields, and of any size
+
+RECORDS = np.dtype([("x", "int32"), ("y", "float64"), ("name", "U3")])
+
+
+def records(number: int) -> np.ndarray[Any, Any]:
+    """Elements of several fields, all different."""
+    return np.array([(n, n / 2, f"e{n}") for n in range(number)], RECORDS)
+
+
+@pytest.mark.parametrize("options", [{}, {"compressors": None}, {"chunks": 2, "shards": 4}])
+def test_fields_are_selected_as_numpy_does(options: dict[str, Any]) -> None:
+    values = records(11)
+    array = xzarr3.create_array(xzarr3.MemoryStore(), data=values, **{"chunks": 3, **options})
+    assert same_bits(array[...], values)
+    for field in RECORDS.names or ():
+        assert same_bits(array[field], values[field])
+        assert same_bits(array[field, 2:9:3], values[2:9:3][field])
+        assert same_bits(array[::-2, field], values[::-2][field])
+        assert array[4, field] == values[4][field]
+        assert same_bits(array[..., field], values[field])
+    assert array[["name", "x"], 1:3].tolist() == values[["name", "x"]][1:3].tolist()
+    assert array[["name", "x"]].dtype == values[["name", "x"]].dtype
+    out = np.empty(2, "float64")
+    assert array.get(("y", slice(3, 5)), out=out) is out
+    assert out.tolist() == [1.5, 2.0]
+    with pytest.raises(SelectionError, match="cannot read float64 of shape"):
+        array.get(("y", slice(3, 6)), out=out)
+    with pytest.raises(SelectionError, match=r"no field 'z'; accepted: 'x', 'y', 'name'"):
+        array["z"]
+    with pytest.raises(SelectionError, match=r"no field 'z'"):
+        array[["x", "z"]]
+    with pytest.raises(SelectionError, match="not one selection of fields"):
+        array["x", "y"]
+    with pytest.raises(SelectionError, match="cannot write single fields"):
+        array["x"] = 3
+    assert same_bits(array[...], values)
+    plain = xzarr3.create_array(xzarr3.MemoryStore(), data=np.arange(3))
+    for selection in ("x", ["x"], (slice(None), "x")):
+        with pytest.raises(SelectionError):
+            plain[selection]
+
+
+TEXTS = st.one_of(st.text(max_size=4), st.sampled_from(["", "é\0b", "\0", "x" * 300, "𐍈"]))
+OBJECTS = st.one_of(
+    st.none(), st.booleans(), st.integers(-9, 9), TEXTS, st.lists(st.integers(0, 3), max_size=2),
+    st.dictionaries(st.text(max_size=2), st.integers(0, 3), max_size=2),
+)  # fmt: skip
+
+
+def of_objects(items: list[Any], dtype: Any) -> np.ndarray[Any, Any]:
+    """An array of these elements, of which some may be lists."""
+    result = np.empty(len(items), object)
+    for at, item in enumerate(items):
+        result[at] = item
+    return result.astype(dtype) if dtype is not object else result
+
+
+@SLOW
+@given(st.data())
+def test_elements_of_any_size(data: st.DataObject) -> None:
+    """Strings, bytes and JSON values in any layout, against an array of objects."""
+    kind = data.draw(st.sampled_from(["string", "bytes", "json2"]))
+    element = {"string": TEXTS, "bytes": st.binary(max_size=5), "json2": OBJECTS}[kind]
+    size = data.draw(st.sampled_from([1, 4, 7, 12]))
+    fill = data.draw(element)
+    if kind == "json2":
+        document = {
+            "zarr_format": 2, "shape": [size], "chunks": [3], "dtype": "|O", "compressor": None,
+            "fill_value": fill, "order": "C", "filters": [{"id": "json2"}],
+        }  # fmt: skip
+        store = xzarr3.MemoryStore({".zarray": json.dumps(document).encode()})
+        array = xzarr3.open_array(store, mode="r+")
+        fill = array.metadata.fill_value  # Of null it is up to the reader.
+    else:
+        options = data.draw(
+            st.sampled_from(
+                [
+                    {"chunks": 3},
+                    {"chunks": 2, "shards": 4},
+                    {"chunks": 3, "compressors": None},
+                    {"chunks": [[1, 11]]},
+                ]
+            )
+        )
+        array = xzarr3.create_array(xzarr3.MemoryStore(), shape=size, dtype=kind, fill_value=fill, **options)
+    oracle = of_objects([fill] * size, object)
+    for _ in range(data.draw(st.integers(1, 3))):
+        selection = data.draw(selections((size,)))
+        count = oracle[selection].size if isinstance(oracle[selection], np.ndarray) else None
+        if count is None:
+            item = data.draw(element)
+            array[selection] = item
+            oracle[
+                (*selection, ...) if isinstance(selection, tuple) and ... not in selection else selection
+            ] = (
+                (of_objects([item], object)[0] if not isinstance(item, list) else item)
+                if not isinstance(item, (list, dict))
+                else of_objects([item], object).reshape(())
+            )
+        else:
+            items = of_objects([data.draw(element) for _ in range(count)], object)
+            array[selection] = items.astype(array.dtype).reshape(oracle[selection].shape)
+            oracle[selection] = items.reshape(oracle[selection].shape)
+        assert array[...].tolist() == oracle.tolist()
+    selection = data.draw(selections((size,)))
+    assert np.asarray(array.get(selection)).tolist() == (
+        oracle[selection].tolist() if isinstance(oracle[selection], np.ndarray) else oracle[selection]
+    )
+    array.resize((size - 1,))
+    array.resize((size + 2,))
+    assert array[...].tolist() == [*oracle[:-1].tolist(), fill, fill, fill]
+    array[...] = of_objects([fill] * (size + 2), array.dtype if kind == "string" else object)
+    chunks = {key for key in array.store.list() if not key.startswith((".z", "zarr"))}
+    assert bool(chunks) == array.metadata.fill_is_null
+
+
+def test_a_fill_value_that_is_null_keeps_every_chunk() -> None:
+    document = {
+        "zarr_format": 2, "shape": [5], "chunks": [2], "dtype": "<i4", "compressor": None,
+        "fill_value": None, "order": "C", "filters": None,
+    }  # fmt: skip
+    array = xzarr3.open_array(xzarr3.MemoryStore({".zarray": json.dumps(document).encode()}), mode="r+")
+    assert array.fill_value is None
+    assert array[...].tolist() == [0] * 5
+    array[:3] = 0
+    assert {"0", "1"} <= set(array.store.list())
+    assert "2" not in set(array.store.list())
+    array[3:] = 7
+    array.resize((3,))
+    assert bytes(array.store.get("1") or b"") == bytes(8)

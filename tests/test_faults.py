@@ -4,6 +4,7 @@ processes, stores that vanish. An error says where; the old value stays; nothing
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import itertools
@@ -11,6 +12,7 @@ import json
 import os
 import pickle
 import random
+import re
 import resource
 import shutil
 import signal
@@ -39,6 +41,7 @@ from xzarr3 import (
     LocalStore,
     MemoryStore,
     MetadataError,
+    NodeExistsError,
     NodeNotFoundError,
     NodeTypeError,
     Store,
@@ -608,7 +611,9 @@ def failing(
     failed: list[object] = []
 
     def fail(what: object, *args: object, **kwargs: object) -> object:
-        if not only(what) or next(numbers) < after:
+        folder = kwargs.get("dir_fd", kwargs.get("src_dir_fd"))
+        place = what if folder is None else f"{_place(folder)}/{what}"
+        if not only(place) or next(numbers) < after:
             return real(what, *args, **kwargs)
         failed.append(what)
         raise error
@@ -626,10 +631,15 @@ def _in(root: str | Path) -> Callable[[object], bool]:
     """Whether a path or a descriptor is below ``root``, so that only the store is disturbed."""
 
     def below(what: object) -> bool:
-        path = os.readlink(f"/proc/self/fd/{what}") if isinstance(what, int) else os.fsdecode(what)  # type: ignore[arg-type]
+        path = _place(what) if isinstance(what, int) else os.fsdecode(what)  # type: ignore[arg-type]
         return path.startswith(str(root))
 
     return below
+
+
+def _place(descriptor: object) -> str:
+    """The path of what is open."""
+    return os.readlink(f"/proc/self/fd/{descriptor}")
 
 
 def _files(root: str | Path) -> dict[str, bytes]:
@@ -688,7 +698,7 @@ def test_failing_stat_is_no_absence(local_store: LocalStore, monkeypatch: pytest
     with failing(monkeypatch, "stat", _os_error(errno.EIO), only=_in(local_store.root)):
         with pytest.raises(StoreError):
             local_store.exists("zarr.json")
-        with pytest.raises(StoreError):
+        with pytest.raises((StoreError, NodeExistsError)):
             xzarr3.create_array(local_store, shape=1, dtype="i1")
         local_store.stamp(["zarr.json"])
     np.testing.assert_array_equal(array[...], _values())
@@ -914,6 +924,132 @@ def test_failing_writes_of_documents_change_nothing(
             assert dict(root.attrs) == {"title": "old"}
             assert root.consolidated is False
     np.testing.assert_array_equal(array[...], _values())
+
+
+# Erasing on a failing disk
+
+ERASING: dict[str, Callable[[LocalStore], object]] = {
+    "erase": lambda store: store.erase("a/c/d"),
+    "erase_values": lambda store: store.erase_values(["a/b", "a/c/d", "a/c/e"]),
+    "erase_prefix": lambda store: store.erase_prefix("a/"),
+}
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EROFS, errno.EPERM, errno.EBUSY])
+@pytest.mark.parametrize("name", ERASING)
+def test_failing_erasure_is_told(
+    name: str, number: int, local_store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the key that could not be erased, whichever of them it is."""
+    keys = {"a/b", "a/c/d", "a/c/e", "b"}
+    for after in range(3 if name != "erase" else 1):
+        for key in keys:
+            local_store.set(key, b"value")
+        error = _os_error(number)
+        with (
+            failing(monkeypatch, "unlink", error, after=after) as failed,
+            pytest.raises(StoreError, match=re.escape(os.strerror(number))) as caught,
+        ):
+            ERASING[name](local_store)
+        assert caught.value.__cause__ is error
+        assert len(failed) == 1
+        left = set(local_store.list())
+        assert len(keys - left) == after
+        assert f"a/{'c/' if failed[0] in 'de' else ''}{failed[0]}'" in str(caught.value)
+        ERASING[name](local_store)
+    assert "b" in local_store.list()
+
+
+@pytest.mark.parametrize(
+    ("call", "number"), [("open", errno.EMFILE), ("open", errno.EIO), ("stat", errno.EIO)]
+)
+@pytest.mark.parametrize("name", ["erase", "erase_prefix"])
+def test_failing_look_at_what_is_to_be_erased(
+    name: str, call: str, number: int, local_store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any look may fail; then nothing is erased, or all of it."""
+    keys = ["a/b", "a/c/d", "a/c/e", "b"]
+    failures = 0
+    for after in itertools.count():
+        for key in keys:
+            local_store.set(key, b"value")
+        with failing(monkeypatch, call, _os_error(number), after=after) as failed:
+            try:
+                ERASING[name](local_store)
+            except StoreError as error:
+                assert os.strerror(number) in str(error)  # noqa: PT017 - not every look matters
+                assert sorted(local_store.list()) == keys
+                failures += 1
+            else:
+                assert "a/c/d" not in local_store.list()
+        if not failed:
+            break
+    assert failures > 0 or (name, call) == ("erase", "stat")
+
+
+def test_failing_scan_keeps_all_from_being_erased(
+    local_store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = ["a/b", "a/c/d", "a/c/e", "b"]
+    for key in keys:
+        local_store.set(key, b"value")
+    for after in range(2):
+        with (
+            failing(monkeypatch, "scandir", _os_error(errno.EIO), after=after),
+            pytest.raises(StoreError, match="Input/output error"),
+        ):
+            local_store.erase_prefix("a/")
+        assert sorted(local_store.list()) == keys
+
+
+def test_directories_that_cannot_be_removed_are_no_failure(
+    local_store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for key in ("a/b", "a/c/d", "a/c/e", "b"):
+        local_store.set(key, b"value")
+    with failing(monkeypatch, "rmdir", _os_error(errno.EACCES)) as failed:
+        local_store.erase_prefix("a/")
+        local_store.erase("b")
+    assert failed
+    assert _files(local_store.root) == {}
+
+
+def test_erased_prefix_is_no_node_from_the_first_moment(
+    local_store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever it stops: what lies deeper goes after all that lies above it."""
+    for after in range(14):
+        xzarr3.create_group(local_store, "g", overwrite=True)
+        for path in ("g/x", "g/y/z"):
+            xzarr3.create_array(local_store, path, data=np.arange(6), chunks=2)
+        before = set(_files(local_store.root))
+        with failing(monkeypatch, "unlink", _os_error(errno.EIO), after=after) as failed:
+            try:
+                local_store.erase_prefix("g/")
+            except StoreError:
+                left = set(_files(local_store.root))
+                deepest = max((key.count("/") for key in before - left), default=0)
+                assert not [key for key in left if key.startswith("g/") and key.count("/") < deepest]
+            else:
+                assert not failed
+        local_store.erase_prefix("g/")
+    assert sorted(_files(local_store.root)) == ["zarr.json"]
+
+
+def test_interrupted_erasure(local_store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    for call in ("unlink", "open", "rmdir", "scandir", "stat"):
+        for after in range(4):
+            for key in ("a/b", "a/c/d", "b"):
+                local_store.set(key, b"value")
+            with (
+                failing(monkeypatch, call, KeyboardInterrupt(), after=after) as failed,
+                contextlib.suppress(KeyboardInterrupt),
+            ):
+                local_store.erase_prefix("a/")
+            assert failed or after > 0
+            assert "b" in local_store.list()
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_writes_beyond_a_file_size_limit() -> None:

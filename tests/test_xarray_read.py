@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
-from _xarray_corpus import CORPUS
+from _xarray_corpus import CORPUS, TEXTS
 from dask.base import tokenize
 from xarray.core import indexing
 
@@ -58,45 +58,81 @@ def theirs(store: Any, **options: Any) -> xr.Dataset:
     return xr.open_dataset(store, engine="zarr", **options)
 
 
+EVERYTHING = {**CORPUS, **TEXTS}
+
+
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Paths of stores that xarray's own engine wrote."""
+def written(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], str]:
+    """Paths of stores that xarray's own engine wrote, by name and format."""
     folder = tmp_path_factory.mktemp("corpus")
-    paths = {name: str(folder / f"{name}.zarr") for name in CORPUS}
-    for name, make in CORPUS.items():
-        make().to_zarr(paths[name], zarr_format=3, consolidated=True)
+    paths = {(name, fmt): str(folder / f"{name}-{fmt}.zarr") for name in EVERYTHING for fmt in (2, 3)}
+    for (name, fmt), path in paths.items():
+        EVERYTHING[name]().to_zarr(path, zarr_format=fmt, consolidated=True)
     return paths
 
 
-@pytest.mark.parametrize("chunks", [None, {}])
-@pytest.mark.parametrize("consolidated", [None, True, False])
-@pytest.mark.parametrize("name", CORPUS)
-def test_same_as_the_zarr_engine(
-    corpus: dict[str, str], name: str, consolidated: bool | None, chunks: dict[str, int] | None
-) -> None:
-    expected = theirs(corpus[name], consolidated=consolidated, chunks=chunks)
-    found = ours(corpus[name], consolidated=consolidated, chunks=chunks)
+@pytest.fixture(scope="module")
+def corpus(written: dict[tuple[str, int], str]) -> dict[str, str]:
+    """Paths of those of version 3, without text."""
+    return {name: written[name, 3] for name in CORPUS}
+
+
+def check_same(found: xr.Dataset, expected: xr.Dataset) -> None:
+    """Identical, in the data types before and after loading as well."""
     xr.testing.assert_identical(found, expected)
-    assert found.encoding == expected.encoding
     assert set(found.coords) == set(expected.coords)
     for variable in expected.variables:
         assert found[variable].dtype == expected[variable].dtype
+        assert found[variable].values.dtype == expected[variable].values.dtype
         assert type(found[variable].variable) is type(expected[variable].variable)
         assert (found[variable].chunks is None) == (expected[variable].chunks is None)
 
 
-@pytest.mark.parametrize("name", CORPUS)
-def test_same_encoding_as_the_zarr_engine(corpus: dict[str, str], name: str) -> None:
-    found, expected = ours(corpus[name]), theirs(corpus[name])
+@pytest.mark.parametrize("chunks", [None, {}])
+@pytest.mark.parametrize("consolidated", [None, True, False])
+@pytest.mark.parametrize("zarr_format", [3, 2])
+@pytest.mark.parametrize("name", EVERYTHING)
+def test_same_as_the_zarr_engine(
+    written: dict[tuple[str, int], str],
+    name: str,
+    zarr_format: int,
+    consolidated: bool | None,
+    chunks: dict[str, int] | None,
+) -> None:
+    path = written[name, zarr_format]
+    expected = theirs(path, consolidated=consolidated, chunks=chunks)
+    found = ours(path, consolidated=consolidated, chunks=chunks)
+    assert found.encoding == expected.encoding
+    check_same(found, expected)
+
+
+def configurations(codecs: Any, zarr_format: int) -> list[Any]:
+    """Codecs of zarr-python as this engine has them, without those that follow from the data type."""
+    if zarr_format == 3:
+        return [codec.to_dict() for codec in codecs]
+    return [codec.get_config() for codec in codecs if codec.codec_id != "vlen-utf8"]
+
+
+@pytest.mark.parametrize("zarr_format", [3, 2])
+@pytest.mark.parametrize("name", EVERYTHING)
+def test_same_encoding_as_the_zarr_engine(
+    written: dict[tuple[str, int], str], name: str, zarr_format: int
+) -> None:
+    path = written[name, zarr_format]
+    found, expected = ours(path), theirs(path)
+    codecs = {"compressors", "filters", "serializer"}
     for variable in expected.variables:
         here, there = found[variable].encoding, expected[variable].encoding
         assert here.keys() == there.keys()
         units = there["shards"] or there["chunks"]
         assert here["preferred_chunks"] == dict(zip(expected[variable].dims, units, strict=True))
-        assert here["serializer"] == there["serializer"].to_dict()
+        assert "fill_value" in here if zarr_format == 3 else "serializer" not in here
         for key in ("compressors", "filters"):
-            assert list(here[key]) == [codec.to_dict() for codec in there[key]]
-        for key in here.keys() - {"preferred_chunks", "serializer", "compressors", "filters"}:
+            assert list(here[key]) == configurations(there[key], zarr_format)
+        if zarr_format == 3:
+            serializer = {"configuration": {}, **here["serializer"]}
+            assert serializer == {"configuration": {}, **there["serializer"].to_dict()}
+        for key in here.keys() - {"preferred_chunks"} - codecs:
             np.testing.assert_equal(here[key], there[key])
             assert type(here[key]) is type(there[key])
 
@@ -268,6 +304,10 @@ def test_does_not_guess_where_zarr_python_is(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(backend, "find_spec", lambda name: None if name == "zarr" else importlib.util)
     assert engine.guess_can_open("a.zarr/")
     assert engine.guess_can_open(path)
+    for document in (".zgroup", ".zmetadata"):
+        (tmp_path / document[1:]).mkdir()
+        (tmp_path / document[1:] / document).write_text("{}")
+        assert engine.guess_can_open(tmp_path / document[1:])
     assert not engine.guess_can_open(tmp_path)
     assert not engine.guess_can_open("a.nc")
     assert not engine.guess_can_open(b"CDF")
@@ -457,8 +497,10 @@ def test_consolidated_metadata_can_be_demanded(tmp_path: Path) -> None:
 def test_arguments_that_are_refused(corpus: dict[str, str]) -> None:
     with pytest.raises(ValueError, match=r"mode 'w' cannot be used.*'r', 'r\+'"):
         ours(corpus["bare"], mode="w")
-    with pytest.raises(ValueError, match=r"zarr_format.*found 2"):
+    with pytest.raises(FileNotFoundError, match=r"there is one of another format than 2"):
         ours(corpus["bare"], zarr_format=2)
+    with pytest.raises(ValueError, match=r"zarr_format.*found 4; accepted: 3, 2"):
+        ours(corpus["bare"], zarr_format=4)
     with pytest.raises(TypeError, match="storage_options"):
         ours(corpus["bare"], storage_options={"anon": True})
     with pytest.raises(TypeError, match="unexpected keyword argument 'nonsense'"):
@@ -499,7 +541,7 @@ def test_bad_documents(changes: dict[str, Any], error: type[Exception], message:
     [
         ("data_type", "float8"),
         ("codecs", [{"name": "rot13"}]),
-        ("chunk_grid", {"name": "rectilinear", "configuration": {}}),
+        ("chunk_grid", {"name": "hexagonal", "configuration": {}}),
     ],
 )
 def test_what_is_not_known_can_be_left_out(field: str, value: Any, consolidated: bool) -> None:

@@ -1,0 +1,242 @@
+"""Copies between formats: nothing is lost, chunks that can stay as they are do, the rest is refused before."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import xzarr3
+from xzarr3 import LocalStore, MemoryStore, MetadataError, NodeExistsError, Store
+from xzarr3.cli import main
+from xzarr3.codecs import ZstdCodec
+from xzarr3.conventions import encode_fill_value
+
+FORMATS = (3, 2, "3-draft")
+
+
+def contents(store: Store) -> dict[str, bytes]:
+    return {key: bytes(store.get(key)) for key in store.list()}
+
+
+def hierarchy(store: Store, zarr_format: Any, **options: Any) -> xzarr3.Group:
+    """Groups in groups, arrays of several types and layouts, missing chunks, attributes."""
+    options = {"compressors": "gzip", **options}
+    root = xzarr3.create_group(store, zarr_format=zarr_format, attributes={"title": "all", "n": [1, {"a": None}]})
+    values = np.arange(24, dtype="float32").reshape(4, 6)
+    values[0, 0] = np.nan
+    root.create_array("f4", data=values, chunks=(2, 4), dimension_names=("y", "x"), **options)
+    root.create_array("order", data=values.astype(">f8"), chunks=(3, 3), order="F", **options)
+    sparse = root.create_array(
+        "deep/er/sparse", shape=(9, 9), chunks=(2, 2), dtype="int16", fill_value=-7, **options
+    )
+    sparse[3:5, 2:7] = np.arange(10).reshape(2, 5)
+    root.create_array("scalar", data=np.float64(2.5), attributes={"units": "K"}, **options)
+    root.create_array("bool", data=np.array([True, False, True]), **options)
+    root.create_array("none", shape=(0, 3), dtype="uint8", **options)
+    root.create_group("empty", attributes={"left": "alone"})
+    return xzarr3.open_group(store)
+
+
+def assert_same(one: xzarr3.Group, other: xzarr3.Group, *, masked: bool = False) -> None:
+    """Whether nodes say the same; with ``masked``, those of ``other`` say in an attribute what is masked."""
+    assert dict(one.attrs) == dict(other.attrs)
+    left, right = dict(one.members(max_depth=None)), dict(other.members(max_depth=None))
+    assert left.keys() == right.keys()
+    for path, node in left.items():
+        same = right[path]
+        assert type(same) is type(node), path
+        attributes = dict(same.attrs)
+        if masked and isinstance(node, xzarr3.Array) and node.dimension_names:
+            assert attributes.pop("_FillValue") == encode_fill_value(node.fill_value, node.dtype)
+        assert attributes == dict(node.attrs), path
+        if isinstance(node, xzarr3.Array):
+            assert same.dtype == node.dtype
+            assert same.dimension_names == node.dimension_names
+            assert same.chunks == node.chunks
+            bits = node.metadata.data_type.bits
+            assert bits(same.metadata.fill_value) == bits(node.metadata.fill_value)
+            assert same.get().tobytes() == node.get().tobytes(), path
+
+
+@pytest.mark.parametrize("old", FORMATS)
+@pytest.mark.parametrize("new", FORMATS)
+def test_between_all_formats_and_back(old: Any, new: Any, tmp_path: Path) -> None:
+    store = MemoryStore()
+    source = hierarchy(store, old)
+    copied = xzarr3.copy(source, tmp_path / "copy", zarr_format=new)
+    assert copied.zarr_format == new
+    assert_same(source, copied, masked=old == 2 and new != 2)
+    back = xzarr3.copy(tmp_path / "copy", MemoryStore(), zarr_format=old)
+    assert_same(source, back)
+
+
+@pytest.mark.parametrize("new", [2, "3-draft"])
+def test_chunks_are_moved_as_they_are(new: Any) -> None:
+    store, target = MemoryStore(), MemoryStore()
+    array = xzarr3.create_array(store, "a", shape=(5, 5), chunks=2, dtype="int32", compressors="gzip")
+    array[...] = np.arange(25).reshape(5, 5)
+    odd = bytes(store.get("a/c/1/1")) + b""
+    xzarr3.copy(store, target, zarr_format=new)
+    prefix = {2: "a/", "3-draft": "data/a/c"}[new]
+    separator = {2: ".", "3-draft": "/"}[new]
+    assert bytes(target.get(f"{prefix}1{separator}1")) == odd
+    moved = {bytes(target.get(key)) for key in target.list() if key.startswith(prefix) and ".z" not in key}
+    assert moved == {bytes(store.get(key)) for key in store.list() if "/c/" in key}
+
+
+def test_damaged_chunks_stay_damaged() -> None:
+    """What cannot be decoded is moved all the same: a copy does not look into chunks."""
+    store, target = MemoryStore(), MemoryStore()
+    xzarr3.create_array(store, "a", data=np.ones(4), chunks=4)
+    store.set("a/c/0", b"damaged")
+    copied = xzarr3.copy(store, target, zarr_format=2)
+    with pytest.raises(xzarr3.ChunkDecodeError):
+        copied["a"][...]
+
+
+@pytest.mark.parametrize(
+    ("options", "new", "field"),
+    [
+        ({"shards": 4, "chunks": 2}, 2, "sharding_indexed"),
+        ({"shards": 4, "chunks": 2}, "3-draft", "sharding_indexed"),
+        ({"chunks": [[1, 3, 4]]}, 2, "chunk_grid"),
+        ({"chunks": [[1, 3, 4]]}, "3-draft", "chunk_grid"),
+        ({"compressors": "zstd"}, "3-draft", "zstd"),
+    ],
+)
+def test_what_a_format_cannot_say(options: dict[str, Any], new: Any, field: str) -> None:
+    store, target = MemoryStore(), MemoryStore()
+    xzarr3.create_array(store, "fine", data=np.arange(3), compressors="gzip")
+    xzarr3.create_array(store, "g/a", data=np.arange(8), **options)
+    with pytest.raises(MetadataError) as caught:
+        xzarr3.copy(store, target, zarr_format=new)
+    assert field in str(caught.value)
+    assert "g/a" in str(caught.value)
+    assert list(target.list()) == []
+
+
+def test_recoding_makes_it_sayable() -> None:
+    store = MemoryStore()
+    data = np.arange(64, dtype="int32").reshape(8, 8)
+    xzarr3.create_array(store, "a", data=data, chunks=(2, 2), shards=(4, 8), fill_value=5)
+    copied = xzarr3.copy(store, MemoryStore(), zarr_format="3-draft", compressors="gzip", shards=None)["a"]
+    assert copied.chunks == (2, 2)
+    assert copied.shards is None
+    np.testing.assert_array_equal(copied[...], data)
+    again = xzarr3.copy(store, MemoryStore(), compressors=ZstdCodec(level=9))["a"]
+    assert again.shards == (4, 8)
+    assert again.compressors == (ZstdCodec(level=9),)
+    np.testing.assert_array_equal(again[...], data)
+    with pytest.raises(MetadataError, match="shards"):
+        xzarr3.copy(store, MemoryStore(), shards=(8, 8))
+
+
+def test_what_xarray_masks_stays_masked(tmp_path: Path) -> None:
+    xr = pytest.importorskip("xarray")
+    packed = xr.Dataset(
+        {
+            "t": ("x", np.array([280.5, np.nan, 281.0]), {"units": "K"}),
+            "n": ("x", np.array([0, 1, 2])),
+            "z": ("x", np.array([0.0, np.nan, 1.0])),
+        }
+    )
+    encoding = {"t": {"dtype": "int16", "scale_factor": 0.1, "_FillValue": 0, "add_offset": 270.0}}
+    for old, new in ((2, 3), (3, 2)):
+        one, other = tmp_path / f"{old}", tmp_path / f"copy{old}"
+        xzarr3.to_zarr(packed, one, encoding=encoding, zarr_format=old)
+        xzarr3.copy(one, other, zarr_format=new)
+        for engine in ("xzarr3", "zarr"):
+            if engine == "zarr":
+                pytest.importorskip("zarr")
+            with xr.open_dataset(other, engine=engine) as found:
+                xr.testing.assert_allclose(found.load(), packed)
+                assert found.n.dtype == packed.n.dtype, engine
+        xzarr3.copy(other, tmp_path / f"back{old}", zarr_format=old)
+        with xr.open_dataset(tmp_path / f"back{old}", engine="xzarr3") as found:
+            xr.testing.assert_allclose(found.load(), packed)
+
+
+def test_absent_chunks_of_a_value_that_is_not_masked() -> None:
+    """Version 2 masks its fill value in xarray, so it cannot stand for values that are there."""
+    store = MemoryStore()
+    array = xzarr3.create_array(
+        store, "a", shape=6, chunks=2, dtype="int32", fill_value=7, dimension_names=["x"]
+    )
+    array[0:2] = [1, 2]
+    copied = xzarr3.copy(store, MemoryStore(), zarr_format=2)["a"]
+    assert copied.fill_value is None
+    assert copied[...].tolist() == [1, 2, 7, 7, 7, 7]
+
+
+def test_overlap_and_existing_nodes_are_refused(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "a.zarr")
+    hierarchy(store, 3)
+    before = contents(store)
+    for source_path, path in (("", ""), ("", "below"), ("deep", "deep/er/copy"), ("deep/er", "deep")):
+        with pytest.raises(NodeExistsError, match="accepted"):
+            xzarr3.copy(store, str(store.root), source_path=source_path, path=path, overwrite=True)
+    assert contents(store) == before
+    xzarr3.copy(store, store, source_path="f4", path="twin")
+    np.testing.assert_array_equal(
+        xzarr3.open_array(store, "twin")[...], xzarr3.open_array(store, "f4")[...]
+    )
+    other = MemoryStore()
+    xzarr3.create_group(other, "there")
+    with pytest.raises(NodeExistsError, match="overwrite"):
+        xzarr3.copy(store, other, source_path="deep", path="there")
+    xzarr3.copy(store, other, source_path="deep", path="there", overwrite=True)
+    assert "er/sparse" in xzarr3.open_group(other, "there")
+
+
+def test_a_failing_store_leaves_no_document() -> None:
+    class Full(MemoryStore):
+        left = 3
+
+        def set(self, key: str, value: Any) -> None:
+            if ".json" not in key:
+                if not self.left:
+                    raise xzarr3.StoreError("full")
+                Full.left -= 1
+            super().set(key, value)
+
+    store, target = MemoryStore(), Full()
+    xzarr3.create_array(store, "a", data=np.arange(8), chunks=1)
+    with pytest.raises(xzarr3.StoreError, match="full"):
+        xzarr3.copy(store, target)
+    assert [key for key in target.list() if key.endswith("zarr.json")] == []
+
+
+def test_consolidated_metadata_come_along() -> None:
+    store = MemoryStore()
+    hierarchy(store, 3)
+    xzarr3.consolidate_metadata(store)
+    assert xzarr3.copy(store, MemoryStore(), zarr_format=2).consolidated
+    assert not xzarr3.copy(store, MemoryStore(), zarr_format=2, consolidated=False).consolidated
+    draft = MemoryStore()
+    xzarr3.copy(store, draft, zarr_format="3-draft")
+    assert_same(xzarr3.open_group(store), xzarr3.open_group(draft))
+
+
+def test_progress_bar(capsys: pytest.CaptureFixture[str]) -> None:
+    store = MemoryStore()
+    xzarr3.create_array(store, "a", data=np.arange(8), chunks=1)
+    xzarr3.copy(store, MemoryStore(), progress=True)
+    assert "8/8" in capsys.readouterr().err
+
+
+def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    hierarchy(LocalStore(tmp_path / "a.zarr"), 3)
+    assert main(["copy", str(tmp_path / "a.zarr"), str(tmp_path / "b.zarr"), "--format", "2"]) == 0
+    said = capsys.readouterr()
+    assert "deep/er/sparse" in said.out or "sparse (9, 9) int16" in said.out
+    assert json.loads((tmp_path / "b.zarr/f4/.zarray").read_text())["chunks"] == [2, 4]
+    assert main(["copy", str(tmp_path / "a.zarr"), str(tmp_path / "b.zarr"), "--format", "2"]) == 1
+    assert "overwrite" in capsys.readouterr().err
+    again = ["copy", str(tmp_path / "a.zarr"), str(tmp_path / "b.zarr"), "--overwrite", "--quiet"]
+    assert main([*again, "--compressor", "zstd", "--source-path", "deep", "--path", "sub"]) == 0
+    assert capsys.readouterr() == ("", "")
+    assert xzarr3.open_array(tmp_path / "b.zarr", "sub/er/sparse").compressors == (ZstdCodec(),)

@@ -1,0 +1,431 @@
+"""Arrays of version 2 written here are read by zarr-python and tensorstore, and the reverse, bit for bit."""
+
+from __future__ import annotations
+
+import json
+import math
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numcodecs
+import numpy as np
+import pytest
+
+import xzarr3
+
+zarr = pytest.importorskip("zarr", minversion="3.1")
+
+AnyArray = np.ndarray[Any, Any]
+SHAPE, CHUNKS = (7, 9), (3, 4)
+MISSING = np.s_[3:6, 4:8]
+"""The chunk that holds nothing but the fill value."""
+
+SIMPLE = (
+    "|b1", "|i1", "|u1", "<i2", ">i2", "<u2", ">u2", "<i4", ">i4", "<u4", ">u4", "<i8", ">i8", "<u8", ">u8",
+    "<f2", ">f2", "<f4", ">f4", "<f8", ">f8", "<c8", ">c8", "<c16", ">c16",
+)  # fmt: skip
+MOMENTS = (
+    "<M8[ns]", ">M8[ns]", "<M8[D]", ">M8[us]", "<M8[10s]", "<M8[Y]", "<m8[ns]", ">m8[ms]", "<m8[h]",
+    ">m8[25s]",
+)  # fmt: skip
+STRINGS = ("|S1", "|S7", "<U1", ">U1", "<U6", ">U6", "|V1", "|V5")
+RECORDS: dict[str, Any] = {
+    "record": [("a", "<i4"), ("b", "<f8"), ("c", "S3")],
+    "record_big": [("a", ">i4"), ("b", ">f8")],
+    "record_mixed": [("a", "<i2"), ("b", ">f8"), ("c", "U2")],
+    "record_nested": [("a", [("x", "<f4"), ("y", "<f4")]), ("b", "?")],
+}
+DTYPES = (*SIMPLE, *MOMENTS, *STRINGS, *RECORDS)
+
+
+def native(name: str) -> np.dtype[Any]:
+    return np.dtype(RECORDS.get(name, name))
+
+
+def noise(dtype: np.dtype[Any], shape: tuple[int, ...] = SHAPE, seed: int = 0) -> AnyArray:
+    """Values of random bits, where a data type permits any."""
+    rng = np.random.default_rng(seed)
+    if dtype.names is not None:
+        values = np.zeros(shape, dtype)
+        for at, name in enumerate(dtype.names):
+            values[name] = noise(dtype[name], shape, seed + at)
+        return values
+    if dtype.kind == "b":
+        return rng.integers(0, 2, shape).astype(bool)
+    if dtype.kind == "U":
+        words = np.array(["", "a", "é", "日本", "😀x", "abcdef"], dtype)
+        return words[rng.integers(0, len(words), shape)]
+    return np.frombuffer(rng.bytes(math.prod(shape) * dtype.itemsize), dtype).reshape(shape).copy()
+
+
+def fill_of(dtype: np.dtype[Any]) -> Any:
+    """A fill value other than zero."""
+    if dtype.names is not None:
+        return np.array(tuple(fill_of(dtype[name]) for name in dtype.names), dtype)[()]
+    values: dict[str, Any] = {"b": True, "i": -3, "u": 7, "f": 1.5, "c": 1.5 - 2j, "S": b"x", "U": "ø"}
+    if dtype.kind == "V":
+        return np.void(b"\x01" * dtype.itemsize)
+    return np.asarray(values.get(dtype.kind, 5)).astype(dtype)[()]
+
+
+def sample(dtype: np.dtype[Any]) -> AnyArray:
+    values = noise(dtype)
+    values[MISSING] = fill_of(dtype)
+    return values
+
+
+def assert_same_bits(found: Any, wanted: AnyArray) -> None:
+    """Compare element types, shape and every bit; the byte order in memory is nobody's business."""
+    found = np.asarray(found)
+    assert (found.dtype.newbyteorder("="), found.shape) == (wanted.dtype.newbyteorder("="), wanted.shape)
+    assert found.astype(wanted.dtype).tobytes() == wanted.tobytes()
+
+
+def keys(path: Path) -> set[str]:
+    """The keys of all chunks below an array."""
+    names = {file.relative_to(path).as_posix() for file in path.rglob("*") if file.is_file()}
+    return {name for name in names if not name.rpartition("/")[2].startswith(".z")}
+
+
+def chunks(path: Path) -> dict[str, bytes]:
+    return {key: (path / key).read_bytes() for key in keys(path)}
+
+
+def document(path: Path, name: str = ".zarray") -> Any:
+    return json.loads((path / name).read_text())
+
+
+def by_zarr_python(path: Path, values: AnyArray, **options: Any) -> None:
+    given = {"compressors": None, "fill_value": fill_of(values.dtype), "chunks": CHUNKS, **options}
+    separator = given.pop("separator", ".")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        array = zarr.create_array(
+            path,
+            shape=values.shape,
+            dtype=values.dtype,
+            zarr_format=2,
+            chunk_key_encoding={"name": "v2", "separator": separator},
+            **given,
+        )
+        array[...] = values
+
+
+def by_xzarr3(path: Path, values: AnyArray, **options: Any) -> xzarr3.Array:
+    given = {"compressors": None, "fill_value": fill_of(values.dtype), "chunks": CHUNKS, **options}
+    separator = given.pop("separator", ".")
+    array = xzarr3.create_array(
+        path,
+        shape=values.shape,
+        dtype=values.dtype,
+        zarr_format=2,
+        chunk_key_encoding={"name": "v2", "separator": separator},
+        **given,
+    )
+    array[...] = values
+    return array
+
+
+def read_by_zarr_python(path: Path) -> AnyArray:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return np.asarray(zarr.open_array(path, mode="r", zarr_format=2)[...])
+
+
+def read_by_xzarr3(path: Path) -> AnyArray:
+    array = xzarr3.open_array(path, zarr_format=2)
+    assert array.zarr_format == 2
+    return np.asarray(array[...])
+
+
+def check_both(tmp_path: Path, values: AnyArray, *, same_bytes: bool = True, **options: Any) -> None:
+    """Write with both libraries and read with both; chunks and documents are the same."""
+    theirs, ours = tmp_path / "theirs", tmp_path / "ours"
+    by_zarr_python(theirs, values, **options)
+    by_xzarr3(ours, values, **options)
+    for path in (theirs, ours):
+        for read in (read_by_xzarr3, read_by_zarr_python):
+            assert_same_bits(read(path), values)
+    assert keys(ours) == keys(theirs)
+    if same_bytes:
+        assert chunks(ours) == chunks(theirs)
+    found, wanted = document(ours), document(theirs)
+    for field in ("shape", "chunks", "dtype", "order", "zarr_format", "dimension_separator", "fill_value"):
+        assert json.dumps(found[field]) == json.dumps(wanted[field]), field
+    assert document(ours, ".zattrs") == document(theirs, ".zattrs")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("separator", [".", "/"])
+def test_data_types(tmp_path: Path, dtype: str, order: str, separator: str) -> None:
+    values = sample(native(dtype))
+    check_both(tmp_path, values, order=order, separator=separator)
+    assert f"1{separator}1" not in keys(tmp_path / "ours")
+
+
+COMPRESSORS: dict[str, Any] = {
+    "zstd": numcodecs.Zstd(3),
+    "zstd_checksum": numcodecs.Zstd(3, checksum=True),
+    "zlib": numcodecs.Zlib(1),
+    "gzip": numcodecs.GZip(5),
+    "bz2": numcodecs.BZ2(1),
+    "lz4": numcodecs.LZ4(),
+    "lzma": numcodecs.LZMA(preset=1),
+    "blosc": numcodecs.Blosc("lz4", 5, 1),
+    "blosc_auto": numcodecs.Blosc("zstd", 5, -1),
+    "blosc_bit": numcodecs.Blosc("zlib", 5, 2),
+    "blosc_none": numcodecs.Blosc("blosclz", 5, 0),
+}
+
+
+@pytest.mark.parametrize("dtype", ["|u1", ">i2", "<f8", "record_mixed", "<U6"])
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("compressor", COMPRESSORS)
+def test_compressors(tmp_path: Path, compressor: str, dtype: str, order: str) -> None:
+    values = sample(native(dtype))
+    check_both(
+        tmp_path, values, compressors=COMPRESSORS[compressor], order=order, same_bytes=compressor != "gzip"
+    )
+
+
+FILTERS: dict[str, tuple[str, list[Any]]] = {
+    "delta": ("<i4", [numcodecs.Delta("<i4")]),
+    "delta_big": (">i4", [numcodecs.Delta(">i4")]),
+    "delta_narrow": ("<i4", [numcodecs.Delta("<i4", "<i2")]),
+    "delta_turned": ("<i4", [numcodecs.Delta("<i4", ">i8")]),
+    "fixedscaleoffset": ("<f8", [numcodecs.FixedScaleOffset(3, 10, "<f8", "<i4")]),
+    "fixedscaleoffset_big": (">f4", [numcodecs.FixedScaleOffset(3, 10, ">f4", ">i2")]),
+    "quantize": ("<f4", [numcodecs.Quantize(2, "<f4")]),
+    "bitround": ("<f4", [numcodecs.BitRound(9)]),
+    "astype": ("<f8", [numcodecs.AsType("<f4", "<f8")]),
+    "astype_big": (">i4", [numcodecs.AsType(">i8", ">i4")]),
+    "packbits": ("|b1", [numcodecs.PackBits()]),
+    "shuffle": ("<i4", [numcodecs.Shuffle(4)]),
+    "crc32": ("<i4", [numcodecs.CRC32()]),
+    "adler32": (">i4", [numcodecs.Adler32()]),
+    "fletcher32": ("<i4", [numcodecs.Fletcher32()]),
+    "jenkins": ("<i4", [numcodecs.JenkinsLookup3()]),
+    "several": ("<i4", [numcodecs.Delta("<i4"), numcodecs.Shuffle(4), numcodecs.Zlib(1), numcodecs.CRC32()]),
+    "two_of_arrays": ("<f8", [numcodecs.AsType("<f4", "<f8"), numcodecs.BitRound(9)]),
+}
+OF_BYTES = ("shuffle", "crc32", "adler32", "fletcher32", "jenkins_lookup3", "zlib")
+LOSSY = ("fixedscaleoffset", "quantize", "bitround", "astype", "two_of_arrays")
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("compressor", [None, "zlib"])
+@pytest.mark.parametrize("name", FILTERS)
+def test_filters(tmp_path: Path, name: str, compressor: str | None, order: str) -> None:
+    dtype, filters = FILTERS[name]
+    values = (np.arange(63).reshape(SHAPE) % 40 - 7).astype(dtype)
+    values[MISSING] = fill_of(values.dtype)
+    if values.dtype.kind == "f":
+        values += np.asarray(0.25, values.dtype)
+    options = {"filters": filters, "compressors": COMPRESSORS.get(compressor or ""), "order": order}
+    if not name.startswith(LOSSY):
+        options["fill_value"] = 7 if values.dtype.kind != "b" else True
+    serializer = {"delta_turned": {"name": "bytes", "configuration": {"endian": "big"}}}.get(name, "auto")
+    theirs, ours = tmp_path / "theirs", tmp_path / "ours"
+    by_zarr_python(theirs, values, **options)
+    # What works on bytes stands behind the serializer here, and so among the compressors.
+    of_arrays = [each for each in filters if each.codec_id not in OF_BYTES]
+    rest = [each for each in filters if each.codec_id in OF_BYTES]
+    rest += [options["compressors"]] * (compressor is not None)
+    by_xzarr3(ours, values, **{**options, "filters": of_arrays, "compressors": rest}, serializer=serializer)
+    assert chunks(ours) == chunks(theirs)
+    for path in (theirs, ours):
+        assert_same_bits(read_by_xzarr3(path), read_by_zarr_python(theirs))
+        assert_same_bits(read_by_zarr_python(path), read_by_zarr_python(theirs))
+    found, wanted = document(ours), document(theirs)
+    if compressor is not None:
+        assert [each["id"] for each in found["filters"]] == [each["id"] for each in wanted["filters"]]
+    if not name.startswith(LOSSY):
+        assert_same_bits(read_by_xzarr3(ours), values)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("compressor", [None, "zlib"])
+def test_strings_of_any_length(tmp_path: Path, compressor: str | None, order: str) -> None:
+    words = np.array(["", "a", "é", "日本語", "x" * 300], dtype=np.dtypes.StringDType())
+    values = words[np.arange(63).reshape(SHAPE) % 5]
+    theirs, ours = tmp_path / "theirs", tmp_path / "ours"
+    options: dict[str, Any] = {
+        "chunks": CHUNKS,
+        "compressors": COMPRESSORS.get(compressor or ""),
+        "order": order,
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        array = zarr.create_array(
+            theirs, shape=SHAPE, dtype="string", zarr_format=2, fill_value="", **options
+        )
+        array[...] = values
+    made = xzarr3.create_array(ours, shape=SHAPE, dtype="string", zarr_format=2, fill_value="", **options)
+    made[...] = values
+    assert document(ours)["filters"] == [{"id": "vlen-utf8"}]
+    assert document(ours)["dtype"] == "|O"
+    assert chunks(ours) == chunks(theirs)
+    for path in (theirs, ours):
+        assert xzarr3.open_array(path)[...].tolist() == values.tolist()
+        assert read_by_zarr_python(path).tolist() == values.tolist()
+
+
+def test_objects_of_zarr_python(tmp_path: Path) -> None:
+    items = np.array([b"", b"\x00\xff", b"abc", b"y" * 40, b"\x00"], dtype=object)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        array = zarr.create_array(
+            tmp_path / "a", shape=5, dtype="variable_length_bytes", chunks=2, zarr_format=2, compressors=None
+        )
+        array[...] = items
+    found = xzarr3.open_array(tmp_path / "a")
+    assert found[...].tolist() == items.tolist()
+    xzarr3.copy(found, tmp_path / "b", zarr_format=2)
+    assert read_by_zarr_python(tmp_path / "b").tolist() == items.tolist()
+
+
+def test_no_fill_value(tmp_path: Path) -> None:
+    zarr.create_array(
+        tmp_path / "a", shape=(4,), chunks=(2,), dtype="<i4", zarr_format=2, fill_value=None, compressors=None
+    )
+    path = tmp_path / "a/.zarray"
+    path.write_text(json.dumps({**document(tmp_path / "a"), "fill_value": None}))
+    array = xzarr3.open_array(tmp_path / "a", mode="r+")
+    assert array[...].tolist() == [0, 0, 0, 0]
+    array[0:2] = 0
+    assert keys(tmp_path / "a") == {"0"}  # What is not stored is nobody's zero.
+    array.attrs["n"] = 1
+    assert document(tmp_path / "a")["fill_value"] is None
+
+
+@pytest.mark.parametrize("separator", [".", "/"])
+@pytest.mark.parametrize("dtype", ["<f8", ">i2", "|S3", "record"])
+def test_no_dimensions(tmp_path: Path, dtype: str, separator: str) -> None:
+    value = noise(native(dtype), ())
+    check_both(tmp_path, value, chunks=(), separator=separator)
+    assert keys(tmp_path / "ours") == {"0"}
+
+
+@pytest.mark.parametrize(
+    ("shape", "chunk_shape"), [((0,), (4,)), ((3, 0), (2, 2)), ((3,), (8,)), ((2, 3, 4, 5), (1, 2, 4, 3))]
+)
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_shapes(tmp_path: Path, shape: tuple[int, ...], chunk_shape: tuple[int, ...], order: str) -> None:
+    check_both(
+        tmp_path, noise(np.dtype("<i4"), shape), chunks=chunk_shape, order=order if len(shape) > 1 else "C"
+    )
+
+
+def test_parts_are_replaced_by_turns(tmp_path: Path) -> None:
+    values = sample(np.dtype("<i4"))
+    by_zarr_python(tmp_path / "a", values, compressors=numcodecs.Zlib(1), order="F")
+    xzarr3.open_array(tmp_path / "a", mode="r+")[2:5, 3:9] = 11
+    values[2:5, 3:9] = 11
+    assert_same_bits(read_by_zarr_python(tmp_path / "a"), values)
+    zarr.open_array(tmp_path / "a", mode="r+")[0:3, ::2] = 12
+    values[0:3, ::2] = 12
+    assert_same_bits(read_by_xzarr3(tmp_path / "a"), values)
+
+
+def test_hierarchies_of_both(tmp_path: Path) -> None:
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    root = xzarr3.create_group(ours, zarr_format=2, attributes={"title": "ø"})
+    root.create_group("g/h", attributes={"n": [1, None]})
+    root.create_array("g/x", data=np.arange(5), dimension_names=["x"], attributes={"units": "m"})
+    xzarr3.consolidate_metadata(ours)
+    for use in (True, False):
+        group = zarr.open_group(ours, mode="r", zarr_format=2, use_consolidated=use)
+        assert dict(group.attrs) == {"title": "ø"}
+        assert dict(group["g/h"].attrs) == {"n": [1, None]}
+        assert dict(group["g/x"].attrs) == {"units": "m", "_ARRAY_DIMENSIONS": ["x"]}
+        assert group["g/x"][...].tolist() == [0, 1, 2, 3, 4]
+        assert sorted(name for name, _ in group.members(max_depth=None)) == ["g", "g/h", "g/x"]
+    group = zarr.open_group(theirs, mode="w", zarr_format=2, attributes={"title": "ø"})
+    group.create_group("g").create_group("h", attributes={"n": [1, None]})
+    array = group["g"].create_array(
+        "x", shape=(5,), dtype="<i8", attributes={"units": "m", "_ARRAY_DIMENSIONS": ["x"]}
+    )
+    array[...] = np.arange(5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        zarr.consolidate_metadata(theirs, zarr_format=2)
+    for consolidated in (True, False):
+        found = xzarr3.open_group(theirs, use_consolidated=consolidated)
+        assert found.zarr_format == 2
+        assert found.consolidated is consolidated
+        assert dict(found.attrs) == {"title": "ø"}
+        assert dict(found["g/h"].attrs) == {"n": [1, None]}
+        assert dict(found["g/x"].attrs) == {"units": "m"}
+        assert found["g/x"].dimension_names == ("x",)
+        assert found["g/x"][...].tolist() == [0, 1, 2, 3, 4]
+        assert sorted(name for name, _ in found.members(max_depth=None)) == ["g", "g/h", "g/x"]
+
+
+# tensorstore
+
+
+@pytest.fixture(scope="module")
+def tensorstore() -> Any:
+    return pytest.importorskip("tensorstore")
+
+
+def opened(tensorstore: Any, path: Path, **options: Any) -> Any:
+    spec = {"driver": "zarr", "kvstore": {"driver": "file", "path": str(path)}, **options}
+    context = tensorstore.Context({"file_io_sync": False})
+    return tensorstore.open(spec, context=context).result()
+
+
+TENSORSTORE_COMPRESSORS = {
+    "none": None,
+    "zlib": {"id": "zlib", "level": 1},
+    "gzip": {"id": "gzip", "level": 1},
+    "bz2": {"id": "bz2", "level": 1},
+    "zstd": {"id": "zstd", "level": 1},
+    "blosc": {"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 1, "blocksize": 0},
+    "blosc_auto": {"id": "blosc", "cname": "zstd", "clevel": 5, "shuffle": -1, "blocksize": 0},
+}
+
+
+@pytest.mark.parametrize("separator", [".", "/"])
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("compressor", TENSORSTORE_COMPRESSORS)
+@pytest.mark.parametrize("dtype", SIMPLE)
+def test_tensorstore(
+    tensorstore: Any, tmp_path: Path, dtype: str, compressor: str, order: str, separator: str
+) -> None:
+    if compressor not in ("none", "blosc") and dtype not in ("|b1", ">i2", "<f8"):
+        pytest.skip("one compressor is as good as the other for this data type")
+    values = sample(np.dtype(dtype))
+    fill = fill_of(values.dtype)
+    config = TENSORSTORE_COMPRESSORS[compressor]
+    metadata = {
+        "shape": list(SHAPE),
+        "chunks": list(CHUNKS),
+        "dtype": dtype,
+        "order": order,
+        "compressor": config,
+        "fill_value": [fill.real, fill.imag] if values.dtype.kind == "c" else values.dtype.type(fill).item(),
+        "dimension_separator": separator,
+    }
+    array = opened(tensorstore, tmp_path / "theirs", metadata=metadata, create=True)
+    array[...] = values
+    assert_same_bits(read_by_xzarr3(tmp_path / "theirs"), values)
+    by_xzarr3(tmp_path / "ours", values, compressors=config, order=order, separator=separator)
+    assert_same_bits(opened(tensorstore, tmp_path / "ours").read().result(), values)
+    assert keys(tmp_path / "ours") == keys(tmp_path / "theirs")
+
+
+def test_tensorstore_resizes_what_is_written_here(tensorstore: Any, tmp_path: Path) -> None:
+    values = sample(np.dtype("<i4"))
+    by_xzarr3(tmp_path / "a", values)
+    opened(tensorstore, tmp_path / "a").resize(exclusive_max=[9, 9]).result()
+    array = xzarr3.open_array(tmp_path / "a", mode="r+")
+    assert array.shape == (9, 9)
+    array.append(np.ones((1, 9), "<i4"))
+    found = np.asarray(opened(tensorstore, tmp_path / "a").read().result())
+    assert found.shape == (10, 9)
+    assert_same_bits(found[:7], values)
+    assert found[9].tolist() == [1] * 9
+    assert set(found[7:9].ravel().tolist()) == {-3}
