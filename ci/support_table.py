@@ -27,7 +27,7 @@ BEGIN = "<!-- Made by ci/support_table.py -->\n"
 END = "<!-- End of what ci/support_table.py makes -->\n"
 HEADINGS = {3: "v3.1", 2: "v2", "3-draft": "draft of May 2022"}
 
-BOTH, READ, NONE = "read, write", "read", "–"
+BOTH, READ, NONE = "read, write", "read", "no"
 
 # What stands for a data type or codec that is nothing without a configuration.
 _FIELDS = [{"name": "x", "data_type": "float32"}, {"name": "n", "data_type": "int16"}]

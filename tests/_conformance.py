@@ -683,6 +683,7 @@ class StoreConformance:
                     "list_prefix": lambda prefix=prefix: list(store.list_prefix(prefix)),
                     "list_dir": lambda prefix=prefix: store.list_dir(prefix),
                     "erase_prefix": lambda prefix=prefix: store.erase_prefix(prefix),
+                    "sweep": lambda prefix=prefix: store.sweep(prefix),
                 }
                 wrong += [f"{name}({prefix!r})" for name, call in calls.items() if not refused(call)]
             assert contents(store) == {"a/b": VALUE}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,16 @@ from xzarr3.codecs import (
     ShardingCodec,
     TransposeCodec,
     ZstdCodec,
+)
+from xzarr3.dtypes import (
+    DateTime64,
+    FixedLengthUTF32,
+    NullTerminatedBytes,
+    RawBits,
+    Struct,
+    TimeDelta64,
+    ZDType,
+    parse_dtype,
 )
 
 NUMERIC = (
@@ -98,6 +109,112 @@ def values(draw: st.DrawFn, name: str, shape: tuple[int, ...]) -> np.ndarray[Any
     picked = np.random.default_rng(seed).integers(0, len(pool), math.prod(shape))
     raw = b"".join(pool[at].tobytes() for at in picked)
     return np.frombuffer(raw, native(name)).reshape(shape) if raw else np.empty(shape, native(name))
+
+
+EXTENSION_TYPES = (
+    {"name": "raw_bytes", "configuration": {"length_bytes": 3}},
+    {"name": "fixed_length_utf32", "configuration": {"length_bytes": 12}},
+    {"name": "null_terminated_bytes", "configuration": {"length_bytes": 5}},
+    {"name": "numpy.datetime64", "configuration": {"unit": "s", "scale_factor": 10}},
+    {"name": "numpy.timedelta64", "configuration": {"unit": "ns", "scale_factor": 1}},
+    "string",
+    "bytes",
+)
+"""Data types beyond the core, as version 3 spells them; structs and those of ml_dtypes come besides."""
+
+SMALL_NAMES = (
+    "int2", "int4", "uint2", "uint4", "bfloat16", "float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn",
+    "float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2",
+    "float8_e5m2fnuz", "float8_e8m0fnu", "complex_bfloat16", "complex_float16", "complex_float4_e2m1fn",
+    "complex_float6_e2m3fn", "complex_float6_e3m2fn", "complex_float8_e3m4", "complex_float8_e4m3",
+    "complex_float8_e4m3b11fnuz", "complex_float8_e4m3fnuz", "complex_float8_e5m2", "complex_float8_e5m2fnuz",
+    "complex_float8_e8m0fnu",
+)  # fmt: skip
+"""The data types of ml_dtypes."""
+
+
+@lru_cache(maxsize=8)
+def data_types(*, variable: bool = True, small: bool = True) -> st.SearchStrategy[ZDType]:
+    """Any data type of version 3, in any byte order, structs of structs included.
+
+    Parameters
+    ----------
+    variable : bool
+        Those without a fixed size, too.
+    small : bool
+        Those of ml_dtypes, too.
+    """
+    specs = [*DATA_TYPES, *EXTENSION_TYPES, *(SMALL_NAMES if small else ())]
+    types = [parse_dtype(spec) for spec in specs]
+    fixed = [each for each in types if not each.is_variable]
+    orders = st.sampled_from(["little", "big"])
+    one = st.builds(ZDType.in_byte_order, st.sampled_from(fixed), orders)
+    times = st.builds(
+        _time,
+        st.sampled_from([DateTime64, TimeDelta64]),
+        st.sampled_from(["Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns", "ps", "fs", "as"]),
+        st.one_of(st.sampled_from([1, 2**31 - 1]), st.integers(1, 2**31 - 1)),
+        orders,
+    )
+    sized = st.one_of(
+        st.builds(RawBits, st.integers(1, 20).map(lambda size: 8 * size)),
+        st.builds(NullTerminatedBytes, st.integers(1, 20)),
+        st.builds(FixedLengthUTF32, st.integers(1, 9), endianness=orders),
+    )
+    names = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=4)
+    leaf = st.one_of(one, times, sized)
+
+    def struct(inner: st.SearchStrategy[ZDType]) -> st.SearchStrategy[ZDType]:
+        fields = st.lists(st.tuples(names, inner), min_size=1, max_size=3, unique_by=lambda field: field[0])
+        return fields.map(lambda pairs: Struct(tuple(pairs)))
+
+    flat = struct(leaf)
+    kinds = [leaf, leaf, flat, struct(st.one_of(leaf, flat))]
+    if variable:
+        kinds.append(st.sampled_from([each for each in types if each.is_variable]))
+    return st.one_of(kinds)
+
+
+def _time(cls: type[ZDType], unit: str, scale_factor: int, order: str) -> ZDType:
+    return cls(unit=unit, scale_factor=scale_factor, endianness=order)  # type: ignore[call-arg]
+
+
+@lru_cache(maxsize=512)
+def scalars(data_type: ZDType) -> st.SearchStrategy[Any]:
+    """Scalars of any data type: any bits that mean something."""
+    if isinstance(data_type, Struct):
+        return st.tuples(*(scalars(each) for _, each in data_type.fields)).map(data_type.cast_scalar)
+    if data_type.name == "string":
+        return st.text(max_size=9)
+    if data_type.name == "bytes":
+        return st.binary(max_size=9)
+    if data_type.name == "json2":
+        return JSON_VALUES
+    if isinstance(data_type, FixedLengthUTF32):
+        return st.text(max_size=data_type.length).map(data_type.cast_scalar)
+    if isinstance(data_type, NullTerminatedBytes):
+        return st.binary(max_size=data_type.length).map(data_type.cast_scalar)
+    if data_type.name in DATA_TYPES:
+        return elements(data_type.name)
+    machine = data_type.in_native_order()
+
+    def scalar(raw: bytes) -> Any:
+        return machine.decoded(np.frombuffer(raw, machine.to_native_dtype()))[0]
+
+    size = data_type.item_size
+    return st.binary(min_size=size, max_size=size).map(scalar)
+
+
+@st.composite
+def arrays_of(draw: st.DrawFn, data_type: ZDType, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """An array of any data type; its elements repeat, so that large ones stay cheap to draw."""
+    pool = draw(st.lists(scalars(data_type), min_size=1, max_size=4))
+    seed = draw(st.integers(0, 2**32 - 1))
+    array = data_type.filled(shape, pool[0])
+    picks = np.random.default_rng(seed).integers(0, len(pool), math.prod(shape))
+    for at, pick in zip(np.ndindex(shape), picks, strict=True):
+        array[at] = data_type.filled((), pool[pick])[()]
+    return array
 
 
 def shapes(min_dims: int = 0, max_dims: int = 4) -> st.SearchStrategy[tuple[int, ...]]:

@@ -1313,33 +1313,25 @@ def test_elements_of_any_size(data: st.DataObject) -> None:
             )
         )
         array = xzarr3.create_array(xzarr3.MemoryStore(), shape=size, dtype=kind, fill_value=fill, **options)
-    oracle = of_objects([fill] * size, object)
+    own = object if kind != "string" else array.dtype
+    oracle = [fill] * size
     for _ in range(data.draw(st.integers(1, 3))):
         selection = data.draw(selections((size,)))
-        count = oracle[selection].size if isinstance(oracle[selection], np.ndarray) else None
-        if count is None:
-            item = data.draw(element)
-            array[selection] = item
-            oracle[
-                (*selection, ...) if isinstance(selection, tuple) and ... not in selection else selection
-            ] = (
-                (of_objects([item], object)[0] if not isinstance(item, list) else item)
-                if not isinstance(item, (list, dict))
-                else of_objects([item], object).reshape(())
-            )
-        else:
-            items = of_objects([data.draw(element) for _ in range(count)], object)
-            array[selection] = items.astype(array.dtype).reshape(oracle[selection].shape)
-            oracle[selection] = items.reshape(oracle[selection].shape)
-        assert array[...].tolist() == oracle.tolist()
-    selection = data.draw(selections((size,)))
-    assert np.asarray(array.get(selection)).tolist() == (
-        oracle[selection].tolist() if isinstance(oracle[selection], np.ndarray) else oracle[selection]
-    )
+        places = np.asarray(np.arange(size)[selection])
+        items = [data.draw(element) for _ in range(places.size)]
+        array[selection] = of_objects(items, own) if places.ndim else items[0]
+        for at, item in zip(places.reshape(-1).tolist(), items, strict=True):
+            oracle[at] = item
+        assert array[...].tolist() == oracle
+        selection = data.draw(selections((size,)))
+        places = np.asarray(np.arange(size)[selection])
+        found = array.get(selection)
+        assert found.shape == places.shape
+        assert found.reshape(-1).tolist() == [oracle[at] for at in places.reshape(-1).tolist()]
     array.resize((size - 1,))
     array.resize((size + 2,))
-    assert array[...].tolist() == [*oracle[:-1].tolist(), fill, fill, fill]
-    array[...] = of_objects([fill] * (size + 2), array.dtype if kind == "string" else object)
+    assert array[...].tolist() == [*oracle[:-1], fill, fill, fill]
+    array[...] = of_objects([fill] * (size + 2), own)
     chunks = {key for key in array.store.list() if not key.startswith((".z", "zarr"))}
     assert bool(chunks) == array.metadata.fill_is_null
 

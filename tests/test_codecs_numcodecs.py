@@ -83,8 +83,8 @@ def peer_encode(
 
 
 def peer_decode(
-    data: bytes, shape: tuple[int, ...], dtype: Any, filters: Sequence[Mapping[str, Any]], compressor: Any, order: str
-) -> np.ndarray[Any, Any]:  # fmt: skip
+    data: bytes, shape: tuple[int, ...], dtype: Any, filters: Any, compressor: Any, order: str
+) -> np.ndarray[Any, Any]:
     chunk: Any = data
     for config in reversed([*filters, *([compressor] if compressor else [])]):
         chunk = numcodecs.get_codec(dict(config)).decode(chunk)
@@ -170,13 +170,8 @@ def test_quantize_and_bitround(dtype: str, order: str) -> None:
 def test_astype(decoded: str, encoded: str, order: str) -> None:
     if np.dtype(decoded).kind == "c" and np.dtype(encoded).kind not in "c":
         pytest.skip("a complex number is no other one")
-    parse = attempt(lambda: spec_of((), decoded) and spec_of((), encoded), MetadataError)[1]
-    if parse is not None:
-        pytest.skip("no such data type")
     values = numbers("<i4").astype(decoded)
-    both_ways(
-        values, [{"id": "astype", "encode_dtype": encoded, "decode_dtype": decoded}], order=order
-    )
+    both_ways(values, [{"id": "astype", "encode_dtype": encoded, "decode_dtype": decoded}], order=order)
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
@@ -203,8 +198,10 @@ CHAINS: list[tuple[str, list[dict[str, Any]], dict[str, Any] | None]] = [
     # Filters that look at the bytes in another order than they are in, as numcodecs lets them.
     (">i4", [{"id": "delta", "dtype": "<i4"}], None),
     ("<i4", [{"id": "delta", "dtype": ">i4", "astype": "<i8"}], None),
-    (">f8", [{"id": "astype", "encode_dtype": "<f8", "decode_dtype": "<f8"}, {"id": "delta", "dtype": ">f8"}], None),
-    (">i4", [{"id": "delta", "dtype": "<i4", "astype": ">i4"}, {"id": "delta", "dtype": "<i4"}], {"id": "bz2"}),
+    (">f8", [{"id": "astype", "encode_dtype": "<f8", "decode_dtype": "<f8"},
+             {"id": "delta", "dtype": ">f8"}], None),
+    (">i4", [{"id": "delta", "dtype": "<i4", "astype": ">i4"}, {"id": "delta", "dtype": "<i4"}],
+     {"id": "bz2"}),
     ("<M8[ns]", [{"id": "delta", "dtype": "<i8"}], None),
     (">M8[s]", [{"id": "delta", "dtype": ">i8", "astype": "<i4"}], None),
     ("<f4", [{"id": "delta", "dtype": "<i4"}], None),
@@ -214,10 +211,8 @@ CHAINS: list[tuple[str, list[dict[str, Any]], dict[str, Any] | None]] = [
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize(("dtype", "filters", "compressor"), CHAINS, ids=repr)
 def test_chains_of_filters(dtype: str, filters: Any, compressor: Any, order: str) -> None:
-    if attempt(lambda: spec_of((), dtype), MetadataError)[1] is not None:
-        pytest.skip("no such data type")
-    values = numbers("<i4", (5, 6, 7)).astype("f8").astype(np.dtype(dtype).newbyteorder("<").str.replace("M8", "i8").split("[")[0])
-    values = values.view(np.dtype(dtype).newbyteorder("<")).astype(dtype)
+    native = np.dtype(dtype).newbyteorder("=")
+    values = numbers("i8" if native.kind == "M" else native.str, (5, 6, 7)).view(native).astype(dtype)
     both_ways(values, filters, compressor, order)
 
 
@@ -298,8 +293,6 @@ def test_chunks_that_a_filter_does_not_fit(config: Any, dtype: str) -> None:
 
 def test_values_that_cannot_be_cast() -> None:
     codecs = (from_numcodecs({"id": "astype", "encode_dtype": "|S4", "decode_dtype": "<i4"}), BytesCodec())
-    if attempt(lambda: parse_dtype(np.dtype("S4")), MetadataError)[1] is not None:
-        pytest.skip("no such data type")
     chain = CodecChain(codecs, spec_of((2,), "i4"))
     with pytest.raises(ChunkDecodeError) as caught:
         chain.decode(b"12\0\0four")
@@ -318,14 +311,16 @@ COMPRESSORS: list[dict[str, Any]] = [
     {"id": "lzma", "format": 3, "filters": RAW},
     {"id": "lzma", "filters": [{"id": 3, "dist": 2}, {"id": 33, "preset": 1}]},
     {"id": "lz4"}, {"id": "lz4", "acceleration": 10},
-    {"id": "zstd"}, {"id": "zstd", "level": 9}, {"id": "zstd", "level": -3}, {"id": "zstd", "level": 1, "checksum": True},
+    {"id": "zstd"}, {"id": "zstd", "level": 9}, {"id": "zstd", "level": -3},
+    {"id": "zstd", "level": 1, "checksum": True},
     {"id": "blosc"}, {"id": "blosc", "cname": "zstd", "clevel": 1, "shuffle": 2, "blocksize": 0},
     {"id": "blosc", "cname": "zlib", "shuffle": 0}, {"id": "blosc", "shuffle": -1, "blocksize": 512},
     {"id": "shuffle"}, {"id": "shuffle", "elementsize": 2}, {"id": "shuffle", "elementsize": 1},
     {"id": "shuffle", "elementsize": 0},
 ]  # fmt: skip
 CHECKSUMS: list[dict[str, Any]] = [
-    {"id": "crc32"}, {"id": "crc32", "location": "end"}, {"id": "crc32c"}, {"id": "crc32c", "location": "start"},
+    {"id": "crc32"}, {"id": "crc32", "location": "end"},
+    {"id": "crc32c"}, {"id": "crc32c", "location": "start"},
     {"id": "adler32"}, {"id": "adler32", "location": "end"}, {"id": "fletcher32"},
     {"id": "jenkins_lookup3"}, {"id": "jenkins_lookup3", "initval": 1234, "prefix": None},
 ]  # fmt: skip
@@ -379,9 +374,7 @@ def test_more_than_the_limit(config: Any) -> None:
     assert "999" in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "config", [c for c in COMPRESSORS if c["id"] != "shuffle"] + CHECKSUMS, ids=str
-)
+@pytest.mark.parametrize("config", [c for c in COMPRESSORS if c["id"] != "shuffle"] + CHECKSUMS, ids=str)
 def test_truncated(config: Any) -> None:
     codec = coder(config)
     data = np.random.default_rng(4).bytes(400)
@@ -458,20 +451,23 @@ def test_bombs_take_little_memory(kind: str) -> None:
 
 
 def test_a_few_lz4_bytes_that_claim_to_be_many() -> None:
-    with pytest.raises(ChunkDecodeError):
-        coder({"id": "lz4"}).decode(struct.pack("<I", 2**31 - 1) + bytes(20), 2**31)
+    tracemalloc.start()
+    try:
+        with pytest.raises(ChunkDecodeError):
+            coder({"id": "lz4"}).decode(struct.pack("<I", 2**31 - 1) + bytes(20), 2**31)
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
 
 
 def test_lzma_that_asks_for_much_memory() -> None:
-    filters = [{"id": lzma.FILTER_LZMA2, "dict_size": 2**30}]
-    stream = lzma.LZMACompressor(lzma.FORMAT_XZ, filters=[{"id": lzma.FILTER_LZMA2, "dict_size": 2**16}])
-    value = bytearray(stream.compress(b"x" * 100) + stream.flush())
-    value[15] = 37  # The code of a dictionary of 1.5 GiB, whose checksum is made good.
-    value[20:24] = zlib.crc32(bytes(value[12:20])).to_bytes(4, "little")
-    with pytest.raises(ChunkDecodeError):
-        coder({"id": "lzma"}).decode(bytes(value), 1000)
+    config = {"id": "lzma", "format": 2}
+    value = bytearray(to_bytes(coder(config).encode(bytes(100))))
+    value[1:5] = (2**30).to_bytes(4, "little")  # The size of the dictionary.
+    with pytest.raises(ChunkDecodeError, match=r"[Mm]emory"):
+        coder(config).decode(bytes(value), 1000)
     with pytest.raises(MetadataError):
-        from_numcodecs({"id": "lzma", "format": 3, "filters": filters})
+        from_numcodecs({"id": "lzma", "format": 3, "filters": [{"id": 33, "dict_size": 2**30}]})
 
 
 @pytest.mark.parametrize("config", COMPRESSORS + CHECKSUMS, ids=str)
@@ -593,7 +589,11 @@ def test_byte_orders_of_filters(endian: str | None) -> None:
     # Big endian means in version 3, as zarr-python has it, that the bytes are swapped.
     swapped = codec_from_json({"name": "numcodecs.delta", "configuration": {"dtype": ">i4"}})
     assert swapped is not None
-    assert to_numcodecs(swapped, spec, endian) == {"id": "delta", "dtype": f"{other}i4", "astype": f"{sign}i4"}
+    assert to_numcodecs(swapped, spec, endian) == {
+        "id": "delta",
+        "dtype": f"{other}i4",
+        "astype": f"{sign}i4",
+    }
     assert stored_endian(swapped) is None
     assert stored_endian(from_numcodecs({"id": "delta", "dtype": ">i4"})) == "big"
     assert stored_endian(from_numcodecs({"id": "delta", "dtype": "<i4", "astype": "|i1"})) is None
@@ -636,7 +636,8 @@ def test_the_registry_of_numcodecs_is_never_asked(monkeypatch: pytest.MonkeyPatc
 BAD: list[Any] = [
     {}, {"id": 5}, {"id": None}, [], "zlib", None,
     {"id": "zlib", "level": 10}, {"id": "zlib", "level": "1"}, {"id": "zlib", "level": True},
-    {"id": "zlib", "x": 1}, {"id": "gzip", "level": 11}, {"id": "bz2", "level": 0}, {"id": "bz2", "level": 1.5},
+    {"id": "zlib", "x": 1}, {"id": "gzip", "level": 11}, {"id": "bz2", "level": 0},
+    {"id": "bz2", "level": 1.5},
     {"id": "lzma", "format": 4}, {"id": "lzma", "check": 2}, {"id": "lzma", "preset": 10},
     {"id": "lzma", "preset": -1}, {"id": "lzma", "filters": {}}, {"id": "lzma", "filters": [5]},
     {"id": "lzma", "filters": [{"id": "x"}]}, {"id": "lzma", "filters": [{"dist": 1}]},
@@ -652,7 +653,8 @@ BAD: list[Any] = [
     {"id": "delta", "dtype": "i4,i4"}, {"id": "delta", "dtype": ["i4"]}, {"id": "delta", "dtype": "(2,)i4"},
     {"id": "delta", "dtype": "nonsense"}, {"id": "delta", "dtype": "<i4", "astype": "O"},
     {"id": "delta", "dtype": "<i4", "astype": "V4"}, {"id": "delta", "dtype": "?"},
-    {"id": "fixedscaleoffset", "offset": 0, "dtype": "f8"}, {"id": "fixedscaleoffset", "scale": 1, "dtype": "f8"},
+    {"id": "fixedscaleoffset", "offset": 0, "dtype": "f8"},
+    {"id": "fixedscaleoffset", "scale": 1, "dtype": "f8"},
     {"id": "fixedscaleoffset", "offset": 0, "scale": 0, "dtype": "f8"},
     {"id": "fixedscaleoffset", "offset": 0, "scale": "1", "dtype": "f8"},
     {"id": "fixedscaleoffset", "offset": float("nan"), "scale": 1, "dtype": "f8"},
@@ -662,10 +664,12 @@ BAD: list[Any] = [
     {"id": "quantize", "digits": 1, "dtype": "<i4"}, {"id": "astype", "decode_dtype": "<f4"},
     {"id": "astype", "encode_dtype": "O", "decode_dtype": "<f4"}, {"id": "bitround"},
     {"id": "bitround", "keepbits": -1}, {"id": "bitround", "keepbits": 53}, {"id": "packbits", "x": 1},
-    {"id": "json2", "encoding": "zip"}, {"id": "json2", "encoding": "idna"}, {"id": "json2", "separators": [",", "::"]},
+    {"id": "json2", "encoding": "zip"}, {"id": "json2", "encoding": "idna"},
+    {"id": "json2", "separators": [",", "::"]},
     {"id": "json2", "separators": 5}, {"id": "json2", "indent": "x"}, {"id": "json2", "sort_keys": 1},
     {"id": "vlen-utf8", "x": 1}, {"id": "pcodec", "level": 13}, {"id": "pcodec", "mode_spec": "x"},
-    {"id": "pcodec", "delta_encoding_order": 8}, {"id": "zfpy", "mode": 1}, {"id": "zfpy", "mode": 2, "rate": 0},
+    {"id": "pcodec", "delta_encoding_order": 8}, {"id": "zfpy", "mode": 1},
+    {"id": "zfpy", "mode": 2, "rate": 0},
     {"id": "zfpy", "precision": 65}, {"id": "zfpy", "compression_kwargs": {"x": 1}},
 ]  # fmt: skip
 
@@ -707,8 +711,7 @@ def test_arbitrary_configurations(data: st.DataObject) -> None:
         codec, error = attempt(parse, MetadataError)
         if error is None:
             assert hash(codec) == hash(parse())
-            again, failure = attempt(lambda codec=codec: CodecChain((codec,), spec_of((2,), "f8")), MetadataError)
-            assert again or failure
+            attempt(lambda codec=codec: CodecChain((codec,), spec_of((2,), "f8")), MetadataError)
 
 
 def test_the_codecs_are_there() -> None:
@@ -828,6 +831,9 @@ PAIRS: list[tuple[str, list[Any], list[Any]]] = [
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("dtype", "filters", "compressors"), PAIRS, ids=repr)
 def test_with_zarr_python(dtype: str, filters: Any, compressors: Any, tmp_path: Path) -> None:
+    swapped = any(">" in str(value) for _, options in filters for value in options.values())
+    if swapped and tuple(map(int, zarr.__version__.split(".")[:2])) < (3, 4):
+        pytest.skip("zarr-python 3.1 does not read back what it encodes in another byte order")
     values = (numbers("f8", (7, 9)) * 3).astype(dtype)
     theirs = {
         "filters": [getattr(zarr_numcodecs, name)(**options) for name, options in filters] or None,

@@ -1,4 +1,4 @@
-"""Copies between formats: nothing is lost, chunks that can stay as they are do, the rest is refused before."""
+"""Copies between formats: nothing is lost, chunks stay as they are if they can, the rest is refused before."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ def contents(store: Store) -> dict[str, bytes]:
 def hierarchy(store: Store, zarr_format: Any, **options: Any) -> xzarr3.Group:
     """Groups in groups, arrays of several types and layouts, missing chunks, attributes."""
     options = {"compressors": "gzip", **options}
-    root = xzarr3.create_group(store, zarr_format=zarr_format, attributes={"title": "all", "n": [1, {"a": None}]})
+    root = xzarr3.create_group(
+        store, zarr_format=zarr_format, attributes={"title": "all", "n": [1, {"a": None}]}
+    )
     values = np.arange(24, dtype="float32").reshape(4, 6)
     values[0, 0] = np.nan
     root.create_array("f4", data=values, chunks=(2, 4), dimension_names=("y", "x"), **options)
@@ -181,9 +183,7 @@ def test_overlap_and_existing_nodes_are_refused(tmp_path: Path) -> None:
             xzarr3.copy(store, str(store.root), source_path=source_path, path=path, overwrite=True)
     assert contents(store) == before
     xzarr3.copy(store, store, source_path="f4", path="twin")
-    np.testing.assert_array_equal(
-        xzarr3.open_array(store, "twin")[...], xzarr3.open_array(store, "f4")[...]
-    )
+    np.testing.assert_array_equal(xzarr3.open_array(store, "twin")[...], xzarr3.open_array(store, "f4")[...])
     other = MemoryStore()
     xzarr3.create_group(other, "there")
     with pytest.raises(NodeExistsError, match="overwrite"):

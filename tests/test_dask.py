@@ -971,3 +971,81 @@ def test_any_blocks_are_read(dimensions: list[tuple[int, int]], rng: random.Rand
     np.testing.assert_array_equal(lazy.compute(scheduler=SCHEDULER), values)
     selection = tuple(slice(rng.randrange(size + 1), None, rng.choice([1, 2, -1])) for size in shape)
     np.testing.assert_array_equal((lazy[selection] * 2).compute(scheduler=SCHEDULER), values[selection] * 2)
+
+
+# Elements other than numbers
+
+
+def _objects(*items: object) -> np.ndarray[Any, Any]:
+    result = np.empty(len(items), object)
+    for at, item in enumerate(items):
+        result[at] = item
+    return result
+
+
+ELEMENTS: dict[str, tuple[Any, np.ndarray[Any, Any]]] = {
+    "string": ("string", np.array(["a", "é\0b", "", "x" * 99, "c", "d", "e"], np.dtypes.StringDType())),
+    "bytes": ("bytes", _objects(b"a", b"\0\0", b"", b"x" * 99, b"c\0", b"d", b"e")),
+    "struct": (
+        [("n", "i4"), ("t", "U2")],
+        np.array([(n, f"t{n}") for n in range(7)], [("n", "i4"), ("t", "U2")]),
+    ),
+    "datetime": (
+        "M8[ns]",
+        np.array(["2020-01-01", "NaT", "1969-12-31T23:59:59.999999999", *["2000-02-29"] * 4], "M8[ns]"),
+    ),
+    "timedelta": ("m8[h]", np.array([1, -1, "NaT", 0, 5, 6, 7], "m8[h]")),
+    "text": ("U3", np.array(["a", "bcd", "", "éé", "e", "f", "g"], "U3")),
+    "raw": ("r24", np.array([b"abc", b"\0\0\0", b"xy\0", b"123", b"4", b"5", b"6"], "V3")),
+}
+
+
+def _check_elements(kind: str, folder: Path, scheduler: Any) -> None:
+    dtype, values = ELEMENTS[kind]
+    for name, options in (
+        ("regular", {"chunks": 3}),
+        ("rectilinear", {"chunks": [[1, 4, 2]]}),
+        ("sharded", {"chunks": 2, "shards": 4}),
+    ):
+        source = xzarr3.create_array(folder / kind / name, dtype=dtype, shape=7, **options)
+        source[...] = values
+        lazy = from_zarr(source, chunks="units")
+        assert lazy.dtype == values.dtype == lazy._meta.dtype
+        computed = lazy.compute(scheduler=scheduler)
+        assert computed.dtype == values.dtype
+        assert computed.tolist() == values.tolist()
+        assert lazy[::2].rechunk(4).compute(scheduler=scheduler).tolist() == values[::2].tolist()
+        target = xzarr3.create_array(folder / kind / f"{name}-copy", dtype=dtype, shape=7, **options)
+        store(from_zarr(source, chunks="units"), target, scheduler=scheduler)
+        assert target[...].tolist() == values.tolist()
+        blocks = da.from_array(values, chunks=lazy.chunks)
+        target[...] = values[0]
+        store(blocks, target, scheduler=scheduler)
+        assert target[...].tolist() == values.tolist()
+        again = pickle.loads(pickle.dumps(target))
+        assert again[...].tolist() == values.tolist()
+
+
+@pytest.mark.parametrize("kind", ELEMENTS)
+@pytest.mark.parametrize("scheduler", ["sync", "threads"])
+def test_elements_other_than_numbers(kind: str, scheduler: str, tmp_path: Path) -> None:
+    _check_elements(kind, tmp_path, scheduler)
+
+
+@pytest.mark.slow
+def test_elements_other_than_numbers_on_a_cluster(tmp_path: Path) -> None:
+    distributed = pytest.importorskip("distributed")
+    with (
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, memory_limit=0, dashboard_address=None, host="127.0.0.1"
+        ) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        for kind in ELEMENTS:
+            _check_elements(kind, tmp_path, client)
+
+
+def test_a_field_of_a_dask_array(tmp_path: Path) -> None:
+    dtype, values = ELEMENTS["struct"]
+    array = xzarr3.create_array(tmp_path / "a", dtype=dtype, data=values, chunks=2)
+    assert int(from_zarr(array)["n"].sum().compute(scheduler=SCHEDULER)) == 21

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from _strategies import DATA_TYPES, JSON_VALUES, elements, native, places, same_bits
+from _strategies import DATA_TYPES, JSON_VALUES, attempt, elements, native, places, same_bits
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -126,7 +126,9 @@ def same(left: ArrayMetadata, right: ArrayMetadata) -> bool:
     return fills[0] == fills[1] and all(getattr(left, name) == getattr(right, name) for name in plain)
 
 
-def refused(call: Any, field: str, kind: type[MetadataError] = MetadataError, path: str = "a/b") -> MetadataError:
+def refused(
+    call: Any, field: str, kind: type[MetadataError] = MetadataError, path: str = "a/b"
+) -> MetadataError:
     """The error of a call, after a check that it says what it has to say."""
     with pytest.raises(kind) as caught:
         call()
@@ -180,9 +182,12 @@ def test_keys_of_earlier_tools(path: str, array: str, group: str) -> None:
 @pytest.mark.parametrize(
     "key",
     [
-        "", "zarr.json", "meta", "meta/", "meta/foo", "meta/foo.json", "meta/foo/array.json", "meta/.array.json",
-        "meta/foo/.group.json", "meta//foo.array.json", "data/foo.array.json", "data/foo/c0/0", "foo.array.json",
-        "meta/foo.array.json.bak", "metafoo.array.json", "meta/foo.array.txt",
+        "", "zarr.json", "meta", "meta/", "meta/foo", "meta/foo.json", "meta/foo/array.json",
+        "meta/.array.json",
+        "meta/foo/.group.json", "meta//foo.array.json", "data/foo.array.json", "data/foo/c0/0",
+        "foo.array.json",
+        "meta/foo.array.json.bak", "metafoo.array.json", "meta/foo.array.txt", "meta/../foo.array.json",
+        "meta/foo/...group.json",
     ],
 )  # fmt: skip
 def test_keys_of_no_document(key: str) -> None:
@@ -235,7 +240,14 @@ def test_the_children_of_the_example() -> None:
 
 
 def test_what_is_no_child() -> None:
-    keys = ["meta/array.json", "meta/group.json", "meta/README", "meta/x.array", "meta/y.json", "meta/.array.json"]
+    keys = [
+        "meta/array.json",
+        "meta/group.json",
+        "meta/README",
+        "meta/x.array",
+        "meta/y.json",
+        "meta/.array.json",
+    ]
     prefixes = ["meta/__zarr/", "meta/../", "meta/./"]
     assert DRAFT.child_names(keys, prefixes, "") == (set(), set())
     assert DRAFT.child_names(["meta/a.array.json", "meta/a.group.json"], ["meta/a/"], "") == ({"a"}, set())
@@ -257,7 +269,11 @@ def test_the_suffix_is_in_all_keys(suffix: str) -> None:
     assert group == {f"meta/a.group{suffix}": {"attributes": {"a": 1}}}
 
 
-@given(st.lists(st.text(min_size=1, max_size=5).filter(lambda name: "/" not in name), max_size=3))
+@given(
+    st.lists(
+        st.text(min_size=1, max_size=5).filter(lambda name: "/" not in name and name.strip(".")), max_size=3
+    )
+)
 def test_a_key_tells_its_path(names: list[str]) -> None:
     path = "/".join(names)
     for format in (DRAFT, EARLY, DraftFormat(suffix="")):
@@ -367,15 +383,19 @@ def test_what_is_no_entry_point(document: dict[str, Any]) -> None:
         ({"zarr_format": 3}, "zarr_format", MetadataError),
         ({"zarr_format": ...}, "zarr_format", MetadataError),
         ({"metadata_encoding": ...}, "metadata_encoding", MetadataError),
-        ({"metadata_encoding": {"type": "yaml", "metadata_key_suffix": ".yml"}}, "metadata_encoding", UnknownExtensionError),
+        ({"metadata_encoding": {"type": "yaml", "metadata_key_suffix": ".yml"}}, "metadata_encoding",
+            UnknownExtensionError),
         (
-            {"metadata_encoding": {"extension": "https://x.org/y", "type": "json", "metadata_key_suffix": ".j"}},
+            {"metadata_encoding": {"extension": "https://x.org/y", "type": "json",
+                    "metadata_key_suffix": ".j"}},
             "metadata_encoding", UnknownExtensionError,
         ),
         ({"metadata_encoding": {"metadata_key_suffix": ".json"}}, "metadata_encoding.type", MetadataError),
         ({"metadata_encoding": {"type": "json", "x": 1}}, "metadata_encoding.x", UnknownExtensionError),
-        ({"metadata_encoding": {"type": "json", "metadata_key_suffix": 1}}, "metadata_encoding.metadata_key_suffix", MetadataError),
-        ({"metadata_encoding": {"type": "json", "metadata_key_suffix": "/.."}}, "metadata_encoding.metadata_key_suffix", MetadataError),
+        ({"metadata_encoding": {"type": "json", "metadata_key_suffix": 1}},
+            "metadata_encoding.metadata_key_suffix", MetadataError),
+        ({"metadata_encoding": {"type": "json", "metadata_key_suffix": "/.."}},
+            "metadata_encoding.metadata_key_suffix", MetadataError),
         ({"metadata_encoding": "https://x.org/yaml"}, "metadata_encoding", UnknownExtensionError),
         ({"metadata_encoding": 1}, "metadata_encoding", MetadataError),
         ({"metadata_encoding": None}, "metadata_encoding", MetadataError),
@@ -384,14 +404,17 @@ def test_what_is_no_entry_point(document: dict[str, Any]) -> None:
         ({"extensions": {}}, "extensions", MetadataError),
         ({"extensions": [1]}, "extensions[0]", MetadataError),
         ({"extensions": [{**OPTIONAL, "must_understand": True}]}, "extensions[0]", UnknownExtensionError),
-        ({"extensions": [OPTIONAL, {**OPTIONAL, "must_understand": "false"}]}, "extensions[1].must_understand", MetadataError),
+        ({"extensions": [OPTIONAL, {**OPTIONAL, "must_understand": "false"}]},
+            "extensions[1].must_understand", MetadataError),
         ({"extensions": [{"extension": "http://x.org"}]}, "extensions[0].must_understand", MetadataError),
         ({"extensions": [{**OPTIONAL, "extension": 1}]}, "extensions[0].extension", MetadataError),
         ({"extensions": [{**OPTIONAL, "more": 1}]}, "extensions[0].more", UnknownExtensionError),
         ({"unknown": 1}, "unknown", UnknownExtensionError),
     ],
 )  # fmt: skip
-def test_entry_points_that_are_refused(changes: dict[str, Any], field: str, kind: type[MetadataError]) -> None:
+def test_entry_points_that_are_refused(
+    changes: dict[str, Any], field: str, kind: type[MetadataError]
+) -> None:
     document = {name: value for name, value in {**ENTRY_POINT, **changes}.items() if value is not ...}
     refused(lambda: DraftFormat.from_entry_point(document), field, kind, path="")
 
@@ -411,17 +434,20 @@ def test_names_of_a_later_minor_version_are_passed_over() -> None:
 @given(st.data())
 @settings(max_examples=300, deadline=None)
 def test_any_json_in_an_entry_point(data: st.DataObject) -> None:
-    document = copy.deepcopy(data.draw(st.sampled_from([ENTRY_POINT, EARLY_ENTRY_POINT, {**ENTRY_POINT, "extensions": [OPTIONAL]}])))
+    document = copy.deepcopy(
+        data.draw(
+            st.sampled_from([ENTRY_POINT, EARLY_ENTRY_POINT, {**ENTRY_POINT, "extensions": [OPTIONAL]}])
+        )
+    )
     spoil(document, data)
     assert isinstance(DraftFormat.is_entry_point(document), bool)
-    try:
-        format = DraftFormat.from_entry_point(document)
-    except MetadataError as error:
+    format, error = attempt(lambda: DraftFormat.from_entry_point(document), MetadataError)
+    if error is None:
+        assert format.hierarchy_documents()["zarr.json"] == document
+    else:
         assert error.field
         assert error.accepted
-        str(error)
-    else:
-        assert format.hierarchy_documents()["zarr.json"] == document
+        assert error.field in str(error)
 
 
 def spoil(document: Any, data: st.DataObject) -> None:
@@ -433,10 +459,13 @@ def spoil(document: Any, data: st.DataObject) -> None:
 
 
 WORDS: list[Any] = [
-    *DATA_TYPES, "<f8", ">i2", "|b1", "<M8[ns]", "r", "r0", "r7", "r99999999999", "C", "F", "+Infinity", "Infinity",
+    *DATA_TYPES, "<f8", ">i2", "|b1", "<M8[ns]", "r", "r0", "r7", "r99999999999", "C", "F", "+Infinity",
+    "Infinity",
     "0x", "0xzz", "0b1", "0x0000", "0b" + "1" * 16, GZIP, BIG, TRANSPOSE, BLOSC, SHARDS, [GZIP], [BIG, GZIP],
-    [GZIP, BIG], [TRANSPOSE], [SHARDS], OPTIONAL, [OPTIONAL], URI, EARLY_URI, 2**63, -(2**63), [2**62, 2**62], 10**400,
-    {"extension": "http://x.org/t", "type": 1, "fallback": ["q", "r16"]}, {"extension": TIMES, "type": ">m8[s]"},
+    [GZIP, BIG], [TRANSPOSE], [SHARDS], OPTIONAL, [OPTIONAL], URI, EARLY_URI, 2**63, -(2**63),
+    [2**62, 2**62], 10**400,
+    {"extension": "http://x.org/t", "type": 1, "fallback": ["q", "r16"]},
+    {"extension": TIMES, "type": ">m8[s]"},
     {"codec": CODEC.format("zlib"), "configuration": {"level": 1}}, {"must_understand": False},
 ]  # fmt: skip
 
@@ -529,14 +558,21 @@ def test_a_new_document_in_full() -> None:
 @pytest.mark.parametrize(
     ("name", "dtype", "endian"),
     [
-        ("|b1", "bool", "little"), ("b1", "bool", "little"), ("i1", "int8", "little"), ("|u1", "uint8", "little"),
-        ("<i2", "int16", "little"), (">i2", "int16", "big"), ("<u8", "uint64", "little"), (">u4", "uint32", "big"),
+        ("|b1", "bool", "little"), ("b1", "bool", "little"), ("i1", "int8", "little"),
+        ("|u1", "uint8", "little"),
+        ("<i2", "int16", "little"), (">i2", "int16", "big"), ("<u8", "uint64", "little"),
+        (">u4", "uint32", "big"),
         ("<f2", "float16", "little"), (">f8", "float64", "big"), ("<c8", "complex64", "little"),
-        (">c16", "complex128", "big"), ("r8", "V1", "little"), ("r24", "V3", "little"), ("r128", "V16", "little"),
+        (">c16", "complex128", "big"), ("r8", "V1", "little"), ("r24", "V3", "little"),
+        ("r128", "V16", "little"),
     ],
 )  # fmt: skip
 def test_names_of_data_types(name: str, dtype: str, endian: str) -> None:
-    fill = {"b": False, "c": "0x" + "0" * 2 * np.dtype(dtype).itemsize, "V": "0x" + "00" * np.dtype(dtype).itemsize}
+    fill = {
+        "b": False,
+        "c": "0x" + "0" * 2 * np.dtype(dtype).itemsize,
+        "V": "0x" + "00" * np.dtype(dtype).itemsize,
+    }
     document = line(name, fill.get(np.dtype(dtype).kind, 0), codecs=[GZIP])
     meta = parse(document)
     assert meta.data_type.to_native_dtype() == np.dtype(dtype)
@@ -552,14 +588,17 @@ def test_names_of_data_types(name: str, dtype: str, endian: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "i2", "f8", "<i1", "|i2", "=f8", "<q4", "float128", "int", "r7", "r0", "r", "r-8", "r8 ", "r99999999999", "", "<M8[ns]",
+        "i2", "f8", "<i1", "|i2", "=f8", "<q4", "float128", "int", "r7", "r0", "r", "r-8", "r8 ",
+        "r99999999999", "", "<M8[ns]",
         "M8[ns]", "|S3", "<U4", "|O", "string", "INT8", None, 1, True, [], ["int8"], {}, {"name": "int8"},
         {"extension": "http://x.org/t"}, {"extension": 1, "type": "int8"}, {"type": "int8"},
-        {"extension": "http://x.org/t", "type": "x"}, {"extension": "http://x.org/t", "type": "x", "fallback": None},
+        {"extension": "http://x.org/t", "type": "x"},
+        {"extension": "http://x.org/t", "type": "x", "fallback": None},
         {"extension": "http://x.org/t", "type": "x", "fallback": []},
         {"extension": "http://x.org/t", "type": "x", "fallback": ["y", None, 3, {}]},
         {"extension": "http://x.org/t", "type": "x", "fallback": "int8", "more": 1},
-        {"extension": TIMES, "type": "<M8"}, {"extension": TIMES, "type": "M8[ns]"}, {"extension": TIMES, "type": "<M8[10us]"},
+        {"extension": TIMES, "type": "<M8"}, {"extension": TIMES, "type": "M8[ns]"},
+        {"extension": TIMES, "type": "<M8[10us]"},
         {"extension": TIMES, "type": "<M8[generic]"}, {"extension": TIMES, "type": 1},
     ],
 )  # fmt: skip
@@ -601,7 +640,8 @@ def test_times(kind: str, unit: str) -> None:
 @pytest.mark.parametrize(
     ("fallback", "dtype", "fill"),
     [
-        ("int32", "int32", 0), ("<i4", "int32", 0), (["r32"], "V4", None), (["date", "r32", "int32"], "V4", None),
+        ("int32", "int32", 0), ("<i4", "int32", 0), (["r32"], "V4", None),
+        (["date", "r32", "int32"], "V4", None),
         ([{"extension": "http://x.org/u", "type": "y"}, "float32"], "float32", 1.5),
         ([{"extension": TIMES, "type": "<M8[D]"}, "int64"], "M8[D]", None),
     ],
@@ -658,13 +698,19 @@ def test_a_fallback_does_not_outlive_its_array() -> None:
     ("data_type", "value", "expected"),
     [
         ("bool", True, np.bool_(True)), ("bool", False, np.bool_(False)),
-        ("int8", -128, np.int8(-128)), ("uint64", 2**64 - 1, np.uint64(2**64 - 1)), ("int64", -(2**63), np.int64(-(2**63))),
-        ("int16", "0xfffe", np.int16(-2)), ("int16", "0b1111111111111110", np.int16(-2)), ("uint8", "0xFf", np.uint8(255)),
-        ("int32", "0x00000001", np.int32(1)), ("float64", 1, np.float64(1)), ("float64", 0.1, np.float64(0.1)),
-        ("float32", 0.1, np.float32(0.1)), ("float64", "0x3ff0000000000000", np.float64(1)), ("float16", "0x3c00", np.float16(1)),
+        ("int8", -128, np.int8(-128)), ("uint64", 2**64 - 1, np.uint64(2**64 - 1)),
+        ("int64", -(2**63), np.int64(-(2**63))),
+        ("int16", "0xfffe", np.int16(-2)), ("int16", "0b1111111111111110", np.int16(-2)),
+        ("uint8", "0xFf", np.uint8(255)),
+        ("int32", "0x00000001", np.int32(1)), ("float64", 1, np.float64(1)),
+        ("float64", 0.1, np.float64(0.1)),
+        ("float32", 0.1, np.float32(0.1)), ("float64", "0x3ff0000000000000", np.float64(1)),
+        ("float16", "0x3c00", np.float16(1)),
         ("float16", "0b0011110000000000", np.float16(1)), ("float32", "+Infinity", np.float32("inf")),
-        ("float32", "Infinity", np.float32("inf")), ("float32", "-Infinity", np.float32("-inf")), ("float64", -0.0, np.float64(-0.0)),
-        ("complex64", "0x3f80000040000000", np.complex64(1 + 2j)), ("complex128", [1, "-Infinity"], np.complex128(complex(1, -np.inf))),
+        ("float32", "Infinity", np.float32("inf")), ("float32", "-Infinity", np.float32("-inf")),
+        ("float64", -0.0, np.float64(-0.0)),
+        ("complex64", "0x3f80000040000000", np.complex64(1 + 2j)),
+        ("complex128", [1, "-Infinity"], np.complex128(complex(1, -np.inf))),
         ("complex64", "0b" + "0" * 64, np.complex64(0)),
         ("r24", "0x0102ff", np.void(b"\1\2\xff")), ("r8", "0b10000001", np.void(b"\x81")),
     ],
@@ -682,7 +728,9 @@ def test_nans() -> None:
     assert parse(line("float64", "NaN")).fill_value.view(np.uint64) == 0x7FF8000000000000
     assert parse(line("float32", "0xffc00001")).fill_value.view(np.uint32) == 0xFFC00001
     # A signalling NaN stays one.
-    assert parse(line("float64", "0x7ff0000000000001")).fill_value.tobytes() == (0x7FF0000000000001).to_bytes(8, "little")
+    assert parse(line("float64", "0x7ff0000000000001")).fill_value.tobytes() == (0x7FF0000000000001).to_bytes(
+        8, "little"
+    )
 
 
 def test_literals_of_older_writers() -> None:
@@ -710,22 +758,24 @@ def test_every_fill_value_is_written_as_it_is(name: str, data: st.DataObject) ->
         assert len(document["fill_value"]) == 2 + 2 * native(name).itemsize
 
 
-def fields(meta: ArrayMetadata) -> dict[str, Any]:
-    """What an ArrayMetadata is made from."""
-    return {name: getattr(meta, name) for name in ArrayMetadata.__dataclass_fields__}
-
-
 @pytest.mark.parametrize(
     ("data_type", "value"),
     [
-        ("bool", 0), ("bool", "true"), ("bool", "0x01"), ("bool", None), ("int8", None), ("int8", 128), ("int8", 1.0),
-        ("int8", True), ("int8", "1"), ("int8", "NaN"), ("int8", "0x1"), ("int8", "0x001"), ("int8", "0b1"), ("int8", "0x0_"),
-        ("int8", "0xg0"), ("int16", "0x 001"), ("int16", "0x+001"), ("uint8", -1), ("int64", 2**63), ("float32", None),
-        ("float32", True), ("float32", "nan"), ("float32", "inf"), ("float32", 1e39), ("float64", 10**400), ("float32", "0x00"),
-        ("float32", []), ("float32", {}), ("complex64", 1), ("complex64", [1]), ("complex64", [1, 2, 3]), ("complex64", "NaN"),
-        ("complex64", [1, None]), ("complex64", None), ("r16", 0), ("r16", [0, 0]), ("r16", "0x00"), ("r16", "AAA="), ("r16", None),
+        ("bool", 0), ("bool", "true"), ("bool", "0x01"), ("bool", None), ("int8", None), ("int8", 128),
+        ("int8", 1.0),
+        ("int8", True), ("int8", "1"), ("int8", "NaN"), ("int8", "0x1"), ("int8", "0x001"), ("int8", "0b1"),
+        ("int8", "0x0_"),
+        ("int8", "0xg0"), ("int16", "0x 001"), ("int16", "0x+001"), ("uint8", -1), ("int64", 2**63),
+        ("float32", None),
+        ("float32", True), ("float32", "nan"), ("float32", "inf"), ("float32", 1e39), ("float64", 10**400),
+        ("float32", "0x00"),
+        ("float32", []), ("float32", {}), ("complex64", 1), ("complex64", [1]), ("complex64", [1, 2, 3]),
+        ("complex64", "NaN"),
+        ("complex64", [1, None]), ("complex64", None), ("r16", 0), ("r16", [0, 0]), ("r16", "0x00"),
+        ("r16", "AAA="), ("r16", None),
         ({"extension": TIMES, "type": "<M8[s]"}, 1.5), ({"extension": TIMES, "type": "<M8[s]"}, 2**63),
-        ({"extension": TIMES, "type": "<M8[s]"}, True), ({"extension": TIMES, "type": "<M8[s]"}, "2020-01-01"),
+        ({"extension": TIMES, "type": "<M8[s]"}, True),
+        ({"extension": TIMES, "type": "<M8[s]"}, "2020-01-01"),
     ],
 )  # fmt: skip
 def test_fill_values_that_are_refused(data_type: Any, value: Any) -> None:
@@ -745,7 +795,8 @@ def test_fill_values_that_are_refused(data_type: Any, value: Any) -> None:
         ("C", [BIG], (BytesCodec("big"),)),
         ("F", [BIG, GZIP], (TransposeCodec((1, 0)), BytesCodec("big"), GzipCodec(1))),
         (..., [TRANSPOSE, GZIP], (TransposeCodec((1, 0)), BytesCodec("little"), GzipCodec(1))),
-        (..., [TRANSPOSE, BIG, GZIP, GZIP], (TransposeCodec((1, 0)), BytesCodec("big"), GzipCodec(1), GzipCodec(1))),
+        (..., [TRANSPOSE, BIG, GZIP, GZIP],
+            (TransposeCodec((1, 0)), BytesCodec("big"), GzipCodec(1), GzipCodec(1))),
         ("C", [TRANSPOSE], (TransposeCodec((1, 0)), BytesCodec("little"))),
         ("C", [BLOSC], (BytesCodec("little"), BloscCodec("lz4", 1, "bitshuffle", 2, 0))),
     ],
@@ -764,7 +815,8 @@ def test_layouts_and_codecs(layout: Any, codecs: Any, expected: tuple[Any, ...])
 def test_transpositions(order: Any, expected: tuple[int, ...]) -> None:
     document = array_document(
         shape=[4, 6, 8], chunk_grid={"type": "regular", "chunk_shape": [2, 3, 4], "separator": "/"},
-        chunk_memory_layout=..., codecs=[{"type": CODEC.format("transpose"), "configuration": {"order": order}}],
+        chunk_memory_layout=...,
+        codecs=[{"type": CODEC.format("transpose"), "configuration": {"order": order}}],
     )  # fmt: skip
     meta = parse(document)
     assert meta.codecs[0] == TransposeCodec(expected)
@@ -787,7 +839,9 @@ def test_what_chunks_hold() -> None:
         assert same_bits(chain.decode(stored).astype(np.int16), chunk)
 
 
-@pytest.mark.parametrize("uri", [CODEC.format("gzip"), CODEC.format("gzip").replace("codecs", "codec").replace("https", "http")])
+@pytest.mark.parametrize(
+    "uri", [CODEC.format("gzip"), CODEC.format("gzip").replace("codecs", "codec").replace("https", "http")]
+)
 def test_uris_of_codecs(uri: str) -> None:
     document = array_document(codecs=[{"type": uri, "configuration": {"level": 1}}])
     meta = parse(document)
@@ -801,15 +855,17 @@ def test_uris_of_codecs(uri: str) -> None:
         ({"clevel": 1, "shuffle": 2}, BloscCodec("lz4", 1, "bitshuffle", 2)),
         ({"clevel": 0, "shuffle": 0}, BloscCodec("lz4", 0, "noshuffle", 2)),
         ({"clevel": 9}, BloscCodec("lz4", 9, "shuffle", 2)),
-        ({"clevel": 9, "shuffle": -1, "cname": "zstd", "blocksize": 64}, BloscCodec("zstd", 9, "shuffle", 2, 64)),
+        (
+            {"clevel": 9, "shuffle": -1, "cname": "zstd", "blocksize": 64},
+            BloscCodec("zstd", 9, "shuffle", 2, 64),
+        ),
     ],
 )
 def test_blosc(configuration: dict[str, Any], expected: BloscCodec) -> None:
     document = array_document(codecs=[{"type": CODEC.format("blosc"), "configuration": configuration}])
     assert parse(document).codecs[-1] == expected
     assert written(parse(document)) == document
-    fresh = ArrayMetadata(**{**fields(parse(document)), "ignored": {}})
-    assert parse(written(fresh)).codecs[-1] == expected
+    assert parse(written(replace(parse(document), as_read={}))).codecs[-1] == expected
 
 
 @pytest.mark.parametrize(
@@ -826,19 +882,30 @@ def test_blosc(configuration: dict[str, Any], expected: BloscCodec) -> None:
         ({"codecs": [{"type": CODEC.format("gzip")[:-1] + "1"}]}, "codecs[0].type", UnknownExtensionError),
         ({"codecs": [{"type": CODEC.format("gzip")}]}, "codecs[0].configuration.level", MetadataError),
         ({"codecs": [{**GZIP, "configuration": []}]}, "codecs[0].configuration", MetadataError),
-        ({"codecs": [{**GZIP, "configuration": {"level": 10}}]}, "codecs[0].configuration.level", MetadataError),
-        ({"codecs": [{**GZIP, "configuration": {"level": 1, "x": 1}}]}, "codecs[0].configuration.x", UnknownExtensionError),
-        ({"codecs": [{**GZIP, "must_understand": False}]}, "codecs[0].must_understand", UnknownExtensionError),
-        ({"codecs": [{**BLOSC, "configuration": {"shuffle": 1}}]}, "codecs[0].configuration.clevel", MetadataError),
-        ({"codecs": [{**BLOSC, "configuration": {"clevel": 1, "shuffle": 3}}]}, "codecs[0].configuration.shuffle", MetadataError),
-        ({"codecs": [{**BLOSC, "configuration": {"clevel": 1, "shuffle": "shuffle"}}]}, "codecs[0].configuration.shuffle", MetadataError),
-        ({"codecs": [{**BLOSC, "configuration": {"clevel": 1, "cname": "x"}}]}, "codecs[0].configuration.cname", MetadataError),
+        ({"codecs": [{**GZIP, "configuration": {"level": 10}}]}, "codecs[0].configuration.level",
+            MetadataError),
+        ({"codecs": [{**GZIP, "configuration": {"level": 1, "x": 1}}]}, "codecs[0].configuration.x",
+            UnknownExtensionError),
+        ({"codecs": [{**GZIP, "must_understand": False}]}, "codecs[0].must_understand",
+            UnknownExtensionError),
+        ({"codecs": [{**BLOSC, "configuration": {"shuffle": 1}}]}, "codecs[0].configuration.clevel",
+            MetadataError),
+        ({"codecs": [{**BLOSC, "configuration": {"clevel": 1, "shuffle": 3}}]},
+            "codecs[0].configuration.shuffle", MetadataError),
+        ({"codecs": [{**BLOSC, "configuration": {"clevel": 1, "shuffle": "shuffle"}}]},
+            "codecs[0].configuration.shuffle", MetadataError),
+        ({"codecs": [{**BLOSC, "configuration": {"clevel": 1, "cname": "x"}}]},
+            "codecs[0].configuration.cname", MetadataError),
         ({"codecs": [{**BIG, "configuration": {}}]}, "codecs[0].configuration.endian", MetadataError),
-        ({"codecs": [{**BIG, "configuration": {"endian": ">"}}]}, "codecs[0].configuration.endian", MetadataError),
+        ({"codecs": [{**BIG, "configuration": {"endian": ">"}}]}, "codecs[0].configuration.endian",
+            MetadataError),
         ({"codecs": [{**TRANSPOSE, "configuration": {}}]}, "codecs[0].configuration.order", MetadataError),
-        ({"codecs": [{**TRANSPOSE, "configuration": {"order": "K"}}]}, "codecs[0].configuration.order", MetadataError),
-        ({"codecs": [{**TRANSPOSE, "configuration": {"order": [0, 0]}}]}, "codecs[0].configuration.order", MetadataError),
-        ({"codecs": [{**TRANSPOSE, "configuration": {"order": [0.0, 1]}}]}, "codecs[0].configuration.order", MetadataError),
+        ({"codecs": [{**TRANSPOSE, "configuration": {"order": "K"}}]}, "codecs[0].configuration.order",
+            MetadataError),
+        ({"codecs": [{**TRANSPOSE, "configuration": {"order": [0, 0]}}]}, "codecs[0].configuration.order",
+            MetadataError),
+        ({"codecs": [{**TRANSPOSE, "configuration": {"order": [0.0, 1]}}]}, "codecs[0].configuration.order",
+            MetadataError),
         ({"codecs": [{**TRANSPOSE, "configuration": {"order": [0, 1, 2]}}]}, "codecs", MetadataError),
         ({"codecs": [GZIP, TRANSPOSE]}, "codecs", MetadataError),
         ({"codecs": [GZIP, BIG]}, "codecs", MetadataError),
@@ -863,25 +930,38 @@ def test_blosc(configuration: dict[str, Any], expected: BloscCodec) -> None:
         ({"chunk_grid": []}, "chunk_grid", MetadataError),
         ({"chunk_grid": {"type": "regular", "separator": "/"}}, "chunk_grid.chunk_shape", MetadataError),
         ({"chunk_grid": {"chunk_shape": [2, 3], "separator": "/"}}, "chunk_grid.type", MetadataError),
-        ({"chunk_grid": {"type": "regular", "chunk_shape": [2, 0]}}, "chunk_grid.chunk_shape[1]", MetadataError),
-        ({"chunk_grid": {"type": "regular", "chunk_shape": [2, 2**70]}}, "chunk_grid.chunk_shape[1]", MetadataError),
-        ({"chunk_grid": {"type": "regular", "chunk_shape": [2, "3"]}}, "chunk_grid.chunk_shape[1]", MetadataError),
-        ({"chunk_grid": {"type": "regular", "chunk_shape": [2, 3], "separator": "-"}}, "chunk_grid.separator", MetadataError),
-        ({"chunk_grid": {"type": "regular", "chunk_shape": [2, 3], "separator": None}}, "chunk_grid.separator", MetadataError),
-        ({"chunk_grid": {"type": "regular", "chunk_shape": [2, 3], "x": 1}}, "chunk_grid.x", UnknownExtensionError),
+        ({"chunk_grid": {"type": "regular", "chunk_shape": [2, 0]}}, "chunk_grid.chunk_shape[1]",
+            MetadataError),
+        ({"chunk_grid": {"type": "regular", "chunk_shape": [2, 2**70]}}, "chunk_grid.chunk_shape[1]",
+            MetadataError),
+        ({"chunk_grid": {"type": "regular", "chunk_shape": [2, "3"]}}, "chunk_grid.chunk_shape[1]",
+            MetadataError),
+        ({"chunk_grid": {"type": "regular", "chunk_shape": [2, 3], "separator": "-"}},
+            "chunk_grid.separator", MetadataError),
+        ({"chunk_grid": {"type": "regular", "chunk_shape": [2, 3], "separator": None}},
+            "chunk_grid.separator", MetadataError),
+        ({"chunk_grid": {"type": "regular", "chunk_shape": [2, 3], "x": 1}}, "chunk_grid.x",
+            UnknownExtensionError),
         ({"chunk_grid": {"type": "rectangular", "chunk_shape": [2, 3]}}, "chunk_grid", UnknownExtensionError),
         ({"chunk_grid": {"type": [], "chunk_shape": [2, 3]}}, "chunk_grid", UnknownExtensionError),
-        ({"chunk_grid": {"extension": "http://x.org", "type": "regular", "chunk_shape": [2, 3]}}, "chunk_grid", UnknownExtensionError),
+        ({"chunk_grid": {"extension": "http://x.org", "type": "regular", "chunk_shape": [2, 3]}},
+            "chunk_grid", UnknownExtensionError),
         ({"extensions": [{**OPTIONAL, "must_understand": True}]}, "extensions[0]", UnknownExtensionError),
         ({"storage_transformers": {}}, "storage_transformers", MetadataError),
         ({"storage_transformers": [1]}, "storage_transformers[0]", MetadataError),
-        ({"storage_transformers": [{"extension": "http://x.org", "type": "x"}]}, "storage_transformers[0]", UnknownExtensionError),
-        ({"storage_transformers": [{"extension": "http://x.org"}]}, "storage_transformers[0].type", MetadataError),
-        ({"storage_transformers": [{**SHARDS, "type": "other"}]}, "storage_transformers[0]", UnknownExtensionError),
+        ({"storage_transformers": [{"extension": "http://x.org", "type": "x"}]}, "storage_transformers[0]",
+            UnknownExtensionError),
+        ({"storage_transformers": [{"extension": "http://x.org"}]}, "storage_transformers[0].type",
+            MetadataError),
+        ({"storage_transformers": [{**SHARDS, "type": "other"}]}, "storage_transformers[0]",
+            UnknownExtensionError),
         ({"storage_transformers": [SHARDS, SHARDS]}, "storage_transformers[1]", UnknownExtensionError),
-        ({"storage_transformers": [{**SHARDS, "configuration": {}}]}, "storage_transformers[0].configuration.chunks_per_shard", MetadataError),
-        ({"storage_transformers": [{**SHARDS, "configuration": {"chunks_per_shard": [2]}}]}, "storage_transformers[0].configuration.chunks_per_shard", MetadataError),
-        ({"storage_transformers": [{**SHARDS, "configuration": {"chunks_per_shard": [2, 0]}}]}, "storage_transformers[0].configuration.chunks_per_shard", MetadataError),
+        ({"storage_transformers": [{**SHARDS, "configuration": {}}]},
+            "storage_transformers[0].configuration.chunks_per_shard", MetadataError),
+        ({"storage_transformers": [{**SHARDS, "configuration": {"chunks_per_shard": [2]}}]},
+            "storage_transformers[0].configuration.chunks_per_shard", MetadataError),
+        ({"storage_transformers": [{**SHARDS, "configuration": {"chunks_per_shard": [2, 0]}}]},
+            "storage_transformers[0].configuration.chunks_per_shard", MetadataError),
         ({"dimension_names": ["y"]}, "dimension_names", MetadataError),
         ({"dimension_names": ["y", 1]}, "dimension_names", MetadataError),
         ({"dimension_names": None}, "dimension_names", MetadataError),
@@ -905,7 +985,9 @@ def test_any_number_of_dimensions(shape: list[int]) -> None:
 
 
 def test_chunks_without_length_where_the_array_has_none() -> None:
-    document = array_document(shape=[0, 6], chunk_grid={"type": "regular", "chunk_shape": [0, 3], "separator": "/"})
+    document = array_document(
+        shape=[0, 6], chunk_grid={"type": "regular", "chunk_shape": [0, 3], "separator": "/"}
+    )
     meta = parse(document)
     assert meta.chunk_grid == RegularGrid((1, 3))
     assert written(meta) == document
@@ -928,20 +1010,26 @@ def test_extensions_that_need_not_be_understood_are_kept() -> None:
 
 
 def test_shards() -> None:
-    document = array_document(storage_transformers=[SHARDS], codecs=[GZIP], chunk_memory_layout="F", data_type=">i2")
+    document = array_document(
+        storage_transformers=[SHARDS], codecs=[GZIP], chunk_memory_layout="F", data_type=">i2"
+    )
     meta = parse(document)
     assert meta.chunk_grid == RegularGrid((4, 9))
     inner = (TransposeCodec((1, 0)), BytesCodec("big"), GzipCodec(1))
     assert meta.codecs == (ShardingCodec((2, 3), inner, (BytesCodec("little"),), "end"),)
     assert written(meta) == document
     for uri in (SHARDING, SHARDING.replace("https", "http")):
-        assert parse(array_document(storage_transformers=[{**SHARDS, "extension": uri}])).chunk_grid == RegularGrid((4, 9))
+        assert parse(
+            array_document(storage_transformers=[{**SHARDS, "extension": uri}])
+        ).chunk_grid == RegularGrid((4, 9))
     assert parse(array_document(storage_transformers=[])).chunk_grid == RegularGrid((2, 3))
 
 
 def test_a_shard_of_the_text() -> None:
     # Chunks one after the other, then for each its offset and length, and 2^64 - 1 twice for those left out.
-    document = array_document(storage_transformers=[{**SHARDS, "configuration": {"chunks_per_shard": [2, 2]}}], data_type="uint8")
+    document = array_document(
+        storage_transformers=[{**SHARDS, "configuration": {"chunks_per_shard": [2, 2]}}], data_type="uint8"
+    )
     first, last = np.arange(6, dtype=np.uint8).reshape(2, 3), np.arange(6, 12, dtype=np.uint8).reshape(2, 3)
     empty = np.uint64(2**64 - 1)
     index = np.array([[0, 6], [empty, empty], [empty, empty], [6, 6]], "<u8")
@@ -954,27 +1042,30 @@ def test_a_shard_of_the_text() -> None:
 
 
 @given(st.data())
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=1000, deadline=None)
 def test_any_json_in_an_array(data: st.DataObject) -> None:
     extended = array_document(
-        data_type={"extension": TIMES, "type": "<M8[ns]", "fallback": ["<i8", "r64"]}, codecs=[TRANSPOSE, BIG, BLOSC],
-        storage_transformers=[SHARDS], dimension_names=["y", None], extensions=[OPTIONAL], chunk_memory_layout=...,
+        data_type={"extension": TIMES, "type": "<M8[ns]", "fallback": ["<i8", "r64"]},
+        codecs=[TRANSPOSE, BIG, BLOSC],
+        storage_transformers=[SHARDS], dimension_names=["y", None], extensions=[OPTIONAL],
+        chunk_memory_layout=...,
     )  # fmt: skip
-    early = {**array_document(codecs=...), "compressor": {"codec": CODEC.format("gzip"), "configuration": {"level": 1}},
+    early = {**array_document(codecs=...),
+        "compressor": {"codec": CODEC.format("gzip"), "configuration": {"level": 1}},
              "data_type": "<i2", "attributes": {"filters": [{"id": "delta", "dtype": "<i2"}]}}  # fmt: skip
-    document = copy.deepcopy(data.draw(st.sampled_from([EXAMPLE, TIME_EXAMPLE, array_document(), extended, early])))
+    document = copy.deepcopy(
+        data.draw(st.sampled_from([EXAMPLE, TIME_EXAMPLE, array_document(), extended, early]))
+    )
     spoil(document, data)
     format = data.draw(st.sampled_from([DRAFT, DRAFT, EARLY]))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FallbackWarning)
-        try:
-            meta = format.parse({"array": document}, "a/b")
-        except MetadataError as error:
+        meta, error = attempt(lambda: format.parse({"array": document}, "a/b"), MetadataError)
+        if error is not None:
             assert error.path == "a/b"
             assert error.field
-            str(error)
-            return
-        if format.writable and is_json(document):
+            assert error.field in str(error)
+        elif format.writable and is_json(document):
             assert same(parse(written(meta)), meta)
 
 
@@ -991,10 +1082,8 @@ def is_json(document: Any) -> bool:
 def test_any_json_as_a_group(value: Any) -> None:
     for document in ({"attributes": value}, {"attributes": {}, "x": value}, value):
         if isinstance(document, dict):
-            try:
-                DRAFT.parse({"group": document}, "a")
-            except MetadataError as error:
-                assert error.field
+            group, error = attempt(lambda: DRAFT.parse({"group": document}, "a"), MetadataError)  # noqa: B023
+            assert group is not None or error.field
 
 
 def test_documents_nested_too_deeply() -> None:
@@ -1024,7 +1113,7 @@ def test_documents_nested_too_deeply() -> None:
     ],
 )
 def test_what_the_draft_cannot_say(changes: dict[str, Any], field: str) -> None:
-    meta = ArrayMetadata(**{**fields(parse(array_document())), **changes})
+    meta = replace(parse(array_document()), **changes)
     error = refused(lambda: DRAFT.hold(meta, "a/b"), field)
     assert "3-draft cannot say this" in str(error)
 
@@ -1062,7 +1151,8 @@ def early(**changes: Any) -> dict[str, Any]:
     """A document as zarr-python 2.18 wrote them."""
     return {name: value for name, value in {
         "attributes": {}, "chunk_grid": {"chunk_shape": [2, 3], "separator": ".", "type": "regular"},
-        "chunk_memory_layout": "F", "data_type": ">i2", "dimension_separator": ".", "extensions": [], "fill_value": 7, "shape": [4, 6],
+        "chunk_memory_layout": "F", "data_type": ">i2", "dimension_separator": ".", "extensions": [],
+        "fill_value": 7, "shape": [4, 6],
         "compressor": {"codec": "https://purl.org/zarr/spec/codec/gzip/1.0", "configuration": {"level": 1}},
         **changes,
     }.items() if value is not ...}  # fmt: skip
@@ -1080,8 +1170,11 @@ def test_a_document_of_an_earlier_tool() -> None:
 @pytest.mark.parametrize(
     ("data_type", "fill", "dtype", "expected"),
     [
-        ("bool", True, "bool", True), ("u1", 1, "u1", 1), ("i1", -1, "i1", -1), ("<f8", "Infinity", "f8", np.inf),
-        ("<f4", "NaN", "f4", np.nan), ({"extension": "TODO: bytestring array protocol URL", "fallback": None, "type": "|S3"}, "eHl6", "S3", b"xyz"),
+        ("bool", True, "bool", True), ("u1", 1, "u1", 1), ("i1", -1, "i1", -1),
+        ("<f8", "Infinity", "f8", np.inf),
+        ("<f4", "NaN", "f4", np.nan),
+        ({"extension": "TODO: bytestring array protocol URL", "fallback": None, "type": "|S3"}, "eHl6", "S3",
+            b"xyz"),
         ({"extension": "TODO: unicode array protocol URL", "fallback": None, "type": "<U3"}, "é", "U3", "é"),
         (
             {"extension": "https://zarr-specs.readthedocs.io/en/core-protocol-v3.0-dev/protocol/extensions/complex-dtypes/v1.0.html",
@@ -1091,8 +1184,10 @@ def test_a_document_of_an_earlier_tool() -> None:
             {"extension": "https://zarr-specs.readthedocs.io/en/latest/extensions/data-types/datetime/v1.0.html",
              "fallback": None, "type": ">m8[s]"}, -(2**63), "m8[s]", "NaT",
         ),
-        ({"extension": "TODO: structured array protocol URL", "fallback": None, "type": [["a", "<i2"], ["b", "<f4"]]}, "AAAAAAAA", [("a", "<i2"), ("b", "<f4")], (0, 0)),
-        ({"extension": "TODO: structured array protocol URL", "fallback": None, "type": [["", "|V3"]]}, "AAAA", "V3", b"\0\0\0"),
+        ({"extension": "TODO: structured array protocol URL", "fallback": None,
+                "type": [["a", "<i2"], ["b", "<f4"]]}, "AAAAAAAA", [("a", "<i2"), ("b", "<f4")], (0, 0)),
+        ({"extension": "TODO: structured array protocol URL", "fallback": None, "type": [["", "|V3"]]},
+            "AAAA", "V3", b"\0\0\0"),
     ],
 )  # fmt: skip
 def test_data_types_of_earlier_tools(data_type: Any, fill: Any, dtype: Any, expected: Any) -> None:
@@ -1124,11 +1219,13 @@ def test_a_later_document_below_an_earlier_entry_point() -> None:
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
-        ({"compressor": {"codec": "https://purl.org/zarr/spec/codec/x/1.0", "configuration": {}}}, "compressor.codec"),
+        ({"compressor": {"codec": "https://purl.org/zarr/spec/codec/x/1.0", "configuration": {}}},
+            "compressor.codec"),
         ({"compressor": {"codec": 1}}, "compressor.codec"),
         ({"compressor": []}, "compressor"),
         ({"data_type": "<q2"}, "data_type"),
-        ({"data_type": {"extension": "TODO: object array protocol URL", "type": "|O", "fallback": None}}, "data_type"),
+        ({"data_type": {"extension": "TODO: object array protocol URL", "type": "|O", "fallback": None}},
+            "data_type"),
         ({"chunk_memory_layout": "A"}, "chunk_memory_layout"),
         ({"attributes": {"filters": 1}}, "attributes.filters"),
         ({"attributes": {"filters": [{"id": "x"}]}}, "attributes.filters[0]"),

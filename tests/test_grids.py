@@ -9,6 +9,7 @@ import pickle
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -356,12 +357,12 @@ def test_a_dimension_is_what_its_lengths_say(case: tuple[int, Any]) -> None:
 @given(
     st.integers(0, 30).flatmap(lambda size: st.tuples(st.just(size), axes(size, 2))),
     st.integers(0, 80),
-    st.booleans(),
+    st.sampled_from([1, 2]),
 )
-@example((0, []), 5, True)
-def test_a_dimension_that_grows(case: tuple[int, Any], new: int, divided: bool) -> None:
+@example((0, []), 5, 2)
+def test_a_dimension_that_grows(case: tuple[int, Any], new: int, unit: int) -> None:
     (axis,) = RectilinearGrid((case[1],)).axes
-    grown = axis.covering(new, divided=divided)
+    grown = axis.covering(new, unit)
     assert axis.agrees(grown)
     assert grown.agrees(axis)
     if isinstance(axis, Steps) or isinstance(grown, Steps):
@@ -372,11 +373,11 @@ def test_a_dimension_that_grows(case: tuple[int, Any], new: int, divided: bool) 
     assert after[: len(before)] == before
     added = after[len(before) :]
     assert bool(added) == (new > axis.total)
+    assert all(length % unit == 0 for length in added)
+    assert grown.total == new or grown.total < new + unit or not added
     if before and added:
         assert max(added) <= max(before)
         assert all(length == max(before) for length in added[:-1])
-        assert not divided or all(length % math.gcd(*before) == 0 for length in added)
-        assert divided or grown.total == new
 
 
 @pytest.mark.parametrize(
@@ -427,18 +428,20 @@ def test_grids_compare_by_what_they_mean() -> None:
 def cases(draw: st.DrawFn) -> tuple[xzarr3.Array, list[Any]]:
     """An empty array with a rectilinear grid, and the chunk_shapes of its document."""
     shape = draw(SIZES)
-    kind = draw(st.sampled_from(["plain", "zstd", "transposed", "sharded", "nested", "squeezed"]))
+    kind = draw(st.sampled_from(["plain", "zstd", "transposed", "sharded", "nested", "squeezed", "turned"]))
     inner = tuple(draw(st.sampled_from([1, 2, 3])) for _ in shape)
-    unit = inner if kind in ("sharded", "nested", "squeezed") else (1,) * len(shape)
+    unit = inner if kind in ("sharded", "nested", "squeezed", "turned") else (1,) * len(shape)
     chunk_shapes = [draw(axes(size, each)) for size, each in zip(shape, unit, strict=True)]
     shard = ShardingCodec(inner, (BytesCodec("little"), ZstdCodec()))
+    reverse = TransposeCodec(tuple(range(len(shape)))[::-1])
     codecs: dict[str, list[Any]] = {
         "plain": [BytesCodec(draw(st.sampled_from(["little", "big"])))],
         "zstd": [BytesCodec("little"), ZstdCodec()],
-        "transposed": [TransposeCodec(tuple(range(len(shape)))[::-1]), BytesCodec("little")],
+        "transposed": [reverse, BytesCodec("little")],
         "sharded": [shard],
         "nested": [ShardingCodec(inner, (ShardingCodec((1,) * len(shape), (BytesCodec("big"),)),))],
         "squeezed": [shard, ZstdCodec()],
+        "turned": [reverse, replace(shard, chunk_shape=inner[::-1])],
     }
     document = array_document(
         shape=list(shape),
@@ -829,6 +832,8 @@ def test_other_libraries_read_what_is_written_here(zarr: Any, data: st.DataObjec
     array, chunk_shapes = data.draw(cases())
     # They want at least one chunk along each dimension.
     assume(array.ndim and array.size and all(chunk_shapes))
+    # zarr-python takes the inner chunks of a shard that is transposed for those of the array.
+    assume([codec.name for codec in array.metadata.codecs] != ["transpose", "sharding_indexed"])
     values = np.arange(array.size, dtype="int32").reshape(array.shape) + 1
     with tempfile.TemporaryDirectory() as folder:
         xzarr3.LocalStore(folder).set("zarr.json", array.store.get("zarr.json") or b"")

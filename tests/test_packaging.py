@@ -9,6 +9,7 @@ import statistics
 import subprocess
 import sys
 import tomllib
+import typing
 from pathlib import Path
 
 import pytest
@@ -61,7 +62,11 @@ def test_every_public_name_is_there() -> None:
 
 def test_every_public_object_has_a_docstring() -> None:
     undocumented = [
-        name for name in xzarr3.__all__ if not name.startswith("__") and not getattr(xzarr3, name).__doc__
+        name
+        for name in xzarr3.__all__
+        if not name.startswith("__")
+        and typing.get_origin(getattr(xzarr3, name)) is None  # An alias of a type has no text of its own.
+        and not getattr(xzarr3, name).__doc__
     ]
     assert undocumented == []
 

@@ -22,6 +22,19 @@ STORES = sorted(path.relative_to(DATA).as_posix().removesuffix(".json") for path
 WRITERS = {"gdal", "netcdf-c", "tensorstore", "xarray", "zarr-python"}
 # Names of dimensions are stored as attributes where a format has no place for them.
 DIMENSIONS = "_ARRAY_DIMENSIONS"
+# What is refused so far, and the field that is to blame.
+NOT_READ = {
+    ("gdal-3.12.2/v3_complex64", "band"): "fill_value",
+    ("gdal-3.12.2/v3_int16", "band"): "fill_value",
+    ("tensorstore-0.1.86/v2", "record"): "dtype",
+    ("zarr-python-2.18.7/codecs", "compressor/base64"): "compressor.id",
+    ("zarr-python-2.18.7/codecs", "filter/categorize"): "filters[0].id",
+    ("zarr-python-2.18.7/types", "subarray"): "dtype",
+    ("zarr-python-3.0.10/types2", "S4"): "filters[0]",
+    ("zarr-python-3.0.10/types2", "big/U4"): "filters[0]",
+    ("zarr-python-3.0.10/types2", "little/U4"): "filters[0]",
+    ("zarr-python-3.4.2/codecs3", "core/scale_offset"): "codecs[0].name",
+}
 # A byte has bits that values of these types do not use.
 NARROW = ("int2", "int4", "float4_e2m1fn")
 
@@ -67,6 +80,7 @@ def opened(store: str, path: str = "", **options: Any) -> Any:
 def assert_same(found: Any, record: Record) -> None:
     """The values are those of the record: the same bits, whatever their byte order, or equal objects."""
     expected: AnyArray = _expected.to_values(record)
+    # Without dimensions there are scalars, and a scalar does not know the length of its dtype.
     found = np.asarray(found, expected.dtype if np.isscalar(found) else None)
     assert found.shape == expected.shape
     if expected.dtype.kind == "O":
@@ -97,6 +111,11 @@ def test_every_writer_is_here() -> None:
 def test_array(store: str, path: str) -> None:
     """Its values, whole and in part, its fill value, its attributes and the names of its dimensions."""
     record = records(store)["arrays"][path]
+    if (store, path) in NOT_READ:
+        with pytest.raises(xzarr3.MetadataError) as refused:
+            opened(store, path)
+        assert refused.value.field == NOT_READ[store, path]
+        return
     array = opened(store, path)
     assert isinstance(array, xzarr3.Array)
     assert_same(array[...], record)
@@ -147,10 +166,11 @@ def test_consolidated(store: str) -> None:
     plain = opened(store, use_consolidated=False)
     assert root.consolidated
     assert not plain.consolidated
-    assert {path for section, path in nodes_of(store) if section == "arrays"} <= set(
-        dict(root.members(max_depth=None))
-    )
     for section, path in nodes_of(store):
+        parent, _, name = path.rpartition("/")
+        assert not name or name in set(root[parent] if parent else root)
+        if (store, path) in NOT_READ:
+            continue
         if section == "arrays":
             assert repr(root[path].metadata) == repr(plain[path].metadata)
             assert_same(root[path][...], records(store)["arrays"][path])

@@ -104,7 +104,10 @@ def test_document_and_reopening(store: Store) -> None:
     again = xzarr3.open_array(store, "a", mode="r+")
     assert again.metadata.storage_transformers == (Flip(15),)
     again.attrs["units"] = "K"
-    assert json.loads(bytes(store.get("a/zarr.json")))["storage_transformers"] == document["storage_transformers"]
+    assert (
+        json.loads(bytes(store.get("a/zarr.json")))["storage_transformers"]
+        == document["storage_transformers"]
+    )
 
 
 def test_the_first_is_next_to_the_array(store: Store) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,10 @@ from xzarr3.nodes import Node, document_lock, read_metadata, write_node
 from xzarr3.plan import ReadPlan
 from xzarr3.storage_transformers import transformed
 from xzarr3.stores import Store
+
+if TYPE_CHECKING:
+    from xzarr3.codecs.sharding import ShardingCodec
+    from xzarr3.codecs.transpose import TransposeCodec
 
 _FEW_UNITS = 4096  # Up to so many, asking the store for each is cheaper than listing it.
 _STAMPED = 1024  # Units of storage, and directories of them, that are looked at for changes.
@@ -484,6 +488,8 @@ class Array(Node):
         given = self._cast(values)
         while given.ndim > len(shape) and given.shape[0] == 1:
             given = given[0]
+        if given.shape == shape:
+            return given
         try:
             return np.broadcast_to(given, shape)
         except ValueError as error:
@@ -520,8 +526,8 @@ class Array(Node):
 
     def _resized(self, stored: ArrayMetadata, shape: tuple[int, ...]) -> ArrayMetadata:
         """The metadata for another shape."""
-        divided = any(codec.name == "sharding_indexed" for codec in stored.codecs)
-        return replace(stored, shape=shape, chunk_grid=stored.chunk_grid.resized(shape, divided=divided))
+        grid = stored.chunk_grid.resized(shape, _inner_shape(stored.codecs, len(shape)))
+        return replace(stored, shape=shape, chunk_grid=grid)
 
     def _erase_added(self, old: Grid, resized: ArrayMetadata) -> None:
         """Erase what a write that was cut off may have left under the keys of chunks that ``old`` lacks.
@@ -664,6 +670,18 @@ class Array(Node):
         write_node(self.store, self.format, self.path, metadata)
         self.metadata = metadata
         self.__dict__.pop("_engine", None)
+
+
+def _inner_shape(codecs: Iterable[Codec], ndim: int) -> tuple[int, ...] | None:
+    """Shape of the inner chunks that codecs divide a chunk into, as the array has its dimensions."""
+    order = list(range(ndim))
+    for codec in codecs:
+        if codec.name == "transpose":
+            order = [order[axis] for axis in cast("TransposeCodec", codec).order]
+        elif codec.name == "sharding_indexed":
+            lengths = cast("ShardingCodec", codec).chunk_shape
+            return tuple(lengths[order.index(axis)] for axis in range(ndim))
+    return None
 
 
 def _sample(counts: tuple[int, ...]) -> Iterator[tuple[int, ...]]:

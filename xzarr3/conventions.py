@@ -32,13 +32,19 @@ def _is_xarrays(meta: ArrayMetadata) -> bool:
     return named and meta.data_type.to_native_dtype().kind in _MASKED_KINDS
 
 
-def to_fill_value_attribute(meta: ArrayMetadata) -> ArrayMetadata:
-    """Metadata of version 2 as those of a format in which an attribute says what xarray masks."""
-    plain = replace(meta, fill_is_null=False)
-    if meta.fill_is_null or FILL_VALUE in meta.attributes or not _is_xarrays(meta):
-        return plain
+def to_fill_value_attribute(meta: ArrayMetadata, *, is_null: bool) -> ArrayMetadata:
+    """Metadata that were those of version 2, in a format where an attribute says what xarray masks.
+
+    Parameters
+    ----------
+    meta : ArrayMetadata
+    is_null : bool
+        Whether version 2 said nothing of the fill value, so that xarray masked nothing.
+    """
+    if is_null or FILL_VALUE in meta.attributes or not _is_xarrays(meta):
+        return meta
     value = encode_fill_value(meta.fill_value, meta.data_type.to_native_dtype())
-    return replace(plain, attributes={**meta.attributes, FILL_VALUE: value})
+    return replace(meta, attributes={**meta.attributes, FILL_VALUE: value})
 
 
 def from_fill_value_attribute(meta: ArrayMetadata) -> ArrayMetadata:

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -178,7 +178,9 @@ class _Recoding:
 
     def __post_init__(self) -> None:
         if self.shards is not None and self.shards != _KEEP:
-            raise MetadataError("not a way to copy shards", field="shards", found=self.shards, accepted="None")
+            raise MetadataError(
+                "not a way to copy shards", field="shards", found=self.shards, accepted="None"
+            )
 
     def __call__(self, array: Array) -> ArrayMetadata:
         """The metadata of an array with the codecs, and the grid, of its copy."""
@@ -193,7 +195,7 @@ class _Recoding:
             sharding = next(codec for codec in meta.codecs if isinstance(codec, ArrayBytesCodec))
             codecs = (replace(sharding, codecs=codecs),)  # type: ignore[type-var]
         elif array.shards is not None:
-            grid = RegularGrid(array.chunks)
+            grid = RegularGrid(cast("tuple[int, ...]", array.chunks))
         for shape in grid.sample_shapes():
             codecs = CodecChain(codecs, ChunkSpec(shape, meta.data_type, meta.fill_value)).codecs
         return replace(meta, codecs=codecs, chunk_grid=grid)
@@ -207,7 +209,8 @@ def _translated(node: Array | Group, format: Format, recoding: _Recoding) -> Arr
     MetadataError
         If the format has no words for it; the error names the node that is copied.
     """
-    same = node.zarr_format == format.zarr_format
+    # What earlier tools wrote before version 3 was final is said in other words now.
+    same = node.zarr_format == format.zarr_format and node.format.writable
     try:
         if isinstance(node, Group):
             if node.metadata.ignored and not same:
@@ -227,9 +230,10 @@ def _translated(node: Array | Group, format: Format, recoding: _Recoding) -> Arr
             zarr_format=format.zarr_format,
             chunk_key_encoding=format.chunk_key_encoding,
             ignored={},
+            fill_is_null=meta.fill_is_null and format.zarr_format == 2,
         )
         if node.zarr_format == 2:
-            return to_fill_value_attribute(meta)
+            return to_fill_value_attribute(meta, is_null=node.metadata.fill_is_null)
         if format.zarr_format == 2:
             return from_fill_value_attribute(meta)
         return meta

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -149,7 +150,8 @@ def cast_fill_value(data_type: ZDType, value: object) -> Scalar:
         If the data type cannot hold it.
     """
     try:
-        return data_type.cast_scalar(value)
+        scalar: Scalar = data_type.cast_scalar(value)
+        return scalar
     except MetadataError as error:
         error.at(field="fill_value")
         raise
@@ -190,11 +192,11 @@ def _is_auto(value: Any) -> bool:
 
 def _serializer(value: Any, data_type: ZDType, format: Format) -> ArrayBytesCodec:
     if _is_auto(value) or value is None:
-        codec = default_serializer(data_type)
+        serializer = default_serializer(data_type)
         # In version 2, and only there, the byte order is part of the data type.
-        if format.zarr_format == 2 and isinstance(codec, BytesCodec) and data_type.has_byte_order:
-            codec = BytesCodec(getattr(data_type, "endianness", "little"))
-        return codec
+        if format.zarr_format == 2 and isinstance(serializer, BytesCodec) and data_type.byte_order == "big":
+            return BytesCodec("big")
+        return serializer
     codec = parse_codec(value)
     if not isinstance(codec, ArrayBytesCodec):
         raise MetadataError(
@@ -222,7 +224,10 @@ def _chunk_key_encoding(
     if isinstance(value, str):
         return ChunkKeyEncoding(value)
     options = {**value, **value.get("configuration", {})}
-    return ChunkKeyEncoding(str(options.get("name", default.name)), str(options.get("separator", "")))
+    separator = str(options.get("separator", ""))
+    if "name" not in options:
+        return replace(default, separator=separator)
+    return ChunkKeyEncoding(str(options["name"]), separator)
 
 
 def make_array(

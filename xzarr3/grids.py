@@ -112,7 +112,7 @@ class Steps:
         count = _listed_count(self.count(size))
         return (self.length,) * (count - 1) + (size - (count - 1) * self.length,) if count else (0,)
 
-    def covering(self, size: int, *, divided: bool = False) -> Self:
+    def covering(self, size: int, unit: int = 1) -> Self:
         """What a dimension that grows to ``size`` has: the same, as steps have no end."""
         return self
 
@@ -209,7 +209,7 @@ class Edges:
         lengths[-1] = size - self.start(count - 1)
         return tuple(lengths)
 
-    def covering(self, size: int, *, divided: bool = False) -> Edges:
+    def covering(self, size: int, unit: int = 1) -> Edges:
         """What a dimension that grows to ``size`` has.
 
         Chunks as long as the longest one are added and one with the rest, so that none gets longer than
@@ -218,8 +218,8 @@ class Edges:
         Parameters
         ----------
         size : int
-        divided : bool
-            The chunks are divided into inner chunks, so that the last one is made long enough for that.
+        unit : int
+            Length of the inner chunks that each chunk is divided into, which the last one is long enough for.
 
         Examples
         --------
@@ -230,12 +230,9 @@ class Edges:
         missing = size - self.total
         if missing <= 0:
             return self
-        longest = self.longest or missing
+        longest = self.longest or -(-missing // unit) * unit
         full, rest = divmod(missing, longest)
-        if divided and self.runs:
-            unit = math.gcd(*self.distinct)
-            rest = -(-rest // unit) * unit
-        added = [(longest, full), (rest, 1)]
+        added = [(longest, full), (-(-rest // unit) * unit, 1)]
         return Edges(_merged([*self.runs, *((value, count) for value, count in added if value and count)]))
 
     def paired(self) -> Edges:
@@ -335,7 +332,7 @@ class Grid(ABC):
         """
 
     @abstractmethod
-    def resized(self, shape: tuple[int, ...], *, divided: bool = False) -> Self:
+    def resized(self, shape: tuple[int, ...], inner: tuple[int, ...] | None = None) -> Self:
         """The grid for the same array after it got another shape.
 
         All chunks that are in both keep their coordinates and their shape.
@@ -343,8 +340,8 @@ class Grid(ABC):
         Parameters
         ----------
         shape : tuple of int
-        divided : bool
-            The chunks are divided into inner chunks, which must divide those that are added, too.
+        inner : tuple of int, optional
+            Shape of the inner chunks that all chunks are divided into, those that are added, too.
         """
 
     @cached_property
@@ -481,7 +478,7 @@ class RegularGrid(Grid):
                     accepted="integers of at least 1",
                 )
 
-    def resized(self, shape: tuple[int, ...], *, divided: bool = False) -> Self:
+    def resized(self, shape: tuple[int, ...], inner: tuple[int, ...] | None = None) -> Self:
         return self
 
 
@@ -575,8 +572,9 @@ class RectilinearGrid(Grid):
                     accepted=f"lengths whose sum is at least {size}",
                 )
 
-    def resized(self, shape: tuple[int, ...], *, divided: bool = False) -> Self:
-        axes = [axis.covering(size, divided=divided) for axis, size in zip(self.axes, shape, strict=True)]
+    def resized(self, shape: tuple[int, ...], inner: tuple[int, ...] | None = None) -> Self:
+        units = inner or (1,) * len(shape)
+        axes = [axis.covering(*wanted) for axis, *wanted in zip(self.axes, shape, units, strict=True)]
         return type(self)(tuple(axis.length if isinstance(axis, Steps) else axis.runs for axis in axes))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from xzarr3.array import Array
 from xzarr3.creation import make_array
-from xzarr3.errors import InvalidKeyError, NodeNotFoundError, NodeTypeError, StoreError
+from xzarr3.errors import InvalidKeyError, MetadataError, NodeNotFoundError, NodeTypeError, StoreError
 from xzarr3.formats import Format, documents, parse_format
 from xzarr3.formats.base import Held, node_prefix
 from xzarr3.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
@@ -169,14 +169,19 @@ class Group(Node, Mapping[str, "Array | Group"]):
                     yield f"{name}/{path}", inner
 
     def tree(self) -> str:
-        """The names, shapes and types of all nodes below, a line for each."""
-        lines = [self.name]
-        for path, node in self.members(max_depth=None):
-            indent, name = "    " * (path.count("/") + 1), path.rpartition("/")[2]
-            lines.append(
-                f"{indent}{name}" + (f" {node.shape} {node.dtype}" if isinstance(node, Array) else "")
-            )
-        return "\n".join(lines)
+        """The names, shapes and types of all nodes below, a line for each; or why one cannot be read."""
+        return "\n".join([self.name, *self._branches("    ")])
+
+    def _branches(self, indent: str) -> Iterator[str]:
+        for name in self:
+            try:
+                node = self[name]
+            except MetadataError as error:
+                yield f"{indent}{name} cannot be read: {error}"
+                continue
+            yield f"{indent}{name}" + (f" {node.shape} {node.dtype}" if isinstance(node, Array) else "")
+            if isinstance(node, Group):
+                yield from node._branches(f"{indent}    ")
 
     # Changing nodes
 
@@ -285,7 +290,7 @@ def make_group(
         attributes=documents.plain_attributes(attributes or {}, path), zarr_format=format.zarr_format
     )
     with document_lock:
-        make_room(store, path, overwrite=overwrite)
+        make_room(store, path, overwrite=overwrite, for_group_of=format)
         make_groups_above(store, format, path)
         write_node(store, format, path, meta)
     return Group(store, path, meta, format=format)

@@ -49,9 +49,7 @@ def _load(
             field="consolidated_metadata",
             accepted="use_consolidated=None or False, or consolidate_metadata() first",
         )
-    return bind(
-        store, format, path, meta, read_only=read_only, consolidated=use_consolidated is not False
-    )
+    return bind(store, format, path, meta, read_only=read_only, consolidated=use_consolidated is not False)
 
 
 def _place_for_new(store: Store, path: str, zarr_format: ZarrFormat | None) -> tuple[Format, str]:
@@ -63,7 +61,9 @@ def _place_for_new(store: Store, path: str, zarr_format: ZarrFormat | None) -> t
 def _not_found(store: Store, path: str, what: str, zarr_format: ZarrFormat | None) -> NodeNotFoundError:
     formats = FORMATS.values() if zarr_format is None else (parse_format(zarr_format),)
     keys = [repr(key) for format in formats for key in format.defining_keys(path)]
-    hint = "; there is no such directory" if isinstance(store, LocalStore) and not os.path.isdir(store.root) else ""
+    hint = ""
+    if isinstance(store, LocalStore) and not os.path.isdir(store.root):
+        hint = "; there is no such directory"
     if zarr_format is not None and not hint and find_node(store, path) is not None:
         hint = f"; there is one of another format than {zarr_format}"
     return NodeNotFoundError(f"no {what} at '/{path}' in {store}: there is no {' or '.join(keys)}{hint}")

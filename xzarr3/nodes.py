@@ -101,8 +101,8 @@ class Node(ABC):
             self.store._check_writable()  # It may know better why.
             if not self.format.writable:
                 raise ReadOnlyError(
-                    f"'{self.name}' of {self.store} is stored as earlier tools did before version 3 was final, "
-                    "which is only read; accepted: xzarr3.copy() to another format"
+                    f"'{self.name}' of {self.store} is stored as tools did before version 3 was final, which "
+                    "is only read; accepted: xzarr3.copy() to another format"
                 )
             raise ReadOnlyError(f"'{self.name}' of {self.store} is open for reading only")
 
@@ -198,13 +198,16 @@ def find_format(store: Store, path: str, zarr_format: ZarrFormat | None = None) 
             return V3
     if zarr_format in (None, 2) and exists(store, V2, path):
         return V2
-    if zarr_format in (None, "3-draft"):
-        entry = _entry_or_document(store, "")
-        if entry is not None and _is_entry_point(entry, ""):
-            draft = DraftFormat.from_entry_point(entry)
-            if not path or exists(store, draft, path):
-                return draft
-    return None
+    draft = _draft(store) if zarr_format in (None, "3-draft") else None
+    return draft if draft is not None and exists(store, draft, path) else None
+
+
+def _draft(store: Store) -> DraftFormat | None:
+    """The draft, as the entry point of a hierarchy has it; None if there is no entry point."""
+    entry = _entry_or_document(store, "")
+    if entry is None or not _is_entry_point(entry, ""):
+        return None
+    return DraftFormat.from_entry_point(entry)
 
 
 def _entry_or_document(store: Store, path: str) -> Document | None:
@@ -247,8 +250,10 @@ def format_for_new(store: Store, path: str, zarr_format: ZarrFormat | None) -> F
         found = find_format(store, above)
         if found is not None:
             break
+    if found is None and path:
+        found = _draft(store)
     if zarr_format is None:
-        return found or find_format(store, path) or V3
+        return found or find_format(store, path) or _draft(store) or V3
     wanted = parse_format(zarr_format)
     if found is not None and found.zarr_format != wanted.zarr_format:
         raise MetadataError(
@@ -347,8 +352,10 @@ def make_groups_above(store: Store, format: Format, path: str) -> None:
             write_node(store, format, above, GroupMetadata(zarr_format=format.zarr_format))
 
 
-def make_room(store: Store, path: str, *, overwrite: bool) -> None:
+def make_room(store: Store, path: str, *, overwrite: bool, for_group_of: Format | None = None) -> None:
     """See to it that there is no node at ``path``, so that one can be made there.
+
+    A group that is only implied by what is below it makes room for one of its format with a document.
 
     Raises
     ------
@@ -357,7 +364,11 @@ def make_room(store: Store, path: str, *, overwrite: bool) -> None:
     """
     if overwrite:
         erase_node(store, path)
-    elif find_format(store, path) is not None:
+        return
+    format = find_format(store, path)
+    if format is None:
+        return
+    if format != for_group_of or any(store.exists(key) for key in format.defining_keys(path)):
         raise NodeExistsError(
             f"there is a node at '/{path}' in {store} already; accepted: overwrite=True to replace it"
         )
@@ -389,17 +400,17 @@ def erase_node(store: Store, path: str) -> None:
     store.erase_values([*sorted(kept, key=lambda key: (key.count("/"), key)), *sorted(chunks)])
     for format in formats:
         drop_from_consolidated(store, format, path)
+        for prefix in format.prefixes(path):
+            store.sweep(prefix)
 
 
 def formats_in(store: Store) -> tuple[Format, ...]:
     """The formats in which nodes of a store may be."""
     try:
-        entry = _entry_or_document(store, "")
+        draft = _draft(store)
     except MetadataError:  # Whatever it is, it is no entry point.
-        entry = None
-    if entry is None or not _is_entry_point(entry, ""):
-        return V3, V2
-    return V3, V2, DraftFormat.from_entry_point(entry)
+        draft = None
+    return (V3, V2) if draft is None else (V3, V2, draft)
 
 
 def keys_at(store: Store, formats: Sequence[Format], path: str) -> set[str]:
@@ -410,9 +421,19 @@ def keys_at(store: Store, formats: Sequence[Format], path: str) -> set[str]:
     return found
 
 
-def documents_among(formats: Sequence[Format], keys: Iterable[str]) -> list[str]:
-    """Those of some keys that are keys of documents."""
-    return [key for key in keys if any(format.place(key) is not None for format in formats)]
+def documents_among(formats: Sequence[Format], keys: Collection[str]) -> list[str]:
+    """Those of some keys that are keys of documents; what comes with a node only counts beside one."""
+
+    def is_document(key: str) -> bool:
+        for format in formats:
+            place = format.place(key)
+            if place is not None and (
+                place.kind != "other" or any(each in keys for each in format.defining_keys(place.path))
+            ):
+                return True
+        return False
+
+    return [key for key in keys if is_document(key)]
 
 
 def chunks_among(

@@ -10,7 +10,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -348,6 +348,12 @@ class Shard:
         """The coordinates of all inner chunks, in C order."""
         return itertools.product(*map(range, self.counts))
 
+    def _part(self, array: AnyArray, coords: tuple[int, ...]) -> AnyArray:
+        """The place of an inner chunk: a view, even if it has no dimensions."""
+        region: tuple[Any, ...] = (*self.grid.region(coords, self.spec.shape), ...)
+        part: AnyArray = array[region]
+        return part
+
     def decode(self, value: Buffer) -> AnyArray:
         """Decode a whole shard."""
         array = self.spec.data_type.filled(self.spec.shape, self.spec.fill_value)
@@ -356,7 +362,7 @@ class Shard:
             try:
                 data = self.cut(value, entry)
                 if data is not None:
-                    array[self.grid.region(coords, self.spec.shape)] = self.inner.decode(data)
+                    self._part(array, coords)[...] = self.inner.decode(data)
             except ChunkError as error:
                 error.inner_chunk = error.inner_chunk or coords
                 raise
@@ -367,7 +373,7 @@ class Shard:
         parts: dict[tuple[int, ...], Buffer] = {}
         holds_only = self.spec.data_type.holds_only
         for coords in self.all_coords():
-            part = array[self.grid.region(coords, self.spec.shape)]
+            part = self._part(array, coords)
             if keep_empty or not holds_only(part, self.spec.fill_value):
                 parts[coords] = self.inner.encode(part, keep_empty=keep_empty)
         return self.assemble(parts)

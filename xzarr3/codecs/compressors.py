@@ -17,10 +17,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-import numpy as np
 from isal import isal_zlib
 from isal.igzip_lib import IsalError
 from numcodecs import lz4
+from numcodecs.shuffle import Shuffle
 
 from xzarr3._types import JSON, Buffer
 from xzarr3.codecs.base import BytesBytesCodec, ChunkSpec, Configuration
@@ -453,6 +453,5 @@ class ShuffleCodec(BytesBytesCodec):
             return data
         if len(data) % size:
             raise failure(f"{len(data)} bytes are no elements of {size} bytes", codec=self.name)
-        octets = np.frombuffer(data, np.uint8)
-        grouped = octets.reshape(-1, size) if encode else octets.reshape(size, -1)
-        return grouped.T.tobytes()
+        coder = Shuffle(size)
+        return memoryview(coder.encode(data) if encode else coder.decode(data))

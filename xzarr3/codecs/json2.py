@@ -120,7 +120,7 @@ class Json2Codec(ArrayBytesCodec):
         return json.JSONEncoder(
             skipkeys=self.skipkeys,
             ensure_ascii=self.ensure_ascii,
-            check_circular=True,  # Without it, data that contain themselves would never end.
+            check_circular=self.check_circular,
             allow_nan=self.allow_nan,
             indent=self.indent,
             separators=self.separators,

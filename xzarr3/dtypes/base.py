@@ -53,7 +53,6 @@ class ZDType(ABC, Generic[DType, Scalar]):
     dtype_cls: ClassVar[Any]
     _zarr_v3_name: ClassVar[str]
     _zarr_v3_aliases: ClassVar[tuple[str, ...]] = ()
-    _zarr_v2_name: ClassVar[Any]
 
     _by_name_only: ClassVar[bool] = False
     """Whether the type is only meant where it is named, another one standing for the same numpy dtype."""
@@ -295,7 +294,8 @@ def unmasked(values: Any, data_type: ZDType, dtype: Any = None) -> AnyArray:
     ------
     DataTypeValidationError
     """
-    if np.ma.is_masked(values):
+    mask = np.ma.getmask(values)
+    if mask is not np.ma.nomask and (mask.any() if mask.dtype.names is None else any(mask.tobytes())):
         raise DataTypeValidationError(
             f"data type '{data_type.name}' cannot hold masked elements",
             accepted="a masked array after .filled(value)",

@@ -16,7 +16,7 @@ import re
 import sys
 import warnings
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, Self, TypeGuard, cast
 
 import numpy as np
 
@@ -174,9 +174,17 @@ def widened(array: AnyArray) -> AnyArray:
     dtype = array.dtype
     if dtype.type.__module__ != "ml_dtypes":
         return array
+    array = native_order(array)
     if "complex" in dtype.name:
         return array.astype(np.complex64)
     return array.astype(np.int8 if "int" in dtype.name else np.float32)
+
+
+def native_order(array: AnyArray) -> AnyArray:
+    """Numbers in the byte order of this machine. The casts of ml_dtypes do not always get it right."""
+    if array.dtype.isnative:
+        return array
+    return array.byteswap().view(array.dtype.newbyteorder("="))
 
 
 class Bool(_Numeric):
@@ -302,7 +310,7 @@ def float_from_json(data: JSON, native: np.dtype[Any], zarr_format: ZarrFormat) 
         if data in _SPECIAL:
             return native.type(_SPECIAL[data])  # type: ignore[no-any-return]
         if zarr_format == 2:
-            if _NUMBER.fullmatch(data):
+            if _NUMBER.fullmatch(data) and math.isfinite(float(data)):
                 data = float(data)
         elif re.fullmatch(rf"0x[0-9a-fA-F]{{{2 * native.itemsize}}}", data):
             return bits.type(int(data, 16)).view(native)  # type: ignore[no-any-return]
@@ -449,6 +457,11 @@ MAX_ITEM_SIZE = 10**9 // 8
 """Bytes that an element of fixed size may have, so that a document alone cannot fill the memory."""
 
 
+def is_integer(data: object) -> TypeGuard[int]:
+    """Whether this is an integer; numpy counts durations among them."""
+    return isinstance(data, (int, np.integer)) and not isinstance(data, (bool, np.timedelta64))
+
+
 class Opaque(ZDType[np.dtype[Any], np.void]):
     """Bytes that mean nothing to Zarr; numpy holds them as ``V<n>``."""
 
@@ -499,7 +512,7 @@ class Opaque(ZDType[np.dtype[Any], np.void]):
             raw = bytes(data)
             if len(raw) == self.item_size:
                 return np.void(raw)
-        elif isinstance(data, (int, np.integer)) and data == 0:
+        elif is_integer(data) and data == 0:
             return self.default_scalar()
         raise self._refused(data, "value cannot be held", f"{self.item_size} bytes")
 

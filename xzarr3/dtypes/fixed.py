@@ -17,7 +17,7 @@ import numpy as np
 
 from xzarr3._types import JSON, AnyArray
 from xzarr3.dtypes.base import ZDType, unmasked
-from xzarr3.dtypes.core import MAX_ITEM_SIZE, Opaque, Ordered, order_of
+from xzarr3.dtypes.core import MAX_ITEM_SIZE, Opaque, Ordered, is_integer, order_of
 from xzarr3.dtypes.specs import ZarrFormat, check_format, from_base64, is_zero, native_v2, split_v3, to_base64
 from xzarr3.errors import DataTypeValidationError, shorten
 
@@ -206,7 +206,7 @@ class NullTerminatedBytes(_FixedLength):
     def cast_scalar(self, data: object) -> np.bytes_:
         if isinstance(data, np.ndarray) and data.ndim == 0:
             data = data[()]
-        if isinstance(data, (int, np.integer)) and not isinstance(data, bool) and data == 0:
+        if is_integer(data) and data == 0:
             return self.default_scalar()
         raw = _as_bytes(data)
         if raw is None or len(raw) > self.length:

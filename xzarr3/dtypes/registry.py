@@ -11,6 +11,7 @@ import numpy.typing as npt
 from xzarr3._types import JSON
 from xzarr3.dtypes.base import FOREIGN_ERRORS, ZDType
 from xzarr3.dtypes.specs import (
+    MAX_DEPTH,
     OBJECT_CODECS,
     DTypeJSON,
     ZarrFormat,
@@ -101,6 +102,13 @@ class DataTypeRegistry:
         DataTypeValidationError
             If no data type, or more than one, stands for ``dtype``.
         """
+        if dtype.kind in "mM" and np.datetime_data(dtype)[1] == 0:
+            raise DataTypeValidationError(
+                "times that do not pass", found=str(dtype), accepted="a scale factor from 1 to 2^31 - 1"
+            )
+        # Dtypes with such a scale factor end the process when numpy compares them, fields among them.
+        if dtype.names is not None:
+            return self._match_dtype(dtype)
         return self._remembered(dtype, lambda: self._match_dtype(dtype))
 
     def _match_dtype(self, dtype: np.dtype[Any]) -> ZDType:
@@ -135,8 +143,10 @@ class DataTypeRegistry:
             If it has one, but says something wrong of it, or if more than one data type takes it.
         """
         check_format(zarr_format)
-        if too_deep(data):
-            raise UnknownExtensionError("data type nested too deep", found=data)
+        if too_deep(data, zarr_format):
+            raise UnknownExtensionError(
+                "data type nested too deep", accepted=f"fewer than {MAX_DEPTH} structs within each other"
+            )
         key = (zarr_format, _frozen(data))
         if zarr_format == 2:
             return self._remembered(key, lambda: self._match_v2(data))

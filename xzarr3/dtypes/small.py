@@ -21,7 +21,7 @@ import numpy as np
 
 from xzarr3._types import JSON, AnyArray
 from xzarr3.dtypes.base import ZDType, unmasked
-from xzarr3.dtypes.core import Float16, Ordered, order_of, widened
+from xzarr3.dtypes.core import Float16, Ordered, native_order, order_of, widened
 from xzarr3.dtypes.specs import ZarrFormat, check_dtype_spec_no_object_codec_v2, check_format, split_v3
 from xzarr3.errors import DataTypeValidationError, MetadataError, UnknownExtensionError, shorten
 
@@ -33,6 +33,7 @@ class _NativeClass:
         return type(owner._machine())
 
 
+@dataclass(frozen=True)
 class _Small(ZDType[np.dtype[Any], Any]):
     """A data type of ml_dtypes."""
 
@@ -150,14 +151,6 @@ class _Small(ZDType[np.dtype[Any], Any]):
         return array if array.dtype == dtype else array.byteswap().view(dtype)
 
 
-def native_order(array: AnyArray) -> AnyArray:
-    """An array in the byte order of this machine. What ml_dtypes makes of others is not always right."""
-    dtype = array.dtype
-    if dtype.isnative:
-        return array
-    return array.byteswap().view(dtype.newbyteorder("="))
-
-
 def _unused_cleared(array: AnyArray, width: int) -> AnyArray:
     """An array whose elements are the lower bits of bytes, with the upper ones clear."""
     octets, mask = array.view(np.uint8), (1 << width) - 1
@@ -166,7 +159,7 @@ def _unused_cleared(array: AnyArray, width: int) -> AnyArray:
 
 def _numbers(values: Any, data_type: ZDType) -> AnyArray:
     """Real numbers of numpy, from anything."""
-    given = widened(native_order(unmasked(values, data_type)))
+    given = widened(unmasked(values, data_type))
     if given.dtype.kind not in "biufc":
         raise data_type._cannot_hold(given)
     if given.dtype.kind == "c":

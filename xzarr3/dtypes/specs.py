@@ -45,7 +45,7 @@ _UNITS = "generic|Y|M|W|D|h|m|s|ms|us|μs|ns|ps|fs|as"
 _TYPESTR = re.compile(
     r"([<>|=]?)"
     r"(\?|b1|[iu][1248]|f[248]|c8|c16|[SUV][0-9]{1,10}|O8?|"
-    rf"[mM]8(?:\[[0-9]{{0,10}}(?:{_UNITS})\])?)"
+    rf"[mM]8(?:\[(?:[1-9][0-9]{{0,9}})?(?:{_UNITS})\])?)"
 )
 _WORDS = {
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
@@ -154,10 +154,10 @@ def split_v3(data: object) -> tuple[str, Mapping[str, JSON]] | None:
     return name, configuration
 
 
-def too_deep(data: object) -> bool:
+def too_deep(data: object, zarr_format: ZarrFormat) -> bool:
     """Whether JSON is nested deeper than any data type."""
     level: list[object] = [data]
-    for _ in range(4 * MAX_DEPTH):
+    for _ in range((2 if zarr_format == 2 else 4) * MAX_DEPTH):
         level = [
             inner
             for outer in level

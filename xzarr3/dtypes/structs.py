@@ -18,7 +18,7 @@ import numpy as np
 
 from xzarr3._types import JSON, AnyArray
 from xzarr3.dtypes.base import Endianness, ZDType, unmasked
-from xzarr3.dtypes.core import MAX_ITEM_SIZE
+from xzarr3.dtypes.core import MAX_ITEM_SIZE, is_integer, native_order
 from xzarr3.dtypes.fixed import is_text
 from xzarr3.dtypes.registry import registry
 from xzarr3.dtypes.specs import ZarrFormat, check_format, from_base64, is_zero, split_v3, to_base64
@@ -172,8 +172,19 @@ class Struct(ZDType[np.dtype[Any], np.void]):
         """A scalar of these scalars of the fields, bit for bit."""
         parts = []
         for name, data_type in self.fields:
-            parts.append(np.asarray(scalars[name], dtype=data_type.to_native_dtype()).tobytes())
+            if isinstance(data_type, Struct):
+                parts.append(scalars[name].tobytes())
+                continue
+            machine = data_type.in_native_order()
+            part = np.asarray(scalars[name], dtype=machine.to_native_dtype())
+            parts.append((part if data_type == machine else part.byteswap()).tobytes())
         return self._of_bytes(b"".join(parts))
+
+    @staticmethod
+    def _cells(scalar: np.void) -> dict[str, Any]:
+        """The scalars of the fields, in the byte order of this machine except for structs."""
+        cells = {name: np.asarray(scalar)[name] for name in scalar.dtype.names or ()}
+        return {name: (each if each.dtype.names else native_order(each))[()] for name, each in cells.items()}
 
     def _of_bytes(self, raw: bytes) -> np.void:
         return np.frombuffer(bytearray(raw), self._dtype)[0].copy()  # type: ignore[no-any-return]
@@ -190,14 +201,14 @@ class Struct(ZDType[np.dtype[Any], np.void]):
             data = data[()]
         names = [name for name, _ in self.fields]
         if isinstance(data, np.void) and data.dtype.names == tuple(names):
-            given: Mapping[str, Any] = {name: data[name] for name in names}
+            given: Mapping[str, Any] = self._cells(data)
         elif isinstance(data, Mapping) and data.keys() == set(names):
             given = data
         elif isinstance(data, (tuple, list)) and len(data) == len(names):
             given = dict(zip(names, data, strict=True))
         elif isinstance(data, (bytes, bytearray)) and len(data) == self.item_size:
             return self._of_bytes(bytes(data))
-        elif isinstance(data, (int, np.integer)) and not isinstance(data, bool) and data == 0:
+        elif is_integer(data) and data == 0:
             return self.default_scalar()
         else:
             raise DataTypeValidationError(
@@ -254,8 +265,9 @@ class Struct(ZDType[np.dtype[Any], np.void]):
         scalar = self.cast_scalar(data)
         if zarr_format == 2:
             return to_base64(scalar.tobytes())
+        cells = self._cells(scalar)
         return {
-            name: data_type.to_json_scalar(scalar[name], zarr_format=zarr_format)
+            name: data_type.to_json_scalar(cells[name], zarr_format=zarr_format)
             for name, data_type in self.fields
         }
 

@@ -33,7 +33,7 @@ def parse_format(zarr_format: object) -> Format:
             "not a format that can be read and written", field="zarr_format", found=zarr_format,
             accepted="3, 2, '3-draft'",
         )  # fmt: skip
-    return FORMATS[zarr_format]  # type: ignore[index]
+    return FORMATS[zarr_format]
 
 
 __all__ = [

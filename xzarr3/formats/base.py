@@ -173,7 +173,7 @@ class Format(ABC):
     # Consolidated metadata
 
     def consolidated_key(self, path: str) -> str | None:
-        """The key of the document that holds the documents of all nodes below a group, if the format has one."""
+        """The key of what holds the documents of all nodes below a group, if the format has such a thing."""
         return None
 
     def update_consolidated(
@@ -235,7 +235,8 @@ def fill_value_from_json(data_type: ZDType, value: JSON, zarr_format: ZarrFormat
         If the format does not permit ``value`` for the data type.
     """
     try:
-        return data_type.from_json_scalar(value, zarr_format=zarr_format)
+        scalar: Scalar = data_type.from_json_scalar(value, zarr_format=zarr_format)
+        return scalar
     except MetadataError as error:
         error.at(field="fill_value")
         raise

@@ -178,7 +178,8 @@ class DraftFormat(Format):
                 return Place("", kind)
             prefix, ending = self._below("meta", ""), f".{kind}{self.suffix}"
             path = key[len(prefix) : -len(ending)]
-            if key.startswith(prefix) and key.endswith(ending) and all(path.split("/")):
+            names = path.split("/")
+            if key.startswith(prefix) and key.endswith(ending) and all(name.strip(".") for name in names):
                 return Place(path, kind)
         return None
 

@@ -235,7 +235,9 @@ def _storage_fields(meta: ArrayMetadata, refuse: Refuse) -> dict[str, JSON]:
     encoding = meta.chunk_key_encoding
     if not isinstance(encoding, DraftChunkKeyEncoding) or encoding.scalar != "c":
         example = encoding.key((0,) * len(meta.shape))
-        raise refuse("chunk_key_encoding", example, "keys such as 'c0/1' and 'c0.1', and 'c' without dimensions")
+        raise refuse(
+            "chunk_key_encoding", example, "keys such as 'c0/1' and 'c0.1', and 'c' without dimensions"
+        )
     if meta.storage_transformers:
         raise refuse("storage_transformers", [each.name for each in meta.storage_transformers], "none")
     data_type = data_type_to_json(meta.data_type, refuse)

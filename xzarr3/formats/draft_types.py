@@ -31,7 +31,7 @@ from xzarr3.dtypes import (
     UInt32,
     UInt64,
     ZDType,
-)  # fmt: skip
+)
 from xzarr3.dtypes.registry import registry
 from xzarr3.errors import DataTypeValidationError, MetadataError, UnknownExtensionError, listed
 from xzarr3.formats.draft_json import Refuse, members, string_of

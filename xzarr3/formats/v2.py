@@ -7,17 +7,20 @@ object codecs are as zarr-python has them, names of dimensions as xarray (``_ARR
 
 from __future__ import annotations
 
+import copy
+import json
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from xzarr3._types import JSON, Scalar
 from xzarr3.chunk_keys import ChunkKeyEncoding
-from xzarr3.codecs.base import ArrayArrayCodec, BytesBytesCodec, Codec
+from xzarr3.codecs.base import ArrayArrayCodec, BytesBytesCodec, ChunkSpec, Codec
 from xzarr3.codecs.bytes import BytesCodec
 from xzarr3.codecs.numcodecs import from_numcodecs, stored_endian, to_numcodecs
 from xzarr3.codecs.transpose import TransposeCodec
@@ -43,13 +46,6 @@ _NCZARR = (".nczarr", ".nczgroup", _NCZARR_ARRAY, ".nczvar", ".nczattr", ".nczat
 _KINDS: dict[str, Literal["array", "group", "other"]] = {ARRAY: "array", GROUP: "group"}
 _KINDS.update(dict.fromkeys((ATTRIBUTES, CONSOLIDATED, *_NCZARR), "other"))
 
-SPELLINGS = ("compressor", "dtype", "filters", "order")
-"""Those among the ignored fields of metadata that only keep how a document spells what is said elsewhere.
-
-To NCZarr, for one, ``>S1`` are characters and ``|S1`` strings; the last filter may stand for the compressor.
-They are written as they were if they still mean the same.
-"""
-
 _CONSOLIDATED_FORMAT = 1
 _LENGTHS = "an array of integers"
 _CODEC = "an object with an 'id'"
@@ -57,6 +53,7 @@ _FIELDS = frozenset(
     {"zarr_format", "shape", "chunks", "dtype", "compressor", "fill_value", "order", "filters"}
     | {"dimension_separator"}
 )
+_WORDS = ("compressor", "dtype", "filters", "order")
 _OBJECTS = "|O"
 _OBJECT_CODECS = ("vlen-utf8", "vlen-bytes", "json2")
 _NO_OBJECT_CODECS = {
@@ -90,9 +87,9 @@ def parse(held: Mapping[str, Document], path: str = "") -> NodeMetadata:
     {'title': 'sea surface'}
     """
     try:
-        return _parse_array(held, path) if ARRAY in held else _parse_group(held)
+        return _parse_array(held) if ARRAY in held else _parse_group(held)
     except MetadataError as error:
-        error.at(path=path)
+        error.path = path
         raise
     except RecursionError as error:
         raise MetadataError(
@@ -215,7 +212,8 @@ def _scalar_as(scalar: Scalar, data_type: ZDType) -> Scalar:
     """A scalar in the byte order of a data type, which only those with fields have."""
     if not isinstance(scalar, np.void):
         return scalar
-    return np.asarray(scalar).astype(data_type.to_native_dtype())[()]  # type: ignore[no-any-return]
+    ordered: Scalar = np.asarray(scalar).astype(data_type.to_native_dtype())[()]  # type: ignore[assignment]
+    return ordered
 
 
 def _codecs(
@@ -230,7 +228,7 @@ def _codecs(
     in_bytes = False
     for stage in stages:
         try:
-            codec = from_numcodecs(stage.config, endian)
+            codec = _codec(json.dumps(stage.config), endian)
         except MetadataError as error:
             error.field = f"{stage.field}.{(error.field or '').removeprefix('configuration.')}".strip(".")
             raise
@@ -253,7 +251,16 @@ def _codecs(
     return tuple(codecs), fields
 
 
-def _parse_array(held: Mapping[str, Document], path: str) -> ArrayMetadata:
+@lru_cache(maxsize=512)
+def _codec(config: str, endian: str | None) -> Codec:
+    """The codec of a configuration, given as text, for elements in this byte order."""
+    codec = from_numcodecs(json.loads(config), endian)
+    if codec.name == "numcodecs.shuffle" and codec.configuration().get("elementsize") == 0:
+        return type(codec)()  # netCDF-C means elements of the array's size by that.
+    return codec
+
+
+def _parse_array(held: Mapping[str, Document]) -> ArrayMetadata:
     document = held[ARRAY]
     _check_version(document)
     shape = _lengths(document, "shape")
@@ -284,9 +291,9 @@ def _parse_array(held: Mapping[str, Document], path: str) -> ArrayMetadata:
     except MetadataError as error:
         error.field = _document_field(error.field, fields)
         raise
-    words, _ = _words(meta, path)
-    spelled = {field: document.get(field) for field in SPELLINGS if document.get(field) != words[field]}
-    return replace(meta, ignored={**ignored, **spelled}) if spelled else meta
+    words, _ = _words(meta)
+    spelled = {field: document.get(field) for field in _WORDS if document.get(field) != words[field]}
+    return replace(meta, ignored=_Ignored(ignored, spelled)) if spelled else meta
 
 
 def _read_words(
@@ -300,6 +307,18 @@ def _read_words(
     mixed = stored.byte_order == "mixed"
     endian = sys.byteorder if mixed else stored.byte_order
     return stored, stored if mixed else stored.in_native_order(), *_codecs(stages, order, ndim, endian)
+
+
+class _Ignored(dict[str, JSON]):
+    """The ignored fields of a document, and how it spells others that have the same meaning as is written here.
+
+    To NCZarr, for one, ``>S1`` are characters and ``|S1`` strings; the last filter may stand for the
+    compressor. Such fields are written as they were as long as they mean what the metadata say.
+    """
+
+    def __init__(self, fields: Mapping[str, JSON], spelled: Mapping[str, JSON]) -> None:
+        super().__init__(fields)
+        self.spelled = dict(spelled)
 
 
 def _document_field(field: str | None, fields: Sequence[str]) -> str:
@@ -452,7 +471,7 @@ class V2Format(Format):
     def hold(self, meta: NodeMetadata, path: str = "") -> dict[str, Document]:
         try:
             if isinstance(meta, ArrayMetadata):
-                return {ATTRIBUTES: self._attributes(meta, path), ARRAY: self._array(meta, path)}
+                return {ATTRIBUTES: _attributes_document(meta), ARRAY: _array_document(meta)}
             return {ATTRIBUTES: dict(meta.attributes), GROUP: {**meta.ignored, "zarr_format": 2}}
         except MetadataError as error:
             error.path = path or None  # Whoever does not say it here may know it all the same.
@@ -495,67 +514,71 @@ class V2Format(Format):
             left.update(_keys(relative, self.hold(meta, relative)))
         return {**document, "metadata": left}
 
-    def _attributes(self, meta: ArrayMetadata, path: str) -> Document:
-        """The attributes, with the names of the dimensions among them."""
-        attributes = dict(meta.attributes)
-        names = meta.dimension_names
-        if names is None or (names and all(name is None for name in names)):
-            return attributes
-        if None in names:
-            raise self.refuse(
-                path, "dimension_names", list(names), "a name for each dimension, or none for all of them"
-            )
-        if attributes.get(DIMENSIONS, list(names)) != list(names):
-            raise self.refuse(
-                path, f"attributes.{DIMENSIONS}", attributes[DIMENSIONS], f"the dimension names {list(names)}"
-            )
-        return {DIMENSIONS: list(names), **attributes}
 
-    def _array(self, meta: ArrayMetadata, path: str) -> Document:
-        if not isinstance(meta.chunk_grid, RegularGrid):
-            raise self.refuse(path, "chunk_grid", meta.chunk_grid.name, "a regular grid")
-        if meta.chunk_key_encoding.name != "v2":
-            raise self.refuse(path, "chunk_key_encoding", meta.chunk_key_encoding.name, "'v2'")
-        if meta.storage_transformers:
-            names = [each.name for each in meta.storage_transformers]
-            raise self.refuse(path, "storage_transformers", names, "none")
-        words, stored = _spelled(meta, *_words(meta, path))
-        return {
-            **meta.ignored,
-            "zarr_format": 2,
-            "shape": list(meta.shape),
-            "chunks": [max(length, 1) for length in meta.chunk_grid.chunk_shape],
-            "fill_value": self._fill_value(meta, stored, path),
-            **words,
-            "dimension_separator": meta.chunk_key_encoding.separator,
-        }
+def _attributes_document(meta: ArrayMetadata) -> Document:
+    """The attributes, with the names of the dimensions among them."""
+    attributes = dict(meta.attributes)
+    names = meta.dimension_names
+    if names is None or (names and all(name is None for name in names)):
+        return attributes
+    if None in names:
+        raise _cannot_say(
+            "dimension_names", list(names), "a name for each dimension, or none for all of them"
+        )
+    if attributes.get(DIMENSIONS, list(names)) != list(names):
+        raise _cannot_say(
+            f"attributes.{DIMENSIONS}", attributes[DIMENSIONS], f"the dimension names {list(names)}"
+        )
+    return {DIMENSIONS: list(names), **attributes}
 
-    def _fill_value(self, meta: ArrayMetadata, stored: ZDType, path: str) -> JSON:
-        if meta.fill_is_null:
-            return None
+
+def _array_document(meta: ArrayMetadata) -> Document:
+    if not isinstance(meta.chunk_grid, RegularGrid):
+        raise _cannot_say("chunk_grid", meta.chunk_grid.name, "a regular grid")
+    if meta.chunk_key_encoding.name != "v2":
+        raise _cannot_say("chunk_key_encoding", meta.chunk_key_encoding.name, "'v2'")
+    if meta.storage_transformers:
+        names = [each.name for each in meta.storage_transformers]
+        raise _cannot_say("storage_transformers", names, "none")
+    words, stored = _spelled(meta, *_words(meta))
+    return {
+        **meta.ignored,
+        "zarr_format": 2,
+        "shape": list(meta.shape),
+        "chunks": [max(length, 1) for length in meta.chunk_grid.chunk_shape],
+        "fill_value": _fill_value(meta, stored),
+        **words,
+        "dimension_separator": meta.chunk_key_encoding.separator,
+    }
+
+
+def _fill_value(meta: ArrayMetadata, stored: ZDType) -> JSON:
+    if meta.fill_is_null:
+        return None
+    try:
         value: JSON = stored.to_json_scalar(_scalar_as(meta.fill_value, stored), zarr_format=2)
-        again = _scalar_as(fill_value_from_json(stored, value, 2), meta.data_type)
-        if meta.data_type.bits(again) != meta.data_type.bits(meta.fill_value):
-            raise self.refuse(path, "fill_value", meta.fill_value, f"a value that {value!r} stands for")
-        return value
+    except FOREIGN_ERRORS as error:
+        raise _cannot_say("fill_value", meta.fill_value, f"a value of '{stored.name}'") from error
+    again = _scalar_as(fill_value_from_json(stored, value, 2), meta.data_type)
+    if meta.data_type.bits(again) != meta.data_type.bits(meta.fill_value):
+        raise _cannot_say("fill_value", meta.fill_value, f"a value that {value!r} stands for")
+    return value
 
 
-def _words(meta: ArrayMetadata, path: str) -> tuple[dict[str, Any], ZDType]:
+def _words(meta: ArrayMetadata) -> tuple[dict[str, Any], ZDType]:
     """The fields that say data type and codecs, and the data type in the byte order that they say."""
     endian = _stored_order(meta)
     stored = meta.data_type
     if stored.byte_order == "mixed" and endian != sys.byteorder:
-        raise V2.refuse(path, "data_type", stored.name, "fields of one byte order")
+        raise _cannot_say("data_type", stored.name, "fields of one byte order")
     if stored.byte_order not in (None, "mixed"):
         stored = stored.in_byte_order("big" if endian == "big" else "little")
-    order, filters, encoded = _configs(meta, endian, path)
-    compressor = encoded.pop() if encoded and encoded[-1]["id"] not in _OBJECT_CODECS else None
     try:
         name = stored.to_json(2)["name"]
     except FOREIGN_ERRORS as error:
-        raise V2.refuse(path, "data_type", stored.name, "data types of numpy") from error
-    filters = [*filters, *encoded]
-    return {"dtype": name, "compressor": compressor, "order": order, "filters": filters or None}, stored
+        raise _cannot_say("data_type", stored.name, "data types of numpy") from error
+    words = copy.deepcopy(_codec_words(meta.codecs, meta.chain.spec.shape, meta.data_type, endian))
+    return {"dtype": name, **words}, stored
 
 
 def _stored_order(meta: ArrayMetadata) -> str:
@@ -566,43 +589,46 @@ def _stored_order(meta: ArrayMetadata) -> str:
     return sys.byteorder if meta.data_type.byte_order == "mixed" else "little"
 
 
-def _configs(
-    meta: ArrayMetadata, endian: str, path: str
-) -> tuple[str, list[dict[str, Any]], list[dict[str, Any]]]:
-    """The order, the filters from arrays to arrays, and all codecs behind them, as numcodecs has them."""
+@lru_cache(maxsize=512)
+def _codec_words(
+    codecs: tuple[Codec, ...], chunk_shape: tuple[int, ...], data_type: ZDType, endian: str
+) -> dict[str, Any]:
+    """The fields that say the codecs of chunks whose elements are in this byte order before the filters."""
     order = "C"
-    filters: list[dict[str, Any]] = []
-    encoded: list[dict[str, Any]] = []
-    spec = meta.chain.spec
-    for at, codec in enumerate(meta.codecs):
+    filters: list[Any] = []
+    encoded: list[Any] = []
+    spec = ChunkSpec(chunk_shape, data_type, data_type.default_scalar())
+    for at, codec in enumerate(codecs):
         field = f"codecs[{at}]"
         if isinstance(codec, TransposeCodec):
-            axes = tuple(range(len(meta.shape)))
+            axes = tuple(range(len(chunk_shape)))
             if codec.order != axes:
                 if codec.order != axes[::-1] or at > 0:
                     accepted = "the reverse order of all dimensions, before all other codecs"
-                    raise V2.refuse(path, field, codec.to_json(), accepted)
+                    raise _cannot_say(field, codec.to_json(), accepted)
                 order = "F"
         elif isinstance(codec, BytesCodec):
             if codec.endian not in (None, endian) and spec.data_type.has_byte_order:
                 accepted = f"'{endian}', as its filters"
-                raise V2.refuse(path, f"{field}.configuration.endian", codec.endian, accepted)
+                raise _cannot_say(f"{field}.configuration.endian", codec.endian, accepted)
         else:
             try:
                 config = to_numcodecs(codec, spec, endian)
             except MetadataError as error:
-                raise V2.refuse(path, field, codec.name, "codecs that numcodecs has") from error
+                raise _cannot_say(field, codec.name, "codecs that numcodecs has") from error
             (filters if isinstance(codec, ArrayArrayCodec) else encoded).append(config)
             endian = stored_endian(codec) or endian
         if isinstance(codec, ArrayArrayCodec):
             spec = codec.resolve(spec)
-    return order, filters, encoded
+    compressor = encoded.pop() if encoded and encoded[-1]["id"] not in _OBJECT_CODECS else None
+    return {"compressor": compressor, "order": order, "filters": [*filters, *encoded] or None}
 
 
 def _spelled(meta: ArrayMetadata, words: dict[str, Any], stored: ZDType) -> tuple[dict[str, Any], ZDType]:
     """The words in the spelling of the document that was read, if that means the same."""
-    for fields in (SPELLINGS, ("dtype",)):
-        spelled = {field: meta.ignored[field] for field in fields if field in meta.ignored}
+    for fields in (_WORDS, ("dtype",)):
+        given = meta.ignored.spelled if isinstance(meta.ignored, _Ignored) else {}
+        spelled = {field: given[field] for field in fields if field in given}
         if not spelled:
             break
         try:
@@ -615,6 +641,11 @@ def _spelled(meta: ArrayMetadata, words: dict[str, Any], stored: ZDType) -> tupl
         if same:
             return {**words, **spelled}, other
     return words, stored
+
+
+def _cannot_say(field: str, found: object, accepted: str) -> MetadataError:
+    """The error for what version 2 has no words for; whoever catches it knows the node."""
+    return V2.refuse("", field, found, accepted)
 
 
 def _keys(relative: str, held: Mapping[str, Document]) -> Iterator[tuple[str, Document]]:

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, cast
 
 import msgspec
 
 from xzarr3._types import JSON
 from xzarr3.chunk_keys import ChunkKeyEncoding
+from xzarr3.codecs.base import Codec
+from xzarr3.codecs.bytes import BytesCodec
 from xzarr3.codecs.registry import codecs_from_json
 from xzarr3.dtypes.registry import registry
 from xzarr3.errors import MetadataError, UnknownExtensionError, shorten
@@ -23,6 +25,7 @@ from xzarr3.metadata import ArrayMetadata, GroupMetadata, NodeMetadata, check_sh
 from xzarr3.storage_transformers import StorageTransformer, storage_transformer
 
 DOCUMENT = "zarr.json"
+_EARLY_STRUCT = "structured"
 
 _Extension = str | dict[str, Any]
 _EXTENSION = "a name, or an object with 'name' and, if needed, 'configuration'"
@@ -203,6 +206,8 @@ def _parse_array(document: Mapping[str, Any]) -> ArrayMetadata:
     codecs = codecs_from_json(typed.codecs)
     if len(codecs) != len(typed.codecs):
         ignored["codecs"] = document["codecs"]  # Some need not be understood here, but stay in the document.
+    if data_type.has_byte_order and isinstance(named, dict) and named["name"] == _EARLY_STRUCT:
+        codecs = tuple(map(_little, codecs))
     meta = ArrayMetadata(
         shape=shape,
         data_type=data_type,
@@ -217,6 +222,14 @@ def _parse_array(document: Mapping[str, Any]) -> ArrayMetadata:
     )
     meta.check_codecs()  # Those that do not fit the array are found now and not at the first chunk.
     return meta
+
+
+def _little(codec: Codec) -> Codec:
+    """A codec of the first writers of structs, who left out the byte order and meant little endian."""
+    if isinstance(codec, BytesCodec) and codec.endian is None:
+        return replace(codec, endian="little")
+    inner = getattr(codec, "codecs", None)
+    return codec if inner is None else replace(codec, codecs=tuple(map(_little, inner)))  # type: ignore[type-var]
 
 
 def _data_type(value: Any) -> JSON:
@@ -391,7 +404,7 @@ class V3Format(Format):
     ) -> Document | None:
         consolidated = document.get("consolidated_metadata")
         held = consolidated.get("metadata") if isinstance(consolidated, dict) else None
-        if not relative or not isinstance(held, dict):
+        if not relative or not isinstance(consolidated, dict) or not isinstance(held, dict):
             return None
         if meta is None:
             below = f"{relative}/"

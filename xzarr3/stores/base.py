@@ -412,7 +412,8 @@ class Store:
         self.erase_values(list(self.list_prefix(prefix)))
 
     def sweep(self, prefix: str = "") -> None:
-        """Remove what killed writers left below ``prefix``, which no key names."""
+        """Remove what killed writers left below ``prefix``, which no key names; most stores keep nothing."""
+        check_prefix(prefix)
 
     def _cannot_erase(self, operation: str) -> NoReturn:
         self._check_writable()

@@ -57,15 +57,14 @@ class Folders:
             return found
         if not folder:
             return self._keep("", os.open(self._root, _SEARCH))
-        above, _, name = folder.rpartition("/")
-        names = [name] if above in self._open else folder.split("/")
-        start = here = self._open[above] if above in self._open else self.open("")
+        parent, _, last = folder.rpartition("/")
+        names = [last] if parent in self._open else folder.split("/")
+        start = here = self._open[parent] if parent in self._open else self.open("")
         try:
             for name in names:
-                below = os.open(name, _BELOW, dir_fd=here)
-                if here != start:
-                    os.close(here)
-                here = below
+                above, here = here, os.open(name, _BELOW, dir_fd=here)
+                if above != start:
+                    os.close(above)
         except BaseException:
             if here != start:
                 os.close(here)
@@ -96,11 +95,11 @@ class Folders:
 
     def _make(self, folder: str) -> None:
         self.forget()
-        _make_root(self._root)
         here = -1
         try:
+            _make_root(self._root)
             here = os.open(self._root, _SEARCH)
-            for name in folder.split("/"):
+            for name in folder.split("/") if folder else ():
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(name, dir_fd=here)
                 above, here = here, os.open(name, _BELOW, dir_fd=here)

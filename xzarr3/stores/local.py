@@ -372,13 +372,13 @@ class LocalStore(Store):
             with contextlib.suppress(OSError):  # Not empty, in use, or not ours to remove: it stays.
                 folders.rmdir(folder)
 
-    def _resolve(self, folders: Folders, above: str, key: str) -> str | None:
+    def _resolve(self, folders: Folders, above: str, key: str, doing: str = "erase") -> str | None:
         try:
             return folders.resolve(above)
         except LeadsOutError as error:
             raise self._leads_out(key) from error
         except OSError as error:
-            self._fail("erase", key, error)
+            self._fail(doing, key, error)
 
     def _unlink(self, folders: Folders, place: str, name: str, key: str) -> None:
         try:
@@ -416,7 +416,7 @@ class LocalStore(Store):
         self._check_prefix(prefix)
         self._check_writable()
         with Folders(self.root) as folders:
-            place = self._resolve(folders, prefix[:-1], prefix)
+            place = self._resolve(folders, prefix[:-1], prefix, "sweep")
             if place is None:
                 return
             _, _, leftovers = self._survey(folders, place, "sweep")

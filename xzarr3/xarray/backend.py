@@ -304,7 +304,9 @@ def _is_plain(var: Variable, mask: bool) -> bool:
         return False
     if mask and "_FillValue" in attrs:
         fill_value = attrs["_FillValue"]
-        return isinstance(fill_value, float) and math.isnan(fill_value) and var.dtype.kind == "f"
+        if var.dtype.kind != "f" or not isinstance(fill_value, (float, np.floating)):
+            return False
+        return math.isnan(fill_value)
     return True
 
 
@@ -581,9 +583,9 @@ def read_outer(array: _Readable, key: Sequence[Any]) -> AnyArray:
     for part in product(*parts):
         block = array.get(tuple(source for source, _, _ in part))
         kept = [(within, place) for _, within, place in part if place is not None]
-        for axis, (within, _) in enumerate(kept):
+        for at, (within, _) in enumerate(kept):
             if within is not None:
-                block = block.take(within, axis=axis)
+                block = block.take(within, axis=at)
         result[_open_mesh([place for _, place in kept], shape)] = block
     return result
 

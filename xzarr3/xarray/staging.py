@@ -18,9 +18,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from xzarr3._types import Buffer, ByteRange
-from xzarr3.errors import NodeExistsError, StoreError, listed
+from xzarr3.errors import MetadataError, NodeExistsError, StoreError, listed
 from xzarr3.formats import Format
-from xzarr3.nodes import chunks_among, documents_among, formats_in, keys_at
+from xzarr3.nodes import chunks_among, documents_among, find_format, formats_in, keys_at
 from xzarr3.stores import LocalStore, Store
 from xzarr3.stores.local import STAGED, TEMPORARY
 
@@ -55,10 +55,11 @@ class Places:
         """Those of the node at ``path``, which is to be written in ``format``."""
         prefixes = format.prefixes(path)
         formats = [format]
-        for other in formats_in(store):
-            # Below the root, another format may be found in these places but has none of its own.
-            if other != format and (not path or other.prefixes(path) == prefixes):
-                formats.append(other)
+        for there in (store, *_aside(store)):
+            for other in formats_in(there):
+                # Below the root, another format may be found in these places but has none of its own.
+                if other not in formats and (not path or other.prefixes(path) == prefixes):
+                    formats.append(other)
         folders = {prefix.rstrip("/") for each in formats for prefix in each.prefixes(path)}
         if "" in folders:
             return cls(path, tuple(formats), ("",), ())
@@ -113,15 +114,34 @@ def check_no_foreign(store: Store, places: Places) -> None:
 
 
 def _orphans(store: LocalStore, places: Places, keys: set[str]) -> set[str]:
-    """Those of ``keys`` that are chunks of an array whose document a killed write moved aside."""
+    """Those of ``keys`` that belong to nodes whose documents are where a killed write left them."""
     found: set[str] = set()
-    for folder in _staging_folders(store):
-        aside = LocalStore(os.path.join(folder, _OLD))
-        documents = {key for each in places.formats for key in each.document_keys(places.path)}
+    for aside in _aside(store):
         with contextlib.suppress(StoreError):  # It was just removed, or is not ours to read.
-            there = [key for key in documents if aside.exists(key)]
-            found |= chunks_among(aside, places.formats, there, keys)
+            there = places.keys(aside)
+            found.update(keys.intersection(documents_among(places.formats, there | keys)))
+            documents = documents_among(places.formats, there)
+            found |= chunks_among(aside, places.formats, documents, keys)
     return found
+
+
+def format_aside(store: Store) -> Format | None:
+    """The format of a root that a killed write moved aside, if there is one."""
+    for aside in _aside(store):
+        with contextlib.suppress(StoreError, MetadataError):
+            found = find_format(aside, "")
+            if found is not None:
+                return found
+    return None
+
+
+def _aside(store: Store) -> Iterator[LocalStore]:
+    """What writes that are under way or were killed have moved aside, or were about to move there."""
+    if isinstance(store, LocalStore):
+        for folder in _staging_folders(store):
+            for part in (_OLD, _NEW):
+                if os.path.isdir(os.path.join(folder, part)):
+                    yield LocalStore(os.path.join(folder, part), read_only=True)
 
 
 def _staging_folders(store: LocalStore) -> list[str]:
@@ -132,8 +152,10 @@ def _staging_folders(store: LocalStore) -> list[str]:
                 for entry in entries
                 if entry.name.startswith(STAGED) and entry.is_dir(follow_symlinks=False)
             ]
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
+    except OSError as error:
+        raise StoreError(f"cannot list {store}: {error.strerror or error}") from error
 
 
 class Staging(ABC):

@@ -61,7 +61,7 @@ from xzarr3.xarray.encoding import (
     make_from_kept,
     stored_dtype,
 )
-from xzarr3.xarray.staging import InPlace, Places, check_no_foreign, is_occupied, stage
+from xzarr3.xarray.staging import InPlace, Places, check_no_foreign, format_aside, is_occupied, stage
 
 _MODES = ("w", "w-")
 _RESERVED = ("__zarr", ".xzarr3-")
@@ -170,12 +170,12 @@ def to_zarr(
     In a directory, new data lie in ``.xzarr3-staged-<id>/new`` at its top until they are whole. Then old
     directories are renamed to ``.xzarr3-staged-<id>/old``, the new ones to their places, and ``old`` is
     removed last. Between the renames readers find no group: for a group below the root that is two renames,
-    for the root one for each variable. (The draft of version 3 keeps a group in three places, and a reader
-    may find it without its attributes between their renames.) A process that is killed leaves the old
-    dataset, the new one or,
-    within the renames, none and both of them in that directory; the write can be repeated with ``mode="w"``
-    in every case. The directory goes with a later call of this function for the same store once it has not
-    changed for a day; if it holds what was replaced, only with one that replaces the same group.
+    for the root one for each variable. (The draft of version 3 keeps a group in three places and has groups
+    without documents, so that a reader may find it without its attributes for a moment, and in stores that
+    cannot rename without some of its arrays.) A process that is killed leaves the old dataset, the new one
+    or, within the renames, none and both of them in that directory; the write can be repeated with
+    ``mode="w"`` in every case. The directory goes with a later call of this function for the same store once
+    it has not changed for a day; if it holds what was replaced, only with one that replaces the same group.
 
     Other stores cannot rename. There the old values are first copied to keys that begin in the same way,
     then erased, then the new values are copied to their places.
@@ -216,8 +216,7 @@ def to_zarr(
     write = _Write(opened, format, path, mode, eager, attributes, consolidated is not False)
     targets = [write.array(var) for var in lazy]
     sources = [
-        _aligned(var.data, target.metadata.chunk_grid.axes)
-        for var, target in zip(lazy, targets, strict=True)
+        _aligned(var.data, target.metadata.chunk_grid.axes) for var, target in zip(lazy, targets, strict=True)
     ]
     blocks = store_blocks(sources, targets, compute=False) if lazy else None
     if not compute:
@@ -240,7 +239,7 @@ def _format(store: Store, path: str, zarr_format: ZarrFormat | None) -> Format:
     if zarr_format is not None:
         return parse_format(zarr_format)
     try:
-        found = find_format(store, "")
+        found = find_format(store, "") or format_aside(store)
     except MetadataError:  # Whatever is there is in nobody's way, or is replaced.
         found = None
     return found if found is not None and found.writable else parse_format(3)
@@ -390,10 +389,7 @@ def _plan_variable(
         if fill_value is not None:
             settings["fill_value"] = fill_value
     try:
-        if explicit:
-            metadata = make(**settings)
-        else:
-            metadata = make_from_kept(make, settings, encoded.dtype, format)
+        metadata = make(**settings) if explicit else make_from_kept(make, settings, encoded.dtype, format)
         stored = {
             key: documents.encode(document, node)
             for key, document in format.documents(metadata, node).items()
@@ -421,9 +417,7 @@ def _with_mask(make: Callable[..., ArrayMetadata], **settings: Any) -> ArrayMeta
     return replace(make(**settings), fill_is_null="fill_value" not in settings)
 
 
-def _attributes(
-    variable: Variable, node: str, explicit: bool, format: Format
-) -> tuple[dict[str, Any], Any]:
+def _attributes(variable: Variable, node: str, explicit: bool, format: Format) -> tuple[dict[str, Any], Any]:
     """The attributes of an array, and the value that marks missing ones if that is not among them."""
     attributes = dict(variable.attrs)
     fill_value = attributes.pop("_FillValue", None)
@@ -434,6 +428,8 @@ def _attributes(
     if fill_value is None or fill_value_is_mask(format):
         return encoded, fill_value
     try:
+        if variable.dtype.kind in "SU" and format.zarr_format == 3:
+            raise ValueError(f"xarray's own engine cannot read a _FillValue of dtype {variable.dtype}")
         encoded["_FillValue"] = encode_fill_value(fill_value, variable.dtype)
     except ValueError as error:
         if explicit:
@@ -616,10 +612,12 @@ class _Write:
         for above in ancestors(self.path):
             key = self.format.consolidated_key(above)
             if key is None or (self._consolidated and not above):
+                continue  # The root's is made anew.
+            found = read_document(self.store, key, above)
+            if found is None:
                 continue
-            document = found = read_document(self.store, key, above)
-            relative = self.path[len(node_prefix(above)) :]
-            for name, meta in below.items() if document is not None else ():
+            document, relative = found, self.path[len(node_prefix(above)) :]
+            for name, meta in below.items():
                 document = self.format.update_consolidated(document, relative + name, meta) or document
             if document is not found:
                 self.store.set(key, documents.encode(document, above))

@@ -1,0 +1,707 @@
+"""The data type model: what every class can do, the registry, and classes of other packages."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self, TypeGuard
+
+import msgspec
+import numpy as np
+import pytest
+from _strategies import (
+    DATA_TYPES,
+    EXTENSION_TYPES,
+    JSON_VALUES,
+    SMALL_NAMES,
+    arrays_of,
+    attempt,
+    data_types,
+    native,
+    same_bits,
+    scalars,
+    shapes,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import xzarr3
+from xzarr3 import DataTypeValidationError, MetadataError, UnknownExtensionError
+from xzarr3.dtypes import (
+    JSON,
+    DataTypeRegistry,
+    DTypeConfig_V2,
+    DTypeJSON,
+    Int2,
+    Int16,
+    JSONObjects,
+    RawBits,
+    RawBytes,
+    Struct,
+    ZarrFormat,
+    ZDType,
+    check_dtype_spec_no_object_codec_v2,
+    check_dtype_spec_v2,
+    data_type_registry,
+    parse_dtype,
+    registry,
+)
+
+ml_dtypes = pytest.importorskip("ml_dtypes")
+
+ALL = [parse_dtype(spec) for spec in (*DATA_TYPES, *EXTENSION_TYPES, *SMALL_NAMES)]
+ALL += [Struct((("a", Int16()), ("b", Struct((("c", parse_dtype("bool")),))))), JSONObjects()]
+FORMATS: tuple[ZarrFormat, ...] = (2, 3, "3-draft")
+
+
+def names_nan(form: Any) -> Any:
+    """A scalar's JSON with every NaN as version 2 knows it."""
+    if isinstance(form, list):
+        return [names_nan(part) for part in form]
+    return "NaN" if isinstance(form, str) and form.startswith("0x") else form
+
+
+# Every class
+
+
+@settings(max_examples=400, deadline=None)
+@given(data_types(), st.sampled_from(FORMATS))
+def test_data_type_and_json_belong_together(data_type: ZDType, zarr_format: ZarrFormat) -> None:
+    spec, error = attempt(lambda: data_type.to_json(zarr_format), DataTypeValidationError)
+    if error is not None:
+        # Version 2 has no sign for the byte order of what numpy does not spell itself.
+        assert zarr_format == 2
+        assert "big" in str(error)
+        return
+    text = json.dumps(spec, allow_nan=False)
+    for decode in (json.loads, msgspec.json.decode):
+        back = registry.match_json(decode(text), zarr_format=zarr_format)
+        assert back.to_json(zarr_format) == spec
+        if "raw_bytes" in str(data_type.to_json(3)) and zarr_format == 2:
+            continue  # Another name of the same in version 3 only.
+        expected = data_type if zarr_format == 2 else data_type.in_native_order()
+        assert back == expected
+        assert hash(back) == hash(expected)
+        assert type(data_type).from_json(decode(text), zarr_format=zarr_format) == expected
+
+
+@settings(max_examples=600, deadline=None)
+@given(st.data(), st.sampled_from(FORMATS))
+def test_scalar_and_json_belong_together(data: st.DataObject, zarr_format: ZarrFormat) -> None:
+    data_type = data.draw(data_types())
+    scalar = data.draw(scalars(data_type))
+    form = data_type.to_json_scalar(scalar, zarr_format=zarr_format)
+    text = json.dumps(form, allow_nan=False)
+    expected = data_type.bits(scalar)
+    if zarr_format == 2 and not isinstance(data_type, Struct):
+        exact = data_type.to_json_scalar(scalar, zarr_format=3)
+        if names_nan(exact) != exact and data_type.name not in ("string", "fixed_length_utf32"):
+            expected = data_type.bits(data_type.from_json_scalar(names_nan(exact), zarr_format=3))
+    for decode in (json.loads, msgspec.json.decode):
+        back = data_type.from_json_scalar(decode(text), zarr_format=zarr_format)
+        assert data_type.bits(back) == expected
+        assert type(back) is type(scalar)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_scalars_are_taken_as_they_are(data: st.DataObject) -> None:
+    data_type = data.draw(data_types())
+    scalar = data.draw(scalars(data_type))
+    cast = data_type.cast_scalar(scalar)
+    assert data_type.bits(cast) == data_type.bits(scalar)
+    assert data_type._check_scalar(scalar)
+    # The same in the other byte order; both ways.
+    for order in ("big", "little"):
+        other = data_type.in_byte_order(order)  # type: ignore[arg-type]
+        assert data_type.bits(data_type.cast_scalar(other.cast_scalar(scalar))) == data_type.bits(scalar)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_arrays_hold_the_fill_value_only(data: st.DataObject) -> None:
+    data_type = data.draw(data_types())
+    shape = data.draw(shapes(max_dims=3))
+    one, other = data.draw(scalars(data_type)), data.draw(scalars(data_type))
+    array = data_type.filled(shape, one)
+    assert array.shape == shape
+    assert array.dtype == data_type.to_native_dtype()
+    assert data_type.holds_only(array, one)
+    assert data_type.holds_only(array.T, one)
+    assert data_type.holds_only(array[..., ::2] if shape else array, one)
+    same = data_type.bits(one) == data_type.bits(other)
+    assert data_type.holds_only(array, other) is (same or array.size == 0)
+    if array.size and not same:
+        array.reshape(-1)[data.draw(st.integers(0, array.size - 1))] = data_type.filled((), other)[()]
+        assert not data_type.holds_only(array, one)
+        assert data_type.holds_only(array, other) is (array.size == 1)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_own_arrays_are_cast_as_they_are(data: st.DataObject) -> None:
+    data_type = data.draw(data_types())
+    array = data.draw(arrays_of(data_type, data.draw(shapes(max_dims=3))))
+    cast = data_type.cast_array(array)
+    assert cast.dtype == data_type.to_native_dtype()
+    assert cast.shape == array.shape
+    for mine, given_one in zip(cast.reshape(-1), array.reshape(-1), strict=True):
+        assert data_type.bits(mine) == data_type.bits(given_one)
+    if not data_type.is_variable:
+        assert cast.tobytes() == array.tobytes()
+        # From the other byte order, and back.
+        for order in ("big", "little"):
+            other = data_type.in_byte_order(order)  # type: ignore[arg-type]
+            assert data_type.cast_array(other.cast_array(array)).tobytes() == array.tobytes()
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_masked_elements_are_refused(data: st.DataObject) -> None:
+    data_type = data.draw(data_types(variable=False))
+    array = data.draw(arrays_of(data_type, (2,)))
+    # numpy does not make masked arrays of some dtypes.
+    masked, error = attempt(lambda: np.ma.masked_array(array, [True, False]), TypeError, ValueError)
+    if error is None:
+        with pytest.raises(DataTypeValidationError, match="masked"):
+            data_type.cast_array(masked)
+        assert data_type.cast_array(np.ma.masked_array(array)).tobytes() == array.tobytes()
+
+
+@pytest.mark.parametrize("data_type", ALL, ids=lambda each: each.name)
+def test_every_type_is_complete(data_type: ZDType) -> None:
+    dtype = data_type.to_native_dtype()
+    assert isinstance(dtype, np.dtype)
+    assert isinstance(dtype, data_type.dtype_cls)
+    assert data_type.item_size == dtype.itemsize
+    assert type(data_type).from_native_dtype(dtype) == data_type
+    assert type(data_type)._check_native_dtype(dtype)
+    assert pickle.loads(pickle.dumps(data_type)) == data_type
+    assert repr(data_type).startswith(type(data_type).__name__)
+    assert data_type.in_native_order() == data_type
+    default = data_type.default_scalar()
+    assert data_type.bits(data_type.cast_scalar(default)) == data_type.bits(default)
+    assert data_type.holds_only(data_type.filled((2,), default), default)
+    assert parse_dtype(data_type) is data_type
+    assert (data_type.byte_order is None) is not data_type.has_byte_order
+    assert data_type.is_variable is (data_type.name in ("string", "bytes", "json2"))
+    if dtype.kind != "O" and not data_type._by_name_only:
+        assert parse_dtype(dtype) == data_type
+        assert registry.match_dtype(dtype) == data_type
+    for zarr_format in FORMATS:
+        if data_type.name == "json2" and zarr_format != 2:
+            continue
+        check = type(data_type)._check_json_v2 if zarr_format == 2 else type(data_type)._check_json_v3
+        assert check(data_type.to_json(zarr_format))
+        assert not check(5)
+
+
+def test_types_differ_from_each_other() -> None:
+    assert len(set(ALL)) == len(ALL)
+
+
+CLASSES = list(dict.fromkeys(registry.contents.values()))
+
+
+@settings(max_examples=1000, deadline=None)
+@given(
+    st.sampled_from(CLASSES),
+    st.one_of(
+        JSON_VALUES,
+        st.fixed_dictionaries({"name": JSON_VALUES, "object_codec_id": st.sampled_from([None, "json2", 5])}),
+        st.fixed_dictionaries(
+            {"name": st.sampled_from(registry.names), "configuration": st.dictionaries(
+                st.sampled_from(["unit", "scale_factor", "length_bytes", "fields"]), JSON_VALUES)}
+        ),
+    ),
+    st.sampled_from(FORMATS),
+)  # fmt: skip
+def test_any_json_is_a_data_type_or_refused(cls: type[ZDType], spec: Any, zarr_format: ZarrFormat) -> None:
+    for call in (
+        lambda: cls.from_json(spec, zarr_format=zarr_format),
+        lambda: registry.match_json(spec, zarr_format=zarr_format),
+        lambda: parse_dtype(spec, zarr_format=zarr_format),
+    ):
+        found, error = attempt(call, DataTypeValidationError, UnknownExtensionError)
+        assert isinstance(found, ZDType) if error is None else str(error)
+
+
+@settings(max_examples=1000, deadline=None)
+@given(st.one_of(st.sampled_from(ALL), data_types()), JSON_VALUES, st.sampled_from(FORMATS))
+def test_any_json_is_a_scalar_or_refused(data_type: ZDType, form: Any, zarr_format: ZarrFormat) -> None:
+    scalar, error = attempt(
+        lambda: data_type.from_json_scalar(form, zarr_format=zarr_format), DataTypeValidationError
+    )
+    if error is None:
+        back = data_type.to_json_scalar(scalar, zarr_format=zarr_format)
+        again = data_type.from_json_scalar(back, zarr_format=zarr_format)
+        assert data_type.bits(again) == data_type.bits(scalar)
+    else:
+        assert str(error)
+
+
+@settings(max_examples=600, deadline=None)
+@given(
+    st.one_of(st.sampled_from(ALL), data_types()),
+    st.one_of(
+        JSON_VALUES,
+        st.sampled_from(
+            [b"", b"abc", 1j, np.float16(1), np.datetime64("NaT", "s"), np.timedelta64(1, "s"), object(),
+             (), (1, 2), np.zeros(3), np.zeros((2, 2), "U3"), np.array(["a", 1], object), range(3), {1, 2},
+             np.ma.masked, datetime.date(2000, 1, 1), np.zeros(2, "i1,i1"), np.void(b"abc"), type,
+             [np.nan, "x"], "\ud800", 10**400, -(2**63), 2.0**64]
+        ),
+    ),
+)  # fmt: skip
+def test_any_object_is_cast_or_refused(data_type: ZDType, value: Any) -> None:
+    scalar, error = attempt(lambda: data_type.cast_scalar(value), DataTypeValidationError)
+    assert data_type.bits(scalar) is not None if error is None else str(error)
+    array, error = attempt(lambda: data_type.cast_array(value), DataTypeValidationError)
+    assert array.dtype == data_type.to_native_dtype() if error is None else str(error)
+
+
+@pytest.mark.parametrize("levels", [40, 1000, 100_000])
+@pytest.mark.parametrize("zarr_format", FORMATS)
+def test_deep_nesting(levels: int, zarr_format: ZarrFormat) -> None:
+    spec: Any = "<i2" if zarr_format == 2 else "int16"
+    for _ in range(levels):
+        if zarr_format == 2:
+            spec = [["a", spec]]
+        else:
+            spec = {"name": "struct", "configuration": {"fields": [{"name": "a", "data_type": spec}]}}
+    whole = {"name": spec, "object_codec_id": None} if zarr_format == 2 else spec
+    with pytest.raises(UnknownExtensionError, match="deep"):
+        registry.match_json(whole, zarr_format=zarr_format)
+    if levels == 40:
+        with pytest.raises(MetadataError):
+            Struct.from_json(whole, zarr_format=zarr_format)
+
+
+# The registry
+
+
+@pytest.fixture
+def own() -> DataTypeRegistry:
+    """A registry of its own, with all classes."""
+    made = DataTypeRegistry()
+    for cls in CLASSES:
+        made.register(cls)
+    return made
+
+
+@pytest.fixture
+def restored() -> Iterator[None]:
+    """Puts the classes of the common registry back after the test."""
+    before = dict(registry.contents)
+    yield
+    for name in set(registry.contents) - set(before):
+        registry.unregister(name)
+    for name, cls in before.items():
+        registry.register(name, cls)
+    assert registry.contents == before
+
+
+class Fraction(ZDType[np.dtypes.Int16DType, np.int16]):
+    """A data type of another package: only what must be there."""
+
+    _zarr_v3_name = "fraction"
+    dtype_cls = np.dtypes.Int16DType
+    matches: ClassVar[bool] = False
+
+    @classmethod
+    def from_native_dtype(cls, dtype: np.dtype[Any]) -> Self:
+        if not cls.matches:
+            raise TypeError("not this one")
+        return cls()
+
+    def to_native_dtype(self) -> Any:
+        return np.dtype("<i2")
+
+    @classmethod
+    def _from_json_v3(cls, data: Any) -> Self:
+        if data["name"] != "fraction":
+            raise ValueError("no fraction")
+        return cls()
+
+    def to_json(self, zarr_format: ZarrFormat) -> Any:
+        return {"name": "fraction", "configuration": {"x": 1}}
+
+    def default_scalar(self) -> np.int16:
+        return np.int16(1)
+
+    def cast_scalar(self, data: object) -> np.int16:
+        return np.int16(data)  # type: ignore[call-overload, no-any-return]
+
+    def from_json_scalar(self, data: Any, *, zarr_format: ZarrFormat) -> np.int16:
+        return np.int16(data)
+
+    def to_json_scalar(self, data: object, *, zarr_format: ZarrFormat) -> Any:
+        return int(data)  # type: ignore[call-overload]
+
+
+def test_classes_of_others_have_all_methods(own: DataTypeRegistry) -> None:
+    assert own.register("fraction", Fraction) is Fraction
+    spec = {"name": "fraction", "configuration": {"x": 1}}
+    data_type = own.match_json(spec, zarr_format=3)
+    assert data_type == Fraction()
+    assert len({data_type, Fraction()}) == 1
+    assert data_type.name == "fraction"
+    assert data_type.item_size == 2
+    assert not data_type.is_variable
+    assert not data_type.has_byte_order
+    assert data_type.in_native_order() is data_type
+    array = data_type.filled((2, 3), np.int16(5))
+    assert data_type.holds_only(array, np.int16(5))
+    assert not data_type.holds_only(array, np.int16(6))
+    assert data_type.decoded(array) is array
+    assert same_bits(data_type.cast_array([1.0, 2.0]), np.array([1, 2], "i2"))
+    for wrong in ([1.5], ["x"], [2**20], [None]):
+        with pytest.raises(DataTypeValidationError, match="fraction"):
+            data_type.cast_array(wrong)
+    assert data_type.bits(np.int16(258)) == b"\2\1"
+    assert data_type._check_scalar(5)
+    assert not data_type._check_scalar("x")
+    # What they raise for others' JSON, which they do not know, is no more than a refusal.
+    assert own.match_dtype(np.dtype("<i2")) == Int16()
+    assert own.match_json("r16", zarr_format=3) == RawBits(16)
+    with pytest.raises(UnknownExtensionError):
+        own.match_json("fraction", zarr_format=2)
+    with pytest.raises(DataTypeValidationError, match="format 2"):
+        Fraction.from_json("fraction", zarr_format=2)
+    for wrong in ("fraction", 5, None, [], {}):
+        with pytest.raises(DataTypeValidationError):
+            Fraction.from_json(wrong, zarr_format=3)
+
+
+def test_exactly_one_data_type_matches(own: DataTypeRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
+    own.register("fraction", Fraction)
+    assert own.match_dtype(np.dtype("<i2")) == Int16()
+    monkeypatch.setattr(Fraction, "matches", True)
+    own.register("fraction", Fraction)  # Forgets what was found before.
+    with pytest.raises(DataTypeValidationError, match=r"several data types match: 'int16', 'fraction'"):
+        own.match_dtype(np.dtype("<i2"))
+    own.unregister("int16")
+    assert own.match_dtype(np.dtype("<i2")) == Fraction()
+    assert "int16" not in own.names
+
+
+def test_a_class_replaces_another_of_its_name(own: DataTypeRegistry) -> None:
+    assert own.match_json("bytes", zarr_format=3) == own.match_json("variable_length_bytes", zarr_format=3)
+    own.register("bytes", Fraction)
+    assert own.contents["bytes"] is Fraction
+    assert "variable_length_bytes" not in own.contents
+    with pytest.raises(UnknownExtensionError):
+        own.match_json("variable_length_bytes", zarr_format=3)
+    assert own.register(Int16) is Int16
+    with pytest.raises(TypeError):
+        own.register("x")  # type: ignore[call-overload]
+
+
+def test_matches_are_remembered_and_bounded(own: DataTypeRegistry) -> None:
+    for length in range(1, 3000):
+        own.match_dtype(np.dtype(f"V{length}"))
+        own.match_json({"name": f"|S{length}", "object_codec_id": None}, zarr_format=2)
+    assert len(own._found) <= 1024
+    one = {"name": "numpy.datetime64", "configuration": {"unit": "s", "scale_factor": 1}}
+    assert own.match_json(one, zarr_format=3) is own.match_json(dict(one), zarr_format=3)
+    # JSON that Python calls equal and that is not the same.
+    for wrong in (True, 1.0):
+        with pytest.raises(DataTypeValidationError):
+            own.match_json(
+                {"name": "numpy.datetime64", "configuration": {"unit": "s", "scale_factor": wrong}},
+                zarr_format=3,
+            )
+
+
+def test_names_and_contents() -> None:
+    assert registry is data_type_registry
+    assert registry.names == list(registry.contents)
+    assert {"int8", "r<N>", "string", "bytes", "variable_length_bytes", "struct", "json2"} <= set(
+        registry.names
+    )
+    assert registry.contents["complex_float32"] is registry.contents["complex64"]
+
+
+# What users pass
+
+
+@pytest.mark.parametrize(
+    ("spec", "name"),
+    [
+        (str, "string"), (np.str_, "string"), ("str", "string"), ("string", "string"),
+        (np.dtypes.StringDType, "string"), (np.dtypes.StringDType(), "string"), ("T", "string"),
+        (np.dtypes.StringDType(coerce=False), "string"),
+        (bytes, "bytes"), (np.bytes_, "bytes"), ("bytes", "bytes"), ("variable_length_bytes", "bytes"),
+        ("S3", "null_terminated_bytes"), ("|S3", "null_terminated_bytes"),
+        ("U3", "fixed_length_utf32"), (">U3", "fixed_length_utf32"), (np.dtype("<U3"), "fixed_length_utf32"),
+        ("V3", "r24"), ("M8[s]", "numpy.datetime64"), ("datetime64[10us]", "numpy.datetime64"),
+        (np.dtype("m8[D]"), "numpy.timedelta64"), (np.timedelta64, "numpy.timedelta64"),
+        ([("a", "i4")], "struct"), ([["a", "<i4"], ["b", [["c", "|b1"]]]], "struct"), ("i4,f8", "struct"),
+        ({"names": ["a"], "formats": ["i4"]}, "struct"),
+        ({"name": "numpy.datetime64", "configuration": {"unit": "s", "scale_factor": 1}}, "numpy.datetime64"),
+        (ml_dtypes.bfloat16, "bfloat16"), (np.dtype(ml_dtypes.int4), "int4"), ("int4", "int4"),
+        ("float8_e5m2", "float8_e5m2"), (np.dtypes.Float64DType, "float64"),
+    ],
+    ids=repr,
+)  # fmt: skip
+@pytest.mark.parametrize("zarr_format", FORMATS)
+def test_whatever_users_pass(spec: Any, name: str, zarr_format: ZarrFormat) -> None:
+    assert parse_dtype(spec, zarr_format=zarr_format).name == name
+
+
+def test_forms_of_version_2_alone() -> None:
+    spec = {"name": ">i2", "object_codec_id": None}
+    assert parse_dtype(spec, zarr_format=2) == Int16(endianness="big")
+    assert parse_dtype("json2", zarr_format=2) == JSONObjects()
+    assert parse_dtype({"name": "|O", "object_codec_id": "vlen-utf8"}, zarr_format=2).name == "string"
+    for zarr_format in (3, "3-draft"):
+        for each in (spec, "json2"):
+            with pytest.raises(UnknownExtensionError):
+                parse_dtype(each, zarr_format=zarr_format)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("spec", [object, "O", "|O", "object", np.dtype(object), [("a", object)]], ids=repr)
+@pytest.mark.parametrize("zarr_format", FORMATS)
+def test_objects_may_be_anything(spec: Any, zarr_format: ZarrFormat) -> None:
+    with pytest.raises(DataTypeValidationError, match=r"'string'.*'bytes'.*'json2'"):
+        parse_dtype(spec, zarr_format=zarr_format)
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ("S0", "length.*1 to"), ("U0", "length.*1 to"), ("S", "length.*1 to"), (np.dtype(str), "length"),
+        ("V0", "V1, V2"), ([("a", "i4", (2,))], "array within a field"), (("i4", (2,)), "array within each"),
+        ([(("title", "a"), "i4")], "title"), ([("a", [(("title", "b"), "i4")])], "title"),
+        ("M8[0s]", "do not pass"), ([("a", "M8[0s]")], "fields.a.*do not pass"),
+        (np.dtypes.StringDType(na_object=None), "missing values"),
+        ([("a", "<f16")], "fields.a.*no Zarr data type"),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_dtype_that_is_almost_a_data_type(spec: Any, words: str) -> None:
+    with pytest.raises(DataTypeValidationError, match=words):
+        parse_dtype(spec)
+
+
+@pytest.mark.parametrize("codec", ["pickle", "msgpack2", "vlen-array", "categorize", "json", "x"])
+def test_other_codecs_of_objects_are_refused(codec: str) -> None:
+    with pytest.raises(UnknownExtensionError, match=f"'{codec}' of objects") as caught:
+        registry.match_json({"name": "|O", "object_codec_id": codec}, zarr_format=2)
+    assert ("runs any code" in str(caught.value)) is (codec == "pickle")
+    assert "'vlen-utf8' for 'string'" in str(caught.value)
+
+
+def test_objects_without_a_codec() -> None:
+    with pytest.raises(UnknownExtensionError, match="among the filters"):
+        registry.match_json({"name": "|O", "object_codec_id": None}, zarr_format=2)
+
+
+def test_checks_of_the_form_of_version_2() -> None:
+    for name in ("<i2", "int2", "", [["a", "<i2"]], [["a", [["b", "|b1"]]]], [], (("a", "<i2"),)):
+        for codec in (None, "vlen-utf8"):
+            spec = {"name": name, "object_codec_id": codec}
+            assert check_dtype_spec_v2(spec)
+            assert check_dtype_spec_no_object_codec_v2(spec) is (codec is None)
+    for wrong in (
+        "<i2", None, [], {}, {"name": "<i2"}, {"name": "<i2", "object_codec_id": None, "x": 1},
+        {"name": 5, "object_codec_id": None}, {"name": [["a"]], "object_codec_id": None},
+        {"name": [["a", "<i2", [2]]], "object_codec_id": None},
+        {"name": [[1, "<i2"]], "object_codec_id": None}, {"name": "<i2", "object_codec_id": 5},
+    ):  # fmt: skip
+        assert not check_dtype_spec_v2(wrong)
+        assert not check_dtype_spec_no_object_codec_v2(wrong)
+
+
+def test_raw_bytes_and_raw_bits_are_one_in_version_2() -> None:
+    spec = {"name": "|V3", "object_codec_id": None}
+    assert RawBytes(3).to_json(2) == RawBits(24).to_json(2) == spec
+    assert registry.match_json(spec, zarr_format=2) == RawBits(24)
+    assert RawBytes.from_json(spec, zarr_format=2) == RawBytes(3)
+    assert parse_dtype(np.dtype("V3")) == RawBits(24)
+    assert RawBytes.from_native_dtype(np.dtype("V3")) == RawBytes(3)
+
+
+# A class of another package, as zarr-python documents it
+
+two_bits = type(np.dtype("int2"))
+
+
+class OwnInt2(ZDType[two_bits, ml_dtypes.int2]):  # type: ignore[misc, valid-type]
+    """Integers of two bits, written the way the user guide of zarr-python tells."""
+
+    _zarr_v3_name: ClassVar[Literal["int2"]] = "int2"
+    _zarr_v2_name: ClassVar[Literal["int2"]] = "int2"
+    dtype_cls = two_bits
+
+    @classmethod
+    def from_native_dtype(cls, dtype: np.dtype[Any]) -> Self:
+        if not cls._check_native_dtype(dtype):
+            raise DataTypeValidationError(f"{dtype} is not {cls.dtype_cls}")
+        return cls()
+
+    def to_native_dtype(self) -> Any:
+        return self.dtype_cls()
+
+    @classmethod
+    def _check_json_v2(cls, data: DTypeJSON) -> TypeGuard[DTypeConfig_V2[Literal["int2"], None]]:
+        return check_dtype_spec_no_object_codec_v2(data) and data["name"] == "int2"
+
+    @classmethod
+    def _check_json_v3(cls, data: DTypeJSON) -> TypeGuard[Literal["int2"]]:
+        return data == cls._zarr_v3_name
+
+    @classmethod
+    def _from_json_v2(cls, data: DTypeJSON) -> Self:
+        if not cls._check_json_v2(data):
+            raise DataTypeValidationError(f"{data!r} is not {cls._zarr_v2_name!r}")
+        return cls()
+
+    @classmethod
+    def _from_json_v3(cls, data: DTypeJSON) -> Self:
+        if not cls._check_json_v3(data):
+            raise DataTypeValidationError(f"{data!r} is not {cls._zarr_v3_name!r}")
+        return cls()
+
+    def to_json(self, zarr_format: ZarrFormat) -> Any:
+        if zarr_format == 2:
+            return {"name": "int2", "object_codec_id": None}
+        if zarr_format == 3:
+            return self._zarr_v3_name
+        raise ValueError(f"no format {zarr_format}")
+
+    def _check_scalar(self, data: object) -> TypeGuard[int]:
+        return isinstance(data, (int, ml_dtypes.int2))
+
+    def cast_scalar(self, data: object) -> Any:
+        if self._check_scalar(data):
+            return ml_dtypes.int2(data)
+        raise TypeError(f"{data!r} is no integer of two bits")
+
+    def default_scalar(self) -> Any:
+        return ml_dtypes.int2(0)
+
+    def to_json_scalar(self, data: object, *, zarr_format: ZarrFormat) -> int:
+        value = int(data)  # type: ignore[call-overload]
+        if value in (-2, -1, 0, 1):
+            return value  # type: ignore[no-any-return]
+        raise ValueError("not from -2 to 1")
+
+    def from_json_scalar(self, data: JSON, *, zarr_format: ZarrFormat) -> Any:
+        if self._check_scalar(data):
+            return ml_dtypes.int2(data)
+        raise TypeError(f"{data!r} is no integer")
+
+
+@pytest.mark.usefixtures("restored")
+def test_a_class_made_for_zarr_python() -> None:
+    data_type_registry.register(OwnInt2._zarr_v3_name, OwnInt2)
+    dtype = np.dtype("int2")
+    assert registry.contents["int2"] is OwnInt2
+    assert Int2 not in registry.contents.values()
+    spec = {"name": "int2", "object_codec_id": None}
+    for found in (
+        parse_dtype("int2"), parse_dtype("int2", zarr_format=2), parse_dtype(dtype),
+        parse_dtype(ml_dtypes.int2),
+        registry.match_json("int2", zarr_format=3), registry.match_json(spec, zarr_format=2),
+        OwnInt2.from_json("int2", zarr_format=3), OwnInt2.from_json(spec, zarr_format=2),
+    ):  # fmt: skip
+        assert type(found) is OwnInt2
+        assert found == OwnInt2()
+    data_type = OwnInt2()
+    assert repr(data_type) == "OwnInt2()"
+    assert data_type.to_native_dtype() == dtype
+    assert (data_type.item_size, data_type.has_byte_order, data_type.is_variable) == (1, False, False)
+    cast = data_type.cast_array([-1, -2, 0, 1])
+    assert cast.dtype == dtype
+    assert cast.astype(int).tolist() == [-1, -2, 0, 1]
+    with pytest.raises(DataTypeValidationError, match="int2"):
+        data_type.cast_array([2])
+    assert data_type.holds_only(data_type.filled((3,), ml_dtypes.int2(-1)), ml_dtypes.int2(-1))
+    assert Struct((("a", data_type),)).to_native_dtype() == np.dtype([("a", dtype)])
+    # A numpy dtype of another kind is not taken for it.
+    assert parse_dtype("int8").name == "int8"
+
+
+@pytest.mark.usefixtures("restored")
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_arrays_of_a_class_made_for_zarr_python(tmp_path: Path, zarr_format: ZarrFormat) -> None:
+    data_type_registry.register(OwnInt2._zarr_v3_name, OwnInt2)
+    written = xzarr3.create_array(
+        store=tmp_path / "a.zarr", shape=(4,), dtype="int2", zarr_format=zarr_format, compressors=None
+    )
+    assert type(written.zdtype) is OwnInt2
+    written[:] = [-1, -2, 0, 1]
+    read = xzarr3.open_array(tmp_path / "a.zarr", mode="r")
+    assert type(read.zdtype) is OwnInt2
+    assert read[:].dtype == np.dtype("int2")
+    assert read[:].astype(int).tolist() == [-1, -2, 0, 1]
+    name = ".zarray" if zarr_format == 2 else "zarr.json"
+    document = json.loads((tmp_path / "a.zarr" / name).read_text())
+    assert document["dtype" if zarr_format == 2 else "data_type"] == "int2"
+    with pytest.raises(DataTypeValidationError):
+        written[0] = 2
+
+
+# ml_dtypes is optional
+
+WITHOUT = """
+import sys
+sys.modules["ml_dtypes"] = None
+import numpy as np
+import xzarr3
+from xzarr3.dtypes import parse_dtype, registry
+for name in sys.argv[1].split():
+    for call in (
+        lambda: parse_dtype(name),
+        lambda: parse_dtype(name, zarr_format=2),
+        lambda: registry.match_json(name, zarr_format=3),
+        lambda: registry.match_json({"name": name}, zarr_format="3-draft"),
+        lambda: registry.match_json({"name": name, "object_codec_id": None}, zarr_format=2),
+        lambda: registry.match_json(
+            {"name": "struct", "configuration": {"fields": [{"name": "a", "data_type": name}]}}, zarr_format=3
+        ),
+        registry.contents[name],
+    ):
+        try:
+            call()
+        except xzarr3.UnknownExtensionError as error:
+            assert "pip install 'xzarr3[ml-dtypes]'" in str(error), error
+        else:
+            raise SystemExit(f"{name} is there")
+for dtype in ("f4", "V1", "S3", "M8[s]", "i4,f8"):
+    parse_dtype(np.dtype(dtype))
+print(len(registry.names))
+"""
+
+
+def test_without_ml_dtypes_its_types_name_the_extra() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT, " ".join(SMALL_NAMES)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == str(len(registry.names))
+
+
+def test_ml_dtypes_is_not_imported_unasked() -> None:
+    text = (
+        "import sys, numpy as np, xzarr3, xzarr3.dtypes as d\n"
+        "[d.parse_dtype(x) for x in ('i4', 'V1', 'S3', 'M8[s]', 'i4,f8', str, bytes, np.dtype('f2'))]\n"
+        "[d.parse_dtype(x, zarr_format=2) for x in ('|V1', [['a', '<i2']], '<U3')]\n"
+        "d.Float32().cast_array([1, 2])\n"
+        "assert 'ml_dtypes' not in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_an_old_ml_dtypes_lacks_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(ml_dtypes, "complex32")
+    with pytest.raises(UnknownExtensionError, match=r"complex32.*xzarr3\[ml-dtypes\]"):
+        registry.contents["complex_float16"]()
+    assert parse_dtype(native("float16")).name == "float16"
