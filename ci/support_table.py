@@ -88,6 +88,11 @@ def _works(make: Callable[[xzarr3.MemoryStore], xzarr3.Array], values: Any) -> s
     return BOTH if equal else NONE
 
 
+def _only_version_3(found: list[str]) -> list[str]:
+    """The support of a name that is another one for something: the name means nothing elsewhere."""
+    return [found[0]] + [NONE] * (len(FORMATS) - 1)
+
+
 def data_types() -> Iterator[tuple[str, list[str]]]:
     """For each data type what can be done with it in each format."""
     for name in data_type_registry.names:
@@ -111,7 +116,7 @@ def data_types() -> Iterator[tuple[str, list[str]]]:
                 if (written if isinstance(written, str) else written["name"]) != name:
                     support = READ
             found.append(support)
-        yield name, found
+        yield name, _only_version_3(found) if found[0] == READ else found
 
 
 def codecs() -> Iterator[tuple[str, list[str]]]:
@@ -143,9 +148,7 @@ def codecs() -> Iterator[tuple[str, list[str]]]:
             )
             for zarr_format in FORMATS
         ]  # fmt: skip
-        if codec.name != name:
-            found = [READ if support == BOTH else support for support in found]
-        yield name, found
+        yield name, found if codec.name == name else _only_version_3([READ])
 
 
 def grids() -> Iterator[tuple[str, list[str]]]:

@@ -1,4 +1,4 @@
-"""Copies between formats: nothing is lost, chunks stay as they are if they can, the rest is refused before."""
+"""Copies between formats: nothing is lost, chunks stay as they are if they can; what is unsayable is refused."""
 
 from __future__ import annotations
 

@@ -608,6 +608,45 @@ def test_shards_of_different_shapes() -> None:
     assert "shards" in array.info
 
 
+@pytest.mark.parametrize("orders", [[(1, 2, 0)], [(1, 2, 0), (0, 2, 1)], [(2, 1, 0), (1, 2, 0)]])
+def test_shards_that_are_transposed_grow_by_whole_inner_chunks(orders: list[tuple[int, ...]]) -> None:
+    lengths = np.array([2, 3, 5])  # Of the inner chunks, as the array has its dimensions.
+    turned = lengths
+    for order in orders:
+        turned = turned[list(order)]
+    array = xzarr3.create_array(
+        xzarr3.MemoryStore(),
+        shape=(6, 15, 15),
+        dtype="int32",
+        chunks=[[4, 2], [6, 9], [10, 5]],
+        filters=[TransposeCodec(order) for order in orders],
+        serializer=ShardingCodec(tuple(turned.tolist()), (BytesCodec("little"),)),
+        compressors=None,
+    )
+    values = np.arange(8 * 16 * 16, dtype="int32").reshape(8, 16, 16)
+    array[...] = values[:6, :15, :15]
+    array.append(values[6:7, :15, :15])
+    array.append(values[:7, 15:, :15], 1)
+    array.resize((8, 16, 16))
+    assert array.metadata.chunk_grid == RectilinearGrid(((4, 2, 2), (6, 9, 3), (10, 5, 5)))
+    array[7] = values[7]
+    array[:7, :, 15] = values[:7, :, 15]
+    assert np.array_equal(array[...], values)
+
+
+def test_shrinking_to_the_end_of_a_chunk() -> None:
+    array = xzarr3.create_array(
+        xzarr3.MemoryStore(), data=np.arange(1, 10), chunks=[[2, 3, 4]], write_empty_chunks=True
+    )
+    array.resize((5,))
+    assert set(array.store.list()) == {"zarr.json", "c/0", "c/1"}
+    array.resize((3,))
+    assert set(array.store.list()) == {"zarr.json", "c/0", "c/1"}
+    array.resize((9,))
+    assert array[...].tolist() == [1, 2, 3, 0, 0, 0, 0, 0, 0]
+    assert array.chunks == ((2, 3, 4),)
+
+
 def test_inner_chunks_that_do_not_divide_every_shard() -> None:
     inner = ShardingCodec((4,), (BytesCodec("little"),))
     with pytest.raises(MetadataError, match="inner chunks do not fill the shard") as caught:
@@ -715,6 +754,7 @@ def test_many_threads(options: dict[str, Any], threads: int) -> None:
     selection = (slice(None, None, -1), slice(10, 690, 7))
     assert np.array_equal(array.get(selection, threads=threads), values[selection])
     assert np.array_equal(array.get((slice(400, 700), slice(0, 350)), threads=threads), values[400:700, :350])
+    assert np.array_equal(array.get((slice(0, 400), slice(0, 350)), threads=threads), values[:400, :350])
     array.store.set(array.chunk_key((3, 1)), b"spoilt")
     with pytest.raises(ChunkDecodeError) as caught:
         array.get(threads=threads)

@@ -391,6 +391,82 @@ def test_encoding(tmp_path: Path, encoding: dict[str, Any], field: str, expected
     np.testing.assert_array_equal(open_dataset(tmp_path)["a"], small()["a"])
 
 
+@pytest.mark.parametrize(
+    ("encoding", "expected"),
+    [
+        ({}, {"chunks": [4, 6], "fill_value": "NaN", "dtype": "<f8", "order": "C"}),
+        ({"chunks": (2, 3), "_FillValue": -1.0}, {"chunks": [2, 3], "fill_value": -1.0}),
+        ({"_FillValue": None}, {"fill_value": None}),
+        ({"dtype": ">f4"}, {"dtype": ">f4", "fill_value": "NaN"}),
+        ({"dtype": "int16", "_FillValue": 7}, {"dtype": "<i2", "fill_value": 7}),
+        ({"compressors": None}, {"compressor": None, "filters": None}),
+        ({"compressor": None}, {"compressor": None}),
+        ({"compressor": {"id": "zlib", "level": 1}}, {"compressor": {"id": "zlib", "level": 1}}),
+        ({"compressors": "gzip"}, {"compressor": {"id": "gzip", "level": 5}}),
+        ({"order": "F", "compressors": ()}, {"order": "F", "compressor": None}),
+        (
+            {"filters": [{"id": "delta", "dtype": "<f8"}]},
+            {"filters": [{"id": "delta", "dtype": "<f8", "astype": "<f8"}]},
+        ),
+        (
+            {"filters": [{"id": "zlib", "level": 2}], "compressor": {"id": "bz2", "level": 1}},
+            {"filters": [{"id": "zlib", "level": 2}], "compressor": {"id": "bz2", "level": 1}},
+        ),
+        ({"chunk_key_encoding": {"name": "v2", "separator": "/"}}, {"dimension_separator": "/"}),
+    ],
+    ids=lambda value: str(value)[:50],
+)
+def test_encoding_in_version_2(tmp_path: Path, encoding: dict[str, Any], expected: dict[str, Any]) -> None:
+    dataset = small() + 10
+    to_zarr(dataset, tmp_path, encoding={"a": encoding}, zarr_format=2)
+    found = document(tmp_path, "a", ".zarray")
+    assert {key: found[key] for key in expected} == expected
+    assert document(tmp_path, "a", ".zattrs") == {"_ARRAY_DIMENSIONS": ["x", "y"], **dataset["a"].attrs}
+    np.testing.assert_array_equal(theirs(tmp_path)["a"], dataset["a"])
+    np.testing.assert_array_equal(open_dataset(tmp_path)["a"], dataset["a"])
+    again = tmp_path / "again"
+    to_zarr(open_dataset(tmp_path, chunks={}), again, zarr_format=2)
+    kept = document(again, "a", ".zarray")
+    for key in kept.keys() - {"order", "dtype", "dimension_separator"}:  # As with xarray's own engine.
+        assert kept[key] == found[key]
+
+
+@pytest.mark.parametrize("zarr_format", [2, "3-draft"])
+def test_a_kept_encoding_of_version_3_never_makes_a_save_in_another_format_fail(
+    tmp_path: Path, zarr_format: Any
+) -> None:
+    for n, encoding in enumerate(
+        (
+            {"chunks": (2, 3), "shards": (4, 6), "fill_value": 3.0, "serializer": {"name": "bytes"}},
+            {"serializer": {"name": "bytes", "configuration": {"endian": "big"}}, "chunks": ((1, 3), 6)},
+            {"filters": ({"name": "transpose", "configuration": {"order": [1, 0]}},), "order": None},
+            {"compressors": ({"name": "zstd", "configuration": {"level": 3}}, {"name": "crc32c"})},
+            {"_FillValue": 1e300, "dtype": "float32"},
+            {"chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}}},
+        )
+    ):
+        dataset = small()
+        dataset["a"].encoding = encoding
+        to_zarr(dataset, tmp_path / str(n), zarr_format=zarr_format)
+        np.testing.assert_array_equal(open_dataset(tmp_path / str(n))["a"], dataset["a"])
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_chunks_of_several_lengths(tmp_path: Path, chunked: bool) -> None:
+    dataset = small().chunk(x=2, y=5) if chunked else small()
+    to_zarr(dataset, tmp_path, encoding={"a": {"chunks": ((1, 3), [2, 1, 3])}})
+    assert document(tmp_path, "a")["chunk_grid"]["name"] == "rectilinear"
+    assert open_dataset(tmp_path, chunks={})["a"].chunks == ((1, 3), (2, 1, 3))
+    xr.testing.assert_identical(open_dataset(tmp_path), small())
+    with zarr.config.set({"array.rectilinear_chunks": True}):
+        xr.testing.assert_identical(theirs(tmp_path), small())
+    for chunks in (None, {}):
+        to_zarr(open_dataset(tmp_path, chunks=chunks), tmp_path / "again", mode="w")
+        xr.testing.assert_identical(theirs(tmp_path / "again"), small())
+    lengths = document(tmp_path / "again", "a")["chunk_grid"]["configuration"]["chunk_shape"]
+    assert lengths == [3, 3], "the largest ones, which all tools can read"
+
+
 def test_packing(tmp_path: Path) -> None:
     dataset = small()
     dataset["a"][1, 2] = np.nan
@@ -664,18 +740,21 @@ def test_blocks_of_uneven_size_choose_chunks_that_hold_them(tmp_path: Path) -> N
     np.testing.assert_array_equal(theirs(tmp_path)["a"], np.repeat([365, 366, 365], [365, 366, 365]))
 
 
+@pytest.mark.parametrize("zarr_format", FORMATS)
 @pytest.mark.parametrize("scheduler", ["synchronous", "threads"])
-def test_compute_later(tmp_path: Path, scheduler: str) -> None:
+def test_compute_later(tmp_path: Path, scheduler: str, zarr_format: Any) -> None:
     dataset = CORPUS["packed"]().chunk(time=7)
     path = tmp_path / "a"
-    later = to_zarr(dataset, path, compute=False)
+    later = to_zarr(dataset, path, compute=False, zarr_format=zarr_format)
     assert hasattr(later, "dask")
-    assert not list(path.rglob("zarr.json"))
+    assert not [file for file in path.rglob("*") if file.name.endswith(DOCUMENTS)]
     with dask.config.set(scheduler=scheduler):
         later.compute()
     to_zarr(dataset, tmp_path / "b")
-    xr.testing.assert_identical(theirs(path), theirs(tmp_path / "b"))
-    assert sorted(os.listdir(path)) == sorted([*dataset.variables, "zarr.json"])
+    xr.testing.assert_identical(open_dataset(path), theirs(tmp_path / "b"))
+    top = TOP[zarr_format]
+    names = dataset.variables if "a" in top else ()
+    assert sorted(os.listdir(path)) == sorted([*names, *(name for name in top if name not in "ax")])
 
 
 def test_compute_later_without_dask_arrays(tmp_path: Path) -> None:
@@ -709,10 +788,12 @@ def test_compute_later_can_be_repeated(tmp_path: Path, monkeypatch: pytest.Monke
         assert sorted(os.listdir(tmp_path)) == ["a", "x", "zarr.json"]
 
 
-def test_compute_in_other_processes(tmp_path: Path) -> None:
-    later = to_zarr(small().chunk(x=2), tmp_path, compute=False)
-    pickle.loads(pickle.dumps(later)).compute(scheduler="synchronous")
-    xr.testing.assert_identical(theirs(tmp_path), small())
+@pytest.mark.parametrize("zarr_format", FORMATS)
+def test_compute_in_other_processes(tmp_path: Path, zarr_format: Any) -> None:
+    for group in (None, "below"):
+        later = to_zarr(small().chunk(x=2), tmp_path, group=group, compute=False, zarr_format=zarr_format)
+        pickle.loads(pickle.dumps(later)).compute(scheduler="synchronous")
+        xr.testing.assert_identical(open_dataset(tmp_path, group=group), small())
 
 
 def test_the_last_task_does_not_carry_the_graph(tmp_path: Path) -> None:
@@ -727,12 +808,16 @@ def test_the_last_task_does_not_carry_the_graph(tmp_path: Path) -> None:
 # Data arrays
 
 
+@pytest.mark.parametrize("zarr_format", FORMATS)
 @pytest.mark.parametrize("name", ["a", None, "x"])
-def test_data_arrays(tmp_path: Path, name: str | None) -> None:
+def test_data_arrays(tmp_path: Path, name: str | None, zarr_format: Any) -> None:
     array = small()["a"].rename(name)
-    to_zarr(array, tmp_path)
-    xr.testing.assert_identical(xr.open_dataarray(tmp_path, engine="zarr"), array)
-    xr.testing.assert_identical(xr.open_dataarray(tmp_path, engine="xzarr3"), array)
+    to_zarr(array, tmp_path, zarr_format=zarr_format)
+    if zarr_format != "3-draft":
+        xr.testing.assert_identical(xr.open_dataarray(tmp_path, engine="zarr"), array)
+    for consolidated in (None, False):
+        options: Any = {"engine": "xzarr3", "consolidated": consolidated}
+        xr.testing.assert_identical(xr.open_dataarray(tmp_path, **options), array)
 
 
 def test_only_datasets_and_data_arrays() -> None:
@@ -838,6 +923,28 @@ def test_copies_of_documents_are_kept_true(tmp_path: Path) -> None:
     assert set(document(tmp_path)["consolidated_metadata"]["metadata"]) == {"a", "x", "g", "g/a", "g/x"}
     to_zarr(small(), tmp_path, mode="w", consolidated=False)
     assert "consolidated_metadata" not in document(tmp_path)
+
+
+def test_copies_of_documents_are_kept_true_in_version_2(tmp_path: Path) -> None:
+    def held() -> set[str]:
+        return {key.rpartition("/")[0] for key in document(tmp_path, last=".zmetadata")["metadata"]} - {""}
+
+    to_zarr(small(), tmp_path, zarr_format=2)
+    to_zarr(CORPUS["bare"](), tmp_path, group="deep/g", consolidated=False)
+    assert held() == {"a", "x", "deep", "deep/g", "deep/g/a", "deep/g/b"}
+    xr.testing.assert_identical(theirs(tmp_path, group="deep/g"), CORPUS["bare"]())
+    to_zarr(small(), tmp_path, group="deep/g", mode="w", consolidated=False)
+    assert held() == {"a", "x", "deep", "deep/g", "deep/g/a", "deep/g/x"}
+    xr.testing.assert_identical(theirs(tmp_path, group="deep/g"), small())
+    to_zarr(CORPUS["bare"](), tmp_path, group="deep", mode="w")
+    assert held() == {"a", "x", "deep", "deep/a", "deep/b"}
+    xzarr3.consolidate_metadata(tmp_path, "deep")
+    to_zarr(small(), tmp_path, group="deep/er")
+    assert held() == {"a", "x", "deep", "deep/a", "deep/b", "deep/er", "deep/er/a", "deep/er/x"}
+    below = document(tmp_path, "deep", ".zmetadata")["metadata"]
+    assert {"er/.zgroup", "er/a/.zarray", "er/x/.zattrs"} <= below.keys()
+    to_zarr(small(), tmp_path, mode="w", consolidated=False)
+    assert sorted(os.listdir(tmp_path)) == [".zattrs", ".zgroup", "a", "x"]
 
 
 def test_group_below_an_array(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ class _OptionalCodec(ArrayBytesCodec):
             raise UnknownExtensionError(
                 f"codec '{self.name}' needs the package '{self._library}'",
                 found=self.name,
-                accepted=f"this codec once '{self._library}' is installed: pip install {self._library}",
+                accepted=f"this codec once '{self._library}' is installed: pip install 'xzarr3[codecs]'",
             ) from error
 
     def check(self, spec: ChunkSpec) -> None:

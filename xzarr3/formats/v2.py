@@ -310,7 +310,7 @@ def _read_words(
 
 
 class _Ignored(dict[str, JSON]):
-    """The ignored fields of a document, and how it spells others that have the same meaning as is written here.
+    """The ignored fields of a document, and how it spells others, if not as they would be written here.
 
     To NCZarr, for one, ``>S1`` are characters and ``|S1`` strings; the last filter may stand for the
     compressor. Such fields are written as they were as long as they mean what the metadata say.
