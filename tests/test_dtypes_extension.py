@@ -121,7 +121,8 @@ def test_json2_is_known_to_version_2_only() -> None:
         "struct", struct_json(), struct_json(("", "int8")), struct_json(("a", "int8"), ("a", "int8")),
         struct_json(("a", "string")), struct_json(("a", "bytes")), struct_json(("a", "nothing")),
         struct_json(("a", 5)), struct_json((5, "int8")), struct_json(("\ud800", "int8")),  # type: ignore[arg-type]
-        struct_json(("a", struct_json(("b", "string")))), struct_json(("a", "r999999992"), ("b", "r999999992")),
+        struct_json(("a", struct_json(("b", "string")))),
+        struct_json(("a", "r999999992"), ("b", "r999999992")),
         {"name": "struct", "configuration": {"fields": {"a": "int8"}}},
         {"name": "struct", "configuration": {"fields": [["a", "int8", [2]]]}},
         {"name": "struct", "configuration": {"fields": [{"name": "a"}]}},
@@ -140,7 +141,8 @@ def test_what_version_3_does_not_say(spec: Any) -> None:
     ("name", "words"),
     [
         ([["a", "<i2", [2]]], "array within a field"), ([["a", "<i2", 2]], "array within a field"),
-        ([["a"]], "fields.0"), ([5], "fields.0"), ([], "at least one field"), ([["", "<i2"]], "name of a field"),
+        ([["a"]], "fields.0"), ([5], "fields.0"), ([], "at least one field"),
+        ([["", "<i2"]], "name of a field"),
         ([["a", "<i2"], ["a", "<i2"]], "name of a field"), ([["a", "|O"]], "fields.a.*codec"),
         ([["a", "x"]], "fields.a.*unknown"), ([["a", [["b", "x"]]]], "fields.a.fields.b.*unknown"),
         ([[["title", "a"], "<i2"]], "fields.0"), ([["a", 5]], "fields.a"), ("|S0", "length"),
@@ -267,7 +269,8 @@ def test_values_that_text_of_fixed_length_holds() -> None:
     expected = np.array(["abc", "é", ""], "U3")
     for values in (
         ["abc", "é", ""], ["abc\0\0", "é", "\0"], expected, expected.astype("U9"), expected.astype(">U3"),
-        expected.astype(object), expected.astype("T"), np.array(["abc", "é", ""], np.dtypes.StringDType(na_object=None)),
+        expected.astype(object), expected.astype("T"),
+        np.array(["abc", "é", ""], np.dtypes.StringDType(na_object=None)),
     ):  # fmt: skip
         assert same_bits(data_type.cast_array(values), expected)
     assert same_bits(data_type.cast_array([["abc"], ["é"]]), np.array([["abc"], ["é"]]))
@@ -285,7 +288,8 @@ def test_values_that_strings_hold() -> None:
     expected = np.array(["abc", "é\0", ""], np.dtypes.StringDType())
     for values in (
         ["abc", "é\0", ""], expected, expected.astype(object), np.array(["abc", "é\0", ""], object),
-        expected.astype(np.dtypes.StringDType(coerce=False)), expected.astype(np.dtypes.StringDType(na_object=None)),
+        expected.astype(np.dtypes.StringDType(coerce=False)),
+        expected.astype(np.dtypes.StringDType(na_object=None)),
     ):  # fmt: skip
         found = data_type.cast_array(values)
         assert found.dtype == np.dtypes.StringDType()
@@ -294,9 +298,9 @@ def test_values_that_strings_hold() -> None:
     assert data_type.cast_array(np.array([["abc"]], ">U5")).tolist() == [["abc"]]
     assert data_type.cast_array("x")[()] == "x"
     assert data_type.cast_array([]).shape == (0,)
-    for wrong in ([1], ["a", 1], [None], [np.nan], [b"a"], np.array([b"a"]), ["\ud800"], np.arange(3), ["a", ["b"]],
-                  np.array(["a", None], np.dtypes.StringDType(na_object=None)), np.array(["a"], object) == "a",
-                  np.array(["\ud800"])):  # fmt: skip
+    for wrong in ([1], ["a", 1], [None], [np.nan], [b"a"], np.array([b"a"]), ["\ud800"], np.arange(3),
+                  ["a", ["b"]], np.array(["a", None], np.dtypes.StringDType(na_object=None)),
+                  np.array([True]), np.array(["\ud800"])):  # fmt: skip
         with pytest.raises(DataTypeValidationError, match="string"):
             data_type.cast_array(wrong)
     for scalar in ("a", np.str_("a"), np.array("a"), np.array("a", "T")):
@@ -473,7 +477,13 @@ def test_every_unit_and_scale_factor(cls: Any, unit: str, scale_factor: int, sig
         assert data_type.to_json_scalar(scalar, zarr_format=2) == count
         array = data_type.filled((2,), scalar)
         assert array.dtype == dtype
-        assert array.astype(dtype.newbyteorder("=")).view("i8").tolist() == [count, count]
+        assert array.view(f"{sign}i8").tolist() == [count, count]
+        for other in ("little", "big"):
+            cast = data_type.in_byte_order(other).cast_array(array)
+            assert cast.view("<i8" if other == "little" else ">i8").tolist() == [count, count]
+        struct = Struct((("t", data_type),))
+        assert struct.cast_scalar((scalar,)).tobytes() == array[:1].tobytes()
+        assert struct.to_json_scalar((scalar,), zarr_format=3) == {"t": "NaT" if count == NAT else count}
         assert data_type.holds_only(array, scalar)
     assert np.isnat(data_type.default_scalar())
 

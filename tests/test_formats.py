@@ -183,3 +183,45 @@ def test_dask_reads_and_writes(store: Store, zarr_format: Any) -> None:
     np.testing.assert_array_equal((lazy + 1).compute(scheduler="sync"), array[...] + 1)
     xzarr3.store(da.full((3, 4), 3.0, chunks=2), array)
     assert array[...].tolist() == [[3.0] * 4] * 3
+
+
+@pytest.mark.parametrize("zarr_format", [3, 2])
+def test_consolidated_metadata_that_are_not_wanted_need_not_be_valid(zarr_format: Any) -> None:
+    store = MemoryStore()
+    _small(store, "a", zarr_format=zarr_format)
+    key = {3: "zarr.json", 2: ".zmetadata"}[zarr_format]
+    document = json.loads(bytes(store.get(key) or b"{}"))
+    store.set(key, json.dumps({**document, "consolidated_metadata": 5, "metadata": 5}).encode())
+    if zarr_format == 3:
+        document.pop("metadata", None)
+        store.set(key, json.dumps({**document, "consolidated_metadata": 5}).encode())
+    with pytest.raises(MetadataError):
+        xzarr3.open_group(store)
+    assert list(xzarr3.open_group(store, use_consolidated=False)) == ["a"]
+
+
+def test_filters_of_version_2(store: Store) -> None:
+    numcodecs = pytest.importorskip("numcodecs")
+    data = np.arange(20, dtype=">i4").reshape(4, 5)
+    filters = [numcodecs.Delta(">i4"), numcodecs.Shuffle(4)]
+    array = xzarr3.create_array(
+        store, "a", data=data, zarr_format=2, filters=filters, compressors=numcodecs.Zlib(1), chunks=3
+    )
+    document = json.loads(bytes(store.get("a/.zarray")))
+    assert [each["id"] for each in document["filters"]] == ["delta", "shuffle"]
+    assert document["compressor"] == {"id": "zlib", "level": 1}
+    assert document["dtype"] == ">i4"
+    np.testing.assert_array_equal(xzarr3.open_array(store, "a")[...], data)
+    with pytest.raises(MetadataError, match="filters"):
+        xzarr3.create_array(store, "b", data=data, zarr_format=2, filters=filters[::-1])
+    with pytest.raises(MetadataError, match="cannot be used here"):
+        xzarr3.create_array(MemoryStore(), "b", data=data, filters=filters)
+    assert array.dtype == np.dtype("i4")
+
+
+def test_struct_of_several_byte_orders(store: Store) -> None:
+    data = np.array([(1, 2.5), (3, 4.5)], dtype=[("a", "<i2"), ("b", ">f8")])
+    xzarr3.create_array(store, "a", data=data, zarr_format=2, compressors=None)
+    assert json.loads(bytes(store.get("a/.zarray")))["dtype"] == [["a", "<i2"], ["b", ">f8"]]
+    assert bytes(store.get("a/0")) == data.tobytes()
+    assert xzarr3.open_array(store, "a")[...].tolist() == data.tolist()

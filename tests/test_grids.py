@@ -152,8 +152,8 @@ def test_the_document_that_is_written() -> None:
         xzarr3.MemoryStore(), shape=(10, 12, 7), chunks=[[4, 4, 4], [1, 5, 5, 1], [3, [2, 2]]], dtype="int8"
     )
     document = json.loads(bytes(array.store.get("zarr.json") or b""))
-    # A dimension whose chunks are all equal is an integer; lengths that repeat are a pair.
-    assert document["chunk_grid"] == rectilinear([4, [1, [5, 2], 1], [3, [2, 2]]])
+    # Lengths that repeat are a pair.
+    assert document["chunk_grid"] == rectilinear([[[4, 3]], [1, [5, 2], 1], [3, [2, 2]]])
     regular = xzarr3.create_array(xzarr3.MemoryStore(), shape=(10, 7), chunks=((4, 4, 2), (7,)), dtype="int8")
     assert regular.chunks == (4, 7)
     document = json.loads(bytes(regular.store.get("zarr.json") or b""))
@@ -285,7 +285,7 @@ def test_a_short_document_of_very_many_chunks() -> None:
         ([[[4, 2], 2], 2], (10, 3), RegularGrid((4, 2))),
         ((), (), RegularGrid(())),
         ([[3, 4], 5], (7, 10), RectilinearGrid(((3, 4), 5))),
-        (((3, 4), (5, 5)), (7, 10), RectilinearGrid(((3, 4), 5))),
+        (((3, 4), (5, 5)), (7, 10), RectilinearGrid(((3, 4), (5, 5)))),
         ([np.array([3, 4]), -1], (7, 10), RectilinearGrid((((3, 1), (4, 1)), 10))),
         ([[3, 3, 4]], (10,), RectilinearGrid((((3, 2), 4),))),
         ([[4, 4, 1, 1]], (10,), RectilinearGrid((((4, 2), (1, 2)),))),
@@ -739,13 +739,14 @@ def test_a_handle_goes_on_when_another_one_has_resized_the_array() -> None:
         one.attrs["units"] = "km"
 
 
-@pytest.mark.parametrize("options", [{}, {"compressors": None}, {"shards": True}])
+SHARDED = {"serializer": ShardingCodec((25, 50), (BytesCodec("little"),)), "compressors": None}
+
+
+@pytest.mark.parametrize("options", [{}, {"compressors": None}, SHARDED], ids=["zstd", "plain", "sharded"])
 @pytest.mark.parametrize("threads", [1, 2, 5])
 def test_many_threads(options: dict[str, Any], threads: int) -> None:
     values = np.random.default_rng(1).integers(0, 99, (600, 700), "int32")
     rows, columns = [100, 50, 250, 100, 100], [350, 300, 50]
-    if options.pop("shards", False):
-        options = {"serializer": ShardingCodec((25, 50), (BytesCodec("little"),)), "compressors": None}
     array = xzarr3.create_array(
         xzarr3.MemoryStore(), shape=values.shape, dtype=values.dtype, chunks=[rows, columns], **options
     )

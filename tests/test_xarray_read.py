@@ -240,6 +240,40 @@ def test_other_data_types_of_zarr_python(tmp_path: Path) -> None:
         assert found["bytes"].values.tolist() == [b"a\0", b""]
 
 
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_records_and_raw_bytes_of_zarr_python(tmp_path: Path, zarr_format: int) -> None:
+    records = np.array([(1, 2.5), (0, 0)], [("a", "<i2"), ("b", "<f8")])
+    raw = np.array([b"ab", b"\0\0"], "V2")
+    group = zarr.create_group(tmp_path, zarr_format=zarr_format)
+    named: dict[str, Any] = {"dimension_names": ["x"]}
+    if zarr_format == 2:
+        named = {"attributes": {"_ARRAY_DIMENSIONS": ["x"]}}
+    for name, data in (("records", records), ("raw", raw)):
+        group.create_array(name, shape=2, chunks=1, dtype=data.dtype, **named)[:] = data
+    found = ours(tmp_path)  # In version 2, where they have a fill value, xarray's own engine fails.
+    np.testing.assert_array_equal(found["records"], records, strict=True)
+    np.testing.assert_array_equal(found["raw"], raw, strict=True)
+    check_same(ours(tmp_path, decode_cf=False), theirs(tmp_path, decode_cf=False).map(_without_fill_value))
+
+
+def _without_fill_value(variable: xr.DataArray) -> xr.DataArray:
+    variable.attrs.pop("_FillValue", None)
+    return variable
+
+
+def test_objects() -> None:
+    from xzarr3.dtypes import JSONObjects
+
+    store = xzarr3.MemoryStore()
+    values = np.array([{"a": [1]}, None, "text", 2.5], object)
+    options: dict[str, Any] = {"dimension_names": ["x"], "zarr_format": 2, "chunks": 2}
+    xzarr3.create_array(store, "a", data=values, dtype=JSONObjects(), **options)
+    for chunks in (None, {}):
+        assert ours(store, chunks=chunks)["a"].values.tolist() == values.tolist()
+    with pytest.raises((ValueError, TypeError)):
+        xzarr3.to_zarr(ours(store), xzarr3.MemoryStore())
+
+
 def test_types_that_numpy_does_not_have() -> None:
     ml_dtypes = pytest.importorskip("ml_dtypes")
     store = xzarr3.MemoryStore()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
@@ -92,13 +93,17 @@ def array_metadata(
         ) from error
     check_shape(sizes)
     asked = parse_dtype(dtype, zarr_format=format.zarr_format)
-    data_type = asked.in_native_order()
+    # A struct whose fields have several byte orders, which only version 2 can say, keeps them.
+    mixed = format.zarr_format == 2 and asked.byte_order == "mixed"
+    data_type = asked if mixed else asked.in_native_order()
     fill = data_type.default_scalar() if fill_value is None else cast_fill_value(data_type, fill_value)
     grid = _grid(chunks, sizes, data_type)
+    filters, packing = _filters(filters, format)
     codecs: tuple[Codec, ...] = (
         *_order(order, len(sizes)),
-        *parse_codecs(() if _is_auto(filters) else filters, ArrayArrayCodec),
+        *filters,
         _serializer(serializer, asked, format),
+        *packing,
         *parse_codecs(format.default_compressor if _is_auto(compressors) else compressors, BytesBytesCodec),
     )
     if shards is not None:
@@ -190,12 +195,35 @@ def _is_auto(value: Any) -> bool:
     return isinstance(value, str) and value == "auto"
 
 
+def _filters(
+    filters: Any, format: Format
+) -> tuple[tuple[ArrayArrayCodec, ...], tuple[BytesBytesCodec, ...]]:
+    """The filters on arrays and, in version 2, those on bytes, which it has among them."""
+    if _is_auto(filters):
+        return (), ()
+    if format.zarr_format != 2:
+        return cast("tuple[ArrayArrayCodec, ...]", parse_codecs(filters, ArrayArrayCodec)), ()
+    parsed = parse_codecs(filters, (ArrayArrayCodec, BytesBytesCodec))
+    first = next((at for at, codec in enumerate(parsed) if isinstance(codec, BytesBytesCodec)), len(parsed))
+    late = [codec.name for codec in parsed[first:] if not isinstance(codec, BytesBytesCodec)]
+    if late:
+        raise MetadataError(
+            f"codec '{late[0]}' comes after one of bytes", field="filters",
+            found=[codec.name for codec in parsed], accepted="filters on arrays before filters on bytes",
+        )  # fmt: skip
+    return (
+        cast("tuple[ArrayArrayCodec, ...]", parsed[:first]),
+        cast("tuple[BytesBytesCodec, ...]", parsed[first:]),
+    )
+
+
 def _serializer(value: Any, data_type: ZDType, format: Format) -> ArrayBytesCodec:
     if _is_auto(value) or value is None:
         serializer = default_serializer(data_type)
         # In version 2, and only there, the byte order is part of the data type.
-        if format.zarr_format == 2 and isinstance(serializer, BytesCodec) and data_type.byte_order == "big":
-            return BytesCodec("big")
+        if format.zarr_format == 2 and isinstance(serializer, BytesCodec):
+            orders = {"big": "big", "mixed": sys.byteorder}
+            return replace(serializer, endian=orders.get(str(data_type.byte_order), serializer.endian))
         return serializer
     codec = parse_codec(value)
     if not isinstance(codec, ArrayBytesCodec):

@@ -664,7 +664,8 @@ def grid_for(chunks: Any, shape: tuple[int, ...], field: str = "chunks") -> Grid
     Returns
     -------
     RegularGrid or RectilinearGrid
-        Lists of equal lengths, the last of which may be shorter, make a regular grid.
+        Regular if all lists are of equal lengths, the last of which may be shorter. Otherwise lists stay
+        what they are, so that a dimension that grows gets chunks as :meth:`Edges.covering` says.
 
     Raises
     ------
@@ -688,13 +689,20 @@ def grid_for(chunks: Any, shape: tuple[int, ...], field: str = "chunks") -> Grid
         _wanted_axis(value, size, field if value is chunks else f"{field}[{at}]")
         for at, (value, size) in enumerate(zip(given, shape, strict=True))
     ]
-    if all(isinstance(axis, int) for axis in found):
-        return RegularGrid(tuple(cast("list[int]", found)))
+    steps = [axis if isinstance(axis, int) else _step(axis) for axis in found]
+    if None not in steps:
+        return RegularGrid(tuple(cast("list[int]", steps)))
     return RectilinearGrid(tuple(found))
 
 
+def _step(runs: tuple[Run, ...]) -> int | None:
+    """The length of all chunks, of which the last may be shorter; None if they differ otherwise."""
+    regular = len(runs) == 1 or (len(runs) == 2 and runs[1][1] == 1 and runs[1][0] < runs[0][0])
+    return runs[0][0] if regular else None
+
+
 def _wanted_axis(value: Any, size: int, field: str) -> int | tuple[Run, ...]:
-    """The chunks that a user asks for along one dimension: an integer if they are regular."""
+    """The chunks that a user asks for along one dimension: one length for all, or their lengths."""
     if _is_integer(value):
         if int(value) != -1 and not 1 <= int(value) < 2**63:
             raise MetadataError(
@@ -719,8 +727,7 @@ def _wanted_axis(value: Any, size: int, field: str) -> int | tuple[Run, ...]:
             found=value,
             accepted=f"lengths whose sum is at least {size}",
         )
-    regular = len(runs) < 2 or (len(runs) == 2 and runs[1][1] == 1 and runs[1][0] < runs[0][0])
-    return runs[0][0] if runs and regular else runs
+    return runs
 
 
 def _is_integer(value: Any) -> bool:

@@ -38,7 +38,7 @@ def _load(
 ) -> Array | Group | None:
     if zarr_format is not None:
         parse_format(zarr_format)
-    found = find_node(store, path, zarr_format)
+    found = find_node(store, path, zarr_format, use_consolidated=use_consolidated is not False)
     if found is None:
         return None
     format, meta = found

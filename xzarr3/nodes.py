@@ -219,7 +219,7 @@ def _is_entry_point(document: Document, path: str) -> bool:
 
 
 def find_node(
-    store: Store, path: str, zarr_format: ZarrFormat | None = None
+    store: Store, path: str, zarr_format: ZarrFormat | None = None, *, use_consolidated: bool = True
 ) -> tuple[Format, NodeMetadata] | None:
     """The node at a path and its format, or None if there is none of the format that is asked for.
 
@@ -231,10 +231,14 @@ def find_node(
     if zarr_format in (None, 3):
         document = _entry_or_document(store, path)
         if document is not None and not (zarr_format is None and _is_entry_point(document, path)):
-            return V3, V3.parse(document, path)
-    format = find_format(store, path, zarr_format) if zarr_format != 3 else None
-    meta = None if format is None else read_metadata(store, format, path)
-    return None if format is None or meta is None else (format, meta)
+            return V3, V3.parse(document if use_consolidated else V3.without_consolidated(document), path)
+    format: Format | None = V2 if zarr_format in (None, 2) else None
+    held = None if format is None else read_held(store, format, path)
+    if format is None or held is None:
+        format = _draft(store) if zarr_format in (None, "3-draft") else None
+        meta = None if format is None else read_metadata(store, format, path)
+        return None if format is None or meta is None else (format, meta)
+    return format, format.parse(held if use_consolidated else format.without_consolidated(held), path)
 
 
 def format_for_new(store: Store, path: str, zarr_format: ZarrFormat | None) -> Format:

@@ -244,6 +244,7 @@ _KINDS: dict[Any, str] = {
     ArrayArrayCodec: "codecs from arrays to arrays ('filters')",
     ArrayBytesCodec: "a codec from arrays to bytes ('serializer')",
     BytesBytesCodec: "codecs from bytes to bytes ('compressors')",
+    (ArrayArrayCodec, BytesBytesCodec): "codecs from arrays to arrays, or from bytes to bytes",
 }
 
 

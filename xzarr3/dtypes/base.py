@@ -226,6 +226,12 @@ class ZDType(ABC, Generic[DType, Scalar]):
         """What tells a scalar from all others of this type, bit for bit: -0.0 is not 0.0, a NaN is itself."""
         return np.asarray(scalar, dtype=self._dtype).tobytes()
 
+    def _packed(self, scalar: Scalar) -> bytes:
+        """A scalar as an element of an array has it, in the byte order of the type."""
+        machine = self.in_native_order()
+        element = np.asarray(scalar, dtype=machine._dtype)
+        return (element if self == machine else element.byteswap()).tobytes()
+
     # Arrays
 
     def filled(self, shape: tuple[int, ...], fill: Scalar) -> AnyArray:

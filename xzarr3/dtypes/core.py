@@ -85,6 +85,10 @@ class Ordered(ZDType[np.dtype[Any], Any]):
         """A dtype of this machine in the byte order of this type."""
         return dtype if self.endianness == sys.byteorder else dtype.newbyteorder("S")
 
+    def _in_order(self, array: AnyArray) -> AnyArray:
+        """An array in the byte order of this machine, in that of this type."""
+        return array if self.endianness == sys.byteorder else array.byteswap().view(self._dtype)
+
 
 def order_of(dtype: np.dtype[Any]) -> Endianness:
     """The byte order of a dtype that has one."""
@@ -181,7 +185,7 @@ def widened(array: AnyArray) -> AnyArray:
 
 
 def native_order(array: AnyArray) -> AnyArray:
-    """Numbers in the byte order of this machine. The casts of ml_dtypes do not always get it right."""
+    """Elements in the byte order of this machine, where numpy's casts do not always get it right."""
     if array.dtype.isnative:
         return array
     return array.byteswap().view(array.dtype.newbyteorder("="))

@@ -145,11 +145,6 @@ class _Small(ZDType[np.dtype[Any], Any]):
     def bits(self, scalar: Any) -> bytes:
         return np.asarray(scalar, dtype=self._machine()).tobytes()
 
-    def _in_order(self, array: AnyArray) -> AnyArray:
-        """An array in the byte order of this machine, in that of this type."""
-        dtype = self._dtype
-        return array if array.dtype == dtype else array.byteswap().view(dtype)
-
 
 def _unused_cleared(array: AnyArray, width: int) -> AnyArray:
     """An array whose elements are the lower bits of bytes, with the upper ones clear."""
@@ -325,7 +320,7 @@ class _SmallFloat(_Small):
                 changed |= wide >= 2.0 ** (64 if given.dtype.kind == "u" else 63)
         if np.any(changed):
             raise self._cannot_hold(given, found=given[changed].flat[0])
-        return self._in_order(result)
+        return self._in_order(result) if isinstance(self, Ordered) else result
 
     def _in_range(self, wide: AnyArray, narrow: AnyArray) -> AnyArray:
         """Whether numbers were rounded, not cut off at the largest one."""
@@ -519,7 +514,8 @@ class _SmallComplex(_Small):
             parts = self._part.cast_array(real), self._part.cast_array(imag)
         except MetadataError as error:
             raise self._cannot_hold(given, error.reason, found=error.found) from error
-        return self._in_order(self._of_parts(*parts))
+        result = self._of_parts(*parts)
+        return self._in_order(result) if isinstance(self, Ordered) else result
 
 
 @dataclass(frozen=True)

@@ -170,15 +170,10 @@ class Struct(ZDType[np.dtype[Any], np.void]):
 
     def _of(self, scalars: Mapping[str, Any]) -> np.void:
         """A scalar of these scalars of the fields, bit for bit."""
-        parts = []
-        for name, data_type in self.fields:
-            if isinstance(data_type, Struct):
-                parts.append(scalars[name].tobytes())
-                continue
-            machine = data_type.in_native_order()
-            part = np.asarray(scalars[name], dtype=machine.to_native_dtype())
-            parts.append((part if data_type == machine else part.byteswap()).tobytes())
-        return self._of_bytes(b"".join(parts))
+        return self._of_bytes(b"".join(each._packed(scalars[name]) for name, each in self.fields))
+
+    def _packed(self, scalar: np.void) -> bytes:
+        return scalar.tobytes()
 
     @staticmethod
     def _cells(scalar: np.void) -> dict[str, Any]:

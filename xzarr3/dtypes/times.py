@@ -15,7 +15,7 @@ import numpy as np
 
 from xzarr3._types import JSON, AnyArray
 from xzarr3.dtypes.base import FOREIGN_ERRORS, unmasked
-from xzarr3.dtypes.core import Ordered, order_of
+from xzarr3.dtypes.core import Ordered, native_order, order_of
 from xzarr3.dtypes.specs import ZarrFormat, check_format, native_v2, split_v3
 from xzarr3.errors import DataTypeValidationError, listed
 
@@ -143,9 +143,35 @@ class _Time(Ordered):
             raise self._refused(
                 data, "value cannot be held", f"{self._accepted}, 'NaT' or the number of units"
             ) from error
-        return result.astype(np.dtype(self._code), copy=False)[()]
+        return native_order(result)[()]
 
     _accepted: ClassVar[str]
+
+    # Numpy takes a dtype without a unit for one that it may choose, in any byte order and with any scale
+    # factor, so counts are used throughout.
+
+    @property
+    def numpy_swaps(self) -> bool:  # type: ignore[override]
+        """Whether there is a unit."""
+        return self.unit != "generic"
+
+    def _packed(self, scalar: Any) -> bytes:
+        return self.bits(scalar)
+
+    def bits(self, scalar: Any) -> bytes:
+        return np.asarray(scalar.view(np.int64), self._counts).tobytes()
+
+    @property
+    def _counts(self) -> np.dtype[Any]:
+        """The dtype of counts, in the byte order of this type."""
+        return self._ordered(np.dtype(np.int64))
+
+    def filled(self, shape: tuple[int, ...], fill: Any) -> AnyArray:
+        return np.full(shape, fill.view(np.int64), self._counts).view(self._dtype)
+
+    def holds_only(self, array: AnyArray, fill: Any) -> bool:
+        counts = array.view("i8" if array.dtype.isnative else np.dtype("i8").newbyteorder("S"))
+        return super().holds_only(counts, fill.view(np.int64))
 
     def _parsed(self, text: str) -> Any:
         raise ValueError("not a duration")
@@ -161,7 +187,7 @@ class _Time(Ordered):
             return given
         if given.dtype.kind == "O":
             counts = [self._count(given, item) for item in given.reshape(-1).tolist()]
-            return np.array(counts, np.int64).view(np.dtype(self._code)).astype(dtype).reshape(given.shape)
+            return np.array(counts, self._counts).view(dtype).reshape(given.shape)
         if given.dtype.kind != self._letter:
             if given.size == 0 and not hasattr(values, "dtype"):
                 return np.empty(given.shape, dtype)
@@ -172,11 +198,11 @@ class _Time(Ordered):
         """The count of units of an object of Python, or of pandas."""
         exact = getattr(item, f"to_{self._type.__name__}", None)  # Of pandas, which knows nanoseconds.
         try:
+            if not self._is_time(item) and (exact is None or getattr(item, "tzinfo", None) is not None):
+                raise TypeError("not a time, or one of a time zone")
             if exact is not None:
                 item = exact()
-            elif not self._is_time(item):
-                raise TypeError("not a time")
-            return int(self._converted(np.asarray(self._type(item))).view(np.int64)[()])
+            return int(native_order(self._converted(np.asarray(self._type(item)))).view(np.int64)[()])
         except DataTypeValidationError:
             raise
         except FOREIGN_ERRORS as error:
@@ -184,18 +210,17 @@ class _Time(Ordered):
 
     def _converted(self, given: AnyArray) -> AnyArray:
         """Times in this unit, if they are whole numbers of it."""
-        source = given.dtype.newbyteorder("=")
-        given = given.astype(source, copy=False)
-        target = np.dtype(self._code)
+        given = native_order(given)
+        source, target = given.dtype, np.dtype(self._code)
         if source == target:
-            return given.astype(self._dtype)
+            return self._in_order(given)
         missing = np.isnat(given)
         generic = "generic" in (np.datetime_data(source)[0], self.unit)
         if not missing.all() and (generic or not np.can_cast(source, target, "same_kind")):
             raise self._cannot_hold(
                 given, accepted=f"{self._accepted} in units that convert to '{self.unit}'"
             )
-        result = np.full(given.shape, self._of(_NAT), target)
+        result = np.full(given.shape, _NAT, np.int64).view(target)
         if not missing.all():
             try:
                 result = given.astype(target)
@@ -209,7 +234,7 @@ class _Time(Ordered):
                     found=given[changed].flat[0],
                     accepted=f"whole numbers of {self.scale_factor} '{self.unit}'",
                 )
-        return result.astype(self._dtype)
+        return self._in_order(result)
 
 
 @dataclass(frozen=True)

@@ -161,7 +161,7 @@ class VariableLengthUTF8(_Variable):
             if items is None:
                 return given.astype(dtype)
             return np.array(items, object).astype(dtype).reshape(given.shape)
-        except ValueError as error:
+        except (TypeError, ValueError) as error:
             raise self._cannot_hold(given, str(error)) from error
 
 
@@ -262,9 +262,13 @@ class JSONObjects(_Objects):
             if isinstance(data, str) and not is_text(data):
                 raise self._refused(whole)
             return data
-        if room and isinstance(data, list):
+        if not room:
+            raise DataTypeValidationError(
+                "value nested too deep for data type 'json2'", accepted=f"at most {_MAX_LEVELS} levels"
+            )
+        if isinstance(data, list):
             return [self._plain(item, whole, room - 1) for item in data]
-        if room and isinstance(data, dict) and all(isinstance(key, str) and is_text(key) for key in data):
+        if isinstance(data, dict) and all(isinstance(key, str) and is_text(key) for key in data):
             return {key: self._plain(item, whole, room - 1) for key, item in data.items()}
         raise self._refused(whole)
 

@@ -176,6 +176,10 @@ class Format(ABC):
         """The key of what holds the documents of all nodes below a group, if the format has such a thing."""
         return None
 
+    def without_consolidated(self, held: Held) -> Held:
+        """The documents of a node without consolidated metadata, which need not even be valid."""
+        return held
+
     def update_consolidated(
         self, document: Document, relative: str, meta: NodeMetadata | None
     ) -> Document | None:

@@ -496,6 +496,9 @@ class V2Format(Format):
     def consolidated_key(self, path: str) -> str:
         return node_prefix(path) + CONSOLIDATED
 
+    def without_consolidated(self, held: Held) -> Held:
+        return {name: document for name, document in held.items() if name != CONSOLIDATED}
+
     def update_consolidated(
         self, document: Document, relative: str, meta: NodeMetadata | None
     ) -> Document | None:

@@ -390,14 +390,14 @@ class V3Format(Format):
         self, meta: NodeMetadata, path: str, consolidated: Mapping[str, Document] | None = None
     ) -> dict[str, Document]:
         if consolidated is not None:
-            consolidated = {
-                key: {field: value for field, value in held.items() if field != "consolidated_metadata"}
-                for key, held in consolidated.items()
-            }
+            consolidated = {key: self.without_consolidated(held) for key, held in consolidated.items()}
         return {node_prefix(path) + DOCUMENT: document(meta, consolidated)}
 
     def consolidated_key(self, path: str) -> str:
         return node_prefix(path) + DOCUMENT
+
+    def without_consolidated(self, held: Document) -> Document:
+        return {field: value for field, value in held.items() if field != "consolidated_metadata"}
 
     def update_consolidated(
         self, document: Document, relative: str, meta: NodeMetadata | None

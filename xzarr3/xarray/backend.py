@@ -21,6 +21,7 @@ from xarray.core import indexing
 
 from xzarr3._types import AnyArray
 from xzarr3.array import Array
+from xzarr3.dtypes import JSONObjects, ZDType
 from xzarr3.errors import (
     MetadataError,
     NodeNotFoundError,
@@ -150,7 +151,7 @@ class Xzarr3DataStore(AbstractDataStore):
                 encoding["fill_value"] = meta.fill_value
             if "_FillValue" in attributes:
                 attributes["_FillValue"] = _fill_value(attributes["_FillValue"], array)
-        elif not meta.fill_is_null:
+        elif not meta.fill_is_null and _can_be_masked(meta.data_type):
             attributes["_FillValue"] = meta.fill_value
         everything = indexing.BasicIndexer((slice(None),) * len(shape))
         data = indexing.LazilyIndexedArray(LazyArray(array), everything)
@@ -160,6 +161,11 @@ class Xzarr3DataStore(AbstractDataStore):
         attributes = dict(self.group.metadata.attributes)
         _hide(attributes)
         return attributes
+
+
+def _can_be_masked(data_type: ZDType) -> bool:
+    """Whether xarray can tell missing elements; it cannot among records, raw bytes and JSON."""
+    return not isinstance(data_type, JSONObjects) and data_type.to_native_dtype().kind != "V"
 
 
 def _hide(attributes: dict[str, Any]) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from xzarr3._types import Buffer, ByteRange
-from xzarr3.errors import MetadataError, NodeExistsError, StoreError, listed
+from xzarr3.errors import MetadataError, NodeExistsError, StoreCapabilityError, StoreError, listed
 from xzarr3.formats import Format
 from xzarr3.nodes import chunks_among, documents_among, find_format, formats_in, keys_at
 from xzarr3.stores import LocalStore, Store
@@ -81,9 +81,17 @@ class Places:
 
 
 def is_occupied(store: Store, places: Places) -> bool:
-    """Whether there is anything but the values of writes that are under way or were killed."""
-    if any(store.exists(key) for key in places.documents):
+    """Whether there is anything but the values of writes that are under way or were killed.
+
+    A store that cannot list is only asked for the documents of a node.
+    """
+    documents = places.documents
+    if not store.listable:
+        documents = tuple(key for each in places.formats for key in each.document_keys(places.path))
+    if any(store.exists(key) for key in documents):
         return True
+    if not store.listable:
+        return False
     for folder in places.folders:
         keys, prefixes = store.list_dir(f"{folder}/" if folder else "")
         if any(not found.startswith(STAGED) for found in keys | prefixes):
@@ -194,7 +202,13 @@ def stage(store: Store, places: Places, names: Iterable[str]) -> Staging:
     """The way to write a group and the nodes ``names`` below it that suits a store and what is there."""
     if isinstance(store, LocalStore):
         return _Folders(store, places)
-    return _Keys(store, places) if is_occupied(store, places) else InPlace(store, places, names)
+    if not is_occupied(store, places):
+        return InPlace(store, places, names)
+    if not store.erasable:
+        raise StoreCapabilityError(
+            f"{store} cannot erase, so '/{places.path}' cannot be replaced; accepted: another place"
+        )
+    return _Keys(store, places)
 
 
 class _StagedFolder(LocalStore):
@@ -378,6 +392,14 @@ class _StagedKeys(Store):
 
     def __repr__(self) -> str:
         return repr(self._store)
+
+    @property
+    def writeable(self) -> bool:
+        return self._store.writeable
+
+    @property
+    def erasable(self) -> bool:
+        return self._store.erasable
 
     def _renamed(self, error: StoreError) -> StoreError:
         error.args = tuple(

@@ -213,7 +213,9 @@ def to_zarr(
     planned, attributes = _plan(_as_dataset(dataset), format, path, encoding or {}, write_empty_chunks)
     lazy = [var for var in planned if hasattr(var.data, "__dask_graph__")]
     eager = [replace(var, data=None) if var in lazy else var for var in planned]
-    write = _Write(opened, format, path, mode, eager, attributes, consolidated is not False)
+    if consolidated is None:
+        consolidated = not path or opened.listable  # The documents of other groups have to be found.
+    write = _Write(opened, format, path, mode, eager, attributes, consolidated)
     targets = [write.array(var) for var in lazy]
     sources = [
         _aligned(var.data, target.metadata.chunk_grid.axes) for var, target in zip(lazy, targets, strict=True)
