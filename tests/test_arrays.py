@@ -1018,7 +1018,8 @@ def test_a_failed_change_of_attributes_keeps_the_old_ones() -> None:
         {"data": [1], "chunks": 0},
         {"data": [1], "compressors": "nope"},
         {"data": [1], "dimension_names": ["x", "y"]},
-        {"data": ["text"]},
+        {"data": [object()]},
+        {"data": ["text"], "dtype": "int8"},
         {"shape": (2**63,), "dtype": "int8"},
         {"shape": (1,) * 65, "dtype": "int8"},
         {"shape": (-1,), "dtype": "int8"},
@@ -1117,8 +1118,10 @@ def test_what_is_not_there(tmp_path: Path) -> None:
         xzarr3.create_array(array.store, data=[1])
     with pytest.raises(ValueError, match="mode"):
         xzarr3.open_array(array.store, mode="x")  # type: ignore[arg-type]
-    with pytest.raises(MetadataError, match="zarr_format"):
+    with pytest.raises(NodeNotFoundError, match="another format than 2"):
         xzarr3.open_array(array.store, zarr_format=2)
+    with pytest.raises(MetadataError, match="zarr_format"):
+        xzarr3.open_array(array.store, zarr_format=4)  # type: ignore[arg-type]
 
 
 def test_properties() -> None:

@@ -334,8 +334,8 @@ def test_values_that_bytes_of_fixed_length_hold() -> None:
         assert same_bits(data_type.cast_array(values), expected)
     assert data_type.cast_array(["ab", "c"]).tolist() == [b"ab", b"c"]
     assert data_type.cast_array(np.array(["ab"])).tolist() == [b"ab"]
-    for wrong in ([b"abcd"], np.array([b"abcd"]), ["abcd"], ["é"], [1], [None], np.array([1]), np.array(["é"]),
-                  [b"a", 1]):  # fmt: skip
+    for wrong in ([b"abcd"], np.array([b"abcd"]), ["abcd"], ["é"], [1], [None], np.array([1]),
+                  np.array(["é"]), [b"a", 1]):  # fmt: skip
         with pytest.raises(DataTypeValidationError):
             data_type.cast_array(wrong)
     for value, scalar in (
@@ -567,8 +567,9 @@ def test_durations_of_python_and_pandas() -> None:
     assert data_type.cast_array([pd.Timedelta("1us")]).view("i8").tolist() == [1]
     assert data_type.cast_scalar(np.timedelta64(3, "ms")).view("i8") == 3000
     assert data_type.cast_scalar(3).view("i8") == 3
-    for wrong in ([datetime.datetime(2000, 1, 1)], [5], ["5"], [pd.Timedelta("1ns")], [np.timedelta64(1, "ns")],
-                  [np.timedelta64(1, "M")], [np.datetime64("2000")], [None]):  # fmt: skip
+    for wrong in ([datetime.datetime(2000, 1, 1)], [5], ["5"], [pd.Timedelta("1ns")],
+                  [np.timedelta64(1, "ns")], [np.timedelta64(1, "M")], [np.datetime64("2000")],
+                  [None]):  # fmt: skip
         with pytest.raises(DataTypeValidationError):
             data_type.cast_array(wrong)
 
@@ -619,7 +620,8 @@ def test_values_that_structs_hold() -> None:
     wrong: Any
     for wrong in (
         [(0.5, (7.5, moment), b"ab")], [(0.5, (2**15, moment), b"ab")], [(0.5, (7, moment), b"abc")],
-        [(0.5, (7, moment))], [(0.5, 7, b"ab")], [0.5], [None], "x", 5.0, np.zeros(2), np.zeros(2, "i4,i4,i4"),
+        [(0.5, (7, moment))], [(0.5, 7, b"ab")], [0.5], [None], "x", 5.0, np.zeros(2),
+        np.zeros(2, "i4,i4,i4"),
         np.zeros(2, [("p", dtype["p"]), ("x", "f4"), ("s", "S2")]), [[(0.5, (7, moment), b"ab")], []],
         {"x": 1}, [{"x": 0.5, "p": (7, moment), "s": b"", "y": 1}], np.zeros(2, f"V{dtype.itemsize}"),
     ):  # fmt: skip
@@ -641,7 +643,8 @@ def test_the_field_that_does_not_fit_is_named() -> None:
 
 def test_scalars_of_structs() -> None:
     for value in ((0.5, 1), [0.5, 1], {"flag": 1, "x": 0.5}, b"\x3f\0\0\0\1", POINT.cast_scalar((0.5, 1)),
-                  np.array((0.5, 1), [("x", "f8"), ("flag", "i8")]), np.array((0.5, 1), [("x", "<f4"), ("flag", "i1")])[()]):  # fmt: skip
+                  np.array((0.5, 1), [("x", "f8"), ("flag", "i8")]),
+                  np.array((0.5, 1), [("x", "<f4"), ("flag", "i1")])[()]):  # fmt: skip
         assert POINT.cast_scalar(value).tobytes() == b"\x3f\0\0\0\1"
     assert POINT.cast_scalar(0).tobytes() == POINT.default_scalar().tobytes() == bytes(5)
     for wrong in (

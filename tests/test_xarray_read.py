@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
-from _xarray_corpus import CORPUS, TEXTS, in_format
+from _xarray_corpus import CORPUS, TEXTS, in_format, written_alike
 from dask.base import tokenize
 from xarray.core import indexing
 
@@ -122,6 +122,8 @@ def configurations(codecs: Any, zarr_format: int) -> list[Any]:
 def test_same_encoding_as_the_zarr_engine(
     written: dict[tuple[str, int], str], name: str, zarr_format: int
 ) -> None:
+    if not written_alike(name, zarr_format):
+        pytest.skip("zarr-python writes structs in another form")
     path = written[name, zarr_format]
     found, expected = ours(path), theirs(path)
     codecs = {"compressors", "filters", "serializer"}
@@ -318,6 +320,9 @@ def test_very_many_chunks_of_several_lengths_are_not_listed() -> None:
     assert found[[0, 5, 10**9]].values.tolist() == [0, 0, 0]
 
 
+@pytest.mark.skipif(
+    zarr.config.get("array.rectilinear_chunks", None) is None, reason="zarr-python has no such chunks yet"
+)
 def test_chunks_of_several_lengths_as_the_zarr_engine(tmp_path: Path) -> None:
     with zarr.config.set({"array.rectilinear_chunks": True}):
         group = zarr.create_group(tmp_path)
@@ -333,6 +338,37 @@ def test_chunks_of_several_lengths_as_the_zarr_engine(tmp_path: Path) -> None:
                 assert found[name].encoding["chunks"] == expected[name].encoding["chunks"]
                 assert found[name].encoding["preferred_chunks"] == expected[name].encoding["preferred_chunks"]
             check_same(found, expected)
+
+
+def test_filters_of_version_2_as_the_zarr_engine(tmp_path: Path) -> None:
+    numcodecs = pytest.importorskip("numcodecs")
+    filters = {
+        "delta": (">i4", [numcodecs.Delta(">i4", "<i2")], numcodecs.Zlib(1)),
+        "several": ("<i2", [numcodecs.Delta("<i2"), numcodecs.Shuffle(2)], numcodecs.BZ2(1)),
+        "of_bytes": ("<f4", [numcodecs.Zlib(2)], numcodecs.Zstd(1)),
+        "of_bytes_alone": ("<f4", [numcodecs.Zlib(2)], None),
+        "nothing": (">f8", None, None),
+    }
+    group = zarr.create_group(tmp_path, zarr_format=2)
+    for name, (dtype, codecs, compressor) in filters.items():
+        options: dict[str, Any] = {"filters": codecs, "compressors": compressor}
+        array = group.create_array(
+            name, shape=5, dtype=dtype, attributes={"_ARRAY_DIMENSIONS": ["x"]}, fill_value=None, **options
+        )
+        array[:] = np.arange(5)
+    found, expected = ours(tmp_path), theirs(tmp_path)
+    check_same(found, expected)
+    for name in filters:
+        for key in ("compressors", "filters"):
+            kept = [numcodecs.get_codec(config) for config in found[name].encoding[key]]
+            assert kept == list(expected[name].encoding[key])
+    again = xzarr3.MemoryStore()
+    xzarr3.to_zarr(found, again, zarr_format=2)
+    xr.testing.assert_identical(ours(again), expected)
+    for name in set(filters) - {"delta"}:  # Values are saved in this machine's byte order.
+        assert ours(again)[name].encoding["filters"] == found[name].encoding["filters"]
+    found["several"].encoding["filters"][0]["dtype"] = "mine"
+    assert ours(tmp_path)["several"].encoding["filters"][0]["dtype"] == "<i2"
 
 
 def test_dimensions_as_netcdf_has_them(tmp_path: Path) -> None:

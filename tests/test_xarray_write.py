@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
-from _xarray_corpus import CORPUS, TEXTS, in_format
+from _xarray_corpus import CORPUS, TEXTS, in_format, written_alike
 from xarray.conventions import SerializationWarning
 
 import xzarr3
@@ -90,6 +90,8 @@ class RecordingStore(xzarr3.MemoryStore):
 @pytest.mark.parametrize("zarr_format", [3, 2])
 @pytest.mark.parametrize("name", EVERYTHING)
 def test_reads_back_the_same_everywhere(tmp_path: Path, name: str, zarr_format: Any, chunked: bool) -> None:
+    if not written_alike(name, zarr_format):
+        pytest.skip("zarr-python writes structs in another form")
     dataset = in_format(name, zarr_format)
     dataset = dataset.chunk() if chunked else dataset
     with warnings.catch_warnings():  # xarray loads text to write it, and says so.
@@ -142,6 +144,8 @@ def test_the_draft_cannot_say_everything(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", EVERYTHING)
 def test_documents_say_what_those_of_the_zarr_engine_say(tmp_path: Path, name: str) -> None:
+    if not written_alike(name, 3):
+        pytest.skip("zarr-python writes structs in another form")
     dataset = EVERYTHING[name]()
     dataset = dataset.chunk() if name in CORPUS else dataset
     to_zarr(dataset, tmp_path / "ours")
@@ -459,8 +463,9 @@ def test_chunks_of_several_lengths(tmp_path: Path, chunked: bool) -> None:
     assert document(tmp_path, "a")["chunk_grid"]["name"] == "rectilinear"
     assert open_dataset(tmp_path, chunks={})["a"].chunks == ((1, 3), (2, 1, 3))
     xr.testing.assert_identical(open_dataset(tmp_path), small())
-    with zarr.config.set({"array.rectilinear_chunks": True}):
-        xr.testing.assert_identical(theirs(tmp_path), small())
+    if zarr.config.get("array.rectilinear_chunks", None) is not None:
+        with zarr.config.set({"array.rectilinear_chunks": True}):
+            xr.testing.assert_identical(theirs(tmp_path), small())
     for chunks in (None, {}):
         to_zarr(open_dataset(tmp_path, chunks=chunks), tmp_path / "again", mode="w")
         xr.testing.assert_identical(theirs(tmp_path / "again"), small())

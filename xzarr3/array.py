@@ -231,6 +231,7 @@ class Array(Node):
         shard = [] if self.shards is None else [("shards", shorten(self.shards))]
         rows = [
             ("name", self.name),
+            ("format", f"{self.zarr_format}"),
             ("shape", f"{self.shape}"),
             ("data type", self.zdtype.name),
             ("dimensions", f"{self.dimension_names}"),

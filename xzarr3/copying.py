@@ -136,7 +136,7 @@ def copy(
     jobs = [_Job(at, each, _translated(each, format, recoding), store, format) for at, each in nodes]
     for job in jobs:
         check_new_path(job.path, format)
-        format.documents(job.metadata, job.path)
+        _check_sayable(job)
     threads = available_threads() if threads is None else threads
     with document_lock:
         make_room(store, normal, overwrite=overwrite)
@@ -239,6 +239,16 @@ def _translated(node: Array | Group, format: Format, recoding: _Recoding) -> Arr
         return meta
     except MetadataError as error:
         error.at(path=node.path)
+        raise
+
+
+def _check_sayable(job: _Job) -> None:
+    """Refuse a node that the format has no words for, with the way out if there is one."""
+    try:
+        job.format.documents(job.metadata, job.path)
+    except MetadataError as error:
+        if isinstance(job.node, Array) and job.node.shards is not None:
+            error.accepted = f"{error.accepted}; shards=None stores the chunks of shards one by one"
         raise
 
 

@@ -45,22 +45,6 @@ def auto_chunks(shape: tuple[int, ...], itemsize: int, limit: int = _AUTO_CHUNK)
     return tuple(chunks)
 
 
-def _lengths(value: Any, shape: tuple[int, ...], field: str) -> tuple[int, ...]:
-    """Chunk lengths as a user gives them: one for all dimensions, or one for each; -1 means all of it."""
-    given = [value] * len(shape) if isinstance(value, (int, np.integer)) else list(value)
-    if len(given) != len(shape) or not all(isinstance(n, (int, np.integer)) for n in given):
-        raise MetadataError(
-            f"the array has {len(shape)} dimensions",
-            field=field,
-            found=value,
-            accepted=f"{len(shape)} integers",
-        )
-    lengths = tuple(max(size, 1) if n == -1 else int(n) for n, size in zip(given, shape, strict=True))
-    if any(n < 1 for n in lengths):
-        raise MetadataError("not a chunk shape", field=field, found=value, accepted="integers of at least 1")
-    return lengths
-
-
 def array_metadata(
     *,
     shape: int | Sequence[int],
@@ -109,15 +93,15 @@ def array_metadata(
     if shards is not None:
         if not isinstance(grid, RegularGrid):
             raise MetadataError(
-                "shards need chunks of one shape", field="chunks", found=chunks,
-                accepted=f"{len(sizes)} integers, or shards=None",
+                "the chunks in shards have one shape", field="chunks", found=chunks,
+                accepted=f"{len(sizes)} integers; the shards may have several shapes",
             )  # fmt: skip
         from xzarr3.codecs.sharding import ShardingCodec
 
-        units = _lengths(shards, sizes, "shards")
+        units = grid_for(shards, sizes, "shards")
         lengths = _divided(grid.chunk_shape, units) if _is_auto(chunks) else grid.chunk_shape
         codecs = (ShardingCodec(lengths, codecs),)
-        grid = RegularGrid(units)
+        grid = units
     grid.check(sizes)
     names = None if dimension_names is None else tuple(dimension_names)
     if names is not None and (
@@ -234,12 +218,13 @@ def _serializer(value: Any, data_type: ZDType, format: Format) -> ArrayBytesCode
     return codec
 
 
-def _divided(lengths: tuple[int, ...], units: tuple[int, ...]) -> tuple[int, ...]:
-    """The largest lengths, none above ``lengths``, that divide ``units`` evenly."""
-    return tuple(
-        next(n for n in range(min(length, unit), 0, -1) if unit % n == 0)
-        for length, unit in zip(lengths, units, strict=True)
-    )
+def _divided(lengths: tuple[int, ...], units: Grid) -> tuple[int, ...]:
+    """The largest lengths, none above ``lengths``, that divide all units evenly."""
+    divided = []
+    for length, axis in zip(lengths, units.axes, strict=True):
+        unit = math.gcd(*axis.distinct)
+        divided.append(next(n for n in range(min(length, unit), 0, -1) if unit % n == 0))
+    return tuple(divided)
 
 
 def _chunk_key_encoding(

@@ -95,7 +95,7 @@ class ArrayMetadata:
         """Whether the units of storage of ``other`` have the same keys and mean the same."""
         return (
             self.data_type == other.data_type
-            and self.chunk_grid == other.chunk_grid
+            and self.chunk_grid.agrees(other.chunk_grid)
             and self.chunk_key_encoding == other.chunk_key_encoding
             and self.codecs == other.codecs
             and self.storage_transformers == other.storage_transformers

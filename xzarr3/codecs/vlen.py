@@ -67,6 +67,8 @@ class _VLenCodec(ArrayBytesCodec):
 
     def encode(self, array: AnyArray, spec: ChunkSpec) -> Buffer:
         values = np.ascontiguousarray(array).reshape(-1).astype(object, copy=False)
+        if not values.flags.writeable:  # numcodecs asks for a buffer that it could write to.
+            values = values.copy()
         try:
             size = self._size(values.tolist())
             # numcodecs does not look whether a length fits into 31 bits.

@@ -64,7 +64,7 @@ class ZDType(ABC, Generic[DType, Scalar]):
     """Whether elements have no fixed encoded size."""
 
     numpy_swaps: ClassVar[bool] = True
-    """Whether numpy's casts convert between byte orders; where not, ``array.byteswap()`` does."""
+    """Whether numpy's casts convert between byte orders; :meth:`swapped` always does."""
 
     has_unused_bits: ClassVar[bool] = False
     """Whether stored elements have bits that mean nothing, which :meth:`decoded` has to clear."""
@@ -230,7 +230,7 @@ class ZDType(ABC, Generic[DType, Scalar]):
         """A scalar as an element of an array has it, in the byte order of the type."""
         machine = self.in_native_order()
         element = np.asarray(scalar, dtype=machine._dtype)
-        return (element if self == machine else element.byteswap()).tobytes()
+        return (element if self == machine else swapped(element)).tobytes()
 
     # Arrays
 
@@ -275,6 +275,10 @@ class ZDType(ABC, Generic[DType, Scalar]):
             raise self._cannot_hold(given, found=given[changed].flat[0])
         return result
 
+    def swapped(self, array: AnyArray) -> AnyArray:
+        """An array of the same dtype whose elements have their bytes in the other order."""
+        return swapped(array)
+
     def decoded(self, array: AnyArray) -> AnyArray:
         """``array``, as its elements were stored, with the bits cleared that mean nothing."""
         return array
@@ -291,6 +295,29 @@ class ZDType(ABC, Generic[DType, Scalar]):
             found=found,
             accepted=accepted or f"values that '{self.name}' can represent",
         )
+
+
+def swapped(array: AnyArray) -> AnyArray:
+    """An array of the same dtype whose elements have their bytes in the other order."""
+    return array.view(_plain(array.dtype)).byteswap().view(array.dtype)
+
+
+def _plain(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """A dtype of numpy itself for the same bytes. What others make of byte orders is not always right."""
+    if dtype.names is not None and dtype.fields is not None:
+        fields = [dtype.fields[name] for name in dtype.names]
+        layout = {
+            "names": dtype.names,
+            "formats": [_plain(field[0]) for field in fields],
+            "offsets": [field[1] for field in fields],
+            "itemsize": dtype.itemsize,
+        }
+        return np.dtype(layout)  # type: ignore[call-overload, no-any-return]
+    if dtype.type.__module__ != "ml_dtypes":
+        return dtype
+    if "complex" in dtype.name:
+        return np.dtype([("real", f"u{dtype.itemsize // 2}"), ("imag", f"u{dtype.itemsize // 2}")])
+    return np.dtype(f"u{dtype.itemsize}")
 
 
 def unmasked(values: Any, data_type: ZDType, dtype: Any = None) -> AnyArray:
@@ -324,4 +351,4 @@ def _succeeds(call: Callable[[], object]) -> bool:
     return True
 
 
-__all__ = ["FOREIGN_ERRORS", "JSON", "DType", "Endianness", "Scalar", "ZDType", "unmasked"]
+__all__ = ["FOREIGN_ERRORS", "JSON", "DType", "Endianness", "Scalar", "ZDType", "swapped", "unmasked"]

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Self, TypeGuard, cast
 import numpy as np
 
 from xzarr3._types import JSON, AnyArray, Scalar
-from xzarr3.dtypes.base import Endianness, ZDType, unmasked
+from xzarr3.dtypes.base import Endianness, ZDType, swapped, unmasked
 from xzarr3.dtypes.specs import ZarrFormat, check_format, from_base64, is_zero, native_v2, split_v3, to_base64
 from xzarr3.errors import DataTypeValidationError, UnknownExtensionError, shorten
 
@@ -87,7 +87,7 @@ class Ordered(ZDType[np.dtype[Any], Any]):
 
     def _in_order(self, array: AnyArray) -> AnyArray:
         """An array in the byte order of this machine, in that of this type."""
-        return array if self.endianness == sys.byteorder else array.byteswap().view(self._dtype)
+        return array if self.endianness == sys.byteorder else swapped(array).view(self._dtype)
 
 
 def order_of(dtype: np.dtype[Any]) -> Endianness:
@@ -188,7 +188,7 @@ def native_order(array: AnyArray) -> AnyArray:
     """Elements in the byte order of this machine, where numpy's casts do not always get it right."""
     if array.dtype.isnative:
         return array
-    return array.byteswap().view(array.dtype.newbyteorder("="))
+    return swapped(array).view(array.dtype.newbyteorder("="))
 
 
 class Bool(_Numeric):

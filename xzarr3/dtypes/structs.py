@@ -314,9 +314,9 @@ class Struct(ZDType[np.dtype[Any], np.void]):
             raise DataTypeValidationError(
                 "lists of different lengths", found=shorten(values), accepted="a regular array of tuples"
             )
-        if any(part.dtype != parts[0].dtype for part in parts):
-            parts = [self.cast_array(part) for part in parts]
-        return np.stack(parts)
+        # Joined as bytes, as numpy's own ways end in the byte order of this machine.
+        raw = b"".join(self.cast_array(part).tobytes() for part in parts)
+        return np.frombuffer(bytearray(raw), self._dtype).reshape(len(parts), *parts[0].shape)
 
 
 Structured = Struct

@@ -496,7 +496,7 @@ class V2Format(Format):
     def consolidated_key(self, path: str) -> str:
         return node_prefix(path) + CONSOLIDATED
 
-    def without_consolidated(self, held: Held) -> Held:
+    def without_consolidated(self, held: dict[str, Document]) -> dict[str, Document]:
         return {name: document for name, document in held.items() if name != CONSOLIDATED}
 
     def update_consolidated(

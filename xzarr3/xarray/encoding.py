@@ -31,10 +31,12 @@ from xzarr3.codecs.transpose import TransposeCodec
 from xzarr3.dtypes import RawBytes, VariableLengthUTF8, ZDType
 from xzarr3.errors import DataTypeValidationError, MetadataError, listed
 from xzarr3.formats import Format
+from xzarr3.formats.v2 import ARRAY
 
 _T = TypeVar("_T")
 _NAT = np.iinfo(np.int64).min
 _TEXT = np.dtypes.StringDType()
+_OBJECT_CODECS = ("vlen-utf8", "vlen-bytes", "json2")
 
 # What xarray does to values for Zarr, in this order. Booleans stay what they are.
 _CODERS: tuple[VariableCoder, ...] = getattr(conventions, "ZARR_CODERS", None) or (
@@ -549,26 +551,29 @@ def kept_codecs(array: Array) -> dict[str, Any]:
             "compressors": tuple([codec.to_json() for codec in array.compressors]),
             "filters": tuple([codec.to_json() for codec in array.filters]),
         }
-    filters, encoded = _configurations(meta.codecs, meta.data_type)
-    last = encoded[-1:] if "compressor" not in meta.ignored else ()
-    return {"compressors": last, "filters": filters + encoded[: len(encoded) - len(last)]}
+    if not all(isinstance(codec, _WITHOUT_FILTERS) for codec in meta.codecs):
+        document = array.format.hold(meta, array.path)[ARRAY]
+        compressor, filters = document["compressor"], document["filters"] or []
+    else:
+        encoded = [dict(config) for config in _configurations(meta.codecs, meta.data_type)]
+        compressor = encoded.pop() if encoded and "compressor" not in meta.ignored else None
+        filters = encoded
+    return {
+        "compressors": () if compressor is None else (compressor,),
+        "filters": tuple([config for config in filters if config["id"] not in _OBJECT_CODECS]),
+    }
+
+
+_WITHOUT_FILTERS = (ArrayBytesCodec, BytesBytesCodec, TransposeCodec)
 
 
 @lru_cache(maxsize=128)
-def _configurations(
-    codecs: tuple[Codec, ...], data_type: ZDType
-) -> tuple[tuple[JSON, ...], tuple[JSON, ...]]:
-    """The codecs as numcodecs has them: those before elements become bytes, and those after."""
+def _configurations(codecs: tuple[Codec, ...], data_type: ZDType) -> list[dict[str, JSON]]:
+    """The codecs from bytes to bytes as numcodecs has them."""
     from xzarr3.codecs.numcodecs import to_numcodecs
 
-    before: list[JSON] = []
-    after: list[JSON] = []
-    for codec in codecs:
-        if isinstance(codec, BytesBytesCodec):
-            after.append(to_numcodecs(codec, ChunkSpec((), data_type, data_type.default_scalar())))
-        elif isinstance(codec, ArrayArrayCodec) and not isinstance(codec, TransposeCodec):
-            before.append(to_numcodecs(codec, ChunkSpec((), data_type, data_type.default_scalar())))
-    return tuple(before), tuple(after)
+    spec = ChunkSpec((), data_type, data_type.default_scalar())
+    return [to_numcodecs(codec, spec) for codec in codecs if isinstance(codec, BytesBytesCodec)]
 
 
 def _pipeline(settings: Mapping[str, Any], format: Format) -> dict[str, Any]:
@@ -576,26 +581,27 @@ def _pipeline(settings: Mapping[str, Any], format: Format) -> dict[str, Any]:
 
     There, filters may be codecs of bytes, too, and the one that makes bytes of strings is among them.
     """
+    filters, compressors = settings.get("filters", "auto"), settings.get("compressors", "auto")
+    if _is_auto(filters):
+        return {}
     try:
-        filters = parse_codecs(settings.get("filters", ()), Codec) if _is_given(settings, "filters") else ()
+        codecs = parse_codecs(filters, Codec)
+        if all(isinstance(codec, ArrayArrayCodec) for codec in codecs):
+            return {}
+        others = parse_codecs(
+            format.default_compressor if _is_auto(compressors) else compressors, BytesBytesCodec
+        )
     except MetadataError:
         return {}  # Making the array will tell, or leave them out.
-    in_bytes = [codec for codec in filters if isinstance(codec, BytesBytesCodec)]
-    if not filters or all(isinstance(codec, ArrayArrayCodec) for codec in filters):
-        return {}
-    found: dict[str, Any] = {
-        "filters": [codec for codec in filters if not isinstance(codec, (ArrayBytesCodec, BytesBytesCodec))]
+    in_bytes = [codec for codec in codecs if isinstance(codec, BytesBytesCodec)]
+    return {
+        "filters": [codec for codec in codecs if isinstance(codec, ArrayArrayCodec)],
+        "compressors": [*in_bytes, *others],
     }
-    if in_bytes:
-        compressors: Any = format.default_compressor
-        if _is_given(settings, "compressors"):
-            compressors = settings["compressors"]
-        found["compressors"] = [*in_bytes, *parse_codecs(compressors, BytesBytesCodec)]
-    return found
 
 
-def _is_given(settings: Mapping[str, Any], key: str) -> bool:
-    return key in settings and not (isinstance(settings[key], str) and settings[key] == "auto")
+def _is_auto(value: Any) -> bool:
+    return isinstance(value, str) and value == "auto"
 
 
 def make_from_kept(

@@ -1,0 +1,407 @@
+"""The data types of ml_dtypes: their fill values, casts and unused bits."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from _strategies import SMALL_NAMES, same_bits
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from xzarr3 import DataTypeValidationError, UnknownExtensionError
+from xzarr3.dtypes import BFloat16, ComplexFloat16, Int8, Int16, Struct, ZDType, parse_dtype, registry
+
+ml_dtypes = pytest.importorskip("ml_dtypes")
+
+# Name, bits, bits of "NaN", whether there are infinities, the greatest number.
+FLOATS = [
+    ("bfloat16", 16, 0x7FC0, True, 3.3895313892515355e38),
+    ("float4_e2m1fn", 4, None, False, 6.0),
+    ("float6_e2m3fn", 6, None, False, 7.5),
+    ("float6_e3m2fn", 6, None, False, 28.0),
+    ("float8_e3m4", 8, 0x78, True, 15.5),
+    ("float8_e4m3", 8, 0x7C, True, 240.0),
+    ("float8_e4m3b11fnuz", 8, 0x80, False, 30.0),
+    ("float8_e4m3fn", 8, 0x7F, False, 448.0),
+    ("float8_e4m3fnuz", 8, 0x80, False, 240.0),
+    ("float8_e5m2", 8, 0x7E, True, 57344.0),
+    ("float8_e5m2fnuz", 8, 0x80, False, 57344.0),
+    ("float8_e8m0fnu", 8, 0xFF, False, 2.0**127),
+]
+INTEGERS = [("int2", -2, 1), ("int4", -8, 7), ("uint2", 0, 3), ("uint4", 0, 15)]
+COMPLEX = [name for name in SMALL_NAMES if name.startswith("complex")]
+
+
+def bits(data_type: ZDType, scalar: Any) -> int:
+    return int.from_bytes(data_type.bits(scalar), sys.byteorder)
+
+
+def all_of(name: str, width: int) -> np.ndarray[Any, Any]:
+    """Every number of a type."""
+    unsigned = np.arange(1 << width, dtype="u2" if width > 8 else "u1")
+    return unsigned.view(parse_dtype(name).to_native_dtype())
+
+
+def as_double(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    with np.errstate(all="ignore"):
+        return array.astype("f8")
+
+
+def test_all_are_known() -> None:
+    assert {name for name, *_ in FLOATS} | {name for name, *_ in INTEGERS} | set(COMPLEX) == set(SMALL_NAMES)
+    assert set(SMALL_NAMES) <= set(registry.names)
+    for name in SMALL_NAMES:
+        data_type = parse_dtype(name)
+        assert data_type.name == name
+        assert data_type.to_json(3) == data_type.to_json("3-draft") == name
+        assert data_type.to_json(2) == {"name": name, "object_codec_id": None}
+        two_bytes = name in ("bfloat16", "complex_bfloat16", "complex_float16")
+        assert data_type.has_byte_order is two_bytes
+        assert data_type.item_size == (2 if two_bytes else 1) * (2 if "complex" in name else 1)
+
+
+@pytest.mark.parametrize("name", ["int1", "uint1", "float8", "float8_e4m3fnx", "complex32", "complex_int4"])
+def test_names_that_nobody_registered(name: str) -> None:
+    with pytest.raises(UnknownExtensionError):
+        registry.match_json(name, zarr_format=3)
+
+
+# Integers
+
+
+@pytest.mark.parametrize(("name", "low", "high"), INTEGERS)
+def test_integers(name: str, low: int, high: int) -> None:
+    data_type = parse_dtype(name)
+    for number in range(low, high + 1):
+        for zarr_format in (2, 3):
+            scalar = data_type.from_json_scalar(number, zarr_format=zarr_format)  # type: ignore[arg-type]
+            assert int(scalar) == number
+            assert data_type.to_json_scalar(scalar, zarr_format=zarr_format) == number  # type: ignore[arg-type]
+        assert bits(data_type, scalar) == number & ((1 << int(name[-1])) - 1)
+        assert int(data_type.cast_scalar(float(number))) == number
+        assert int(data_type.cast_scalar(np.int64(number))) == number
+    whole = np.arange(low, high + 1)
+    for values in (whole, whole.tolist(), whole.astype("f4"), whole.astype(">i8"), whole.astype("c8")):
+        found = data_type.cast_array(values)
+        assert found.dtype == np.dtype(name)
+        assert found.astype(int).tolist() == whole.tolist()
+    for form in (low - 1, high + 1, 0.0, "0", None, True, [0], 2**70):
+        with pytest.raises(DataTypeValidationError, match=f"{name}.*from {low} to {high}"):
+            data_type.from_json_scalar(form, zarr_format=3)
+    for wrong in (
+        [low - 1], [high + 1], [0.5], [np.nan], [np.inf], [2**40], ["0"], [1j], [None],
+        np.array([high + 1], "u8"),
+    ):  # fmt: skip
+        with pytest.raises(DataTypeValidationError, match=name):
+            data_type.cast_array(wrong)
+    for wrong_one in (low - 1, high + 1, 0.5, "0", None, [0], 2**70, math.nan):
+        with pytest.raises(DataTypeValidationError, match=name):
+            data_type.cast_scalar(wrong_one)
+
+
+# Floating point numbers
+
+
+@pytest.mark.parametrize(("name", "width", "nan", "infinite", "most"), FLOATS)
+def test_every_number_is_written_and_read(
+    name: str, width: int, nan: int | None, infinite: bool, most: float
+) -> None:
+    data_type = parse_dtype(name)
+    numbers = all_of(name, width)
+    for number in numbers[:: 17 if width > 8 else 1]:
+        form = json.loads(json.dumps(data_type.to_json_scalar(number, zarr_format=3), allow_nan=False))
+        back = data_type.from_json_scalar(form, zarr_format=3)
+        assert bits(data_type, back) == bits(data_type, number)
+        if math.isfinite(float(number)):
+            assert form == float(number)
+        if math.isnan(float(number)):
+            assert data_type.to_json_scalar(number, zarr_format=2) == "NaN"
+            assert (form == "NaN") is (bits(data_type, number) == nan)
+        # Its bits, too.
+        digits = f"0x{bits(data_type, number):0{-(-width // 4)}X}"
+        assert bits(data_type, data_type.from_json_scalar(digits, zarr_format=3)) == bits(data_type, number)
+    assert max(number for number in as_double(numbers).tolist() if math.isfinite(number)) == most
+
+
+@pytest.mark.parametrize(("name", "width", "nan", "infinite", "most"), FLOATS)
+def test_words_for_what_there_is(name: str, width: int, nan: int | None, infinite: bool, most: float) -> None:
+    data_type = parse_dtype(name)
+    refused: list[Any] = [
+        None,
+        True,
+        "",
+        "nan",
+        "inf",
+        "+Infinity",
+        "0x",
+        "1",
+        [1],
+        {},
+        "0x" + "f" * 5,
+        "0xg0",
+    ]
+    if nan is not None:
+        found = data_type.from_json_scalar("NaN", zarr_format=3)
+        assert bits(data_type, found) == nan
+        assert math.isnan(float(found))
+        assert data_type.to_json_scalar(found, zarr_format=3) == "NaN"
+        assert bits(data_type, data_type.cast_scalar("NaN")) == nan
+        assert math.isnan(float(data_type.cast_scalar(math.nan)))
+    else:
+        refused.append("NaN")
+    if infinite:
+        for word, value in (("Infinity", math.inf), ("-Infinity", -math.inf)):
+            found = data_type.from_json_scalar(word, zarr_format=3)
+            assert float(found) == value
+            assert data_type.to_json_scalar(found, zarr_format=3) == word
+    else:
+        refused += ["Infinity", "-Infinity"]
+    if width < 8:
+        refused += [f"0x{1 << width:02x}", "0xff"]
+        assert bits(data_type, data_type.from_json_scalar("0x01", zarr_format=3)) == 1
+    refused += [most * 2, 10**400, 1e39, math.inf, math.nan]
+    for form in refused:
+        with pytest.raises(DataTypeValidationError, match=name) as caught:
+            data_type.from_json_scalar(form, zarr_format=3)
+        assert f"{-(-width // 4)} hexadecimal digits" in str(caught.value)
+        assert ("'NaN'" in str(caught.value.accepted)) is (nan is not None)
+        assert ("'Infinity'" in str(caught.value.accepted)) is infinite
+
+
+@pytest.mark.parametrize(("name", "width", "nan", "infinite", "most"), FLOATS)
+@settings(max_examples=200, deadline=None)
+@given(
+    value=st.one_of(
+        st.floats(), st.floats(-500, 500), st.floats(width=16), st.sampled_from([0.0, -0.0, 2.0**-130])
+    )
+)
+def test_casts_round_and_never_cut_off(
+    name: str, width: int, nan: int | None, infinite: bool, most: float, value: float
+) -> None:
+    data_type = parse_dtype(name)
+    numbers = as_double(all_of(name, width))
+    finite = np.unique(numbers[np.isfinite(numbers)])
+    found, error = catch(lambda: data_type.cast_array([value]))
+    if error is not None:
+        assert name in str(error)
+        if math.isnan(value):
+            assert nan is None
+        elif math.isinf(value):
+            assert not infinite
+        else:  # Beyond the numbers by half a step or more.
+            low = finite[0] - (finite[1] - finite[0]) / 2
+            assert value <= low or value >= finite[-1] + (finite[-1] - finite[-2]) / 2
+        return
+    assert found.dtype == data_type.to_native_dtype()
+    number = float(found[0])
+    if math.isnan(value):
+        assert math.isnan(number)
+    elif math.isinf(value):
+        assert number == value
+    else:
+        assert math.isfinite(number)
+        assert abs(number - value) <= np.min(np.abs(finite - value)) * (1 + 1e-6) + 1e-45
+    assert bits(data_type, data_type.cast_scalar(value)) == bits(data_type, found[0])
+
+
+@pytest.mark.parametrize(("name", "width", "nan", "infinite", "most"), FLOATS)
+def test_integers_are_kept_or_refused(
+    name: str, width: int, nan: int | None, infinite: bool, most: float
+) -> None:
+    data_type = parse_dtype(name)
+    finite = as_double(all_of(name, width))
+    exact = set(finite[np.isfinite(finite)].tolist())
+    for number in (*range(-300, 300), 2**20, 2**53 + 1, -(2**63), 2**63 - 1, 57344):
+        try:
+            found = data_type.cast_array(np.array([number], "i8"))
+        except DataTypeValidationError:
+            assert float(number) not in exact or int(float(number)) != number
+        else:
+            assert int(found[0]) == number
+    for number in (2**64 - 1, 2**63):
+        expected = float(number) in exact and int(float(number)) == number
+        _, error = catch(lambda number=number: data_type.cast_array(np.array([number], "u8")))  # type: ignore[misc]
+        assert (error is None) is expected
+
+
+def catch(call: Any) -> tuple[Any, Exception | None]:
+    try:
+        return call(), None
+    except DataTypeValidationError as error:
+        return None, error
+
+
+@pytest.mark.parametrize("name", [name for name, *_ in FLOATS])
+def test_values_that_are_no_numbers(name: str) -> None:
+    data_type = parse_dtype(name)
+    for wrong in (["1"], [b"1"], [None], [1j], [object()], np.array(["2000"], "M8[s]"), np.zeros(2, "V1")):
+        with pytest.raises(DataTypeValidationError, match=name):
+            data_type.cast_array(wrong)
+    assert float(data_type.cast_array([2 + 0j])[0]) == 2
+    for wrong_one in ("1", None, [1], b"1", {}):
+        with pytest.raises(DataTypeValidationError, match=name):
+            data_type.cast_scalar(wrong_one)
+
+
+@pytest.mark.parametrize("name", [*(name for name, *_ in FLOATS), *(name for name, *_ in INTEGERS)])
+@pytest.mark.parametrize(
+    "target", ["float32", "float64", "complex64", "float16", "int16", "bfloat16", "float8_e5m2"]
+)
+def test_small_numbers_become_others(name: str, target: str) -> None:
+    given_values = parse_dtype(name).cast_array([1, 2] if name != "int2" else [1, 1])
+    found = parse_dtype(target).cast_array(given_values)
+    assert found.dtype == parse_dtype(target).to_native_dtype()
+    assert found.astype("c8").tolist() == given_values.astype("f4").astype("c8").tolist()
+    assert float(parse_dtype(target).cast_scalar(given_values[0]).real) == 1
+
+
+# Unused bits
+
+
+@pytest.mark.parametrize(("name", "width"), [(name, 2 if name[-1] == "2" else 4) for name, *_ in INTEGERS] + [
+    ("float4_e2m1fn", 4), ("float6_e2m3fn", 6), ("float6_e3m2fn", 6)])  # fmt: skip
+def test_unused_bits_mean_nothing(name: str, width: int) -> None:
+    data_type = parse_dtype(name)
+    dtype = data_type.to_native_dtype()
+    assert data_type.has_unused_bits
+    stored = np.arange(256, dtype="u1")
+    clean = (stored & ((1 << width) - 1)).view(dtype)
+    for raw in (stored, stored.reshape(16, 16), np.repeat(stored, 2)[::2]):
+        raw.flags.writeable = False
+        found = data_type.decoded(raw.view(dtype))
+        assert same_bits(found, clean.reshape(raw.shape))
+        assert same_bits(data_type.cast_array(raw.view(dtype)), clean.reshape(raw.shape))
+    if "int" in name:
+        expected = [int(value) for value in clean]
+        low = -(1 << (width - 1)) if name[0] == "i" else 0
+        assert min(expected) == low
+        assert max(expected) == low + (1 << width) - 1
+    assert data_type.decoded(clean) is clean
+    assert data_type.decoded(clean[:0]).size == 0
+    garbage = stored.view(dtype)[255]
+    assert data_type.bits(data_type.cast_scalar(garbage)) == bytes([(1 << width) - 1])
+    # Within structs, too, and within these.
+    inner = Struct((("a", data_type), ("b", Int8())))
+    outer = Struct((("p", inner), ("c", Int16())))
+    assert outer.has_unused_bits
+    array = np.frombuffer(b"\xff\xff\xff\xff" * 3, outer.to_native_dtype())
+    found = outer.decoded(array)
+    assert found.tobytes() == bytes([(1 << width) - 1, 255, 255, 255]) * 3
+    assert same_bits(outer.cast_array(array), found)
+
+
+def test_other_types_have_no_unused_bits() -> None:
+    for name in SMALL_NAMES:
+        data_type = parse_dtype(name)
+        small = (
+            any(f"{kind}{width}" in name for kind in ("int", "float") for width in (2, 4, 6))
+            and "16" not in name
+        )
+        assert data_type.has_unused_bits is small, name
+        if not small:
+            array = data_type.filled((2,), data_type.default_scalar())
+            assert data_type.decoded(array) is array
+
+
+# Complex numbers
+
+
+@pytest.mark.parametrize("name", COMPLEX)
+def test_complex_numbers(name: str) -> None:
+    data_type = parse_dtype(name)
+    part = parse_dtype(name.removeprefix("complex_"))
+    for form in ([1.0, 2.0], [2, 1]):
+        for zarr_format in (2, 3):
+            scalar = data_type.from_json_scalar(form, zarr_format=zarr_format)  # type: ignore[arg-type]
+            assert data_type.bits(scalar) == b"".join(part.bits(part.cast_scalar(each)) for each in form)
+            assert data_type.to_json_scalar(scalar, zarr_format=zarr_format) == form  # type: ignore[arg-type]
+    assert data_type.bits(data_type.cast_scalar(1 + 2j)) == data_type.bits(data_type.cast_scalar([1, 2]))
+    found = data_type.cast_array([1 + 2j, 2 + 1j])
+    assert found.dtype == data_type.to_native_dtype()
+    assert found.tobytes() == b"".join(part.bits(part.cast_scalar(each)) for each in (1, 2, 2, 1))
+    fields = np.zeros(2, [("real", "f4"), ("imag", "f4")])
+    fields["real"], fields["imag"] = [1, 2], [2, 1]
+    assert same_bits(data_type.cast_array(fields), found)
+    assert same_bits(data_type.cast_array([[1 + 2j], [2 + 1j]]), found.reshape(2, 1))
+    for form in (1.0, "NaN", [1], [1, 2, 3], ["x", 1], [None, 1], None, {"real": 1, "imag": 2}, [[1, 2], 3]):
+        with pytest.raises(DataTypeValidationError, match=name):
+            data_type.from_json_scalar(form, zarr_format=3)
+    for wrong in (["1"], [None], [1e300], [1e300j], np.zeros(2, "i4,i4")):
+        with pytest.raises(DataTypeValidationError, match=name):
+            data_type.cast_array(wrong)
+    if part.name not in ("float16", "bfloat16"):
+        # There is no numpy dtype for it, so that a struct of such fields is a struct.
+        dtype = data_type.to_native_dtype()
+        assert dtype.names == ("real", "imag")
+        assert isinstance(parse_dtype(dtype), Struct)
+        assert type(data_type).from_native_dtype(dtype) == data_type
+
+
+@pytest.mark.parametrize("name", ["complex_bfloat16", "complex_float16", "complex_float8_e5m2"])
+def test_parts_keep_the_bits_of_their_nans(name: str) -> None:
+    data_type = parse_dtype(name)
+    form = ["0xffff", "0x7c01" if name == "complex_float16" else "0x7f81"]
+    form = ["0xff", "0x7d"] if "8_" in name else form
+    scalar = data_type.from_json_scalar(form, zarr_format=3)
+    assert data_type.to_json_scalar(scalar, zarr_format=3) == form
+    assert data_type.to_json_scalar(scalar, zarr_format=2) == ["NaN", "NaN"]
+    zero = data_type.from_json_scalar([-0.0, "-Infinity"], zarr_format=3)
+    assert str(data_type.to_json_scalar(zero, zarr_format=3)) == "[-0.0, '-Infinity']"
+
+
+@pytest.mark.parametrize("cls", [BFloat16, ComplexFloat16])
+def test_byte_order_of_two_bytes(cls: Any) -> None:
+    little, big = cls(endianness="little"), cls(endianness="big")
+    assert little != big
+    assert big.in_byte_order("little") == little
+    one = little.cast_scalar(1.5)
+    parts = 1 if cls is BFloat16 else 2
+    assert np.asarray(little.filled((2,), one)).tobytes() == little.cast_array([1.5, 1.5]).tobytes()
+    stored = big.cast_array([1.5, -2])
+    expected = little.cast_array([1.5, -2]).view("<u2").astype(">u2").tobytes()
+    assert stored.tobytes() == expected
+    assert stored.dtype == big.to_native_dtype()
+    assert same_bits(little.cast_array(stored), little.cast_array([1.5, -2]))
+    assert len(expected) == 4 * parts
+    struct = Struct((("a", big), ("b", Int16(endianness="big"))))
+    assert struct.cast_scalar((1.5, 1)).tobytes() == expected[: 2 * parts] + b"\0\1"
+    assert struct.in_byte_order("little").cast_array(struct.cast_array([(1.5, 1)])).tobytes() == (
+        little.cast_array([1.5]).tobytes() + b"\1\0"
+    )
+    assert little.numpy_swaps is (cls is BFloat16)
+    assert struct.numpy_swaps is (cls is BFloat16)
+    # Version 2 has no word for it.
+    assert little.to_json(2) == {"name": little.name, "object_codec_id": None}
+    with pytest.raises(DataTypeValidationError, match="big"):
+        big.to_json(2)
+    assert registry.match_json({"name": little.name, "object_codec_id": None}, zarr_format=2) == little
+
+
+def test_swapped_is_right_where_numpy_is_not() -> None:
+    for name in ("bfloat16", "complex_bfloat16", "complex_float16", "float32", "complex64"):
+        data_type = parse_dtype(name)
+        dtype = data_type.to_native_dtype()
+        array = np.random.default_rng(0).integers(0, 256, 64 * dtype.itemsize, "u1").view(dtype)
+        part = 2 if "16" in name else 4
+        swapped = array.view(f"u{part}").byteswap().tobytes()
+        assert data_type.swapped(array).tobytes() == swapped
+        assert data_type.swapped(array).dtype == dtype
+        assert data_type.swapped(array.reshape(8, 8).T).T.tobytes() == swapped
+        struct = Struct((("a", data_type), ("b", Int8()), ("p", Struct((("c", data_type),)))))
+        records = np.zeros(64, struct.to_native_dtype())
+        records["a"] = records["p"]["c"] = array
+        records["b"] = 5
+        found = struct.swapped(records)
+        assert found.dtype == records.dtype
+        assert np.ascontiguousarray(found["a"]).tobytes() == swapped
+        assert np.ascontiguousarray(found["p"]["c"]).tobytes() == swapped
+        assert found["b"].tolist() == [5] * 64
+        assert struct.numpy_swaps is data_type.numpy_swaps
+        if data_type.numpy_swaps:
+            assert array.astype(dtype.newbyteorder("S")).tobytes() == swapped
+            assert np.frombuffer(swapped, dtype.newbyteorder("S")).astype(dtype).tobytes() == array.tobytes()
