@@ -44,6 +44,8 @@ from xzarr3.codecs import (
     codec_names,
     parse_codec,
 )
+from xzarr3.codecs.base import ChunkSpec
+from xzarr3.dtypes import parse_dtype
 
 BIG = {"name": "bytes", "configuration": {"endian": "big"}}
 CRC = {"name": "crc32c"}
@@ -1233,3 +1235,41 @@ def test_gzip_of_the_same_data_is_the_same(level: int) -> None:
     for size in rng.integers(0, 300, 200):
         codec.encode(rng.bytes(size))
         assert bytes(codec.encode(data)) == first
+
+
+@pytest.mark.parametrize("endian", ["little", "big"])
+@pytest.mark.parametrize(
+    ("name", "part"), [("complex_float16", "f2"), ("complex64", "f4"), ("complex_bfloat16", None)]
+)
+def test_parts_of_complex_numbers_keep_their_order(name: str, part: str | None, endian: str) -> None:
+    pytest.importorskip("ml_dtypes")
+    data_type = parse_dtype(name)
+    parts = np.array([0x3C00, 0x4000, 0xBC00, 0x4200], "u2")  # 1, 2, -1, 3 as float16
+    if part == "f4":
+        values = np.array([1 + 2j, -1 + 3j], "complex64")
+        stored = np.array([1, 2, -1, 3], "f4")
+    else:
+        values = parts.view(data_type.to_native_dtype())
+        stored = parts
+    spec = ChunkSpec((2,), data_type, data_type.default_scalar())
+    codec = BytesCodec(endian)
+    data = bytes(codec.encode(values, spec))
+    assert data == stored.astype(stored.dtype.newbyteorder(endian)).tobytes()
+    assert codec.decode(data, spec).astype(values.dtype).tobytes() == values.tobytes()
+    store = xzarr3.MemoryStore()
+    array = xzarr3.create_array(
+        store, "a", data=values, dtype=data_type, chunks=2, compressors=None, serializer=codec
+    )
+    assert bytes(store.get("a/c/0")) == data
+    assert array[1:].tobytes() == values[1:].tobytes()
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_big_endian_times_of_no_unit(zarr_format: Any) -> None:
+    store = xzarr3.MemoryStore()
+    values = np.array([1, -2, 2**40], "i8").view("m8")
+    options = {"dtype": ">m8"} if zarr_format == 2 else {"serializer": BytesCodec("big")}
+    array = xzarr3.create_array(store, "a", data=values, compressors=None, zarr_format=zarr_format, **options)
+    key = "a/0" if zarr_format == 2 else "a/c/0"
+    assert bytes(store.get(key)) == values.view("i8").astype(">i8").tobytes()
+    assert array[...].tobytes() == values.tobytes()

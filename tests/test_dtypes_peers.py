@@ -18,6 +18,7 @@ errors = pytest.importorskip("zarr.errors")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 NAT = -(2**63)
+RECENT = tuple(map(int, pytest.importorskip("zarr").__version__.split(".")[:2])) >= (3, 4)
 NUMPY = [
     *NUMERIC, *(f">{native(name).str[1:]}" for name in NUMERIC if native(name).itemsize > 1),
     "S1", "S9", "<U1", ">U7", "<M8[s]", ">M8[10us]", "<m8[ns]", ">m8[7D]", "<M8[Y]", "<M8",
@@ -52,8 +53,11 @@ def test_both_write_the_same_data_type(dtype: Any) -> None:
     )
     if "V3" not in str(dtype) and "structured" not in str(written):
         assert mine.to_json(3) == written
-    back = quietly(lambda: type(other).from_json(mine.to_json(2), zarr_format=2))
-    assert back == other
+    fields = mine.to_json(2)["name"]
+    nested = isinstance(fields, list) and any(isinstance(inner, list) for _, inner in fields)
+    if RECENT or not nested:
+        back = quietly(lambda: type(other).from_json(mine.to_json(2), zarr_format=2))
+        assert back == other
     assert type(mine).__name__ in (type(other).__name__, "Struct")
 
 
@@ -92,6 +96,8 @@ def test_both_write_the_same_scalars(dtype: Any, scalars: list[Any], zarr_format
     mine, other = parse_dtype(np.dtype(dtype)), peer(dtype)
     if dtype == "V3" and zarr_format == 3:
         mine = parse_dtype({"name": "raw_bytes", "configuration": {"length_bytes": 3}})
+    if not RECENT and zarr_format == 3 and ">" in str(dtype[0]) + str(dtype[-1]):
+        pytest.skip("older releases wrote base64 in whatever byte order")
     for scalar in scalars:
         form = mine.to_json_scalar(scalar, zarr_format=zarr_format)
         written = plain(quietly(lambda scalar=scalar: other.to_json_scalar(scalar, zarr_format=zarr_format)))  # type: ignore[misc]

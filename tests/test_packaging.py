@@ -76,9 +76,12 @@ def test_module_needs_only_declared_dependencies(source: Path) -> None:
     modules = {"google-crc32c": "google_crc32c", "iris-sample-data": "iris_sample_data"}
     # pandas and pyyaml, say, come with a declared one, which documents it as its own interface.
     declared = {"pandas", "xzarr3"}
+    if 'if TYPE_CHECKING:\n    from typing_extensions' in source.read_text(encoding="utf-8"):
+        declared.add("typing_extensions")
     names = PROJECT["dependencies"]
-    if source.name == "demo.py":
-        names = names + PROJECT["optional-dependencies"]["demo"]
+    extra = {"demo.py": "demo", "small.py": "ml-dtypes"}.get(source.name)
+    if extra is not None:
+        names = names + PROJECT["optional-dependencies"][extra]
     for requirement in names:
         name = re.split(r"[\[<>=]", requirement)[0]
         declared.add(modules.get(name, name))

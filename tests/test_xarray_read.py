@@ -365,7 +365,8 @@ def test_filters_of_version_2_as_the_zarr_engine(tmp_path: Path) -> None:
     again = xzarr3.MemoryStore()
     xzarr3.to_zarr(found, again, zarr_format=2)
     xr.testing.assert_identical(ours(again), expected)
-    for name in set(filters) - {"delta"}:  # Values are saved in this machine's byte order.
+    # Values are saved in this machine's byte order; a single codec of bytes is the compressor.
+    for name in set(filters) - {"delta", "of_bytes_alone"}:
         assert ours(again)[name].encoding["filters"] == found[name].encoding["filters"]
     found["several"].encoding["filters"][0]["dtype"] = "mine"
     assert ours(tmp_path)["several"].encoding["filters"][0]["dtype"] == "<i2"

@@ -31,7 +31,9 @@ from xzarr3.xarray import open_dataset, to_zarr
 zarr = pytest.importorskip("zarr")
 
 pytestmark = pytest.mark.filterwarnings(
-    "ignore::zarr.errors.ZarrUserWarning", "ignore:Failed to open Zarr store with consolidated"
+    "ignore::zarr.errors.ZarrUserWarning",
+    "ignore:Failed to open Zarr store with consolidated",
+    "ignore:The data type",
 )
 
 
@@ -276,6 +278,7 @@ def test_the_format_is_that_of_what_is_there(tmp_path: Path, old: Any) -> None:
     assert to_zarr(small(), tmp_path, mode="w").zarr_format == old
     assert sorted(os.listdir(tmp_path)) == TOP[old]
     assert to_zarr(small(), tmp_path, group="deep/er").zarr_format == old
+    to_zarr(CORPUS["bare"]().assign_attrs(old=1), tmp_path, group="deep", mode="w")
     assert to_zarr(small(), tmp_path, group="deep", mode="w").zarr_format == old
     xr.testing.assert_identical(open_dataset(tmp_path, group="deep"), small())
     for new in FORMATS:
@@ -1579,6 +1582,28 @@ def test_an_array_whose_replacement_was_killed_can_be_replaced(
         (path / "c.99x").unlink()
         to_zarr(small(), path, mode="w")
         xr.testing.assert_identical(open_dataset(path), small())
+
+
+@pytest.mark.parametrize("renames", range(1, 8))
+def test_a_draft_whose_replacement_was_killed_can_be_replaced_in_another_format(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renames: int
+) -> None:
+    to_zarr(CORPUS["bare"](), tmp_path, zarr_format="3-draft")
+    allowed = itertools.repeat(True, renames)
+
+    def fail(source: Any, target: Any, rename: Any = os.rename) -> None:
+        if not next(allowed, False):
+            raise OSError("killed")
+        rename(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", fail)
+        with suppress(xzarr3.StoreError):
+            to_zarr(small(), tmp_path, mode="w")
+    to_zarr(small(), tmp_path, mode="w", zarr_format=2)
+    xr.testing.assert_identical(open_dataset(tmp_path), small())
+    visible = [name for name in os.listdir(tmp_path) if not name.startswith(".xzarr3")]
+    assert sorted(visible) == TOP[2]
 
 
 def test_what_killed_writes_left_is_removed_a_day_later(tmp_path: Path) -> None:

@@ -83,10 +83,11 @@ def array_metadata(
     fill = data_type.default_scalar() if fill_value is None else cast_fill_value(data_type, fill_value)
     grid = _grid(chunks, sizes, data_type)
     filters, packing = _filters(filters, format)
+    serializer = _serializer(serializer, asked, filters, format)
     codecs: tuple[Codec, ...] = (
-        *_order(order, len(sizes)),
+        *_order(order, len(sizes), serializer, format),
         *filters,
-        _serializer(serializer, asked, format),
+        serializer,
         *packing,
         *parse_codecs(format.default_compressor if _is_auto(compressors) else compressors, BytesBytesCodec),
     )
@@ -156,11 +157,14 @@ def _grid(chunks: Any, shape: tuple[int, ...], data_type: ZDType) -> Grid:
     return grid_for(chunks, shape)
 
 
-def _order(order: str, ndim: int) -> tuple[ArrayArrayCodec, ...]:
+def _order(
+    order: str, ndim: int, serializer: ArrayBytesCodec, format: Format
+) -> tuple[ArrayArrayCodec, ...]:
     """The codec that stores the elements of a chunk in an order other than C."""
     if order not in ("C", "F"):
         raise MetadataError("not an order of elements", field="order", found=order, accepted="'C', 'F'")
-    if order == "C" or ndim < 2:
+    # Version 2 has no order for the chunks of json2, which tell how elements are nested.
+    if order == "C" or ndim < 2 or (format.zarr_format == 2 and serializer.name == "numcodecs.json2"):
         return ()
     from xzarr3.codecs.transpose import TransposeCodec
 
@@ -201,8 +205,12 @@ def _filters(
     )
 
 
-def _serializer(value: Any, data_type: ZDType, format: Format) -> ArrayBytesCodec:
+def _serializer(
+    value: Any, data_type: ZDType, filters: tuple[ArrayArrayCodec, ...], format: Format
+) -> ArrayBytesCodec:
     if _is_auto(value) or value is None:
+        if any(codec.name == "numcodecs.categorize" for codec in filters):
+            return BytesCodec()  # What it makes of text are integers.
         serializer = default_serializer(data_type)
         # In version 2, and only there, the byte order is part of the data type.
         if format.zarr_format == 2 and isinstance(serializer, BytesCodec):

@@ -202,7 +202,10 @@ class FallbackWarning(UserWarning):
 
 def shorten(value: object, limit: int = 120) -> str:
     """``repr`` of ``value``, cut to ``limit`` characters for use in a message."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except (RecursionError, ValueError):  # Nested too deeply, or a date that numpy cannot print.
+        text = f"<{type(value).__name__}>"
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 

@@ -62,10 +62,12 @@ class BytesCodec(ArrayBytesCodec):
                 accepted="'little', 'big'",
             )
 
-    def stored_dtype(self, spec: ChunkSpec) -> np.dtype[np.generic]:
-        """The dtype of the stored elements, in their byte order."""
+    def stored_dtype(self, spec: ChunkSpec) -> np.dtype[np.generic] | None:
+        """The dtype of the stored elements, in their byte order; None if numpy has none that it converts."""
         if self.endian is None or self.endian == sys.byteorder:
             return spec.dtype
+        if not spec.data_type.numpy_swaps:
+            return None
         return spec.dtype.newbyteorder("S")  # Of a struct, all fields, and the fields of fields.
 
     def encoded_size(self, spec: ChunkSpec) -> int:
@@ -75,7 +77,10 @@ class BytesCodec(ArrayBytesCodec):
         return spec.nbytes
 
     def encode(self, array: AnyArray, spec: ChunkSpec) -> Buffer:
-        stored = np.ascontiguousarray(array, dtype=self.stored_dtype(spec))
+        dtype = self.stored_dtype(spec)
+        stored = np.ascontiguousarray(array, dtype=spec.dtype if dtype is None else dtype)
+        if dtype is None:
+            stored = spec.data_type.swapped(stored)
         return memoryview(stored.reshape(-1).view(np.uint8)) if stored.nbytes else b""
 
     def decode(self, data: Buffer, spec: ChunkSpec) -> AnyArray:
@@ -87,4 +92,7 @@ class BytesCodec(ArrayBytesCodec):
             )
         if spec.nbytes == 0:
             return np.empty(spec.shape, spec.dtype)
-        return np.frombuffer(data, self.stored_dtype(spec)).reshape(spec.shape)
+        dtype = self.stored_dtype(spec)
+        if dtype is None:
+            return spec.data_type.swapped(np.frombuffer(data, spec.dtype)).reshape(spec.shape)
+        return np.frombuffer(data, dtype).reshape(spec.shape)

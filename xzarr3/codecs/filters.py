@@ -126,14 +126,17 @@ class TypedFilter(Filter):
                 self._parsed(field, value)
 
     def _parsed(self, field: str, value: JSON) -> np.dtype[Any]:
-        accepted = f"a dtype of numpy of one of the kinds {listed(self._kinds)}, as in '<f8'"
+        return self._parsed_as(field, value, self._kinds, "<f8")
+
+    def _parsed_as(self, field: str, value: JSON, kinds: str, example: str) -> np.dtype[Any]:
+        accepted = f"a dtype of numpy of one of the kinds {listed(kinds)}, as in '{example}'"
         try:
             if not isinstance(value, str) or not _DTYPE.fullmatch(value):
                 raise TypeError("not the name of a dtype")
             dtype = np.dtype(value)
         except (TypeError, ValueError) as error:
             raise Configuration(self.name, {}).error(field, value, accepted) from error
-        if dtype.kind not in self._kinds:
+        if dtype.kind not in kinds:
             raise Configuration(self.name, {}).error(field, value, accepted, "not a dtype it can work on")
         return dtype
 

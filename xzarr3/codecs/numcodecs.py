@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from importlib import import_module
 from typing import Any, cast
 
 from xzarr3._types import JSON
@@ -19,6 +20,8 @@ from xzarr3.errors import MetadataError, UnknownExtensionError, listed
 
 # Bytes are the same, so the codecs of version 3 stand for those of numcodecs.
 _SAME = ("blosc", "crc32c", "gzip", "vlen-bytes", "vlen-utf8", "zstd")
+# Version 3 has no names for these.
+_VERSION_2 = {"base64": "Base64Codec", "categorize": "CategorizeCodec"}
 _REFUSED = {
     "pickle": "to read pickled objects is to run code that the chunks bring along",
     "msgpack": "chunks of msgpack are not read here",
@@ -28,7 +31,15 @@ _REFUSED = {
 
 def numcodecs_ids() -> list[str]:
     """The ids of numcodecs that are known here."""
-    return sorted({*(name.removeprefix("numcodecs.") for name in NUMCODECS), *_SAME})
+    return sorted({*(name.removeprefix("numcodecs.") for name in NUMCODECS), *_SAME, *_VERSION_2})
+
+
+def only_in_version_2(codec: Codec) -> UnknownExtensionError:
+    """The error for a codec that no document of another version can name."""
+    return UnknownExtensionError(
+        f"only Zarr format 2 has the codec '{codec.name.removeprefix('numcodecs.')}'",
+        field="codecs", found=codec.name, accepted="format 2, or another codec",
+    )  # fmt: skip
 
 
 def from_numcodecs(config: Mapping[str, Any], endian: str | None = None) -> Codec:
@@ -60,6 +71,9 @@ def from_numcodecs(config: Mapping[str, Any], endian: str | None = None) -> Code
         raise MetadataError("not a codec", found=config, accepted="an object with 'id' and parameters")
     name = config["id"]
     fields: dict[str, Any] = {str(key): value for key, value in config.items() if key != "id"}
+    if name in _VERSION_2:
+        cls: type[Codec] = getattr(import_module(f"xzarr3.codecs.{name}"), _VERSION_2[name])
+        return _with_byte_order(cls.from_configuration(_given(fields)), endian)
     if name not in _SAME and f"numcodecs.{name}" not in NUMCODECS:
         reason = f"unknown codec: {_REFUSED[name]}" if name in _REFUSED else "unknown codec"
         raise UnknownExtensionError(reason, field="id", found=name, accepted=listed(numcodecs_ids()))
@@ -150,7 +164,7 @@ def to_numcodecs(codec: Codec, spec: ChunkSpec, endian: str | None = None) -> di
     """
     codec = codec.evolve(spec)
     name = codec.name.removeprefix("numcodecs.")
-    if codec.name not in NUMCODECS and codec.name not in _SAME:
+    if codec.name not in NUMCODECS and codec.name not in _SAME and name not in _VERSION_2:
         raise MetadataError(
             "Zarr format 2 has no such codec", field="id", found=codec.name, accepted=listed(numcodecs_ids())
         )

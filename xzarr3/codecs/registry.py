@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import import_module
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 import msgspec
 import numpy as np
@@ -55,8 +55,9 @@ NUMCODECS = {
 }
 """The codecs of numcodecs under the names that zarr-python gives them in version 3 of the format."""
 _loaded: dict[str, type[Codec]] = {}
-_parsed: dict[bytes, tuple[Codec, ...]] = {}
+_parsed: dict[object, Any] = {}
 _MAX_PARSED = 512
+_Made = TypeVar("_Made")
 
 
 def register_codec(cls: type[Codec]) -> type[Codec]:
@@ -132,13 +133,17 @@ def codecs_from_json(data: JSON, field: str = "codecs") -> tuple[Codec, ...]:
     if not isinstance(data, list) or not data:
         raise MetadataError("not a list of codecs", field=field, found=data, accepted="an array, not empty")
     # The arrays of a dataset mostly have the same codecs.
-    text = msgspec.json.encode(data)
-    codecs = _parsed.get(text)
-    if codecs is None:
-        codecs = tuple(_each_codec(data, field))
+    return remembered(msgspec.json.encode(data), lambda: tuple(_each_codec(data, field)))
+
+
+def remembered(key: object, make: Callable[[], _Made]) -> _Made:
+    """What was made before for ``key``, or is made now; forgotten when there is another codec of some name."""
+    made: _Made | None = _parsed.get(key)
+    if made is None:
+        made = make()
         if len(_parsed) < _MAX_PARSED:
-            _parsed[text] = codecs
-    return codecs
+            _parsed[key] = made
+    return made
 
 
 def _each_codec(data: list[JSON], field: str) -> Iterator[Codec]:

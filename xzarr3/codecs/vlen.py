@@ -1,7 +1,8 @@
 """``vlen-utf8`` and ``vlen-bytes``: elements of any length, each one behind its length.
 
 A chunk is the number of its elements and then the elements in C order, each one the number of its bytes and
-the bytes; all these numbers are four bytes, little endian. ``vlen-utf8`` holds text as UTF-8.
+the bytes; all these numbers are four bytes, little endian. ``vlen-utf8`` holds text as UTF-8. Elements may
+also be ones of up to a fixed length, as zarr-python 3.0 stored them in version 2 of the format.
 
 Specification: zarr-extensions, "Vlen-utf8 codec", "Vlen-bytes codec". Names: ``vlen-utf8``, ``vlen-bytes``.
 Example: ``{"name": "vlen-utf8"}``.
@@ -34,8 +35,10 @@ _LAST_ITEM = len(_LAST).to_bytes(_LENGTH, "little") + _LAST
 @dataclass(frozen=True)
 class _VLenCodec(ArrayBytesCodec):
     _data_type: ClassVar[str]
+    _fixed_type: ClassVar[str]
     _coder: ClassVar[Any]
     _last: ClassVar[str | bytes]
+    _unit: ClassVar[int]  # Bytes of a character, or of a byte, in arrays of fixed length.
 
     @classmethod
     def from_configuration(cls, configuration: Mapping[str, JSON]) -> Self:
@@ -47,7 +50,7 @@ class _VLenCodec(ArrayBytesCodec):
             raise MetadataError(
                 f"codec '{self.name}' cannot hold data type '{spec.data_type.name}'",
                 found=self.name,
-                accepted=f"data type '{self._data_type}'",
+                accepted=f"data type '{self._data_type}' or '{self._fixed_type}'",
             )
         if math.prod(spec.shape) > _MAX_NUMBER:
             raise MetadataError(
@@ -57,13 +60,16 @@ class _VLenCodec(ArrayBytesCodec):
             )
 
     def _holds(self, spec: ChunkSpec) -> bool:
-        return spec.data_type.name == self._data_type
+        return spec.data_type.name in (self._data_type, self._fixed_type)
 
     def encoded_size(self, spec: ChunkSpec) -> None:
         return None
 
     def max_encoded_size(self, spec: ChunkSpec) -> int:
-        return MAX_VARIABLE
+        if spec.data_type.is_variable:
+            return MAX_VARIABLE
+        # No character of UTF-8 takes more bytes than one of numpy's.
+        return min(_LENGTH * (1 + math.prod(spec.shape)) + spec.nbytes, MAX_VARIABLE)
 
     def encode(self, array: AnyArray, spec: ChunkSpec) -> Buffer:
         values = np.ascontiguousarray(array).reshape(-1).astype(object, copy=False)
@@ -96,7 +102,15 @@ class _VLenCodec(ArrayBytesCodec):
             raise ChunkDecodeError(f"not valid: {error}", codec=self.name) from error
         if items[-1] != self._last:
             raise ChunkDecodeError(f"the {number} elements do not end with the data", codec=self.name)
-        return items[:-1].reshape(spec.shape).astype(spec.dtype, copy=False)  # type: ignore[no-any-return]
+        items = items[:-1]
+        if not spec.data_type.is_variable:
+            longest = max(map(len, items), default=0)
+            # numpy would cut them off.
+            if longest > spec.dtype.itemsize // self._unit:
+                raise ChunkDecodeError(
+                    f"an element of length {longest} where '{spec.dtype}' is expected", codec=self.name
+                )
+        return items.reshape(spec.shape).astype(spec.dtype, copy=False)  # type: ignore[no-any-return]
 
     @staticmethod
     def _size(items: list[Any]) -> int:
@@ -119,6 +133,8 @@ class VLenUTF8Codec(_VLenCodec):
 
     name = "vlen-utf8"
     _data_type = "string"
+    _fixed_type = "fixed_length_utf32"
+    _unit = 4
     _coder = VLenUTF8()
     _last = _LAST.decode()
 
@@ -135,5 +151,7 @@ class VLenBytesCodec(_VLenCodec):
 
     name = "vlen-bytes"
     _data_type = "bytes"
+    _fixed_type = "null_terminated_bytes"
+    _unit = 1
     _coder = VLenBytes()
     _last = _LAST

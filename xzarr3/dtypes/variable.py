@@ -19,6 +19,7 @@ import numpy as np
 
 from xzarr3._types import JSON, AnyArray
 from xzarr3.dtypes.base import ZDType, unmasked
+from xzarr3.dtypes.core import native_order
 from xzarr3.dtypes.fixed import is_text, text_items
 from xzarr3.dtypes.specs import (
     ZarrFormat,
@@ -158,8 +159,8 @@ class VariableLengthUTF8(_Variable):
             return given
         items = text_items(given, self)
         try:
-            if items is None:
-                return given.astype(dtype)
+            if items is None:  # Some releases of numpy misread text in the other byte order.
+                return native_order(given).astype(dtype)
             return np.array(items, object).astype(dtype).reshape(given.shape)
         except (TypeError, ValueError) as error:
             raise self._cannot_hold(given, str(error)) from error

@@ -8,7 +8,6 @@ object codecs are as zarr-python has them, names of dimensions as xarray (``_ARR
 from __future__ import annotations
 
 import copy
-import json
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,6 +22,7 @@ from xzarr3.chunk_keys import ChunkKeyEncoding
 from xzarr3.codecs.base import ArrayArrayCodec, BytesBytesCodec, ChunkSpec, Codec
 from xzarr3.codecs.bytes import BytesCodec
 from xzarr3.codecs.numcodecs import from_numcodecs, stored_endian, to_numcodecs
+from xzarr3.codecs.registry import remembered
 from xzarr3.codecs.transpose import TransposeCodec
 from xzarr3.dtypes import ZDType
 from xzarr3.dtypes.base import FOREIGN_ERRORS
@@ -55,7 +55,8 @@ _FIELDS = frozenset(
 )
 _WORDS = ("compressor", "dtype", "filters", "order")
 _OBJECTS = "|O"
-_OBJECT_CODECS = ("vlen-utf8", "vlen-bytes", "json2")
+_OBJECT_CODECS = {name: name for name in ("vlen-utf8", "vlen-bytes", "json2")} | {"categorize": "vlen-utf8"}
+"""Codecs that tell what objects are, and the ones for which data types are known."""
 _NO_OBJECT_CODECS = {
     "pickle": "what is unpickled may do anything",
     "msgpack2": "its elements may be objects of any class",
@@ -181,7 +182,7 @@ def _object_codec(stages: Iterable[_Stage]) -> str:
     """The name of the codec that says what the elements of an array of objects are."""
     for stage in stages:
         if stage.id in _OBJECT_CODECS:
-            return stage.id
+            return _OBJECT_CODECS[stage.id]
         if stage.id in _NO_OBJECT_CODECS:
             raise UnknownExtensionError(
                 f"codec '{stage.id}' is not read: {_NO_OBJECT_CODECS[stage.id]}", field=f"{stage.field}.id",
@@ -193,13 +194,13 @@ def _object_codec(stages: Iterable[_Stage]) -> str:
     )  # fmt: skip
 
 
-def _data_type(document: Mapping[str, Any], stages: Sequence[_Stage]) -> ZDType:
+def _data_type(document: Mapping[str, Any]) -> ZDType:
     """The data type in the byte order in which its elements are stored."""
     accepted = "a string such as '<f8', or an array of fields"
     name = _need(document, "dtype", accepted)
     if not isinstance(name, (str, list)):
         raise MetadataError("not a data type", field="dtype", found=name, accepted=accepted)
-    codec = _object_codec(stages) if name == _OBJECTS else None
+    codec = _object_codec(_stages(document)) if name == _OBJECTS else None
     try:
         return registry.match_json({"name": name, "object_codec_id": codec}, zarr_format=2)
     except MetadataError as error:
@@ -222,13 +223,18 @@ def _codecs(
     """The codecs, and the field of the document from which each one comes."""
     codecs: list[Codec] = []
     fields: list[str] = []
-    if order == "F" and ndim > 1:
+    # A chunk of json2 tells its shape, and its lists are nested as the elements are, in whatever order these
+    # lie. zarr-python 2 writes it so, too, and yet takes what it reads for elements in order F, so that it
+    # finds others than it wrote. Behind bitround it is what numcodecs writes that differs: from order F later
+    # versions than 0.12 make order C, unless all bits are kept. The chunks do not tell, so the document is
+    # believed, as zarr-python does when it reads them.
+    if order == "F" and ndim > 1 and all(stage.id != "json2" for stage in stages):
         codecs.append(TransposeCodec(tuple(reversed(range(ndim)))))
         fields.append("order")
     in_bytes = False
     for stage in stages:
         try:
-            codec = _codec(json.dumps(stage.config), endian)
+            codec = _codec(stage.config, endian)
         except MetadataError as error:
             error.field = f"{stage.field}.{(error.field or '').removeprefix('configuration.')}".strip(".")
             raise
@@ -251,10 +257,9 @@ def _codecs(
     return tuple(codecs), fields
 
 
-@lru_cache(maxsize=512)
-def _codec(config: str, endian: str | None) -> Codec:
-    """The codec of a configuration, given as text, for elements in this byte order."""
-    codec = from_numcodecs(json.loads(config), endian)
+def _codec(config: Mapping[str, Any], endian: str | None) -> Codec:
+    """The codec of a configuration for elements in this byte order."""
+    codec = from_numcodecs(config, endian)
     if codec.name == "numcodecs.shuffle" and codec.configuration().get("elementsize") == 0:
         return type(codec)()  # netCDF-C means elements of the array's size by that.
     return codec
@@ -287,26 +292,38 @@ def _parse_array(held: Mapping[str, Document]) -> ArrayMetadata:
     )
     try:
         # The chain has filled in what the codecs leave open.
-        meta = replace(meta, codecs=meta.chain.codecs)
+        evolved = meta.chain.codecs
+        if evolved != codecs:
+            meta = replace(meta, codecs=evolved)
     except MetadataError as error:
         error.field = _document_field(error.field, fields)
         raise
-    words, _ = _words(meta)
-    spelled = {field: document.get(field) for field in _WORDS if document.get(field) != words[field]}
+    # The arrays of a dataset mostly have the same words.
+    said = {field: document.get(field) for field in _WORDS}
+    spelled = remembered((repr(said), grid.chunk_shape, data_type), lambda: _other_words(said, meta))
     return replace(meta, ignored=_Ignored(ignored, spelled)) if spelled else meta
+
+
+def _other_words(said: dict[str, Any], meta: ArrayMetadata) -> dict[str, Any]:
+    """Those of the words of a document that would be other ones if they were written here."""
+    words, _ = _words(meta)
+    return {field: word for field, word in said.items() if word != words[field]}
 
 
 def _read_words(
     document: Mapping[str, Any], ndim: int
 ) -> tuple[ZDType, ZDType, tuple[Codec, ...], list[str]]:
     """The data type in the byte order of what is stored and of arrays, the codecs, and the field of each."""
-    stages = list(_stages(document))
-    stored = _data_type(document, stages)
+    stored = _data_type(document)
     order = _choice(document, "order", ("C", "F"))
     # One byte order is that of the chunks and no matter to the array; several stay in its data type.
     mixed = stored.byte_order == "mixed"
     endian = sys.byteorder if mixed else stored.byte_order
-    return stored, stored if mixed else stored.in_native_order(), *_codecs(stages, order, ndim, endian)
+    said = repr([document.get(field, ...) for field in ("compressor", "filters")])
+    codecs, fields = remembered(
+        (said, order, ndim, endian), lambda: _codecs(list(_stages(document)), order, ndim, endian)
+    )
+    return stored, stored if mixed else stored.in_native_order(), codecs, fields
 
 
 class _Ignored(dict[str, JSON]):
@@ -609,6 +626,8 @@ def _codec_words(
                 if codec.order != axes[::-1] or at > 0:
                     accepted = "the reverse order of all dimensions, before all other codecs"
                     raise _cannot_say(field, codec.to_json(), accepted)
+                if any(other.name == "numcodecs.json2" for other in codecs):
+                    raise _cannot_say(field, codec.to_json(), "no order but 'C' with the codec 'json2'")
                 order = "F"
         elif isinstance(codec, BytesCodec):
             if codec.endian not in (None, endian) and spec.data_type.has_byte_order:
@@ -630,7 +649,7 @@ def _codec_words(
 def _spelled(meta: ArrayMetadata, words: dict[str, Any], stored: ZDType) -> tuple[dict[str, Any], ZDType]:
     """The words in the spelling of the document that was read, if that means the same."""
     for fields in (_WORDS, ("dtype",)):
-        given = meta.ignored.spelled if isinstance(meta.ignored, _Ignored) else {}
+        given = copy.deepcopy(meta.ignored.spelled) if isinstance(meta.ignored, _Ignored) else {}
         spelled = {field: given[field] for field in fields if field in given}
         if not spelled:
             break

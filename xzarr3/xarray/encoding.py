@@ -12,6 +12,7 @@ import binascii
 import math
 import struct
 from collections.abc import Callable, Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -551,16 +552,17 @@ def kept_codecs(array: Array) -> dict[str, Any]:
             "compressors": tuple([codec.to_json() for codec in array.compressors]),
             "filters": tuple([codec.to_json() for codec in array.filters]),
         }
-    if not all(isinstance(codec, _WITHOUT_FILTERS) for codec in meta.codecs):
-        document = array.format.hold(meta, array.path)[ARRAY]
-        compressor, filters = document["compressor"], document["filters"] or []
+    words: Mapping[str, Any]
+    if all(isinstance(codec, _WITHOUT_FILTERS) for codec in meta.codecs):
+        encoded = _configurations(meta.codecs, meta.data_type)
+        usual = {"compressor": encoded[-1] if encoded else None, "filters": encoded[:-1]}
+        words = {**usual, **getattr(meta.ignored, "spelled", {})}  # As the document has it, if otherwise.
     else:
-        encoded = [dict(config) for config in _configurations(meta.codecs, meta.data_type)]
-        compressor = encoded.pop() if encoded and "compressor" not in meta.ignored else None
-        filters = encoded
+        words = array.format.hold(meta, array.path)[ARRAY]
+    compressor, filters = words["compressor"], words["filters"] or ()
     return {
-        "compressors": () if compressor is None else (compressor,),
-        "filters": tuple([config for config in filters if config["id"] not in _OBJECT_CODECS]),
+        "compressors": () if compressor is None else (deepcopy(compressor),),
+        "filters": tuple([deepcopy(config) for config in filters if config["id"] not in _OBJECT_CODECS]),
     }
 
 
