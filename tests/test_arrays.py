@@ -1353,3 +1353,13 @@ def test_a_fill_value_that_is_null_keeps_every_chunk() -> None:
     array[3:] = 7
     array.resize((3,))
     assert bytes(array.store.get("1") or b"") == bytes(8)
+
+
+def test_parts_of_chunks_whose_truth_values_are_other_bytes() -> None:
+    """Any byte but zero is true, also where only a part of a chunk is read."""
+    store = xzarr3.MemoryStore()
+    array = xzarr3.create_array(store, "a", shape=(4, 300), chunks=(4, 300), dtype="bool", compressors=None)
+    stored = np.arange(1200, dtype="u1").reshape(4, 300)
+    store.set("a/c/0/0", stored.tobytes())
+    for selection in ((1, 5), (slice(None), 7), (slice(1, 3), slice(0, 300, 7)), (...,)):
+        assert array.get(selection).view("u1").tolist() == (stored[selection] != 0).view("u1").tolist()

@@ -603,7 +603,7 @@ def test_byte_orders_of_filters(endian: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["pickle", "msgpack2", "msgpack", "n5_wrapper", "vlen-array", "categorize", "", "zLib", "os"]
+    "name", ["pickle", "msgpack2", "msgpack", "n5_wrapper", "vlen-array", "", "zLib", "os"]
 )
 def test_codecs_that_are_refused(name: str) -> None:
     for parse in (from_numcodecs, parse_codec):

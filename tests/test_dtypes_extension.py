@@ -140,7 +140,10 @@ def test_what_version_3_does_not_say(spec: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ([["a", "<i2", [2]]], "array within a field"), ([["a", "<i2", 2]], "array within a field"),
+        ([["a", "<i2", 2]], "not a field"), ([["a", "<i2", [2], 1]], "not a field"),
+        *(([["a", "<i2", shape]], "not a shape of a field")
+          for shape in ([0], [-1], [2.0], [True], ["2"], [None], [[2]], [1] * 17)),
+        ([["a", "<i2", [2**40]]], "too large an element"),
         ([["a"]], "fields.0"), ([5], "fields.0"), ([], "at least one field"),
         ([["", "<i2"]], "name of a field"),
         ([["a", "<i2"], ["a", "<i2"]], "name of a field"), ([["a", "|O"]], "fields.a.*codec"),

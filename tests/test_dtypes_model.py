@@ -74,9 +74,9 @@ def names_nan(form: Any) -> Any:
 def test_data_type_and_json_belong_together(data_type: ZDType, zarr_format: ZarrFormat) -> None:
     spec, error = attempt(lambda: data_type.to_json(zarr_format), DataTypeValidationError)
     if error is not None:
-        # Version 2 has no sign for the byte order of what numpy does not spell itself.
+        # Version 2 has no sign for the byte order of what numpy does not spell, nor small complex numbers.
         assert zarr_format == 2
-        assert "big" in str(error)
+        assert "big" in str(error) or "no data type 'complex_" in str(error)
         return
     text = json.dumps(spec, allow_nan=False)
     for decode in (json.loads, msgspec.json.decode):
@@ -196,6 +196,8 @@ def test_every_type_is_complete(data_type: ZDType) -> None:
     for zarr_format in FORMATS:
         if data_type.name == "json2" and zarr_format != 2:
             continue
+        if data_type.name.startswith("complex_") and zarr_format == 2:
+            continue  # No tool has a name for it there.
         check = type(data_type)._check_json_v2 if zarr_format == 2 else type(data_type)._check_json_v3
         assert check(data_type.to_json(zarr_format))
         assert not check(5)
@@ -476,7 +478,8 @@ def test_objects_may_be_anything(spec: Any, zarr_format: ZarrFormat) -> None:
     ("spec", "words"),
     [
         ("S0", "length.*1 to"), ("U0", "length.*1 to"), ("S", "length.*1 to"), (np.dtype(str), "length"),
-        ("V0", "V1, V2"), ([("a", "i4", (2,))], "array within a field"), (("i4", (2,)), "array within each"),
+        ("V0", "V1, V2"), (("i4", (2,)), "array within each"),
+        ([("a", "i4", (2,) * 17)], "a shape of a field"),
         ([(("title", "a"), "i4")], "title"), ([("a", [(("title", "b"), "i4")])], "title"),
         ("M8[0s]", "do not pass"), ([("a", "M8[0s]")], "fields.a.*do not pass"),
         (np.dtypes.StringDType(na_object=None), "missing values"),
@@ -503,7 +506,8 @@ def test_objects_without_a_codec() -> None:
 
 
 def test_checks_of_the_form_of_version_2() -> None:
-    for name in ("<i2", "int2", "", [["a", "<i2"]], [["a", [["b", "|b1"]]]], [], (("a", "<i2"),)):
+    for name in ("<i2", "int2", "", [["a", "<i2"]], [["a", [["b", "|b1"]]]], [], (("a", "<i2"),),
+                 [["a", "<i2", [2, 3]]], [["a", [["b", "|b1", [1]]], [2]]]):  # fmt: skip
         for codec in (None, "vlen-utf8"):
             spec = {"name": name, "object_codec_id": codec}
             assert check_dtype_spec_v2(spec)
@@ -511,7 +515,9 @@ def test_checks_of_the_form_of_version_2() -> None:
     for wrong in (
         "<i2", None, [], {}, {"name": "<i2"}, {"name": "<i2", "object_codec_id": None, "x": 1},
         {"name": 5, "object_codec_id": None}, {"name": [["a"]], "object_codec_id": None},
-        {"name": [["a", "<i2", [2]]], "object_codec_id": None},
+        {"name": [["a", "<i2", 2]], "object_codec_id": None},
+        {"name": [["a", "<i2", "2"]], "object_codec_id": None},
+        {"name": [["a", "<i2", [2], 1]], "object_codec_id": None},
         {"name": [[1, "<i2"]], "object_codec_id": None}, {"name": "<i2", "object_codec_id": 5},
     ):  # fmt: skip
         assert not check_dtype_spec_v2(wrong)
@@ -671,7 +677,11 @@ for name in sys.argv[1].split():
         try:
             call()
         except xzarr3.UnknownExtensionError as error:
-            assert "pip install 'xzarr3[ml-dtypes]'" in str(error), error
+            of_version_3 = name.startswith("complex_") and str(error).startswith("unknown data type")
+            assert of_version_3 or "pip install 'xzarr3[ml-dtypes]'" in str(error), error
+        except xzarr3.DataTypeValidationError as error:
+            assert f"format 2 has no data type '{name}'" in str(error), error
+            assert name.startswith("complex_"), error
         else:
             raise SystemExit(f"{name} is there")
 for dtype in ("f4", "V1", "S3", "M8[s]", "i4,f8"):

@@ -225,3 +225,15 @@ def test_struct_of_several_byte_orders(store: Store) -> None:
     assert json.loads(bytes(store.get("a/.zarray")))["dtype"] == [["a", "<i2"], ["b", ">f8"]]
     assert bytes(store.get("a/0")) == data.tobytes()
     assert xzarr3.open_array(store, "a")[...].tolist() == data.tolist()
+
+
+@pytest.mark.parametrize("name", ["meta", "data", "meta/data"])
+def test_draft_nodes_named_like_its_keys(store: Store, name: str) -> None:
+    """Keys that begin with "meta/" hold documents of all nodes, and not what is below a group "meta"."""
+    _small(store, "keep/a", zarr_format="3-draft")
+    xzarr3.create_group(store, name, overwrite=True)
+    _small(store, f"{name}/b")
+    xzarr3.create_group(store, name, overwrite=True)
+    assert list(xzarr3.open_group(store, name)) == []
+    del xzarr3.open_group(store, mode="r+")[name]
+    assert xzarr3.open_array(store, "keep/a")[2, 3] == 11.0

@@ -26,13 +26,6 @@ DIMENSIONS = "_ARRAY_DIMENSIONS"
 NOT_READ = {
     ("gdal-3.12.2/v3_complex64", "band"): "fill_value",
     ("gdal-3.12.2/v3_int16", "band"): "fill_value",
-    ("tensorstore-0.1.86/v2", "record"): "dtype",
-    ("zarr-python-2.18.7/codecs", "compressor/base64"): "compressor.id",
-    ("zarr-python-2.18.7/codecs", "filter/categorize"): "filters[0].id",
-    ("zarr-python-2.18.7/types", "subarray"): "dtype",
-    ("zarr-python-3.0.10/types2", "S4"): "filters[0]",
-    ("zarr-python-3.0.10/types2", "big/U4"): "filters[0]",
-    ("zarr-python-3.0.10/types2", "little/U4"): "filters[0]",
     ("zarr-python-3.4.2/codecs3", "core/scale_offset"): "codecs[0].name",
 }
 # A byte has bits that values of these types do not use.

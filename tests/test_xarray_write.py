@@ -279,13 +279,14 @@ def test_the_format_is_that_of_what_is_there(tmp_path: Path, old: Any) -> None:
     assert sorted(os.listdir(tmp_path)) == TOP[old]
     assert to_zarr(small(), tmp_path, group="deep/er").zarr_format == old
     to_zarr(CORPUS["bare"]().assign_attrs(old=1), tmp_path, group="deep", mode="w")
-    assert to_zarr(small(), tmp_path, group="deep", mode="w").zarr_format == old
-    xr.testing.assert_identical(open_dataset(tmp_path, group="deep"), small())
+    new_one = small().assign_attrs(new=2)
+    assert to_zarr(new_one, tmp_path, group="deep", mode="w").zarr_format == old
+    xr.testing.assert_identical(open_dataset(tmp_path, group="deep"), new_one)
     for new in FORMATS:
         if new != old:
             with pytest.raises(xzarr3.MetadataError, match=f"the groups above are stored in format {old}"):
                 to_zarr(small(), tmp_path, group="deep", mode="w", zarr_format=new)
-    xr.testing.assert_identical(open_dataset(tmp_path, group="deep"), small())
+    xr.testing.assert_identical(open_dataset(tmp_path, group="deep"), new_one)
     xr.testing.assert_identical(open_dataset(tmp_path), small())
 
 

@@ -155,7 +155,7 @@ class Array(Node):
 
     @cached_property
     def _shard(self) -> Shard | None:
-        return self.metadata.chain_of(self.metadata.chunk_grid.largest).shard
+        return self.metadata.chain.shard
 
     @property
     def chunks(self) -> ChunkLengths:

@@ -157,9 +157,7 @@ def _grid(chunks: Any, shape: tuple[int, ...], data_type: ZDType) -> Grid:
     return grid_for(chunks, shape)
 
 
-def _order(
-    order: str, ndim: int, serializer: ArrayBytesCodec, format: Format
-) -> tuple[ArrayArrayCodec, ...]:
+def _order(order: str, ndim: int, serializer: ArrayBytesCodec, format: Format) -> tuple[ArrayArrayCodec, ...]:
     """The codec that stores the elements of a chunk in an order other than C."""
     if order not in ("C", "F"):
         raise MetadataError("not an order of elements", field="order", found=order, accepted="'C', 'F'")
@@ -183,9 +181,7 @@ def _is_auto(value: Any) -> bool:
     return isinstance(value, str) and value == "auto"
 
 
-def _filters(
-    filters: Any, format: Format
-) -> tuple[tuple[ArrayArrayCodec, ...], tuple[BytesBytesCodec, ...]]:
+def _filters(filters: Any, format: Format) -> tuple[tuple[ArrayArrayCodec, ...], tuple[BytesBytesCodec, ...]]:
     """The filters on arrays and, in version 2, those on bytes, which it has among them."""
     if _is_auto(filters):
         return (), ()

@@ -165,7 +165,7 @@ class Engine:
     @cached_property
     def _largest(self) -> CodecChain:
         """The codecs of the largest units: of all of them if the grid is regular."""
-        return self.meta.chain_of(self.meta.chunk_grid.largest)
+        return self.meta.chain
 
     @cached_property
     def _fill(self) -> AnyArray:
@@ -447,6 +447,7 @@ def _read_elements(chain: CodecChain, reader: ValueReader, inner: tuple[slice, .
             raise ChunkDecodeError(f"found {found} bytes at {offset}, expected {length}", codec="bytes")
 
     read(first, place)
+    chain.settle(place)
 
 
 def _strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:

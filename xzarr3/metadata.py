@@ -13,7 +13,6 @@ from xzarr3.codecs.base import ChunkSpec, Codec
 from xzarr3.codecs.chain import CodecChain
 from xzarr3.dtypes import ZDType
 from xzarr3.errors import MetadataError
-from xzarr3.grids import RegularGrid
 from xzarr3.storage_transformers import StorageTransformer
 
 if TYPE_CHECKING:
@@ -108,10 +107,8 @@ class ArrayMetadata:
 
     @cached_property
     def chain(self) -> CodecChain:
-        """The codecs, bound to the chunks of this array, all of which have the same shape."""
-        if not isinstance(self.chunk_grid, RegularGrid):
-            raise TypeError(f"the chunks of a {self.chunk_grid.name} grid differ; see chain_of")
-        return self.chain_of(self.chunk_grid.chunk_shape)
+        """The codecs, bound to the largest chunks: to all chunks, where these have the same shape."""
+        return self.chain_of(self.chunk_grid.largest)
 
     def check_codecs(self) -> None:
         """Refuse codecs that cannot encode the chunks of this array.
@@ -120,8 +117,10 @@ class ArrayMetadata:
         ------
         MetadataError
         """
-        for shape in self.chunk_grid.sample_shapes():
-            self.chain_of(shape)
+        _ = self.chain
+        if not self.chunk_grid.is_regular:
+            for shape in self.chunk_grid.sample_shapes():
+                self.chain_of(shape)
 
     def chain_of(self, chunk_shape: tuple[int, ...]) -> CodecChain:
         """The codecs, bound to chunks of this shape."""

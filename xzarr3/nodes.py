@@ -388,7 +388,7 @@ def erase_node(store: Store, path: str) -> None:
     NodeExistsError
         If there are keys below ``path`` that do not belong to it. Nothing is erased then.
     """
-    formats = formats_in(store)
+    formats = formats_in(store, path)
     found = keys_at(store, formats, path)
     if not found:
         return
@@ -408,13 +408,18 @@ def erase_node(store: Store, path: str) -> None:
             store.sweep(prefix)
 
 
-def formats_in(store: Store) -> tuple[Format, ...]:
-    """The formats in which nodes of a store may be."""
+def formats_in(store: Store, path: str = "") -> tuple[Format, ...]:
+    """The formats in which a node of a store may be.
+
+    Below the root of a draft hierarchy, what has the keys of another format is none of its nodes.
+    """
     try:
         draft = _draft(store)
     except MetadataError:  # Whatever it is, it is no entry point.
         draft = None
-    return (V3, V2) if draft is None else (V3, V2, draft)
+    if draft is None:
+        return V3, V2
+    return (draft,) if path else (V3, V2, draft)
 
 
 def keys_at(store: Store, formats: Sequence[Format], path: str) -> set[str]:

@@ -66,7 +66,7 @@ class CategorizeCodec(TypedFilter):
         codec = cls(
             dtype=fields.take("dtype", "a dtype of text, as in '<U4', or '|O'"),  # type: ignore[arg-type]
             astype=fields.take("astype", "a dtype of integers, as in '|u1'", "|u1"),  # type: ignore[arg-type]
-            labels=tuple(labels),
+            labels=tuple(labels),  # type: ignore[arg-type]
         )
         fields.finish()
         return codec

@@ -125,7 +125,7 @@ class CodecChain:
     @property
     def is_plain(self) -> bool:
         """Whether the stored value is just the elements, so that any part of it can be read alone."""
-        return self.stored_dtype is not None and not (self._filters or self._compressors or self._settle)
+        return self.stored_dtype is not None and not (self._filters or self._compressors)
 
     @property
     def encoded_size(self) -> int | None:
@@ -175,11 +175,15 @@ class CodecChain:
             data, memoryview(out.reshape(-1).view(np.uint8))
         ):
             return False
+        self.settle(out)
+        return True
+
+    def settle(self, out: AnyArray) -> None:
+        """Make values of elements that were read as they are stored, by bits that mean nothing."""
         if self._settle is not None:
             settled = self._settle(out)
             if settled is not out:
                 out[...] = settled
-        return True
 
     def encode(self, array: AnyArray, *, keep_empty: bool = False) -> Buffer:
         """Encode a whole chunk.

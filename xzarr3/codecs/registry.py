@@ -137,7 +137,7 @@ def codecs_from_json(data: JSON, field: str = "codecs") -> tuple[Codec, ...]:
 
 
 def remembered(key: object, make: Callable[[], _Made]) -> _Made:
-    """What was made before for ``key``, or is made now; forgotten when there is another codec of some name."""
+    """What was made before for ``key``, or is made now; all is forgotten when a codec is registered."""
     made: _Made | None = _parsed.get(key)
     if made is None:
         made = make()

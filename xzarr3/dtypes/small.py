@@ -470,6 +470,20 @@ class _SmallComplex(_Small):
     def item_size(self) -> int:
         return 2 * int(self._part.item_size)
 
+    @classmethod
+    def _from_json_v2(cls, data: Any) -> Self:
+        # Version 2 has the names of numpy, and no other tool has one for such types.
+        raise DataTypeValidationError(
+            f"Zarr format 2 has no data type '{cls._zarr_v3_name}'", found=data, accepted="format 3"
+        )
+
+    def to_json(self, zarr_format: ZarrFormat) -> Any:
+        if zarr_format == 2:
+            raise DataTypeValidationError(
+                f"Zarr format 2 has no data type '{self.name}'", found=self.name, accepted="format 3"
+            )
+        return super().to_json(zarr_format)
+
     def _of_parts(self, real: AnyArray, imag: AnyArray) -> AnyArray:
         """An array of these parts, in the byte order of this machine."""
         pairs = np.stack([real, imag], axis=-1)

@@ -96,7 +96,7 @@ def check_dtype_spec_no_object_codec_v2(data: object) -> TypeGuard[DTypeConfig_V
 
 
 def _is_name(data: object, depth: int) -> bool:
-    """Whether this is a string, or a list of fields, each of a name and one of these two."""
+    """Whether this is a string, or a list of fields, each of a name, one of these two, and maybe a shape."""
     if isinstance(data, str):
         return True
     return (
@@ -104,9 +104,10 @@ def _is_name(data: object, depth: int) -> bool:
         and depth > 0
         and all(
             isinstance(field, Sequence)
-            and len(field) == 2
+            and len(field) in (2, 3)
             and isinstance(field[0], str)
             and _is_name(field[1], depth - 1)
+            and all(isinstance(shape, Sequence) and not isinstance(shape, str) for shape in field[2:])
             for field in data
         )
     )

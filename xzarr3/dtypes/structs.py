@@ -4,13 +4,16 @@ Numpy's structured dtypes become such types. Fields are packed, whatever their o
 older name ``structured``, with fields as pairs, is read as well; so is the base64 that was written for fill
 values then, whose bytes are little endian in version 3 and in the order of the fields in version 2.
 
+In version 2 a field may hold an array of some shape. Version 3 has no such fields.
+
 Specification: zarr-extensions, "Struct", "Structured"; Zarr v2, "Data type encoding".
 Example: ``{"name": "struct", "configuration": {"fields": [{"name": "x", "data_type": "float32"}]}}``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
 
@@ -26,6 +29,118 @@ from xzarr3.errors import DataTypeValidationError, MetadataError, listed, shorte
 
 _NAMES = ("struct", "structured")
 _FIELDS = "an array of objects with 'name' and 'data_type'"
+_MAX_FIELD_DIMENSIONS = 16
+_SHAPE = f"1 to {_MAX_FIELD_DIMENSIONS} integers of at least 1"
+
+
+@dataclass(frozen=True)
+class FieldArray(ZDType[np.dtype[Any], AnyArray]):
+    """What a field of version 2 is that holds an array: no data type of arrays, of fields alone.
+
+    Scalars are arrays of the shape.
+
+    Parameters
+    ----------
+    item : ZDType
+        Data type of the elements of the array.
+    shape : tuple of int
+        Its shape.
+
+    Examples
+    --------
+    >>> from xzarr3.dtypes import Float32, parse_dtype
+    >>> block = parse_dtype([("block", "<f4", (2, 2))])
+    >>> block.fields[0][1]
+    FieldArray(item=Float32(endianness='little'), shape=(2, 2))
+    >>> block.to_json(2)["name"]
+    [['block', '<f4', [2, 2]]]
+    """
+
+    item: ZDType
+    shape: tuple[int, ...]
+    dtype_cls = np.dtypes.VoidDType
+    _zarr_v3_name: ClassVar[str] = "array"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", tuple(self.shape))
+        fits = 0 < len(self.shape) <= _MAX_FIELD_DIMENSIONS
+        if not fits or not all(type(length) is int and length > 0 for length in self.shape):
+            raise _refused("not a shape of a field", list(self.shape), _SHAPE)
+        if self.item.is_variable:
+            raise _refused("elements of a field have no fixed size", self.item.name, "ones of a fixed size")
+        size = math.prod(self.shape) * self.item.item_size
+        if size > MAX_ITEM_SIZE:
+            raise _refused("too large an element", size, f"at most {MAX_ITEM_SIZE} bytes")
+
+    @property
+    def name(self) -> str:
+        return f"{self.item.name} {list(self.shape)}"
+
+    def to_native_dtype(self) -> np.dtype[Any]:
+        return np.dtype((self.item.to_native_dtype(), self.shape))
+
+    @classmethod
+    def from_native_dtype(cls, dtype: np.dtype[Any]) -> Self:
+        if dtype.subdtype is None:
+            raise _refused("not a dtype of arrays", dtype, "a dtype with a shape")
+        return cls(registry.match_dtype(dtype.subdtype[0]), dtype.subdtype[1])
+
+    @property
+    def byte_order(self) -> Literal["little", "big", "mixed"] | None:
+        return self.item.byte_order
+
+    def in_byte_order(self, order: Endianness) -> Self:
+        return type(self)(self.item.in_byte_order(order), self.shape)
+
+    @property
+    def numpy_swaps(self) -> bool:  # type: ignore[override]
+        """Whether those of the elements can be left to numpy."""
+        return self.item.numpy_swaps
+
+    def to_json(self, zarr_format: ZarrFormat) -> Any:
+        check_format(zarr_format)
+        raise DataTypeValidationError(
+            "only fields of Zarr format 2 hold arrays", found=self.name,
+            accepted="a field for each of its elements, or a dimension of the array instead",
+        )  # fmt: skip
+
+    def default_scalar(self) -> AnyArray:
+        return self.item.filled(self.shape, self.item.default_scalar())
+
+    def cast_scalar(self, data: object) -> AnyArray:
+        array = self.item.cast_array(_listed(data, len(self.shape)))
+        if array.shape != self.shape:
+            raise DataTypeValidationError(
+                "not the shape of a field", found=list(array.shape), accepted=str(list(self.shape))
+            )
+        return array
+
+    def from_json_scalar(self, data: Any, *, zarr_format: ZarrFormat) -> AnyArray:
+        check_format(zarr_format)
+        raise DataTypeValidationError(
+            "fill value not permitted for a field that holds an array", found=shorten(data),
+            accepted="base64 of the bytes of all fields",
+        )  # fmt: skip
+
+    def to_json_scalar(self, data: object, *, zarr_format: ZarrFormat) -> Any:
+        return self.to_json(zarr_format)
+
+    def bits(self, scalar: AnyArray) -> bytes:
+        return np.asarray(scalar, self.item._dtype).tobytes()
+
+    def _packed(self, scalar: AnyArray) -> bytes:
+        return b"".join(self.item._packed(each) for each in scalar.reshape(-1))
+
+    @property
+    def has_unused_bits(self) -> bool:  # type: ignore[override]
+        """Whether an element of the array has any."""
+        return self.item.has_unused_bits
+
+    def decoded(self, array: AnyArray) -> AnyArray:
+        return self.item.decoded(array)
+
+    def cast_array(self, values: Any) -> AnyArray:
+        return self.item.cast_array(values)
 
 
 @dataclass(frozen=True)
@@ -93,10 +208,10 @@ class Struct(ZDType[np.dtype[Any], np.void]):
             inner, _, *title = dtype.fields[name]
             if title:
                 raise _refused("a field with a title", title[0], "fields that have a name only", name)
-            if inner.subdtype is not None:
-                raise _refused("an array within a field", inner, "a field for each of its elements", name)
+            of_arrays = inner.subdtype is not None
             try:
-                fields.append((name, registry.match_dtype(inner)))
+                each = FieldArray.from_native_dtype(inner) if of_arrays else registry.match_dtype(inner)
+                fields.append((name, each))
             except MetadataError as error:
                 error.at(field=f"fields.{name}")
                 raise
@@ -131,12 +246,15 @@ class Struct(ZDType[np.dtype[Any], np.void]):
             raise _refused("not a structured dtype", data, "a list of pairs of name and dtype")
         fields = []
         for at, field in enumerate(name):
-            if not isinstance(field, (list, tuple)) or len(field) != 2 or not isinstance(field[0], str):
-                array = isinstance(field, (list, tuple)) and len(field) == 3
-                reason = "an array within a field" if array else "not a field"
-                raise _refused(reason, field, "a pair of name and dtype", str(at))
+            if (
+                not isinstance(field, (list, tuple))
+                or len(field) not in (2, 3)
+                or not isinstance(field[0], str)
+                or not all(isinstance(shape, (list, tuple)) for shape in field[2:])
+            ):
+                raise _refused("not a field", field, "name, dtype and, if it is an array, shape", str(at))
             spec = {"name": field[1], "object_codec_id": None}
-            fields.append((field[0], _field_type(spec, 2, field[0])))
+            fields.append((field[0], _field_type(spec, 2, field[0], *field[2:])))
         return cls(tuple(fields))
 
     @classmethod
@@ -161,9 +279,14 @@ class Struct(ZDType[np.dtype[Any], np.void]):
     def to_json(self, zarr_format: ZarrFormat) -> Any:
         check_format(zarr_format)
         if zarr_format == 2:
-            pairs = [[name, data_type.to_json(2)["name"]] for name, data_type in self.fields]
-            return {"name": pairs, "object_codec_id": None}
-        fields = [{"name": name, "data_type": each.to_json(zarr_format)} for name, each in self.fields]
+            return {"name": [_pair(*field) for field in self.fields], "object_codec_id": None}
+        fields = []
+        for name, data_type in self.fields:
+            try:
+                fields.append({"name": name, "data_type": data_type.to_json(zarr_format)})
+            except MetadataError as error:
+                error.at(field=f"fields.{name}")
+                raise
         return {"name": self._zarr_v3_name, "configuration": {"fields": fields}}
 
     # Scalars
@@ -295,10 +418,13 @@ class Struct(ZDType[np.dtype[Any], np.void]):
         result = np.empty(given.shape, dtype)
         for name, data_type in self.fields:
             try:
-                result[name] = data_type.cast_array(given[name])
+                cast = data_type.cast_array(given[name])
+                if cast.shape != result[name].shape:
+                    raise self._cannot_hold(given, f"the field '{name}' has another shape")
             except MetadataError as error:
                 error.at(field=name)
                 raise
+            result[name] = cast
         return result
 
     def _of_objects(self, values: Any) -> AnyArray:
@@ -322,12 +448,27 @@ class Struct(ZDType[np.dtype[Any], np.void]):
 Structured = Struct
 
 
-def _field_type(data: Any, zarr_format: ZarrFormat, name: object) -> ZDType:
+def _field_type(data: Any, zarr_format: ZarrFormat, name: object, shape: Sequence[Any] = ()) -> ZDType:
     try:
-        return registry.match_json(data, zarr_format=zarr_format)
+        data_type = registry.match_json(data, zarr_format=zarr_format)
+        return FieldArray(data_type, tuple(shape)) if shape else data_type
     except MetadataError as error:
         error.at(field=f"fields.{name}")
         raise
+
+
+def _pair(name: str, data_type: ZDType) -> list[Any]:
+    """A field in version 2: name and dtype, and the shape if it holds an array."""
+    if isinstance(data_type, FieldArray):
+        return [*_pair(name, data_type.item), list(data_type.shape)]
+    return [name, data_type.to_json(2)["name"]]
+
+
+def _listed(data: object, depth: int) -> object:
+    """Tuples as lists, down to what a tuple may be an element of."""
+    if depth == 0 or not isinstance(data, (list, tuple)):
+        return data
+    return [_listed(each, depth - 1) for each in data]
 
 
 def _refused(reason: str, found: object, accepted: str, field: object = None) -> DataTypeValidationError:

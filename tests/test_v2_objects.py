@@ -1,0 +1,262 @@
+"""Arrays of version 2 as other tools have written them: text, objects and categories in both orders.
+
+The chunks are made as zarr-python 2 makes them: each codec of numcodecs gets what the one before it returned.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+import numcodecs
+import numpy as np
+import pytest
+
+import xzarr3
+from xzarr3 import ChunkDecodeError, ChunkEncodeError, MetadataError, UnknownExtensionError
+from xzarr3.codecs import BytesCodec, TransposeCodec
+from xzarr3.formats.v2 import V2
+
+AnyArray = np.ndarray[Any, Any]
+SHAPE, CHUNKS = (5, 7), (2, 3)
+WORDS = np.array(
+    [[f"{i}{'é' if j % 2 else 'x'}{j}" * (1 + (i * j) % 3) if (i + j) % 4 else "" for j in range(7)]
+     for i in range(5)], dtype=object
+)  # fmt: skip
+LABELS = sorted({*WORDS.ravel()} - {""})
+OCTETS = np.fromiter((word.encode() for word in WORDS.ravel()), object, WORDS.size).reshape(SHAPE)
+THINGS = np.fromiter(
+    ({"at": [at, None, "s"]} if at % 3 else at for at in range(WORDS.size)), object, WORDS.size
+).reshape(SHAPE)
+NUMBERS = np.arange(35, dtype="<i4").reshape(SHAPE)
+LONGEST = max(map(len, LABELS))
+
+# Values, the dtype that the document names, the filter, and the data type to ask for here.
+KINDS: dict[str, tuple[AnyArray, str, Any, str]] = {
+    "vlen-utf8": (WORDS, "|O", numcodecs.VLenUTF8(), "string"),
+    "vlen-bytes": (OCTETS, "|O", numcodecs.VLenBytes(), "bytes"),
+    "json2": (THINGS, "|O", numcodecs.JSON(), "json2"),
+    "json2 of text": (WORDS, "|O", numcodecs.JSON(), "json2"),
+    "categorize": (WORDS, "|O", numcodecs.Categorize(LABELS, "O"), "string"),
+    "categorize wide": (WORDS, "|O", numcodecs.Categorize(LABELS, "O", ">u2"), "string"),
+    "categorize fixed": (
+        WORDS.astype(f"<U{LONGEST}"), f"<U{LONGEST}", numcodecs.Categorize(LABELS, f"<U{LONGEST}"),
+        f"<U{LONGEST}",
+    ),
+    "categorize big": (
+        WORDS.astype(f">U{LONGEST}"), f">U{LONGEST}", numcodecs.Categorize(LABELS, f">U{LONGEST}"),
+        f">U{LONGEST}",
+    ),
+    "vlen-utf8 fixed": (
+        WORDS.astype(f"<U{LONGEST}"), f"<U{LONGEST}", numcodecs.VLenUTF8(), f"<U{LONGEST}"
+    ),
+    "vlen-bytes fixed": (OCTETS.astype("S99"), "|S99", numcodecs.VLenBytes(), "|S99"),
+    "base64": (NUMBERS, "<i4", numcodecs.Base64(), "<i4"),
+}  # fmt: skip
+COMPRESSORS: dict[str, Any] = {"none": None, "zlib": numcodecs.Zlib(1), "base64": numcodecs.Base64()}
+
+
+def document_of(kind: str, compressor: str, order: str, chunks: tuple[int, ...] = CHUNKS) -> dict[str, Any]:
+    values, dtype, filter_, _ = KINDS[kind]
+    packed = COMPRESSORS[compressor]
+    return {
+        "zarr_format": 2,
+        "shape": list(values.shape),
+        "chunks": list(chunks),
+        "dtype": dtype,
+        "fill_value": None,
+        "order": order,
+        "filters": [filter_.get_config()],
+        "compressor": packed.get_config() if packed else None,
+    }
+
+
+def prepared(values: AnyArray, kind: str) -> AnyArray:
+    """What zarr-python 3.0 gave the codecs of objects."""
+    return values.astype(object) if kind in ("vlen-utf8 fixed", "vlen-bytes fixed") else values
+
+
+def by_numcodecs(
+    kind: str, compressor: str, order: str, chunks: tuple[int, ...] = CHUNKS
+) -> dict[str, bytes]:
+    """The keys and values of an array, as zarr-python 2 stores it."""
+    values = KINDS[kind][0]
+    stored = {".zarray": json.dumps(document_of(kind, compressor, order, chunks)).encode()}
+    counts = [-(-length // chunk) for length, chunk in zip(SHAPE, chunks, strict=True)]
+    for at in itertools.product(*map(range, counts)):
+        whole = np.full(chunks, values[0, 1], values.dtype)
+        part = values[tuple(slice(i * n, (i + 1) * n) for i, n in zip(at, chunks, strict=True))]
+        whole[tuple(map(slice, part.shape))] = part
+        data: Any = np.asarray(prepared(whole, kind), order=order)  # type: ignore[call-overload]
+        for codec in (KINDS[kind][2], COMPRESSORS[compressor]):
+            data = data if codec is None else codec.encode(data)
+        stored[".".join(map(str, at))] = bytes(numcodecs.compat.ensure_bytes(data))
+    return stored
+
+
+def read_by_numcodecs(stored: dict[str, bytes]) -> AnyArray:
+    """An array as zarr-python 2 reads it."""
+    document = json.loads(stored[".zarray"])
+    shape, chunks = document["shape"], document["chunks"]
+    codecs = [*(document["filters"] or []), *([document["compressor"]] if document["compressor"] else [])]
+    result = np.empty(shape, document["dtype"])
+    for at in itertools.product(*(range(-(-n // c)) for n, c in zip(shape, chunks, strict=True))):
+        data: Any = stored[".".join(map(str, at))]
+        for config in reversed(codecs):
+            data = numcodecs.get_codec(config).decode(data)
+        whole = numcodecs.compat.ensure_ndarray(data)
+        whole = whole.astype(result.dtype) if whole.dtype.kind == "O" else whole.view(result.dtype)
+        whole = whole.reshape(-1, order="A").reshape(chunks, order=document["order"])
+        place = tuple(slice(i * n, (i + 1) * n) for i, n in zip(at, chunks, strict=True))
+        result[place] = whole[tuple(slice(0, n) for n in result[place].shape)]
+    return result
+
+
+def store_of(stored: dict[str, bytes]) -> xzarr3.MemoryStore:
+    store = xzarr3.MemoryStore()
+    for key, value in stored.items():
+        store.set(key, value)
+    return store
+
+
+def contents(store: xzarr3.MemoryStore) -> dict[str, bytes]:
+    return {key: bytes(store.get(key) or b"") for key in store.list()}
+
+
+def check(found: Any, values: AnyArray) -> None:
+    assert np.asarray(found).shape == values.shape
+    assert np.asarray(found).tolist() == values.tolist()
+
+
+@pytest.mark.parametrize("chunks", [(2, 3), (2, 2), (5, 7), (1, 7)])
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("compressor", COMPRESSORS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_chunks_of_zarr_python_2(kind: str, compressor: str, order: str, chunks: tuple[int, ...]) -> None:
+    stored = by_numcodecs(kind, compressor, order, chunks)
+    store = store_of(stored)
+    values = KINDS[kind][0]
+    array = xzarr3.open_array(store, mode="r+")
+    check(array[...], values)
+    check(array[1:4, ::2], values[1:4, ::2])
+    # What is stored again is the same, and so is the document.
+    array[...] = array[...]
+    again = contents(store)
+    assert again.keys() == stored.keys()
+    if chunks == SHAPE:  # No other elements are beyond the end of the array.
+        assert again["0.0"] == stored["0.0"]
+    check(xzarr3.open_array(store)[...], values)
+    assert json.loads(stored[".zarray"]).items() <= V2.hold(array.metadata)[".zarray"].items()
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("compressor", COMPRESSORS)
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if not kind.endswith(" fixed") or "cat" in kind])
+def test_what_is_written_is_read_by_zarr_python_2(kind: str, compressor: str, order: str) -> None:
+    values, _, filter_, dtype = KINDS[kind]
+    extra = [filter_] if filter_.codec_id in ("categorize", "base64") else []
+    store = xzarr3.MemoryStore()
+    array = xzarr3.create_array(
+        store, shape=SHAPE, chunks=CHUNKS, dtype=dtype, zarr_format=2, order=order, filters=extra,
+        compressors=COMPRESSORS[compressor],
+        serializer=BytesCodec("big") if kind == "categorize wide" else "auto",
+    )  # fmt: skip
+    array.write_empty_chunks = True
+    array[...] = values
+    check(read_by_numcodecs(contents(store)), values)
+    check(xzarr3.open_array(store)[...], values)
+    document = json.loads(contents(store)[".zarray"])
+    assert [*(document["filters"] or []), document["compressor"]][0]["id"] == filter_.codec_id
+    # For chunks of json2 there is but one order, and zarr-python would take another one for theirs.
+    assert document["order"] == ("C" if kind.startswith("json2") else order)
+
+
+def test_order_of_json2_by_hand() -> None:
+    for order in ("C", "F"):
+        document = {**document_of("json2", "none", order), "shape": [2, 3]}
+        chunk = b'[["a","b","c"],[1,null,{}],"|O",[2,3]]'
+        array = xzarr3.open_array(store_of({".zarray": json.dumps(document).encode(), "0.0": chunk}))
+        assert array[...].tolist() == [["a", "b", "c"], [1, None, {}]]
+        assert array.metadata.codecs[0].name == "numcodecs.json2"
+        assert V2.hold(array.metadata)[".zarray"]["order"] == order
+
+
+def test_an_order_that_json2_cannot_have() -> None:
+    store = xzarr3.MemoryStore()
+    array = xzarr3.create_array(store, "a", shape=SHAPE, chunks=CHUNKS, dtype="json2", zarr_format=2)
+    meta = array.metadata
+    turned = type(meta)(**{**vars_of(meta), "codecs": (TransposeCodec((1, 0)), *meta.codecs)})
+    with pytest.raises(MetadataError, match="no order but 'C'") as caught:
+        V2.hold(turned)
+    assert caught.value.field == "codecs[0]"
+
+
+def vars_of(meta: Any) -> dict[str, Any]:
+    return {name: getattr(meta, name) for name in type(meta).__dataclass_fields__}
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_rounded_numbers_are_in_the_order_of_the_document(order: str) -> None:
+    """Whatever numcodecs, of some versions, makes of order F."""
+    values = np.arange(6, dtype="<f4").reshape(2, 3)
+    document = {
+        "zarr_format": 2, "shape": [2, 3], "chunks": [2, 3], "dtype": "<f4", "fill_value": 0.0,
+        "order": order, "filters": [{"id": "bitround", "keepbits": 9}], "compressor": None,
+    }  # fmt: skip
+    store = store_of({".zarray": json.dumps(document).encode(), "0.0": values.tobytes(order)})  # type: ignore[arg-type]
+    array = xzarr3.open_array(store, mode="r+")
+    check(array[...], values)
+    array[...] = values
+    assert contents(store)["0.0"] == values.tobytes(order)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("kind", "item"), [("vlen-utf8 fixed", "x" * (LONGEST + 1)), ("vlen-bytes fixed", b"x" * 100)]
+)
+def test_elements_longer_than_the_dtype(kind: str, item: Any) -> None:
+    codec = KINDS[kind][2]
+    document = {**document_of(kind, "none", "C"), "shape": [2], "chunks": [2]}
+    for value, valid in ((item[1:], True), (item, False)):
+        chunk = bytes(codec.encode(np.array([value, value[:1]], object)))
+        array = xzarr3.open_array(store_of({".zarray": json.dumps(document).encode(), "0": chunk}))
+        if valid:
+            assert array[...].tolist() == [value, value[:1]]
+        else:
+            with pytest.raises(ChunkDecodeError, match="element of length"):
+                array[...]
+
+
+@pytest.mark.parametrize("kind", ["categorize", "categorize fixed", "base64"])
+def test_codecs_that_other_versions_do_not_have(kind: str) -> None:
+    array = xzarr3.open_array(store_of(by_numcodecs(kind, "none", "C")))
+    for zarr_format in (3, "3-draft"):
+        target = xzarr3.MemoryStore()
+        with pytest.raises(MetadataError) as caught:
+            xzarr3.copy(array, target, zarr_format=zarr_format)  # type: ignore[arg-type]
+        assert caught.value.field in ("codecs", "data_type")
+        assert caught.value.accepted
+        assert contents(target) == {}
+        with pytest.raises(MetadataError):
+            xzarr3.create_array(
+                target, shape=(4,), dtype="string" if kind == "categorize" else KINDS[kind][3],
+                filters=KINDS[kind][2] if kind != "base64" else None,
+                compressors=KINDS[kind][2] if kind == "base64" else None, zarr_format=zarr_format,
+            )  # fmt: skip
+        assert contents(target) == {}
+    with pytest.raises(UnknownExtensionError, match="only Zarr format 2 has the codec"):
+        xzarr3.copy(array, xzarr3.MemoryStore(), zarr_format=3)
+    copied = xzarr3.copy(array, xzarr3.MemoryStore(), zarr_format=2)
+    assert isinstance(copied, xzarr3.Array)
+    check(copied[...], KINDS[kind][0])
+
+
+def test_text_without_a_label() -> None:
+    array = xzarr3.create_array(
+        xzarr3.MemoryStore(), shape=(2,), dtype="string", zarr_format=2,
+        filters=numcodecs.Categorize(["sea", "land"], "O"),
+    )  # fmt: skip
+    array[...] = ["land", ""]
+    with pytest.raises(ChunkEncodeError, match="'ice' is none of the 2 labels"):
+        array[...] = ["sea", "ice"]
+    assert array[...].tolist() == ["land", ""]
