@@ -26,6 +26,7 @@ from xzarr3.engine import available_threads
 from xzarr3.errors import MetadataError, NodeExistsError, listed
 from xzarr3.formats import Format, ZarrFormat, parse_format
 from xzarr3.formats.base import node_prefix
+from xzarr3.formats.v2 import codecs_elsewhere
 from xzarr3.grids import RegularGrid
 from xzarr3.group import Group, bind
 from xzarr3.hierarchy import open as open_node
@@ -229,6 +230,7 @@ def _translated(node: Array | Group, format: Format, recoding: _Recoding) -> Arr
             meta,
             zarr_format=format.zarr_format,
             chunk_key_encoding=format.chunk_key_encoding,
+            codecs=codecs_elsewhere(meta) if node.zarr_format == 2 else meta.codecs,
             ignored={},
             fill_is_null=meta.fill_is_null and format.zarr_format == 2,
         )

@@ -19,10 +19,10 @@ import numpy as np
 
 from xzarr3._types import JSON, Scalar
 from xzarr3.chunk_keys import ChunkKeyEncoding
-from xzarr3.codecs.base import ArrayArrayCodec, BytesBytesCodec, ChunkSpec, Codec
+from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, ChunkSpec, Codec
 from xzarr3.codecs.bytes import BytesCodec
 from xzarr3.codecs.numcodecs import from_numcodecs, stored_endian, to_numcodecs
-from xzarr3.codecs.registry import remembered
+from xzarr3.codecs.registry import default_serializer, remembered
 from xzarr3.codecs.transpose import TransposeCodec
 from xzarr3.dtypes import ZDType
 from xzarr3.dtypes.base import FOREIGN_ERRORS
@@ -663,6 +663,28 @@ def _spelled(meta: ArrayMetadata, words: dict[str, Any], stored: ZDType) -> tupl
         if same:
             return {**words, **spelled}, other
     return words, stored
+
+
+def codecs_elsewhere(meta: ArrayMetadata) -> tuple[Codec, ...]:
+    """The codecs for the chunks of an array in a format that lacks some of those of version 2.
+
+    Nothing takes the place of ``base64``. Text that is stored as categories, or text of a fixed length that
+    is stored as if it had any, is stored as is usual for its data type.
+
+    Parameters
+    ----------
+    meta : ArrayMetadata
+        An array of version 2.
+    """
+    codecs = [codec for codec in meta.codecs if codec.name != "numcodecs.base64"]
+    names = [codec.name for codec in codecs]
+    if "numcodecs.categorize" in names:
+        at = names.index("numcodecs.categorize")
+        codecs = codecs[:at] + [codec for codec in codecs[at:] if not isinstance(codec, ArrayArrayCodec)]
+    elif meta.data_type.is_variable or not {"vlen-utf8", "vlen-bytes"} & {*names}:
+        return tuple(codecs)
+    usual = default_serializer(meta.data_type)
+    return tuple(usual if isinstance(codec, ArrayBytesCodec) else codec for codec in codecs)
 
 
 def _cannot_say(field: str, found: object, accepted: str) -> MetadataError:

@@ -16,8 +16,8 @@ from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec, Codec, Configur
 from xzarr3.codecs.bytes import BytesCodec
 from xzarr3.codecs.transpose import TransposeCodec
 from xzarr3.errors import MetadataError, UnknownExtensionError, listed
-from xzarr3.formats.draft_json import Refuse, invalid, items_of, lengths_of, members, string_of
-from xzarr3.formats.draft_types import Named
+from xzarr3.formats.draft.json import Refuse, invalid, items_of, lengths_of, members, string_of
+from xzarr3.formats.draft.types import Named
 from xzarr3.grids import RegularGrid
 from xzarr3.metadata import ArrayMetadata
 

@@ -34,7 +34,7 @@ from xzarr3.dtypes import (
 )
 from xzarr3.dtypes.registry import registry
 from xzarr3.errors import DataTypeValidationError, MetadataError, UnknownExtensionError, listed
-from xzarr3.formats.draft_json import Refuse, members, string_of
+from xzarr3.formats.draft.json import Refuse, members, string_of
 
 
 @dataclass(frozen=True)

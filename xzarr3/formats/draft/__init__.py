@@ -2,7 +2,7 @@
 
 Specification: Zarr v3 core, editor's draft of 25 May 2022, in its state with ``chunk_memory_layout``: an
 entry point ``zarr.json``, documents below ``meta/``, chunks below ``data/``, and groups that are there as
-soon as something is below them. For what documents of arrays say see :mod:`xzarr3.formats.draft_arrays`.
+soon as something is below them. For what documents of arrays say see :mod:`xzarr3.formats.draft.arrays`.
 
 What zarr-python 2.12 to 2.18 wrote as an experiment, an earlier state of the draft with ``root`` in its keys,
 is read and not written.
@@ -23,8 +23,8 @@ from typing import Any, ClassVar, Literal, Self
 from xzarr3.chunk_keys import ChunkKeyEncoding, DraftChunkKeyEncoding
 from xzarr3.errors import MetadataError, UnknownExtensionError
 from xzarr3.formats.base import Document, Fetch, Format, Place, node_prefix
-from xzarr3.formats.draft_arrays import array_document, parse_array
-from xzarr3.formats.draft_json import check_extensions, members
+from xzarr3.formats.draft.arrays import array_document, parse_array
+from xzarr3.formats.draft.json import check_extensions, members
 from xzarr3.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
 
 ENTRY_POINT = "zarr.json"

@@ -16,9 +16,9 @@ import numpy as np
 from xzarr3._types import JSON, Scalar
 from xzarr3.chunk_keys import DraftChunkKeyEncoding
 from xzarr3.errors import DataTypeValidationError, FallbackWarning, MetadataError, shorten
-from xzarr3.formats.draft_codecs import chunk_grid_from_json, codecs_from_json, codecs_to_json, with_shards
-from xzarr3.formats.draft_early import is_early, parse_early
-from xzarr3.formats.draft_json import (
+from xzarr3.formats.draft.codecs import chunk_grid_from_json, codecs_from_json, codecs_to_json, with_shards
+from xzarr3.formats.draft.early import is_early, parse_early
+from xzarr3.formats.draft.json import (
     ARRAY_FIELDS,
     Refuse,
     check_extensions,
@@ -27,7 +27,7 @@ from xzarr3.formats.draft_json import (
     lengths_of,
     members,
 )
-from xzarr3.formats.draft_types import (
+from xzarr3.formats.draft.types import (
     Named,
     data_type_from_json,
     data_type_to_json,
