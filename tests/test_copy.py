@@ -1,4 +1,4 @@
-"""Copies between formats: nothing is lost, chunks stay as they are if they can; what is unsayable is refused."""
+"""Copies between formats: nothing is lost, chunks stay as they are if they can, or the copy is refused."""
 
 from __future__ import annotations
 

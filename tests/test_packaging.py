@@ -76,7 +76,7 @@ def test_module_needs_only_declared_dependencies(source: Path) -> None:
     modules = {"google-crc32c": "google_crc32c", "iris-sample-data": "iris_sample_data"}
     # pandas and pyyaml, say, come with a declared one, which documents it as its own interface.
     declared = {"pandas", "xzarr3"}
-    if 'if TYPE_CHECKING:\n    from typing_extensions' in source.read_text(encoding="utf-8"):
+    if "if TYPE_CHECKING:\n    from typing_extensions" in source.read_text(encoding="utf-8"):
         declared.add("typing_extensions")
     names = PROJECT["dependencies"]
     extra = {"demo.py": "demo", "small.py": "ml-dtypes"}.get(source.name)

@@ -20,9 +20,9 @@ from dask.base import tokenize
 from xarray.core import indexing
 
 import xzarr3
+from xzarr3.conventions import decode_fill_value, encode_fill_value
 from xzarr3.xarray import backend
 from xzarr3.xarray.backend import LazyArray, Xzarr3BackendEntrypoint
-from xzarr3.xarray.encoding import decode_fill_value, encode_fill_value
 
 zarr = pytest.importorskip("zarr")
 

@@ -15,11 +15,17 @@ from typing import Any, TypeVar
 import numpy as np
 
 from xzarr3._types import JSON
+from xzarr3.formats import Format
 from xzarr3.metadata import ArrayMetadata
 
 FILL_VALUE = "_FillValue"
 _MASKED_KINDS = "biufc"
 _T = TypeVar("_T")
+
+
+def fill_value_is_mask(format: Format) -> bool:
+    """Whether the fill value of an array is its ``_FillValue``: so xarray has it where it did not write 3."""
+    return format.zarr_format == 2 or not format.writable
 
 
 def _is_xarrays(meta: ArrayMetadata) -> bool:

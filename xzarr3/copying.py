@@ -21,7 +21,7 @@ from xzarr3.array import Array
 from xzarr3.codecs.base import ArrayBytesCodec, BytesBytesCodec, ChunkSpec, Codec
 from xzarr3.codecs.chain import CodecChain
 from xzarr3.codecs.registry import parse_codecs
-from xzarr3.conventions import from_fill_value_attribute, to_fill_value_attribute
+from xzarr3.conventions import fill_value_is_mask, from_fill_value_attribute, to_fill_value_attribute
 from xzarr3.engine import available_threads
 from xzarr3.errors import MetadataError, NodeExistsError, listed
 from xzarr3.formats import Format, ZarrFormat, parse_format
@@ -234,11 +234,11 @@ def _translated(node: Array | Group, format: Format, recoding: _Recoding) -> Arr
             ignored={},
             fill_is_null=meta.fill_is_null and format.zarr_format == 2,
         )
-        if node.zarr_format == 2:
-            return to_fill_value_attribute(meta, is_null=node.metadata.fill_is_null)
-        if format.zarr_format == 2:
+        if fill_value_is_mask(node.format) == fill_value_is_mask(format):
+            return meta
+        if fill_value_is_mask(format):
             return from_fill_value_attribute(meta)
-        return meta
+        return to_fill_value_attribute(meta, is_null=node.metadata.fill_is_null)
     except MetadataError as error:
         error.at(path=node.path)
         raise

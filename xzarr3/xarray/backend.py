@@ -21,6 +21,7 @@ from xarray.core import indexing
 
 from xzarr3._types import AnyArray
 from xzarr3.array import Array
+from xzarr3.conventions import decode_fill_value, fill_value_is_mask
 from xzarr3.dtypes import JSONObjects, ZDType
 from xzarr3.errors import (
     MetadataError,
@@ -35,7 +36,7 @@ from xzarr3.group import Group
 from xzarr3.hierarchy import open_group
 from xzarr3.metadata import ArrayMetadata
 from xzarr3.stores import LocalStore, Store, StoreLike, open_store
-from xzarr3.xarray.encoding import decode_fill_value, fill_value_is_mask, kept_codecs
+from xzarr3.xarray.encoding import kept_codecs
 
 # Attributes that say that values are encoded, besides units of time and _FillValue.
 _CODING = frozenset(("missing_value", "scale_factor", "add_offset", "_Unsigned", "_Encoding", "dtype"))

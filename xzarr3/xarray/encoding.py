@@ -7,10 +7,7 @@ and a setting that was asked for must not be ignored.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import math
-import struct
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
@@ -29,6 +26,7 @@ from xzarr3.array import Array
 from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, ChunkSpec, Codec
 from xzarr3.codecs.registry import parse_codec, parse_codecs
 from xzarr3.codecs.transpose import TransposeCodec
+from xzarr3.conventions import fill_value_is_mask
 from xzarr3.dtypes import RawBytes, VariableLengthUTF8, ZDType
 from xzarr3.errors import DataTypeValidationError, MetadataError, listed
 from xzarr3.formats import Format
@@ -136,115 +134,6 @@ def _json_text(text: str) -> str:
     except UnicodeEncodeError as error:
         raise ValueError("it is not valid Unicode") from error
     return str(text)
-
-
-def encode_fill_value(value: Any, dtype: np.dtype[Any]) -> JSON:
-    """The attribute ``_FillValue`` in the form that xarray gives it in version 3 stores.
-
-    Integers and booleans stay what they are; floating point numbers become the base64 of a little-endian
-    double, complex numbers a list of two of these, bytes their base64.
-
-    Raises
-    ------
-    ValueError
-        If ``value`` is no value of ``dtype``.
-
-    Examples
-    --------
-    >>> encode_fill_value(float("nan"), np.dtype("f4"))
-    'AAAAAAAA+H8='
-    """
-    kind = dtype.kind
-    try:
-        scalar = np.asarray(value)[()]
-        if kind == "S":
-            return base64.b64encode(_instance(scalar, bytes)).decode()
-        if kind == "U":
-            return str(_instance(scalar, str))
-        if kind == "b":
-            return bool(scalar)
-        if kind in "iu":
-            if int(scalar) != scalar:
-                raise ValueError("not an integer")
-            return int(scalar)
-        if kind == "f":
-            return _base64_double(float(scalar))
-        if kind == "c":
-            number = complex(scalar)
-            return [_base64_double(number.real), _base64_double(number.imag)]
-    except (TypeError, ValueError, OverflowError) as error:
-        raise ValueError(f"_FillValue {value!r} is not a value of dtype {dtype}: {error}") from error
-    raise ValueError(f"_FillValue is not supported for dtype {dtype}")
-
-
-def decode_fill_value(value: Any, dtype: np.dtype[Any]) -> Any:
-    """Read the attribute ``_FillValue``, in the form xarray writes or as a plain JSON number.
-
-    Raises
-    ------
-    ValueError
-        If it is neither.
-
-    Examples
-    --------
-    >>> decode_fill_value("AAAAAAAA+H8=", np.dtype("f4"))
-    nan
-    >>> decode_fill_value(-999, np.dtype("i2"))
-    -999
-    """
-    kind = dtype.kind
-    try:
-        if kind == "f":
-            return _read_double(value)
-        if kind in "iu":
-            if isinstance(value, str) or int(value) != value:
-                raise ValueError("not an integer")
-            return int(value)
-        if kind == "b":
-            return bool(value)
-        if kind == "c":
-            real, imag = value
-            return complex(_read_double(real), _read_double(imag))
-        if kind == "S":
-            return base64.b64decode(_instance(value, str), validate=True)
-        if kind in "UTO":
-            return str(value)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise ValueError(f"attribute '_FillValue' is not a value of dtype {dtype}: {error}") from error
-    raise ValueError(f"attribute '_FillValue' is not supported for dtype {dtype}")
-
-
-def _instance(value: Any, cls: type[_T]) -> _T:
-    if not isinstance(value, cls):
-        raise TypeError(f"expected {cls.__name__}, found {type(value).__name__}")
-    return value
-
-
-def _base64_double(number: float) -> str:
-    return base64.b64encode(struct.pack("<d", number)).decode()
-
-
-def _read_double(value: Any) -> float:
-    if not isinstance(value, str):
-        return float(value)
-    if value in ("NaN", "Infinity", "-Infinity"):
-        return float(value)
-    try:
-        packed = base64.b64decode(value, validate=True)
-    except binascii.Error:
-        packed = b""
-    if len(packed) == 8:
-        return float(struct.unpack("<d", packed)[0])
-    bits = bytes.fromhex(value.removeprefix("0x"))
-    forms = {2: ">e", 4: ">f", 8: ">d"}
-    if not value.startswith("0x") or len(bits) not in forms:
-        raise ValueError("neither a number, base64 of a double, nor hexadecimal bits")
-    return float(struct.unpack(forms[len(bits)], bits)[0])
-
-
-def fill_value_is_mask(format: Format) -> bool:
-    """Whether the fill value of an array is its ``_FillValue``: so xarray has it where it did not write 3."""
-    return format.zarr_format == 2 or not format.writable
 
 
 def encode_values(variable: Variable, name: str, *, explicit: bool = True) -> Variable:

@@ -19,6 +19,7 @@ from xarray import DataArray, Dataset, Variable, conventions
 from xarray.backends.api import DATAARRAY_NAME, DATAARRAY_VARIABLE
 
 from xzarr3.array import Array
+from xzarr3.conventions import encode_fill_value, fill_value_is_mask
 from xzarr3.creation import array_metadata
 from xzarr3.dask import store as store_blocks
 from xzarr3.dtypes import parse_dtype
@@ -55,9 +56,7 @@ from xzarr3.stores import LocalStore, Store, StoreLike, open_store
 from xzarr3.xarray.encoding import (
     array_settings,
     encode_attributes,
-    encode_fill_value,
     encode_values,
-    fill_value_is_mask,
     make_from_kept,
     stored_dtype,
 )
