@@ -176,6 +176,16 @@ def test_the_draft_has_no_consolidated_metadata(store: Store) -> None:
 
 
 @formats
+def test_description(store: Store, zarr_format: Any) -> None:
+    array = xzarr3.create_array(
+        store, "a", shape=(9, 9), chunks=4, dtype="i2", compressors=None, zarr_format=zarr_format
+    )
+    array[0, 0] = array[8, 8] = 1
+    assert f"format      {zarr_format}\n" in array.info
+    assert array.info_complete() == f"{array.info}\nstored      64 bytes in 2 units of storage"
+
+
+@formats
 def test_dask_reads_and_writes(store: Store, zarr_format: Any) -> None:
     da = pytest.importorskip("dask.array")
     array = _small(store, zarr_format=zarr_format)

@@ -864,6 +864,15 @@ VALID: list[dict[str, Any]] = [
     {".zarray": zarray(dtype=">f8", fill_value="NaN", order="F", dimension_separator="/", compressor=ZLIB)},
     {".zarray": zarray(filters=[DELTA, SHUFFLE, {"id": "crc32"}], compressor={"id": "zstd", "level": 1})},
     {".zarray": zarray(dtype="|O", fill_value="", filters=[TEXT], compressor={"id": "lz4"})},
+    {
+        ".zarray": zarray(
+            dtype="|O",
+            fill_value="",
+            filters=[{"id": "categorize", "labels": ["x"], "dtype": "|O", "astype": "<u2"}],
+            compressor={"id": "base64"},
+            order="F",
+        )
+    },
     {".zarray": zarray(dtype=[["a", "<i2"], ["b", [["c", ">f4", [2]]]]], fill_value=None)},
     {
         ".zarray": zarray(

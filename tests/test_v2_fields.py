@@ -159,6 +159,10 @@ def test_values_of_users() -> None:
     ):  # fmt: skip
         with pytest.raises(DataTypeValidationError):
             data_type.cast_array(wrong)
+    deep = parse_dtype([("a", "<i2", (1,) * 16)])
+    assert deep.cast_array(np.zeros((1,) * 60, deep.to_native_dtype())).shape == (1,) * 60
+    with pytest.raises(DataTypeValidationError, match="dimensions"):
+        deep.cast_array(np.zeros((1,) * 60, [("a", "<i4", (1,) * 16)]))
     plain = parse_dtype([("block", "<i2"), ("n", "i1")])
     with pytest.raises(DataTypeValidationError):
         plain.cast_array(np.zeros(2, [("block", "<i2", (2,)), ("n", "i1")]))

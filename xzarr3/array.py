@@ -244,6 +244,18 @@ class Array(Node):
         ]
         return "\n".join(f"{label:<12}{text}" for label, text in rows)
 
+    def info_complete(self) -> str:
+        """What :attr:`info` says, and how much of the array is stored, for which every unit is looked at."""
+        number = size = 0
+        for coords in self._stored_units(self.plan()):
+            reader = self._engine.store.open_value(self._engine.key(coords))
+            if reader is None:
+                continue
+            with reader:
+                number += 1
+                size += len(reader.read(0)) if reader.size is None else reader.size
+        return f"{self.info}\n{'stored':<12}{size} bytes in {number} units of storage"
+
     def __repr__(self) -> str:
         return f"<xzarr3.Array {self.name} shape={self.shape} dtype={self.dtype}>"
 

@@ -418,13 +418,17 @@ class Struct(ZDType[np.dtype[Any], np.void]):
         result = np.empty(given.shape, dtype)
         for name, data_type in self.fields:
             try:
-                cast = data_type.cast_array(given[name])
-                if cast.shape != result[name].shape:
-                    raise self._cannot_hold(given, f"the field '{name}' has another shape")
+                part, place = given[name], result[name]
+            except ValueError as error:  # More dimensions than numpy has, with those of the field.
+                raise self._cannot_hold(given, str(error)) from error
+            try:
+                cast = data_type.cast_array(part)
             except MetadataError as error:
                 error.at(field=name)
                 raise
-            result[name] = cast
+            if cast.shape != place.shape:
+                raise self._cannot_hold(given, f"the field '{name}' has another shape")
+            place[...] = cast
         return result
 
     def _of_objects(self, values: Any) -> AnyArray:
