@@ -301,8 +301,7 @@ def restored() -> Iterator[None]:
     """Puts the classes of the common registry back after the test."""
     before = dict(registry.contents)
     yield
-    for name in set(registry.contents) - set(before):
-        registry.unregister(name)
+    registry.contents.clear()
     for name, cls in before.items():
         registry.register(name, cls)
     assert registry.contents == before

@@ -1,4 +1,4 @@
-"""Conventions of xarray for the attributes of arrays: what ``_FillValue`` is in each format.
+"""Conventions of xarray for the attributes of arrays: what it masks in each format.
 
 In version 2, xarray masks the fill value of an array. In version 3 it masks what the attribute ``_FillValue``
 says, which is spelled as :func:`encode_fill_value` has it.
@@ -16,10 +16,11 @@ import numpy as np
 
 from xzarr3._types import JSON
 from xzarr3.formats import Format
+from xzarr3.formats.v2 import DIMENSIONS
 from xzarr3.metadata import ArrayMetadata
 
 FILL_VALUE = "_FillValue"
-_MASKED_KINDS = "biufc"
+_SPELLED_KINDS = "biufc"  # Of data types for which the attribute has a spelling that xarray reads.
 _T = TypeVar("_T")
 
 
@@ -28,14 +29,16 @@ def fill_value_is_mask(format: Format) -> bool:
     return format.zarr_format == 2 or not format.writable
 
 
-def _is_xarrays(meta: ArrayMetadata) -> bool:
-    """Whether xarray can open an array as a variable, of a type in which it masks values."""
+def _names(meta: ArrayMetadata, *, to_version_2: bool) -> tuple[str | None, ...] | None:
+    """The names of dimensions under which xarray opens an array, or None if it does not."""
     names = meta.dimension_names
-    if names is None:  # On its way to version 2, a scalar may be xarray's: other formats name nothing there.
-        named = not meta.shape and meta.zarr_format == 2
-    else:
-        named = all(name is not None for name in names)
-    return named and meta.data_type.to_native_dtype().kind in _MASKED_KINDS
+    if names is None and to_version_2 and not meta.shape:
+        return ()  # Other formats name nothing where there is no dimension.
+    if names is None:
+        listed = meta.attributes.get(DIMENSIONS)
+        if isinstance(listed, list) and len(listed) == len(meta.shape):
+            names = tuple(listed)
+    return names if names is not None and all(isinstance(name, str) for name in names) else None
 
 
 def to_fill_value_attribute(meta: ArrayMetadata, *, is_null: bool) -> ArrayMetadata:
@@ -45,12 +48,20 @@ def to_fill_value_attribute(meta: ArrayMetadata, *, is_null: bool) -> ArrayMetad
     ----------
     meta : ArrayMetadata
     is_null : bool
-        Whether version 2 said nothing of the fill value, so that xarray masked nothing.
+        Whether version 2 said nothing of the fill value, so that xarray masked what the attribute said.
     """
-    if is_null or FILL_VALUE in meta.attributes or not _is_xarrays(meta):
+    dtype = meta.data_type.to_native_dtype()
+    if _names(meta, to_version_2=False) is None or dtype.kind not in _SPELLED_KINDS:
         return meta
-    value = encode_fill_value(meta.fill_value, meta.data_type.to_native_dtype())
-    return replace(meta, attributes={**meta.attributes, FILL_VALUE: value})
+    value: Any = meta.fill_value
+    if is_null:
+        if FILL_VALUE not in meta.attributes:
+            return meta
+        try:
+            value = decode_fill_value(meta.attributes[FILL_VALUE], dtype)
+        except ValueError:  # Not what xarray masks.
+            return meta
+    return replace(meta, attributes={**meta.attributes, FILL_VALUE: encode_fill_value(value, dtype)})
 
 
 def from_fill_value_attribute(meta: ArrayMetadata) -> ArrayMetadata:
@@ -59,19 +70,20 @@ def from_fill_value_attribute(meta: ArrayMetadata) -> ArrayMetadata:
     Where xarray masks nothing, or something else than the fill value, the fill value becomes null, or that.
     Units that are absent then have to be stored.
     """
-    if not _is_xarrays(meta):
-        return meta
-    attributes = dict(meta.attributes)
+    names = _names(meta, to_version_2=True)
     dtype = meta.data_type.to_native_dtype()
+    if names is None or dtype.kind == "V":
+        return meta
+    attributes = {key: value for key, value in meta.attributes.items() if key != DIMENSIONS}
+    named = replace(meta, dimension_names=names, attributes=attributes)
     try:
         masked = decode_fill_value(attributes[FILL_VALUE], dtype) if FILL_VALUE in attributes else None
     except ValueError:  # Not what xarray writes, so nothing that it masks.
         masked = None
-    if masked is None:
-        zero = meta.data_type.default_scalar()
-        return replace(meta, fill_value=zero, fill_is_null=True)
+    if masked is None or dtype.kind not in _SPELLED_KINDS:
+        return replace(named, fill_value=meta.data_type.default_scalar(), fill_is_null=True)
     del attributes[FILL_VALUE]
-    return replace(meta, fill_value=meta.data_type.cast_scalar(masked), attributes=attributes)
+    return replace(named, fill_value=meta.data_type.cast_scalar(masked))
 
 
 def encode_fill_value(value: Any, dtype: np.dtype[Any]) -> JSON:

@@ -24,25 +24,16 @@ from xzarr3.codecs.registry import parse_codecs
 from xzarr3.conventions import fill_value_is_mask, from_fill_value_attribute, to_fill_value_attribute
 from xzarr3.engine import available_threads
 from xzarr3.errors import MetadataError, NodeExistsError, listed
-from xzarr3.formats import Format, ZarrFormat, parse_format
+from xzarr3.formats import Format, ZarrFormat, documents, parse_format
 from xzarr3.formats.base import node_prefix
 from xzarr3.formats.v2 import codecs_elsewhere
 from xzarr3.grids import RegularGrid
 from xzarr3.group import Group, bind
 from xzarr3.hierarchy import open as open_node
 from xzarr3.metadata import ArrayMetadata, GroupMetadata
-from xzarr3.nodes import (
-    check_new_path,
-    document_lock,
-    find_format,
-    format_for_new,
-    make_groups_above,
-    make_room,
-    normal_path,
-    read_metadata,
-    write_node,
-)
-from xzarr3.stores import Store, StoreLike, open_store
+from xzarr3.nodes import check_new_path, find_format, format_for_new, normal_path, write_node
+from xzarr3.replacement import Replacement
+from xzarr3.stores import LocalStore, Store, StoreLike, open_store
 
 _KEEP = "keep"
 _FEW = 4096  # Up to so many, reading every unit is cheaper than listing which are there.
@@ -68,7 +59,8 @@ def copy(
 
     Nothing is lost: values, fill values, attributes and names of dimensions are the same afterwards, and what
     xarray masks, it masks in the copy. Chunks are moved untouched where both formats describe them in the
-    same way. Documents are written after all chunks, that of the copied node last.
+    same way. What is replaced stays in its place until all of the copy is stored, as with
+    :func:`xzarr3.to_zarr`.
 
     Parameters
     ----------
@@ -105,7 +97,7 @@ def copy(
     MetadataError
         If the format cannot say what the source says. Nothing is written then.
     StoreError, ChunkDecodeError
-        If a chunk cannot be read or written. There is no copy then, but its chunks may be.
+        If a chunk cannot be read or written. What was there is still there then, and nothing of the copy.
 
     Examples
     --------
@@ -124,47 +116,78 @@ def copy(
         format = parse_format(node.zarr_format)
     check_new_path(normal, format)
     _check_apart(node, store, normal)
-    if not overwrite and find_format(store, normal) is not None:
-        raise NodeExistsError(
-            f"there is a node at '/{normal}' in {store} already; accepted: overwrite=True to replace it"
-        )
     held = isinstance(node, Group) and node.consolidated if consolidated is None else consolidated
     recoding = _Recoding(compressors, shards)
-    nodes = [(normal, node)]
-    if isinstance(node, Group):
-        prefix = node_prefix(normal)
-        nodes += [(prefix + below, each) for below, each in node.members(max_depth=None)]
-    jobs = [_Job(at, each, _translated(each, format, recoding), store, format) for at, each in nodes]
+    nodes = _nodes_below(node)
+    metadata = {below: _translated(each, format, recoding) for below, each in nodes.items()}
+    names = sorted({below.partition("/")[0] for below in nodes if below}) if isinstance(node, Group) else None
+    place = Replacement(store, format, normal, names, overwrite=overwrite, how="overwrite=True")
+    jobs = [
+        _Job(node_prefix(normal) + below if below else normal, each, metadata[below], place.store, format)
+        for below, each in nodes.items()
+    ]
     for job in jobs:
         check_new_path(job.path, format)
-        _check_sayable(job)
     threads = available_threads() if threads is None else threads
-    with document_lock:
-        make_room(store, normal, overwrite=overwrite)
-        make_groups_above(store, format, normal)
-    with _bar(sum(job.number for job in jobs), node.name, progress) as advance:
-        moves = itertools.chain.from_iterable(job.moves() for job in jobs)
-        for _ in _spread(moves, threads):
-            advance()
-    for job in reversed(jobs):
-        write_node(store, format, job.path, job.metadata)
-    copied = read_metadata(store, format, normal)
-    result = bind(store, format, normal, copied or jobs[0].metadata, read_only=False)
+    with place.discarding():
+        with _bar(sum(job.number for job in jobs), node.name, progress) as advance:
+            moves = itertools.chain.from_iterable(job.moves() for job in jobs)
+            for _ in _spread(moves, threads):
+                advance()
+        place.check_again()
+        for job in reversed(jobs):
+            write_node(place.store, format, job.path, job.metadata)
+        if not normal:
+            for key, document in format.hierarchy_documents().items():
+                place.store.set(key, documents.encode(document))
+    place.put(metadata)
+    result = bind(store, format, normal, metadata[""], read_only=False)
     if held and isinstance(result, Group) and format.consolidated_key(normal) is not None:
         return result.consolidate()
     return result
 
 
+def _nodes_below(node: Array | Group) -> dict[str, Array | Group]:
+    """A node and all that is below it, by relative path.
+
+    Raises
+    ------
+    MetadataError
+        If there are nodes that cannot be reached, as a group on the way to them lacks its document.
+    """
+    nodes: dict[str, Array | Group] = {"": node}
+    if not isinstance(node, Group):
+        return nodes
+    nodes.update(node.members(max_depth=None))
+    if not node.store.listable:
+        return nodes
+    known = {node.path, *(node_prefix(node.path) + below for below in nodes)}
+    for prefix in node.format.prefixes(node.path):
+        for key in node.store.list_prefix(prefix):
+            place = node.format.place(key)
+            if place is not None and place.kind != "other" and place.path not in known:
+                raise MetadataError(
+                    f"a group above it has no document, so that '{node.name}' does not lead to it",
+                    path=place.path, accepted="groups from the root on, which create_group() makes",
+                )  # fmt: skip
+    return nodes
+
+
 def _check_apart(node: Array | Group, store: Store, path: str) -> None:
     """Refuse to write a copy over what it is made from."""
-    if node.store.identity != store.identity:
-        return
-    one, other = node_prefix(node.path), node_prefix(path)
-    if one.startswith(other) or other.startswith(one):
+    one, other = _location(node.store, node.path), _location(store, path)
+    if one[0] == other[0] and (one[1].startswith(other[1]) or other[1].startswith(one[1])):
         raise NodeExistsError(
-            f"'{node.name}' cannot be copied to '/{path}' of the same store, one of which is in the other; "
-            "accepted: another path, or another store"
+            f"'{node.name}' of {node.store} cannot be copied to '/{path}' of {store}, one of which is in the "
+            "other; accepted: another path, or another store"
         )
+
+
+def _location(store: Store, path: str) -> tuple[object, str]:
+    """Where a node is: the beginning of all that is its own."""
+    if isinstance(store, LocalStore):
+        return "LocalStore", os.path.join(os.path.realpath(os.path.join(store.root, path)), "")
+    return store.identity, node_prefix(path)
 
 
 # Documents
@@ -227,31 +250,34 @@ def _translated(node: Array | Group, format: Format, recoding: _Recoding) -> Arr
         if meta.ignored:
             _warn_of_ignored(node)
         meta = replace(
-            meta,
+            _in_native_order(meta, format),
             zarr_format=format.zarr_format,
             chunk_key_encoding=format.chunk_key_encoding,
             codecs=codecs_elsewhere(meta) if node.zarr_format == 2 else meta.codecs,
             ignored={},
             fill_is_null=meta.fill_is_null and format.zarr_format == 2,
         )
-        if fill_value_is_mask(node.format) == fill_value_is_mask(format):
-            return meta
-        if fill_value_is_mask(format):
-            return from_fill_value_attribute(meta)
-        return to_fill_value_attribute(meta, is_null=node.metadata.fill_is_null)
+        if fill_value_is_mask(node.format) != fill_value_is_mask(format):
+            if fill_value_is_mask(format):
+                meta = from_fill_value_attribute(meta)
+            else:
+                meta = to_fill_value_attribute(meta, is_null=node.metadata.fill_is_null)
+        # The chunks are encoded as a reader of the document will take them.
+        return format.parse(format.hold(meta, node.path), node.path)
     except MetadataError as error:
         error.at(path=node.path)
-        raise
-
-
-def _check_sayable(job: _Job) -> None:
-    """Refuse a node that the format has no words for, with the way out if there is one."""
-    try:
-        job.format.documents(job.metadata, job.path)
-    except MetadataError as error:
-        if isinstance(job.node, Array) and job.node.shards is not None:
+        if isinstance(node, Array) and node.shards is not None and recoding.shards == _KEEP:
             error.accepted = f"{error.accepted}; shards=None stores the chunks of shards one by one"
         raise
+
+
+def _in_native_order(meta: ArrayMetadata, format: Format) -> ArrayMetadata:
+    """Metadata of an array whose elements have one byte order, which is all that most formats can say."""
+    data_type = meta.data_type.in_native_order()
+    if format.zarr_format == 2 or data_type == meta.data_type:
+        return meta
+    fill: Any = data_type.cast_array(np.asarray(meta.fill_value, meta.data_type.to_native_dtype()))[()]
+    return replace(meta, data_type=data_type, fill_value=fill)
 
 
 def _warn_of_ignored(node: Array | Group) -> None:
@@ -292,12 +318,12 @@ class _Job:
             return
         target = self._array()
         if self._untouched(source.metadata, target.metadata):
-            few = source.nchunks <= _FEW
-            coordinates = np.ndindex(*source.cdata_shape) if few else source._stored_units(source.plan())
-            yield from (_Move(source, target, coords) for coords in coordinates)
+            yield from (_Move(source, target, coords) for coords in _stored(source))
+        elif target.metadata.fill_is_null or not _same_fill(source, target):
+            target.write_empty_chunks = True
+            yield from (_Recode(source, target, coords) for coords in _all(target.cdata_shape))
         else:
-            target.write_empty_chunks = target.metadata.fill_is_null or not _same_fill(source, target)
-            yield from (_Recode(source, target, coords) for coords in np.ndindex(*target.cdata_shape))
+            yield from (_Recode(source, target, coords) for coords in _touched(source, target))
 
     @staticmethod
     def _untouched(source: ArrayMetadata, target: ArrayMetadata) -> bool:
@@ -308,6 +334,36 @@ class _Job:
             and source.codecs == target.codecs
             and source.data_type.bits(source.fill_value) == target.data_type.bits(target.fill_value)
         )
+
+
+def _all(counts: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """All coordinates in a grid, none of which is made before it is asked for."""
+    if not counts:
+        yield ()
+        return
+    for first in range(counts[0]):
+        for rest in _all(counts[1:]):
+            yield (first, *rest)
+
+
+def _stored(array: Array) -> Iterator[tuple[int, ...]]:
+    """The coordinates of units that may be stored: of all of them if there are few."""
+    return _all(array.cdata_shape) if array.nchunks <= _FEW else array._stored_units(array.plan())
+
+
+def _touched(source: Array, target: Array) -> Iterator[tuple[int, ...]]:
+    """The coordinates of units of the target that share elements with what is stored in the source."""
+    if source.metadata.chunk_grid == target.metadata.chunk_grid:
+        yield from _stored(source)
+        return
+    done: set[tuple[int, ...]] = set()
+    for coords in source._stored_units(source.plan()):
+        region = source.metadata.chunk_grid.region(coords, source.shape)
+        for unit in target.plan(region).units():
+            found = tuple(part[0] for part in unit)
+            if found not in done:
+                done.add(found)
+                yield found
 
 
 def _same_fill(source: Array, target: Array) -> bool:

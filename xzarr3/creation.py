@@ -23,7 +23,7 @@ from xzarr3.errors import DataTypeValidationError, MetadataError
 from xzarr3.formats import V3, Format, documents
 from xzarr3.grids import Grid, RegularGrid, as_lengths, grid_for
 from xzarr3.metadata import ArrayMetadata, check_shape
-from xzarr3.nodes import document_lock, make_groups_above, make_room, write_node
+from xzarr3.nodes import document_lock, make_groups_above, make_room, orphans_of, write_node
 from xzarr3.storage_transformers import StorageTransformer, storage_transformer
 from xzarr3.stores import Store
 
@@ -278,7 +278,7 @@ def make_array(
     if values is not None:  # What cannot be stored is found before anything that is there is replaced.
         values = array.fitted(values, array.shape)
     with document_lock:
-        make_room(store, path, overwrite=overwrite)
+        make_room(store, path, overwrite=overwrite, orphans=orphans_of(store, format, path, meta))
         make_groups_above(store, format, path)
         write_node(store, format, path, meta)
     if values is not None:

@@ -221,7 +221,7 @@ class Group(Node, Mapping[str, "Array | Group"]):
             raise InvalidKeyError(f"{self!r} cannot be deleted through itself; accepted: a path below it")
         if name not in self:
             raise NodeNotFoundError(f"no array or group '{name}' in {self!r}")
-        erase_node(self.store, node_prefix(self.path) + relative)
+        erase_node(self.store, node_prefix(self.path) + relative, self.format)
 
     def _new_path(self, name: str) -> str:
         relative = check_new_path(name, self.format)

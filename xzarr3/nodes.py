@@ -21,7 +21,7 @@ from xzarr3.errors import (
     listed,
 )
 from xzarr3.formats import DraftFormat, Format, ZarrFormat, documents, parse_format
-from xzarr3.formats.base import Document, Fetch, Held, node_prefix
+from xzarr3.formats.base import MAX_DEPTH, Document, Fetch, Held, node_prefix
 from xzarr3.formats.v2 import V2
 from xzarr3.formats.v3 import DOCUMENT, V3
 from xzarr3.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
@@ -113,7 +113,7 @@ def normal_path(path: str) -> str:
     Raises
     ------
     InvalidKeyError
-        If a name in it is empty or climbs.
+        If a name in it is empty or climbs, or there are too many of them.
 
     Examples
     --------
@@ -123,6 +123,8 @@ def normal_path(path: str) -> str:
     if not isinstance(path, str):
         raise InvalidKeyError(f"a path must be a string, found {type(path).__name__}")
     stripped = path.strip("/")
+    if stripped.count("/") >= MAX_DEPTH:
+        raise InvalidKeyError(f"a path of {stripped.count('/') + 1} names; accepted: at most {MAX_DEPTH}")
     return check_key(stripped) if stripped else ""
 
 
@@ -333,6 +335,14 @@ def drop_from_consolidated(store: Store, format: Format, path: str) -> None:
         _update_consolidated(store, format, path, None)
 
 
+def orphans_of(store: Store, format: Format, path: str, meta: ArrayMetadata) -> set[str]:
+    """The keys that a new array would take for its chunks, as those of an earlier one were left there."""
+    prefix = format.chunk_prefix(path)
+    if not store.listable or not any(store.list_dir(prefix)):
+        return set()
+    return {key for key in store.list_prefix(prefix) if _owns(meta, key[len(prefix) :])}
+
+
 def make_groups_above(store: Store, format: Format, path: str) -> None:
     """Make the groups above a node that are not there yet, if the format wants them.
 
@@ -356,10 +366,26 @@ def make_groups_above(store: Store, format: Format, path: str) -> None:
             write_node(store, format, above, GroupMetadata(zarr_format=format.zarr_format))
 
 
-def make_room(store: Store, path: str, *, overwrite: bool, for_group_of: Format | None = None) -> None:
+def make_room(
+    store: Store,
+    path: str,
+    *,
+    overwrite: bool,
+    for_group_of: Format | None = None,
+    orphans: Collection[str] = (),
+) -> None:
     """See to it that there is no node at ``path``, so that one can be made there.
 
-    A group that is only implied by what is below it makes room for one of its format with a document.
+    Parameters
+    ----------
+    store : Store
+    path : str
+    overwrite : bool
+        Erase what is there.
+    for_group_of : Format, optional
+        A group of this format that is only implied by what is below it makes room for one with a document.
+    orphans : collection of str
+        Keys that a new array would take for its chunks.
 
     Raises
     ------
@@ -367,33 +393,48 @@ def make_room(store: Store, path: str, *, overwrite: bool, for_group_of: Format 
         If there is one and ``overwrite`` is not set, or what is there is not all Zarr.
     """
     if overwrite:
-        erase_node(store, path)
+        erase_node(store, path, orphans=orphans)
         return
     format = find_format(store, path)
-    if format is None:
-        return
-    if format != for_group_of or any(store.exists(key) for key in format.defining_keys(path)):
+    implied = format is not None and not any(store.exists(key) for key in format.defining_keys(path))
+    if format is not None and not (implied and format == for_group_of):
         raise NodeExistsError(
             f"there is a node at '/{path}' in {store} already; accepted: overwrite=True to replace it"
         )
+    if orphans:
+        raise NodeExistsError(
+            f"there are {len(orphans)} keys at '/{path}' in {store} that the new array would take for its "
+            f"chunks, such as {min(orphans)!r}; accepted: overwrite=True to erase them, or another path"
+        )
 
 
-def erase_node(store: Store, path: str) -> None:
+def erase_node(
+    store: Store, path: str, format: Format | None = None, *, orphans: Collection[str] = ()
+) -> None:
     """Erase an array, or a group with all that is below it, if it is there.
 
-    Only keys that belong to the hierarchy are erased: documents of any format, and chunks of its arrays.
+    Only keys that belong to the hierarchy are erased: documents, and chunks of its arrays.
+
+    Parameters
+    ----------
+    store : Store
+    path : str
+    format : Format, optional
+        Format of the node; by default the one in which it is found.
+    orphans : collection of str
+        Keys that may be erased besides.
 
     Raises
     ------
     NodeExistsError
         If there are keys below ``path`` that do not belong to it. Nothing is erased then.
     """
-    formats = formats_in(store, path)
+    formats = formats_in(store, path, format)
     found = keys_at(store, formats, path)
     if not found:
         return
     kept = documents_among(formats, found)
-    chunks = chunks_among(store, formats, kept, found.difference(kept))
+    chunks = chunks_among(store, formats, kept, found.difference(kept)) | found.intersection(orphans)
     foreign = sorted(found.difference(kept, chunks))
     if foreign:
         raise NodeExistsError(
@@ -408,10 +449,17 @@ def erase_node(store: Store, path: str) -> None:
             store.sweep(prefix)
 
 
-def formats_in(store: Store, path: str = "") -> tuple[Format, ...]:
-    """The formats in which a node of a store may be.
+def formats_in(store: Store, path: str = "", format: Format | None = None) -> tuple[Format, ...]:
+    """The formats in which a node of a store may be, and what is below it.
 
-    Below the root of a draft hierarchy, what has the keys of another format is none of its nodes.
+    Below the root, what has the keys of the draft is none of the nodes of the other formats, and the reverse.
+
+    Parameters
+    ----------
+    store : Store
+    path : str
+    format : Format, optional
+        Format of the node; by default the one in which it is found.
     """
     try:
         draft = _draft(store)
@@ -419,7 +467,11 @@ def formats_in(store: Store, path: str = "") -> tuple[Format, ...]:
         draft = None
     if draft is None:
         return V3, V2
-    return (draft,) if path else (V3, V2, draft)
+    if not path:
+        return V3, V2, draft
+    if format is None:
+        format = next((each for each in (V3, V2) if exists(store, each, path)), draft)
+    return (draft,) if format == draft else (V3, V2)
 
 
 def keys_at(store: Store, formats: Sequence[Format], path: str) -> set[str]:

@@ -25,6 +25,10 @@ Fetch: TypeAlias = Callable[[Sequence[str]], Sequence[Document | None]]
 """Gives the documents of several keys at once, None for those that are not there."""
 
 
+MAX_DEPTH = 256
+"""Names in the path of a node. Deeper ones are refused, so that no document makes us walk for ever."""
+
+
 @dataclass(frozen=True)
 class Place:
     """What a key that is no chunk's stands for.
@@ -230,6 +234,21 @@ def node_prefix(path: str) -> str:
     return f"{path}/" if path else ""
 
 
+def check_path_below(path: str, field: str) -> None:
+    """Refuse what consolidated metadata give as the path of a node below a group and is none.
+
+    Raises
+    ------
+    MetadataError
+    """
+    names = path.split("/")
+    if any(name in ("", ".", "..") for name in names) or len(names) > MAX_DEPTH:
+        raise MetadataError(
+            "not a path of a node", field=field, found=path,
+            accepted=f"at most {MAX_DEPTH} names separated by single '/', none of them empty, '.' or '..'",
+        )  # fmt: skip
+
+
 def fill_value_from_json(data_type: ZDType, value: JSON, zarr_format: ZarrFormat) -> Scalar:
     """The fill value of a document, whose data type may be anybody's class.
 
@@ -253,6 +272,7 @@ def fill_value_from_json(data_type: ZDType, value: JSON, zarr_format: ZarrFormat
 
 
 __all__ = [
+    "MAX_DEPTH",
     "ArrayMetadata",
     "Document",
     "Fetch",
@@ -262,6 +282,7 @@ __all__ = [
     "NodeMetadata",
     "Place",
     "ZarrFormat",
+    "check_path_below",
     "fill_value_from_json",
     "node_prefix",
 ]

@@ -28,7 +28,15 @@ from xzarr3.dtypes import ZDType
 from xzarr3.dtypes.base import FOREIGN_ERRORS
 from xzarr3.dtypes.registry import registry
 from xzarr3.errors import InvalidKeyError, MetadataError, UnknownExtensionError, listed
-from xzarr3.formats.base import Document, Fetch, Format, Place, fill_value_from_json, node_prefix
+from xzarr3.formats.base import (
+    Document,
+    Fetch,
+    Format,
+    Place,
+    check_path_below,
+    fill_value_from_json,
+    node_prefix,
+)
 from xzarr3.grids import RegularGrid
 from xzarr3.metadata import ArrayMetadata, GroupMetadata, NodeMetadata, check_shape
 
@@ -406,11 +414,7 @@ def _parse_consolidated(document: Mapping[str, Any]) -> dict[str, dict[str, Docu
         path, _, name = key.rpartition("/")
         if name not in _OWN or not path:
             continue
-        if any(part in ("", ".", "..") for part in path.split("/")):
-            raise MetadataError(
-                "not a path of a node", field=field, found=key,
-                accepted="names separated by single '/', none of them empty, '.' or '..'",
-            )  # fmt: skip
+        check_path_below(path, field)
         found.setdefault(path, {})[name] = _object(value, f"{field}['{key}']")
     nodes = {path: held for path, held in found.items() if ARRAY in held or GROUP in held}
     for path in list(nodes):  # Groups above that are not listed are there all the same.

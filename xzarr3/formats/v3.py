@@ -19,7 +19,15 @@ from xzarr3.codecs.bytes import BytesCodec
 from xzarr3.codecs.registry import codecs_from_json
 from xzarr3.dtypes.registry import registry
 from xzarr3.errors import MetadataError, UnknownExtensionError, shorten
-from xzarr3.formats.base import Document, Fetch, Format, Place, fill_value_from_json, node_prefix
+from xzarr3.formats.base import (
+    Document,
+    Fetch,
+    Format,
+    Place,
+    check_path_below,
+    fill_value_from_json,
+    node_prefix,
+)
 from xzarr3.grids import Grid, parse_grid
 from xzarr3.metadata import ArrayMetadata, GroupMetadata, NodeMetadata, check_shape
 from xzarr3.storage_transformers import StorageTransformer, storage_transformer
@@ -283,11 +291,7 @@ def _parse_group(document: Mapping[str, Any]) -> GroupMetadata:
         except msgspec.ValidationError as error:
             raise _invalid(error, document, "consolidated_metadata") from error
         for key in consolidated:
-            if not key or any(name in ("", ".", "..") for name in key.split("/")):
-                raise MetadataError(
-                    "not a path of a node", field="consolidated_metadata.metadata", found=key,
-                    accepted="names separated by single '/', none of them empty, '.' or '..'",
-                )  # fmt: skip
+            check_path_below(key, "consolidated_metadata.metadata")
     return GroupMetadata(attributes=typed.attributes, consolidated=consolidated, ignored=ignored)
 
 

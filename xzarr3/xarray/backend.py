@@ -292,7 +292,7 @@ def _decoded(
             if mask and "_FillValue" in attrs:
                 var.encoding["_FillValue"] = attrs.pop("_FillValue")
             var.encoding.setdefault("dtype", var.dtype)
-        if decode_coords and "coordinates" in attrs:
+        if decode_coords and isinstance(attrs.get("coordinates"), str):
             text = attrs.pop("coordinates")
             variables[name].encoding["coordinates"] = text
             coord_names.update(other for other in text.split() if other in variables)

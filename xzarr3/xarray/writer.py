@@ -6,8 +6,6 @@ their own where there is something to replace, and documents after them, that of
 
 from __future__ import annotations
 
-import os
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,10 +25,6 @@ from xzarr3.errors import (
     DataTypeValidationError,
     InvalidKeyError,
     MetadataError,
-    NodeExistsError,
-    NodeTypeError,
-    ReadOnlyError,
-    StoreError,
     listed,
     shorten,
 )
@@ -38,21 +32,16 @@ from xzarr3.formats import Format, ZarrFormat, documents, parse_format
 from xzarr3.formats.base import Held, node_prefix
 from xzarr3.grids import Edges, Steps
 from xzarr3.group import Group
-from xzarr3.hierarchy import open_group
 from xzarr3.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
 from xzarr3.nodes import (
-    ancestors,
     check_new_path,
-    document_lock,
-    drop_from_consolidated,
     find_format,
     format_for_new,
-    make_groups_above,
     normal_path,
-    read_document,
-    read_held,
 )
-from xzarr3.stores import LocalStore, Store, StoreLike, open_store
+from xzarr3.replacement import Replacement
+from xzarr3.staging import format_aside
+from xzarr3.stores import Store, StoreLike, open_store
 from xzarr3.xarray.encoding import (
     array_settings,
     encode_attributes,
@@ -60,7 +49,6 @@ from xzarr3.xarray.encoding import (
     make_from_kept,
     stored_dtype,
 )
-from xzarr3.xarray.staging import InPlace, Places, check_no_foreign, format_aside, is_occupied, stage
 
 _MODES = ("w", "w-")
 _RESERVED = ("__zarr", ".xzarr3-")
@@ -227,7 +215,7 @@ def to_zarr(
         try:
             blocks.compute()
         except BaseException as error:
-            write.discard(error, close=True)
+            write.discard(error)
             raise
     write.finish()
     return write.group()
@@ -481,19 +469,21 @@ class _Write:
         attributes: dict[str, Any],
         consolidated: bool,
     ) -> None:
-        if store.read_only:
-            raise ReadOnlyError(f"cannot write to {store}, which is read-only")
         self.store = store
         self.format = format
         self.path = path
-        self._mode = mode
         self._variables = variables
         self._metadata = GroupMetadata(attributes=attributes, zarr_format=format.zarr_format)
         self._consolidated = consolidated and format.consolidated_key("") is not None
         self._stored = self._group_documents()
-        self._places = Places.of(store, format, path)
-        self._check_place()
-        self._staging = stage(store, self._places, [variable.name for variable in variables])
+        self._replacement = Replacement(
+            store,
+            format,
+            path,
+            [variable.name for variable in variables],
+            overwrite=mode == "w",
+            how="mode 'w'",
+        )
 
     def _group_documents(self) -> dict[str, bytes]:
         """The documents of the group by key, in the order in which they are to be stored."""
@@ -503,29 +493,10 @@ class _Write:
             found = {**found, **self.format.hierarchy_documents()}
         return {key: documents.encode(document, self.path) for key, document in found.items()}
 
-    def _check_place(self) -> None:
-        """Refuse whatever is in the way; nothing is written by this."""
-        if isinstance(self.store, LocalStore):
-            for folder in self._places.folders:
-                _check_folders(self.store, folder, self.path)
-        for above in ancestors(self.path):
-            held = read_held(self.store, self.format, above)
-            if held is not None and self.format.is_array(held):
-                raise NodeTypeError(
-                    f"cannot write to '/{self.path}' in {self.store}: '/{above}' is an array, not a group"
-                )
-        if self._mode != "w-":
-            check_no_foreign(self.store, self._places)
-        elif is_occupied(self.store, self._places):
-            raise NodeExistsError(
-                f"'/{self.path}' in {self.store} is not empty, so mode 'w-' does not write there; "
-                "accepted: another place, or mode 'w' to replace what is there"
-            )
-
     def array(self, variable: _Planned) -> Array:
         """Where the chunks of a variable are written."""
         return Array(
-            self._staging.store,
+            self._replacement.store,
             node_prefix(self.path) + variable.name,
             variable.metadata,
             format=self.format,
@@ -534,120 +505,28 @@ class _Write:
 
     def finish(self, blocks: object = None) -> None:
         """Write all that is not in dask arrays, ``blocks`` having been written, and make a dataset of it."""
-        try:
+        with self._replacement.discarding():
             for variable in self._variables:
                 if variable.data is not None and variable.data.size:
                     self.array(variable).set(..., variable.data)
-            if not isinstance(self._staging, InPlace):
-                self._check_place()
+            self._replacement.check_again()
             for values in (*(variable.stored for variable in self._variables), self._stored):
                 for key, value in values.items():
-                    self._staging.store.set(key, value)
-            with document_lock:
-                self._show()
-        except BaseException as error:
-            self.discard(error)
-            raise
-        try:
-            self._staging.clean()
-        except StoreError as error:
-            warnings.warn(
-                f"what was written to '/{self.path}' in {self.store} is in its place, but not all of what it "
-                f"replaced could be removed: {error}",
-                stacklevel=3,
-            )
-
-    def _show(self) -> None:
-        """Put the dataset in its place, and into the documents above; all of it or nothing."""
-        before = {key: self._copy_of(key) for key in self._keys_above()}
-        try:
-            for format in self._places.formats:  # First, so that no copy outlives what it says.
-                drop_from_consolidated(self.store, format, self.path)
-            self._staging.swap()
-            if self.path:
-                self._finish_above()
-        except BaseException as error:
-            self._undo(before, error)
-            raise
-
-    def _undo(self, documents: Mapping[str, bytes | None], error: BaseException) -> None:
-        """Put back what was there before ``error``, or tell in a note what could not be."""
-        note = f"what was there could not be put back; old and new data are in {self._staging.whereabouts()}"
-        try:
-            self._staging.put_back()
-            note = (
-                f"what was there is in its place, but documents above '/{self.path}' are not; their "
-                "consolidated metadata can be made anew with consolidate_metadata()"
-            )
-            for key, value in documents.items():
-                if value is None:
-                    self.store.erase(key)
-                elif self.store.get(key) != value:
-                    self.store.set(key, value)
-        except BaseException as another:
-            error.add_note(f"{note}: {another}")
-            raise error from another
-
-    def _keys_above(self) -> Iterator[str]:
-        """The keys of documents above that putting the dataset in its place may change."""
-        if self.path:
-            yield from self.format.hierarchy_documents()
-        for above in ancestors(self.path):
-            for format in self._places.formats:
-                yield from format.document_keys(above)
-
-    def _copy_of(self, key: str) -> bytes | None:
-        value = self.store.get(key)
-        return None if value is None else bytes(value)
+                    self._replacement.store.set(key, value)
+        nodes: dict[str, NodeMetadata] = {each.name: each.metadata for each in self._variables}
+        nodes[""] = self._metadata
+        self._replacement.put(nodes, consolidate=self._consolidated)
 
     def _held(self) -> dict[str, Held]:
         """The documents of the variables as a group holds them, by name."""
         prefix = node_prefix(self.path)
         return {each.name: self.format.hold(each.metadata, prefix + each.name) for each in self._variables}
 
-    def _finish_above(self) -> None:
-        """Make the groups above that are missing, and bring the copies that others hold up to date."""
-        make_groups_above(self.store, self.format, self.path)
-        below: dict[str, NodeMetadata] = {"": self._metadata}
-        below.update({f"/{variable.name}": variable.metadata for variable in self._variables})
-        for above in ancestors(self.path):
-            key = self.format.consolidated_key(above)
-            if key is None or (self._consolidated and not above):
-                continue  # The root's is made anew.
-            found = read_document(self.store, key, above)
-            if found is None:
-                continue
-            document, relative = found, self.path[len(node_prefix(above)) :]
-            for name, meta in below.items():
-                document = self.format.update_consolidated(document, relative + name, meta) or document
-            if document is not found:
-                self.store.set(key, documents.encode(document, above))
-        if self._consolidated:
-            options: Any = {"zarr_format": self.format.zarr_format, "use_consolidated": False}
-            open_group(self.store, mode="r+", **options).consolidate()
-
-    def discard(self, error: BaseException, *, close: bool = False) -> None:
-        """Remove what was written before ``error``; with ``close``, for good."""
-        try:
-            if close:
-                self._staging.close()
-            self._staging.discard()
-        except StoreError as another:
-            error.add_note(f"chunks that were written already could not be removed: {another}")
+    def discard(self, error: BaseException) -> None:
+        """Remove what was written before ``error``, for good."""
+        self._replacement.discard(error, close=True)
 
     def group(self) -> Group:
         """The group that was written."""
         held = self._held() if self._consolidated else None
         return Group(self.store, self.path, replace(self._metadata, consolidated=held), format=self.format)
-
-
-def _check_folders(store: LocalStore, folder: str, path: str) -> None:
-    """See to it that whatever there is on the way to a directory of the group is one."""
-    place = os.path.join(store.root, folder) if folder else store.root
-    while not os.path.lexists(place) and os.path.dirname(place) != place:
-        place = os.path.dirname(place)
-    if os.path.exists(place) and not os.path.isdir(place):
-        raise StoreError(
-            f"cannot write to '/{path}' in {store}: '{place}' is a file, not a directory; accepted: another "
-            "place, or removing the file by hand"
-        )

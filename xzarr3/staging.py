@@ -198,8 +198,17 @@ class Staging(ABC):
         """Where old and new values lie, for the case that they could not be put back."""
 
 
-def stage(store: Store, places: Places, names: Iterable[str]) -> Staging:
-    """The way to write a group and the nodes ``names`` below it that suits a store and what is there."""
+def stage(store: Store, places: Places, names: Iterable[str] | None) -> Staging:
+    """The way to write a node that suits a store and what is there.
+
+    Parameters
+    ----------
+    store : Store
+    places : Places
+        Where the node will be.
+    names : iterable of str or None
+        Names of the nodes directly below a group; None for an array.
+    """
     if isinstance(store, LocalStore):
         return _Folders(store, places)
     if not is_occupied(store, places):
@@ -481,10 +490,10 @@ def _copy(keys: Iterable[str], source: Store, target: Store) -> None:
 class InPlace(Staging):
     """For where nothing is to be replaced and moving would be copying: the last document makes it seen."""
 
-    def __init__(self, store: Store, places: Places, names: Iterable[str]) -> None:
+    def __init__(self, store: Store, places: Places, names: Iterable[str] | None) -> None:
         self.store = store
         self._places = places
-        self._names = list(names)
+        self._names = None if names is None else list(names)
         self._whole = False
 
     def swap(self) -> None:
@@ -498,6 +507,9 @@ class InPlace(Staging):
 
     def discard(self) -> None:
         if self._whole:
+            return
+        if self._names is None:  # An array, all of whose keys are new.
+            self.store.erase_values(self._places.keys(self.store))
             return
         format, path = self._places.formats[0], self._places.path
         hierarchy = () if path else format.hierarchy_documents()
