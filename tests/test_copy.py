@@ -397,3 +397,29 @@ def test_names_of_dimensions_in_an_attribute_of_version_3(tmp_path: Path) -> Non
     with xr.open_dataset(tmp_path / "2.zarr", engine="xzarr3") as found:
         assert found.v.values.tolist() == [0, 1, 2]
         assert found.v.attrs == {"units": "K"}
+
+
+def test_codecs_that_need_not_be_understood_are_not_those_of_new_chunks() -> None:
+    store = MemoryStore()
+    xzarr3.create_array(store, "a", data=np.arange(4), compressors=None)
+    document = json.loads(bytes(store.get("a/zarr.json")))
+    document["codecs"].append({"name": "example.note", "must_understand": False})
+    store.set("a/zarr.json", json.dumps(document).encode())
+    assert xzarr3.copy(store, MemoryStore())["a"][...].tolist() == [0, 1, 2, 3]
+    target = MemoryStore()
+    assert xzarr3.copy(store, target, compressors="gzip")["a"][...].tolist() == [0, 1, 2, 3]
+    names = [codec["name"] for codec in json.loads(bytes(target.get("a/zarr.json")))["codecs"]]
+    assert names == ["bytes", "gzip"]
+
+
+@pytest.mark.parametrize("fill", [0, 7])
+def test_absent_chunks_are_stored_where_their_value_would_be_left_open(fill: int) -> None:
+    store, target = MemoryStore(), MemoryStore()
+    array = xzarr3.create_array(
+        store, "a", shape=6, chunks=2, dtype="i4", fill_value=fill, dimension_names=["x"], compressors=None
+    )
+    array[2:4] = [1, 2]
+    xzarr3.copy(store, target, zarr_format=2)
+    assert json.loads(bytes(target.get("a/.zarray")))["fill_value"] is None
+    stored = [np.frombuffer(bytes(target.get(f"a/{at}")), "<i4").tolist() for at in range(3)]
+    assert stored == [[fill, fill], [1, 2], [fill, fill]]

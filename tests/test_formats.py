@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 from typing import Any
 
@@ -247,3 +248,74 @@ def test_draft_nodes_named_like_its_keys(store: Store, name: str) -> None:
     assert list(xzarr3.open_group(store, name)) == []
     del xzarr3.open_group(store, mode="r+")[name]
     assert xzarr3.open_array(store, "keep/a")[2, 3] == 11.0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"attributes": True}, {"attributes": "a"}, {"attributes": [1]}, {"chunk_key_encoding": True},
+        {"dimension_names": True}, {"dimension_names": 5}, {"storage_transformers": [1]},
+        {"storage_transformers": [b"x"]}, {"order": np.array([2, 2])}, {"order": None}, {"order": "A"},
+        {"compressors": np.array(2)}, {"filters": np.array(2)}, {"serializer": 5}, {"chunks": "x"},
+        {"chunks": object()}, {"shards": "x"}, {"fill_value": "x"}, {"dtype": "no"}, {"shape": "x"},
+        {"data": [[1], [1, 2]]},
+    ],
+    ids=str,
+)  # fmt: skip
+@formats
+def test_arguments_of_wrong_types(zarr_format: Any, options: dict[str, Any]) -> None:
+    store = MemoryStore()
+    with pytest.raises(xzarr3.Xzarr3Error):
+        xzarr3.create_array(store, "a", **{"data": np.arange(4), "zarr_format": zarr_format, **options})
+    assert list(store.list()) == []
+
+
+@pytest.mark.parametrize("zarr_format", [3, 2])
+def test_very_deep_paths_in_consolidated_metadata(zarr_format: Any) -> None:
+    store = MemoryStore()
+    _small(store, "a", zarr_format=zarr_format)
+    xzarr3.consolidate_metadata(store)
+    key = {3: "zarr.json", 2: ".zmetadata"}[zarr_format]
+    document = json.loads(bytes(store.get(key)))
+    held = document["consolidated_metadata"]["metadata"] if zarr_format == 3 else document["metadata"]
+    group = {3: {"zarr_format": 3, "node_type": "group"}, 2: {"zarr_format": 2}}[zarr_format]
+    held["/".join(["a"] * 40_000) + ("/.zgroup" if zarr_format == 2 else "")] = group
+    store.set(key, json.dumps(document).encode())
+    with pytest.raises(MetadataError, match="at most 256 names"):
+        xzarr3.open_group(store)
+    with pytest.raises(xzarr3.InvalidKeyError, match="at most 256"):
+        xzarr3.open(store, "/".join(["a"] * 300))
+
+
+def test_a_node_is_erased_in_the_format_in_which_it_was_found() -> None:
+    store, draft = MemoryStore(), MemoryStore()
+    _small(store, "a", zarr_format=2)
+    _small(draft, "a", zarr_format="3-draft")
+    for key in draft.list():
+        store.set(key, bytes(draft.get(key)))
+    root = xzarr3.open_group(store, mode="r+")
+    assert root.zarr_format == 2
+    del root["a"]
+    assert list(root) == []
+    assert xzarr3.open_array(store, "a", zarr_format="3-draft")[2, 3] == 11.0
+
+
+def test_data_in_lists_become_what_the_data_type_says(store: Store) -> None:
+    def made(name: str, data: Any, dtype: Any) -> Any:
+        return xzarr3.create_array(store, name, data=data, dtype=dtype)[...].tolist()
+
+    assert made("b", [b"\0\1\0", b""], "bytes") == [b"\0\1\0", b""]
+    assert made("s", ["a\0", "ø"], "string") == ["a\0", "ø"]
+    assert made("r", [(1, 2.5), (3, 4.5)], [("a", "i4"), ("b", "f8")]) == [(1, 2.5), (3, 4.5)]
+    assert made("t", [datetime.date(2020, 1, 1)], "M8[s]") == [datetime.datetime(2020, 1, 1)]
+    with pytest.raises(xzarr3.DataTypeValidationError, match="'/x'"):
+        xzarr3.create_array(store, "x", data=[1.5], dtype="i4")
+    assert "x" not in xzarr3.open_group(store)
+
+
+def test_a_root_that_cannot_be_read_can_be_replaced(store: Store) -> None:
+    store.set("zarr.json", b"{broken")
+    with pytest.raises(MetadataError):
+        xzarr3.open(store)
+    assert list(xzarr3.create_group(store, overwrite=True)) == []
+    assert xzarr3.open_group(store).zarr_format == 3

@@ -12,11 +12,12 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, cast
 
 import numpy as np
 
+from xzarr3._types import Buffer, Scalar
 from xzarr3.array import Array
 from xzarr3.codecs.base import ArrayBytesCodec, BytesBytesCodec, ChunkSpec, Codec
 from xzarr3.codecs.chain import CodecChain
@@ -201,7 +202,7 @@ class _Recoding:
     shards: Any
 
     def __post_init__(self) -> None:
-        if self.shards is not None and self.shards != _KEEP:
+        if self.shards is not None and not _is_keep(self.shards):
             raise MetadataError(
                 "not a way to copy shards", field="shards", found=self.shards, accepted="None"
             )
@@ -210,19 +211,25 @@ class _Recoding:
         """The metadata of an array with the codecs, and the grid, of its copy."""
         meta = array.metadata
         codecs: tuple[Codec, ...] = (*array.filters, array.serializer, *array.compressors)
-        if self.compressors != _KEEP:
+        if not _is_keep(self.compressors):
             codecs = (*array.filters, array.serializer, *parse_codecs(self.compressors, BytesBytesCodec))
-        elif self.shards == _KEEP or array.shards is None:
+        elif self.shards is not None or array.shards is None:
             return meta
         grid = meta.chunk_grid
-        if array.shards is not None and self.shards == _KEEP:
+        if array.shards is not None and self.shards is not None:
             sharding = next(codec for codec in meta.codecs if isinstance(codec, ArrayBytesCodec))
             codecs = (replace(sharding, codecs=codecs),)  # type: ignore[type-var]
         elif array.shards is not None:
             grid = RegularGrid(cast("tuple[int, ...]", array.chunks))
         for shape in grid.sample_shapes():
             codecs = CodecChain(codecs, ChunkSpec(shape, meta.data_type, meta.fill_value)).codecs
-        return replace(meta, codecs=codecs, chunk_grid=grid)
+        # Codecs that need not be understood were those of the old chunks.
+        ignored = {field: value for field, value in meta.ignored.items() if field != "codecs"}
+        return replace(meta, codecs=codecs, chunk_grid=grid, ignored=ignored)
+
+
+def _is_keep(value: object) -> bool:
+    return isinstance(value, str) and value == _KEEP
 
 
 def _translated(node: Array | Group, format: Format, recoding: _Recoding) -> ArrayMetadata | GroupMetadata:
@@ -266,7 +273,7 @@ def _translated(node: Array | Group, format: Format, recoding: _Recoding) -> Arr
         return format.parse(format.hold(meta, node.path), node.path)
     except MetadataError as error:
         error.at(path=node.path)
-        if isinstance(node, Array) and node.shards is not None and recoding.shards == _KEEP:
+        if isinstance(node, Array) and node.shards is not None and recoding.shards is not None:
             error.accepted = f"{error.accepted}; shards=None stores the chunks of shards one by one"
         raise
 
@@ -317,23 +324,42 @@ class _Job:
         if not isinstance(source, Array):
             return
         target = self._array()
-        if self._untouched(source.metadata, target.metadata):
-            yield from (_Move(source, target, coords) for coords in _stored(source))
-        elif target.metadata.fill_is_null or not _same_fill(source, target):
-            target.write_empty_chunks = True
-            yield from (_Recode(source, target, coords) for coords in _all(target.cdata_shape))
+        absent = None
+        left_open = target.metadata.fill_is_null and not source.metadata.fill_is_null
+        if left_open or not _same_fill(source, target):
+            absent = _Absent(source.metadata.fill_value, target.metadata)
+        if _encoded_alike(source.metadata, target.metadata):
+            coordinates = _stored(source) if absent is None else _all(target.cdata_shape)
+            yield from (_Move(source, target, coords, absent) for coords in coordinates)
         else:
-            yield from (_Recode(source, target, coords) for coords in _touched(source, target))
+            target.write_empty_chunks = absent is not None
+            coordinates = _touched(source, target) if absent is None else _all(target.cdata_shape)
+            yield from (_Recode(source, target, coords) for coords in coordinates)
 
-    @staticmethod
-    def _untouched(source: ArrayMetadata, target: ArrayMetadata) -> bool:
-        """Whether the units are the same, and absent ones mean the same."""
-        return (
-            source.data_type == target.data_type
-            and source.chunk_grid == target.chunk_grid
-            and source.codecs == target.codecs
-            and source.data_type.bits(source.fill_value) == target.data_type.bits(target.fill_value)
-        )
+
+def _encoded_alike(source: ArrayMetadata, target: ArrayMetadata) -> bool:
+    """Whether the stored units of one are those of the other."""
+    return (
+        source.data_type == target.data_type
+        and source.chunk_grid == target.chunk_grid
+        and repr(source.codecs) == repr(target.codecs)  # 1 and 1.0 may encode differently.
+    )
+
+
+@dataclass(frozen=True)
+class _Absent:
+    """What is stored for units that are absent in the source, where absence would mean something else."""
+
+    fill_value: Scalar
+    metadata: ArrayMetadata
+    _encoded: dict[tuple[int, ...], Buffer] = field(default_factory=dict)
+
+    def unit(self, coords: tuple[int, ...]) -> Buffer:
+        shape = self.metadata.chunk_grid.chunk_shape_at(coords)
+        if shape not in self._encoded:
+            chunk = self.metadata.data_type.filled(shape, self.fill_value)
+            self._encoded[shape] = bytes(self.metadata.chain_of(shape).encode(chunk, keep_empty=True))
+        return self._encoded[shape]
 
 
 def _all(counts: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
@@ -373,15 +399,18 @@ def _same_fill(source: Array, target: Array) -> bool:
 
 @dataclass(frozen=True)
 class _Move:
-    """Moves the stored bytes of a unit."""
+    """Moves the stored bytes of a unit, or stores those of one that is absent."""
 
     source: Array
     target: Array
     coords: tuple[int, ...]
+    absent: _Absent | None
 
     def __call__(self) -> None:
         engine = self.source._engine
         value = engine.store.get(engine.key(self.coords))
+        if value is None and self.absent is not None:
+            value = self.absent.unit(self.coords)
         if value is not None:
             into = self.target._engine
             into.store.set(into.key(self.coords), value)

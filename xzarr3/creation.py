@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from xzarr3._types import Scalar
+from xzarr3._types import AnyArray, Scalar
 from xzarr3.array import Array
 from xzarr3.chunk_keys import ChunkKeyEncoding
 from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, ChunkSpec, Codec
@@ -19,6 +19,7 @@ from xzarr3.codecs.bytes import BytesCodec
 from xzarr3.codecs.chain import CodecChain
 from xzarr3.codecs.registry import default_serializer, parse_codec, parse_codecs
 from xzarr3.dtypes import ZDType, parse_dtype
+from xzarr3.dtypes.base import FOREIGN_ERRORS
 from xzarr3.errors import DataTypeValidationError, MetadataError
 from xzarr3.formats import V3, Format, documents
 from xzarr3.grids import Grid, RegularGrid, as_lengths, grid_for
@@ -104,7 +105,13 @@ def array_metadata(
         codecs = (ShardingCodec(lengths, codecs),)
         grid = units
     grid.check(sizes)
-    names = None if dimension_names is None else tuple(dimension_names)
+    try:
+        names = None if dimension_names is None else tuple(dimension_names)
+    except TypeError as error:
+        raise MetadataError(
+            "not names of dimensions", field="dimension_names", found=dimension_names,
+            accepted=f"{len(sizes)} strings or None",
+        ) from error  # fmt: skip
     if names is not None and (
         len(names) != len(sizes) or not all(n is None or isinstance(n, str) for n in names)
     ):
@@ -122,9 +129,9 @@ def array_metadata(
         chunk_key_encoding=_chunk_key_encoding(chunk_key_encoding, format.chunk_key_encoding),
         fill_value=fill,
         codecs=codecs,
-        attributes=documents.plain_attributes(attributes or {}),
+        attributes=documents.plain_attributes({} if attributes is None else attributes),
         dimension_names=names,
-        storage_transformers=tuple(_storage_transformer(each) for each in storage_transformers),
+        storage_transformers=tuple(map(_storage_transformer, storage_transformers or ())),
         zarr_format=format.zarr_format,
     )
     # What the format cannot say is found before anything is written, and what it says in another way, too.
@@ -145,7 +152,7 @@ def cast_fill_value(data_type: ZDType, value: object) -> Scalar:
     except MetadataError as error:
         error.at(field="fill_value")
         raise
-    except (TypeError, ValueError, ArithmeticError) as error:
+    except FOREIGN_ERRORS as error:
         raise DataTypeValidationError(
             f"value cannot be held by data type '{data_type.name}': {error}", field="fill_value", found=value
         ) from error
@@ -159,7 +166,7 @@ def _grid(chunks: Any, shape: tuple[int, ...], data_type: ZDType) -> Grid:
 
 def _order(order: str, ndim: int, serializer: ArrayBytesCodec, format: Format) -> tuple[ArrayArrayCodec, ...]:
     """The codec that stores the elements of a chunk in an order other than C."""
-    if order not in ("C", "F"):
+    if not isinstance(order, str) or order not in ("C", "F"):
         raise MetadataError("not an order of elements", field="order", found=order, accepted="'C', 'F'")
     # Version 2 has no order for the chunks of json2, which tell how elements are nested.
     if order == "C" or ndim < 2 or (format.zarr_format == 2 and serializer.name == "numcodecs.json2"):
@@ -174,6 +181,11 @@ def _storage_transformer(value: StorageTransformer | Mapping[str, Any] | str) ->
         return value
     if isinstance(value, str):
         return storage_transformer(value, {})
+    if not isinstance(value, Mapping):
+        raise MetadataError(
+            "not a storage transformer", field="storage_transformers", found=value,
+            accepted="a StorageTransformer, its name or its JSON",
+        )  # fmt: skip
     return storage_transformer(str(value.get("name")), value.get("configuration", {}))
 
 
@@ -240,11 +252,35 @@ def _chunk_key_encoding(
         return value
     if isinstance(value, str):
         return ChunkKeyEncoding(value)
+    if not isinstance(value, Mapping):
+        raise MetadataError(
+            "not a chunk key encoding", field="chunk_key_encoding", found=value,
+            accepted="a ChunkKeyEncoding, its name or its JSON",
+        )  # fmt: skip
     options = {**value, **value.get("configuration", {})}
+    unknown = options.keys() - {"name", "separator", "configuration"}
+    if unknown:
+        raise MetadataError(
+            "unknown field", field=f"chunk_key_encoding.{min(unknown)}", found=value,
+            accepted="'name', 'separator'",
+        )  # fmt: skip
     separator = str(options.get("separator", ""))
     if "name" not in options:
         return replace(default, separator=separator)
     return ChunkKeyEncoding(str(options["name"]), separator)
+
+
+def _values(data: npt.ArrayLike, dtype: ZDType | npt.DTypeLike | None, format: Format, path: str) -> AnyArray:
+    """What is written into a new array; numpy alone would not know strings, bytes and structs in lists."""
+    try:
+        if dtype is None or np.ma.is_masked(data):
+            return np.asanyarray(data)
+        return parse_dtype(dtype, zarr_format=format.zarr_format).in_native_order().cast_array(data)
+    except MetadataError as error:
+        error.at(path=path, field="data" if error.field is None else None)
+        raise
+    except (TypeError, ValueError, ArithmeticError) as error:  # Lists of several lengths, say.
+        raise MetadataError(f"not an array: {error}", path=path, field="data", found=data) from error
 
 
 def make_array(
@@ -260,7 +296,7 @@ def make_array(
     **options: Any,
 ) -> Array:
     """Make an array at a path that was checked, and the groups above it."""
-    values = None if data is None else np.asanyarray(data)
+    values = None if data is None else _values(data, dtype, format, path)
     if values is not None:
         shape = values.shape if shape is None else shape
         dtype = values.dtype if dtype is None else dtype

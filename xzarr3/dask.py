@@ -347,10 +347,10 @@ class _Job:
 
 def _check_disjoint(jobs: Sequence[_Job]) -> None:
     """Refuse two jobs that would write the same unit of storage."""
-    seen: dict[tuple[str, str], list[_Job]] = {}
+    seen: dict[tuple[object, str], list[_Job]] = {}
     for job in jobs:
         target = job.target
-        others = seen.setdefault((tokenize(target.store), target.path), [])
+        others = seen.setdefault((target.store.identity, target.path), [])
         for other in others:
             if all(
                 low < end and start < high

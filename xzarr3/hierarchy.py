@@ -230,7 +230,7 @@ def create_array(
     dtype: ZDType | npt.DTypeLike | None = None,
     data: npt.ArrayLike | None = None,
     chunks: int | Sequence[int | Sequence[int]] | Literal["auto"] = "auto",
-    shards: int | Sequence[int] | None = None,
+    shards: int | Sequence[int | Sequence[int]] | None = None,
     filters: Any = "auto",
     serializer: Any = "auto",
     compressors: Any = "auto",
@@ -260,14 +260,15 @@ def create_array(
     chunks : tuple of int, or of sequences of int
         Shape of a chunk in elements; -1 stands for the whole dimension. By default at most 4 MiB. Where a
         dimension has a sequence of lengths, the chunks along it have these lengths.
-    shards : tuple of int, optional
+    shards : tuple of int, or of sequences of int, optional
         Shape of a shard in elements, a multiple of ``chunks``: chunks are then stored many to a file.
     filters : codecs, optional
         Codecs from arrays to arrays; none by default.
     serializer : codec
-        The codec from arrays to bytes; ``bytes``, little endian, by default.
+        The codec from arrays to bytes; by default ``bytes``, little endian, or in version 2 in the byte order
+        of ``dtype``; ``vlen-utf8`` and ``vlen-bytes`` for strings and bytes of any length.
     compressors : codecs, optional
-        Codecs from bytes to bytes; ``zstd`` by default, None for none.
+        Codecs from bytes to bytes; ``zstd`` by default, ``gzip`` in the draft; None for none.
     fill_value : scalar
         Value of elements that were never written; zero, or what comes next to it, by default.
     dimension_names : sequence of str or None, optional
@@ -331,7 +332,7 @@ def create_array(
 
 
 def consolidate_metadata(store: StoreLike, path: str = "") -> Group:
-    """Write the documents of all nodes below a group into the document of the group.
+    """Write the documents of all nodes below a group into that of the group, or ``.zmetadata`` in version 2.
 
     One request then opens the whole hierarchy. Returns the group, opened from what was written.
 

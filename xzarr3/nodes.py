@@ -21,7 +21,7 @@ from xzarr3.errors import (
     listed,
 )
 from xzarr3.formats import DraftFormat, Format, ZarrFormat, documents, parse_format
-from xzarr3.formats.base import MAX_DEPTH, Document, Fetch, Held, node_prefix
+from xzarr3.formats.base import MAX_NAMES, Document, Fetch, Held, node_prefix
 from xzarr3.formats.v2 import V2
 from xzarr3.formats.v3 import DOCUMENT, V3
 from xzarr3.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
@@ -123,8 +123,8 @@ def normal_path(path: str) -> str:
     if not isinstance(path, str):
         raise InvalidKeyError(f"a path must be a string, found {type(path).__name__}")
     stripped = path.strip("/")
-    if stripped.count("/") >= MAX_DEPTH:
-        raise InvalidKeyError(f"a path of {stripped.count('/') + 1} names; accepted: at most {MAX_DEPTH}")
+    if stripped.count("/") >= MAX_NAMES:
+        raise InvalidKeyError(f"a path of {stripped.count('/') + 1} names; accepted: at most {MAX_NAMES}")
     return check_key(stripped) if stripped else ""
 
 
@@ -232,7 +232,7 @@ def find_node(
     """
     if zarr_format in (None, 3):
         document = _entry_or_document(store, path)
-        if document is not None and not (zarr_format is None and _is_entry_point(document, path)):
+        if document is not None and not _is_entry_point(document, path):
             return V3, V3.parse(document if use_consolidated else V3.without_consolidated(document), path)
     format: Format | None = V2 if zarr_format in (None, 2) else None
     held = None if format is None else read_held(store, format, path)
@@ -259,7 +259,10 @@ def format_for_new(store: Store, path: str, zarr_format: ZarrFormat | None) -> F
     if found is None and path:
         found = _draft(store)
     if zarr_format is None:
-        return found or find_format(store, path) or _draft(store) or V3
+        try:
+            return found or find_format(store, path) or _draft(store) or V3
+        except MetadataError:  # Whatever is there is in nobody's way, or is replaced.
+            return V3
     wanted = parse_format(zarr_format)
     if found is not None and found.zarr_format != wanted.zarr_format:
         raise MetadataError(

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from xzarr3._types import JSON
+from xzarr3.dtypes.base import FOREIGN_ERRORS
 from xzarr3.errors import MetadataError, UnknownExtensionError, listed
 from xzarr3.stores import Store
 
@@ -120,9 +121,9 @@ def storage_transformer(name: str, configuration: Mapping[str, JSON]) -> Storage
         )  # fmt: skip
     try:
         return cls.from_configuration(configuration)
-    except (TypeError, ValueError, LookupError) as error:
-        if isinstance(error, MetadataError):
-            raise
+    except MetadataError:
+        raise
+    except FOREIGN_ERRORS as error:
         raise MetadataError(
             f"storage transformer '{name}': {error}", field="configuration", found=dict(configuration)
         ) from error

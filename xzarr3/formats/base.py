@@ -25,7 +25,7 @@ Fetch: TypeAlias = Callable[[Sequence[str]], Sequence[Document | None]]
 """Gives the documents of several keys at once, None for those that are not there."""
 
 
-MAX_DEPTH = 256
+MAX_NAMES = 256
 """Names in the path of a node. Deeper ones are refused, so that no document makes us walk for ever."""
 
 
@@ -242,10 +242,10 @@ def check_path_below(path: str, field: str) -> None:
     MetadataError
     """
     names = path.split("/")
-    if any(name in ("", ".", "..") for name in names) or len(names) > MAX_DEPTH:
+    if any(name in ("", ".", "..") for name in names) or len(names) > MAX_NAMES:
         raise MetadataError(
             "not a path of a node", field=field, found=path,
-            accepted=f"at most {MAX_DEPTH} names separated by single '/', none of them empty, '.' or '..'",
+            accepted=f"at most {MAX_NAMES} names separated by single '/', none of them empty, '.' or '..'",
         )  # fmt: skip
 
 
@@ -272,7 +272,7 @@ def fill_value_from_json(data_type: ZDType, value: JSON, zarr_format: ZarrFormat
 
 
 __all__ = [
-    "MAX_DEPTH",
+    "MAX_NAMES",
     "ArrayMetadata",
     "Document",
     "Fetch",
