@@ -13,12 +13,14 @@ import pickle
 import shutil
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+import numcodecs
 import numpy as np
 import pytest
 from _strategies import (
@@ -55,6 +57,8 @@ from xzarr3 import (
     metadata,
 )
 from xzarr3.codecs import BloscCodec, BytesCodec, GzipCodec, ShardingCodec, TransposeCodec, ZstdCodec
+from xzarr3.codecs.filters import FixedScaleOffsetCodec
+from xzarr3.dtypes import RawBits
 
 SLOW = settings(
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -1363,3 +1367,109 @@ def test_parts_of_chunks_whose_truth_values_are_other_bytes() -> None:
     store.set("a/c/0/0", stored.tobytes())
     for selection in ((1, 5), (slice(None), 7), (slice(1, 3), slice(0, 300, 7)), (...,)):
         assert array.get(selection).view("u1").tolist() == (stored[selection] != 0).view("u1").tolist()
+
+
+# What several arrays, or threads, share
+
+
+@pytest.mark.parametrize("whole", [[1, 2, 3, 4], [0, 0, 0, 0]], ids=["values", "the fill value"])
+@pytest.mark.parametrize("shards", [None, 4])
+def test_a_chunk_written_whole_while_a_part_of_it_is_changed(whole: list[int], shards: int | None) -> None:
+    """Either one comes first; never is the whole one lost but for the part."""
+    has_read, written = threading.Event(), threading.Event()
+
+    class Slow(xzarr3.MemoryStore):
+        def get(self, key: str, byte_range: Any = None) -> Any:
+            value = super().get(key, byte_range)
+            if threading.current_thread().name == "partial" and not has_read.is_set():
+                has_read.set()
+                written.wait(0.2)  # Not for ever: who writes has to wait for this thread.
+            return value
+
+    array = xzarr3.create_array(Slow(), data=np.full(4, 9, "i4"), chunks=2 if shards else 4, shards=shards)
+    partial = threading.Thread(target=array.set, args=(slice(0, 1), 5), name="partial")
+    partial.start()
+    assert has_read.wait(10)
+    array[:] = whole
+    written.set()
+    partial.join()
+    assert array[:].tolist() in (whole, [5, *whole[1:]])
+
+
+@pytest.mark.parametrize("offsets", [(100, 100.0), (100.0, 100)], ids=repr)
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_codecs_that_are_equal_and_not_the_same(offsets: tuple[float, float], zarr_format: int) -> None:
+    """numpy subtracts an integer from unsigned bytes with the result wrapped, a float without."""
+    data = np.array([1, 2, 200], "u1")
+    for offset in offsets:
+        array = xzarr3.create_array(
+            xzarr3.MemoryStore(), shape=3, dtype="u1", chunks=3, compressors=None, zarr_format=zarr_format,
+            filters=[FixedScaleOffsetCodec("|u1", "<i2", offset, 1)],
+        )  # fmt: skip
+        array[:] = data
+        peer = numcodecs.FixedScaleOffset(offset, 1, "|u1", "<i2")
+        key = "0" if zarr_format == 2 else "c/0"
+        assert bytes(array.store.get(key)) == peer.encode(data).tobytes()
+        again = xzarr3.open_array(array.store)
+        (codec,) = (codec for codec in again.metadata.codecs if isinstance(codec, FixedScaleOffsetCodec))
+        assert repr(codec.offset) == repr(offset)
+
+
+def test_chains_of_large_fill_values_are_not_kept() -> None:
+    assert metadata._MAX_KEPT_FILL < 10**6
+    metadata._chain.cache_clear()
+    for size, kept in ((1000, 1), (10**6, 1)):
+        array = xzarr3.create_array(xzarr3.MemoryStore(), shape=1, dtype=f"r{8 * size}", compressors=None)
+        assert xzarr3.open_array(array.store)[:].tobytes() == bytes(size)
+        assert metadata._chain.cache_info().currsize == kept
+
+
+def test_an_element_for_which_there_is_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    document = {
+        "zarr_format": 2, "shape": [1], "chunks": [1], "dtype": "|V12", "compressor": None,
+        "fill_value": 0, "order": "C", "filters": None,
+    }  # fmt: skip
+
+    def fails(*_: Any, **__: Any) -> Any:
+        raise MemoryError
+
+    for name in ("bits", "default_scalar", "from_json_scalar"):
+        with monkeypatch.context() as patched:
+            patched.setattr(RawBits, name, fails)
+            for fill in (0, None):
+                store = xzarr3.MemoryStore({".zarray": json.dumps(document | {"fill_value": fill}).encode()})
+                if name == "from_json_scalar" and fill is None:
+                    continue
+                with pytest.raises(MetadataError, match="no memory for one element"):
+                    xzarr3.open_array(store)
+
+
+def test_groups_in_consolidated_metadata_are_found_without_a_look_at_all_others() -> None:
+    group = {"zarr_format": 3, "node_type": "group", "attributes": {}}
+    names = [f"g{at}" for at in range(2000)]
+    names += ["g1/z", "g1/a", "g1/a/b", "g1-a", "g1.a", "g10/c", "g1é", "g1/é"]
+    document = {
+        **group,
+        "consolidated_metadata": {
+            "kind": "inline", "must_understand": False, "metadata": dict.fromkeys(names, group)
+        },
+    }  # fmt: skip
+    root = xzarr3.open_group(xzarr3.MemoryStore({"zarr.json": json.dumps(document).encode()}))
+    looked_at = 0
+
+    class Counted(str):
+        def startswith(self, *_: Any) -> bool:
+            nonlocal looked_at
+            looked_at += 1
+            return super().startswith(*_)
+
+    counted = metadata.GroupMetadata(consolidated={Counted(name): group for name in names}).consolidated
+    assert counted is not None
+    for name in names:
+        expected = {path[len(name) + 1 :] for path in names if path[: len(name) + 1] == f"{name}/"}
+        assert set(root.format.consolidated_below(counted, name)) == expected
+    assert looked_at == 0
+    assert [path for path, _ in root["g1"].members(None)] == ["z", "a", "a/b", "é"]
+    assert [path for path, _ in root.members(None)].count("g1/a/b") == 1
+    again = pickle.loads(pickle.dumps(root))
+    assert list(again["g1"]) == list(root["g1"]) == ["z", "a", "é"]

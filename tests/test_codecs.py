@@ -7,11 +7,13 @@ import itertools
 import json
 import pickle
 import struct
+import time
 import tracemalloc
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numcodecs
 import numpy as np
@@ -35,16 +37,21 @@ import xzarr3
 from xzarr3 import ChunkDecodeError, ChunkEncodeError, MetadataError
 from xzarr3.codecs import (
     BloscCodec,
+    BytesBytesCodec,
     BytesCodec,
     Crc32cCodec,
     GzipCodec,
     ShardingCodec,
     TransposeCodec,
     ZstdCodec,
+    codec_from_json,
     codec_names,
     parse_codec,
+    register_codec,
+    registry,
 )
 from xzarr3.codecs.base import ChunkSpec
+from xzarr3.codecs.registry import codecs_from_json
 from xzarr3.dtypes import parse_dtype
 
 BIG = {"name": "bytes", "configuration": {"endian": "big"}}
@@ -1273,3 +1280,145 @@ def test_big_endian_times_of_no_unit(zarr_format: Any) -> None:
     key = "a/0" if zarr_format == 2 else "a/c/0"
     assert bytes(store.get(key)) == values.view("i8").astype(">i8").tobytes()
     assert array[...].tobytes() == values.tobytes()
+
+
+@pytest.mark.parametrize("data", [b"", b"x"], ids=["empty", "a byte"])
+def test_gzip_of_very_many_members(data: bytes) -> None:
+    """In time that grows with their number, and not with its square."""
+    number = 2**17
+    members = gzip.compress(data) * number
+    start = time.perf_counter()
+    decoded = GzipCodec().decode(members + gzip.compress(b"end"), number + 3)
+    assert decoded == data * number + b"end"
+    assert time.perf_counter() - start < 3
+    with pytest.raises(ChunkDecodeError):
+        GzipCodec().decode(members[:-1], number)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([0, 1, 480, 500, 520, 1100, 40000]), st.booleans(), st.integers(0, 600)),
+        min_size=1, max_size=6,
+    ),
+    st.data(),
+)  # fmt: skip
+def test_gzip_members_of_any_size(sizes: list[tuple[int, bool, int]], data: st.DataObject) -> None:
+    parts = [np.random.default_rng(size).bytes(size) if noise else bytes(size) for size, noise, _ in sizes]
+    members = [
+        gzip_member(part, 8, b"n" * name + b"\0") for part, (_, _, name) in zip(parts, sizes, strict=True)
+    ]
+    value, expected = b"".join(members), b"".join(parts)
+    assert GzipCodec().decode(value, len(expected)) == expected == gzip.decompress(value)
+    cut = data.draw(st.integers(0, len(value) - 1))
+    if cut not in itertools.accumulate(map(len, members)):
+        with pytest.raises(ChunkDecodeError):
+            GzipCodec().decode(value[:cut], len(expected))
+    if expected:
+        with pytest.raises(ChunkDecodeError, match="at most"):
+            GzipCodec().decode(value, len(expected) - 1)
+
+
+def test_damage_in_a_nested_shard_is_located_on_every_level() -> None:
+    nested = ShardingCodec((2,), (ShardingCodec((1,), (BytesCodec(), GzipCodec())),))
+    for compressors in (None, ["gzip"]):
+        array = xzarr3.create_array(
+            xzarr3.MemoryStore(), shape=4, chunks=4, dtype="i4", serializer=nested, compressors=compressors
+        )
+        array[:] = [1, 2, 3, 4]
+        value = bytes(array.store.get("c/0"))
+        value = gzip.decompress(value) if compressors else value
+        at = value.rfind(b"\x1f\x8b")
+        value = value[:at] + b"\0" + value[at + 1 :]
+        array.store.set("c/0", gzip.compress(value) if compressors else value)
+        with pytest.raises(ChunkDecodeError) as caught:
+            array[:]
+        assert (caught.value.chunk, caught.value.inner_chunk) == ((0,), (1, 1))
+
+
+# Documents that nobody writes
+
+
+@pytest.mark.parametrize("name", ["<U20000000", "|S400000000", "|S1900000000", "<U5000"])
+@pytest.mark.parametrize("field", ["encode_dtype", "decode_dtype"])
+def test_filters_of_huge_elements(name: str, field: str) -> None:
+    configuration = {"encode_dtype": "<i4", "decode_dtype": "<i4", field: name}
+    with pytest.raises(MetadataError, match="too large an element") as caught:
+        codec_from_json({"name": "numcodecs.astype", "configuration": configuration})
+    assert caught.value.field == f"configuration.{field}"
+
+
+def test_half_of_a_surrogate_pair_is_no_name() -> None:
+    document = array_document(codecs=[{"name": "\ud800"}])
+    with pytest.raises(MetadataError, match="unknown codec"):
+        xzarr3.open_array(xzarr3.MemoryStore({"zarr.json": json.dumps(document).encode()}))
+    inner = {"name": "sharding_indexed", "configuration": {"codecs": ["\ud800"], "chunk_shape": [1]}}
+    with pytest.raises(MetadataError, match="unknown codec"):
+        parse_codec(inner)
+
+
+@pytest.fixture
+def careless() -> Iterator[None]:
+    """A codec of another package that takes for granted what it is given."""
+
+    @dataclass(frozen=True)
+    class Careless(BytesBytesCodec):
+        name = "example.careless"
+        mode: str = ""
+
+        @classmethod
+        def from_configuration(cls, configuration: Mapping[str, Any]) -> Self:
+            return cls(configuration["mode"].lower())
+
+        def evolve(self, spec: ChunkSpec) -> Self:
+            return replace(self, mode=self.mode[spec.shape[0]]) if self.mode == "evolve" else self
+
+        def encoded_size(self, size: int) -> int:
+            return size
+
+        def max_encoded_size(self, size: int) -> int:
+            return size // len(self.mode)
+
+        def encode(self, data: Any) -> Any:
+            return data
+
+        def decode(self, data: Any, limit: int) -> Any:
+            return data
+
+    register_codec(Careless)
+    yield
+    del registry._loaded[Careless.name]
+    registry._parsed.clear()
+
+
+@pytest.mark.usefixtures("careless")
+@pytest.mark.parametrize(
+    ("configuration", "field"),
+    [({}, ".configuration"), ({"mode": 5}, ".configuration"), ({"mode": ""}, ""), ({"mode": "evolve"}, "")],
+    ids=repr,
+)
+def test_what_a_codec_of_another_package_raises(configuration: dict[str, Any], field: str) -> None:
+    codec = {"name": "example.careless", "configuration": configuration}
+    document = array_document(shape=[40], codecs=[LITTLE, codec])
+    document["chunk_grid"]["configuration"]["chunk_shape"] = [40]
+    with pytest.raises(MetadataError) as caught:
+        xzarr3.open_array(xzarr3.MemoryStore({"zarr.json": json.dumps(document).encode()}))
+    assert caught.value.field == f"codecs[1]{field}"
+    assert isinstance(caught.value.__cause__, LookupError | AttributeError | ArithmeticError)
+
+
+@pytest.mark.parametrize("codecs", [np.array(2), 5, object()], ids=["no dimensions", "number", "object"])
+@pytest.mark.parametrize("kind", ["filters", "serializer", "compressors"])
+def test_what_is_no_codec_and_no_list_of_them(codecs: Any, kind: str) -> None:
+    with pytest.raises(MetadataError, match=r"not .*codec"):
+        xzarr3.create_array(xzarr3.MemoryStore(), shape=3, dtype="i4", **{kind: codecs})
+
+
+def test_null_and_nan_are_two_configurations() -> None:
+    """Both are null to some writers of JSON; what was parsed before decides nothing."""
+    for value in (None, float("nan"), None):
+        with pytest.raises(MetadataError) as caught:
+            codecs_from_json([{"name": "gzip", "configuration": {"level": value}}])
+        assert repr(caught.value.found) == repr(value)
+    assert registry._key([None]) != registry._key([float("nan")])  # type: ignore[list-item]
+    assert registry._key([1]) != registry._key([1.0])

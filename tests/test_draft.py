@@ -356,7 +356,28 @@ def test_the_entry_point_of_earlier_tools() -> None:
     assert other.array_key("a") == "meta/root/a.array.j"
     for meta in (GroupMetadata(), parse(array_document())):
         with pytest.raises(MetadataError, match="cannot say this"):
-            EARLY.hold(meta, "a")
+            EARLY.documents(meta, "a")
+    with pytest.raises(MetadataError, match="cannot say this"):
+        EARLY.hold(parse(array_document()), "a")
+
+
+def test_documents_of_earlier_tools_are_held_as_they_are() -> None:
+    for document in (array_document(), line("<i4", 7, codecs=..., extensions=...)):
+        meta = parse(document, EARLY)
+        assert EARLY.hold(meta) == {"array": document}
+        assert same(EARLY.parse(EARLY.hold(meta), "a/b"), meta)
+        with pytest.raises(MetadataError, match="cannot say this"):
+            EARLY.documents(meta, "a/b")
+    assert EARLY.hold(GroupMetadata(attributes={"a": 1})) == {"group": {"attributes": {"a": 1}}}
+
+
+def test_what_was_warned_of_is_parsed_again_in_silence() -> None:
+    named = {"extension": "http://x.org/t", "type": "text", "fallback": "r32"}
+    with pytest.warns(FallbackWarning):
+        meta = parse(line(named, None))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert same(DRAFT.parse_again(DRAFT.hold(meta), "a/b"), meta)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import json
 import math
@@ -920,3 +921,37 @@ def test_what_other_libraries_write_is_read_here(zarr: Any, data: st.DataObject)
         ours[selection] = -7
         values[selection] = -7
         assert np.array_equal(zarr.open_array(folder, mode="r")[...], values)
+
+
+# Chunks far beyond the array
+
+
+@pytest.mark.parametrize("many", [2, 3, 2**62])
+def test_points_where_chunks_reach_beyond_what_64_bits_count(many: int) -> None:
+    xr = pytest.importorskip("xarray")
+    chunk_shapes = [[3, [2, 1], [2**62, many], [1, 5]], [5, [6, 1]]]
+    document = array_document(
+        shape=[10, 10], chunk_grid=rectilinear(chunk_shapes), dimension_names=["x", "y"]
+    )
+    group = b'{"zarr_format": 3, "node_type": "group"}'
+    store = xzarr3.MemoryStore({"zarr.json": group, "t/zarr.json": json.dumps(document).encode()})
+    store.set("t/c/1/1", np.arange(12, dtype="<i2").tobytes())
+    dataset = xr.open_dataset(store, engine="xzarr3")
+    x, y = (xr.DataArray(points, dims="p") for points in ([1, 4, 9], [0, 7, 9]))
+    assert dataset.t.isel(x=x, y=y).values.tolist() == [0, 8, 0]
+    assert dataset.t.isel(x=x[:0], y=y[:0]).shape == (0,)
+
+
+@given(st.integers(1, 30).flatmap(lambda size: st.tuples(st.just(size), axes(size))), st.data())
+def test_the_runs_within_a_dimension_tell_the_chunk_of_each_element(
+    case: tuple[int, Any], data: st.DataObject
+) -> None:
+    size, value = case
+    (axis,) = RectilinearGrid((value,)).axes
+    assume(isinstance(axis, Edges))
+    runs = axis.runs_within(size)
+    starts = [start for start, _, _ in runs]
+    element = data.draw(st.integers(0, size - 1))
+    start, first, length = runs[bisect.bisect_right(starts, element) - 1]
+    assert first + (element - start) // length == axis.index(element)
+    assert max(max(run) for run in runs) <= size

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import pickle
+import subprocess
+import sys
 import threading
+import time
+import tracemalloc
+import warnings
 from collections.abc import Callable
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import dask.array as da
@@ -133,7 +141,185 @@ def test_threads_that_make_arrays_and_attributes_lose_none(place: xzarr3.Store) 
     assert len(found) == len(found.attrs) == 40
 
 
+@pytest.mark.parametrize("kind", ["array", "group"])
+def test_what_is_read_of_attributes_is_a_copy(place: xzarr3.Store, kind: str) -> None:
+    values = {"x": {"y": [1, 2]}}
+    node: Any
+    if kind == "array":
+        node = xzarr3.create_array(place, shape=3, dtype="i4", attributes=values)
+    else:
+        node = xzarr3.create_group(place, attributes=values)
+    node.attrs["x"]["y"].append(5)
+    node.attrs.asdict()["x"]["y"].append(6)
+    for value in node.attrs.values():
+        value["y"].append(7)
+    assert dict(node.attrs) == values == dict(xzarr3.open(place).attrs)
+    node.attrs["x"] = {**node.attrs["x"], "z": 1}
+    assert dict(node.attrs) == {"x": {"y": [1, 2], "z": 1}} == dict(xzarr3.open(place).attrs)
+
+
+NOT_FINITE = '{"w": 1, "x": NaN, "y": [1, {"z": -Infinity}]}'
+
+
+def store_with_literals(zarr_format: Any) -> MemoryStore:
+    """A group and an array with attributes that hold what JSON does not, as older writers left them."""
+    store = MemoryStore()
+    root = xzarr3.create_group(store, zarr_format=zarr_format, attributes={"w": "here"})
+    root.create_array("a", data=np.arange(4.0), chunks=2, attributes={"w": "here"})
+    for key in list(store.list()):
+        text = bytes(store.get(key))
+        if key.endswith((".json", ".zattrs")) and b"here" in text:
+            document = json.loads(text)
+            (document if key.endswith(".zattrs") else document["attributes"])["w"] = "here"
+            text = json.dumps(document).replace('{"w": "here"}', NOT_FINITE).encode()
+            assert b"-Infinity" in text
+            store.set(key, text)
+    return store
+
+
+@pytest.mark.parametrize("zarr_format", [3, 2, "3-draft"])
+def test_literals_of_older_writers_are_kept(zarr_format: Any) -> None:
+    store = store_with_literals(zarr_format)
+    array = xzarr3.open_array(store, "a", mode="r+")
+    expected = repr(json.loads(NOT_FINITE))
+    array.resize(5)
+    array.append([1.0])
+    array.attrs["v"] = 2
+    del array.attrs["v"]
+    array.attrs.update(v=2)
+    assert repr({key: value for key, value in array.attrs.items() if key != "v"}) == expected
+    root = xzarr3.open_group(store, mode="r+")
+    root.attrs["v"] = 2
+    if zarr_format != "3-draft":
+        root = root.consolidate()
+        assert xzarr3.open_group(store).consolidated
+    for target in (3, 2, "3-draft"):
+        place = MemoryStore()
+        copied = xzarr3.copy(store, place, zarr_format=target, compressors=None)  # type: ignore[arg-type]
+        for node in (copied, copied["a"], xzarr3.open_group(place), xzarr3.open_group(place)["a"]):  # type: ignore[index]
+            attributes = {k: v for k, v in node.attrs.items() if k in ("w", "x", "y")}
+            assert repr(attributes) == expected
+    again = pickle.loads(pickle.dumps(xzarr3.open_array(store, "a")))
+    assert repr(again.attrs) == repr(array.attrs)
+    assert from_zarr(again).name == from_zarr(xzarr3.open_array(store, "a")).name
+    assert from_zarr(again).compute(scheduler="sync").tolist() == [0, 1, 2, 3, 0, 1]
+
+
+@pytest.mark.parametrize("zarr_format", [3, 2, "3-draft"])
+def test_what_is_set_now_must_be_json(zarr_format: Any) -> None:
+    store = store_with_literals(zarr_format)
+    before = {key: bytes(store.get(key)) for key in store.list()}
+    array, root = xzarr3.open_array(store, "a", mode="r+"), xzarr3.open_group(store, mode="r+")
+    for node, name in ((array, "'/a'"), (root, "'/'")):
+        for value in (np.nan * 1, [1, np.inf], {"z": np.float32("nan")}, 1j, {1: 2}):
+            with pytest.raises(xzarr3.MetadataError, match=rf"node {name}, field 'attributes.u"):
+                node.attrs["u"] = value
+        with pytest.raises(xzarr3.MetadataError, match=r"attributes.u.*nan"):
+            node.attrs.update(u=float("nan"))
+    with pytest.raises(xzarr3.MetadataError, match=r"node '/b', field 'attributes.u\[0\]'.*nan"):
+        root.create_array("b", shape=3, dtype="i4", attributes={"u": [np.nan]})
+    with pytest.raises(xzarr3.MetadataError, match=r"node '/b', field 'attributes.u'.*inf"):
+        root.create_group("b", attributes={"u": np.inf})
+    assert {key: bytes(store.get(key)) for key in store.list()} == before
+
+
+def test_mappings_and_numbers_among_attributes() -> None:
+    node = xzarr3.create_group(MemoryStore(), attributes={"x": MappingProxyType({"y": np.int8(1)})})
+    assert dict(xzarr3.open(node.store).attrs) == {"x": {"y": 1}}
+    with pytest.raises(xzarr3.MetadataError, match="cannot be written as JSON"):
+        node.attrs["z"] = 10**5000
+    assert "z" not in node.attrs
+
+
+def test_a_fill_value_with_nan_within_is_no_json() -> None:
+    store = MemoryStore()
+    with pytest.raises(xzarr3.MetadataError, match=r"fill_value.a'.*nan"):
+        xzarr3.create_array(store, shape=2, dtype="json2", zarr_format=2, fill_value={"a": np.nan})
+    assert list(store.list()) == []
+
+
+@pytest.mark.parametrize("zarr_format", [3, 2])
+@pytest.mark.parametrize("mode", ["r", "r+"])
+def test_consolidated_groups_are_pickled(place: xzarr3.Store, mode: Any, zarr_format: Any) -> None:
+    root = xzarr3.create_group(place, zarr_format=zarr_format)
+    root.create_array("b/a", data=np.arange(3))
+    written = root.consolidate()
+    for group in (written, xzarr3.open_group(place, mode=mode)):
+        again = pickle.loads(pickle.dumps(group))
+        assert list(again) == ["b"]
+        assert again["b/a"][...].tolist() == [0, 1, 2]
+        assert dict(again.members(None)).keys() == {"b", "b/a"}
+
+
+@pytest.mark.parametrize("zarr_format", [3, 2])
+def test_consolidated_groups_in_memory_go_to_other_processes(zarr_format: Any) -> None:
+    root = xzarr3.create_group(MemoryStore(), zarr_format=zarr_format)
+    root.create_array("b/a", data=np.arange(3))
+    code = (
+        "import pickle, sys; g = pickle.load(sys.stdin.buffer); "
+        "print(list(g), g['b/a'][...].tolist(), g.consolidated, g.read_only)"
+    )
+    for group in (root.consolidate(), xzarr3.open_group(root.store)):
+        command = [sys.executable, "-c", code]
+        done = subprocess.run(command, input=pickle.dumps(group), capture_output=True, timeout=60, check=True)
+        assert done.stdout.decode().strip() == "['b'] [0, 1, 2] True True"
+
+
+def test_a_description_of_very_many_chunks_is_short() -> None:
+    number = 30_000_000
+    grid = {"kind": "inline", "chunk_shapes": [[[1, number - 1], 2], 3]}
+    document = {
+        "zarr_format": 3, "node_type": "array", "shape": [number + 1, 4], "data_type": "int32",
+        "chunk_grid": {"name": "rectilinear", "configuration": grid},
+        "chunk_key_encoding": {"name": "default"}, "fill_value": 0, "attributes": {},
+        "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}],
+    }  # fmt: skip
+    array = xzarr3.open_array(MemoryStore({"zarr.json": json.dumps(document).encode()}))
+    tracemalloc.start()
+    try:
+        text = array.info
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert f"chunks      [[[1, {number - 1}], 2], 3]\n" in text
+    assert peak < 2**20
+    few = xzarr3.create_array(MemoryStore(), shape=(4, 6), chunks=(3, [1, 5]), dtype="i4")
+    assert "chunks      ((3, 1), (1, 5))\n" in few.info
+
+
+def test_an_array_that_is_read_as_a_fallback_warns_once() -> None:
+    named = {"extension": "https://example.org/wide", "type": "int128", "fallback": "int64"}
+    store = MemoryStore()
+    array = xzarr3.create_array(store, "a", data=np.arange(4), chunks=2, dtype="i8", zarr_format="3-draft")
+    document = json.loads(bytes(store.get("meta/a.array.json")))
+    store.set("meta/a.array.json", json.dumps({**document, "data_type": named}).encode())
+    with pytest.warns(xzarr3.errors.FallbackWarning) as caught:
+        array = xzarr3.open_array(store, "a", mode="r+")
+    assert len(caught) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert array[...].tolist() == [0, 1, 2, 3]
+        again = pickle.loads(pickle.dumps(array))
+        assert again[1:].tolist() == [1, 2, 3]
+        assert from_zarr(again).compute(scheduler="sync").tolist() == [0, 1, 2, 3]
+        array.attrs["a"] = 1
+        array.append([4])
+    assert json.loads(bytes(store.get("meta/a.array.json")))["data_type"] == named
+
+
 # Dask
+
+
+def test_names_of_tasks_tell_of_every_chunk_of_very_many(place: xzarr3.Store) -> None:
+    array = xzarr3.create_array(place, "a", shape=(1200, 2), chunks=1, dtype="i1")
+    xzarr3.create_array(place, "b", data=np.arange(3))
+    for at in range(0, 1200, 37):
+        array[at, 0] = 1
+        before = array.__dask_tokenize__()
+        assert xzarr3.open_array(place, "a").__dask_tokenize__() == before
+        time.sleep(0.01)  # Clocks of directories may be coarse.
+        array[at, 0] = 2
+        assert array.__dask_tokenize__() != before
 
 
 def matrix(place: xzarr3.Store, path: str = "m") -> Array:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import pickle
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -140,6 +141,35 @@ def test_group(store: str, path: str) -> None:
 def nodes_of(store: str) -> list[tuple[str, str]]:
     """Every section and path of a store."""
     return [(section, path) for section in records(store) for path in records(store)[section]]
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_pickles_and_dask(store: str) -> None:
+    """Arrays and groups go to other processes, and dask names equal tasks alike."""
+    for path in records(store)["groups"]:
+        group = opened(store, path)
+        assert list(pickle.loads(pickle.dumps(group))) == list(group)
+    for path in records(store)["arrays"]:
+        if (store, path) in NOT_READ:
+            continue
+        array = opened(store, path)
+        data = pickle.dumps(array)
+        again = pickle.loads(data)
+        assert len(data) < 20_000
+        assert again.metadata.stores_as(array.metadata)
+        assert again.metadata.fill_is_null == array.metadata.fill_is_null
+        for name in ("shape", "dtype", "dimension_names", "write_chunks", "format", "read_only", "store"):
+            assert getattr(again, name) == getattr(array, name)
+        assert repr(again.attrs) == repr(array.attrs)
+        assert again.__dask_tokenize__() == array.__dask_tokenize__()
+        expected = array[...]
+        for lazy in (xzarr3.from_zarr(array), xzarr3.from_zarr(again)):
+            assert lazy.name == xzarr3.from_zarr(opened(store, path)).name
+            found = np.asarray(lazy.compute(scheduler="sync"), array.dtype)
+            if array.dtype.kind == "O":
+                assert [*found.ravel()] == [*np.asarray(expected, object).ravel()]
+            else:
+                assert found.tobytes() == np.asarray(expected, array.dtype).tobytes()
 
 
 @pytest.mark.parametrize("store", [store for store in STORES if "-draft/" in store])

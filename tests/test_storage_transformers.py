@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -135,6 +135,41 @@ def test_sharded_partial_reads_and_pickling(tmp_path: Any) -> None:
     )
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(array))[3:7, 1], data[3:7, 1])
     np.testing.assert_array_equal(xzarr3.from_zarr(array).compute(scheduler="threads"), data)
+
+
+def test_dask_names_its_tasks_anew_after_a_write(store: Store) -> None:
+    """The values are not under the keys that the array knows."""
+    array = _make(store, Flip())
+    before = xzarr3.from_zarr(array).name
+    array[0, 0] = 7
+    assert xzarr3.from_zarr(array).name != before
+
+
+def test_only_keys_of_chunks_are_asked_for(tmp_path: Any) -> None:
+    asked: list[str] = []
+
+    class Stamping(_Flipped):
+        def stamp(self, keys: Sequence[str]) -> object:
+            asked.extend(keys)
+            return self._store.stamp([self._inner(key) for key in keys])
+
+    @register_storage_transformer
+    @dataclass(frozen=True)
+    class Stamped(Flip):
+        name = "example.stamped"
+
+        def wrap(self, store: Store, prefix: str, metadata: Any) -> Store:
+            return Stamping(store, prefix, self.mask)
+
+    try:
+        array = _make(xzarr3.LocalStore(tmp_path), Stamped())
+        before = array.__dask_tokenize__()
+        assert array.__dask_tokenize__() == before
+        assert set(asked) == {"a/c/0/0", "a/c/1/0"}
+        array[3, 3] = 7
+        assert array.__dask_tokenize__() != before
+    finally:
+        unregister_storage_transformer("example.stamped")
 
 
 def test_unknown_transformer_is_refused(store: Store) -> None:

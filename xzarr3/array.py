@@ -23,7 +23,7 @@ from xzarr3.formats.base import Held
 from xzarr3.grids import ChunkLengths, Edges, Grid, as_lengths
 from xzarr3.indexing import BasicSelection, split_fields
 from xzarr3.metadata import ArrayMetadata
-from xzarr3.nodes import Node, document_lock, read_metadata, write_node
+from xzarr3.nodes import Node, document_lock, read_held, write_node
 from xzarr3.plan import ReadPlan
 from xzarr3.storage_transformers import transformed
 from xzarr3.stores import Store
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from xzarr3.codecs.transpose import TransposeCodec
 
 _FEW_UNITS = 4096  # Up to so many, asking the store for each is cheaper than listing it.
+_FEW_RUNS = 64  # Of chunks of one length; more are not spelled out in a description.
 _STAMPED = 1024  # Units of storage, and directories of them, that are looked at for changes.
 
 
@@ -228,14 +229,16 @@ class Array(Node):
     @property
     def info(self) -> str:
         """A description of the array, a line for each property."""
-        shard = [] if self.shards is None else [("shards", shorten(self.shards))]
+        units = self._described_units()
+        chunks = units if self._shard is None else shorten(self.chunks)
+        shard = [] if self._shard is None else [("shards", units)]
         rows = [
             ("name", self.name),
             ("format", f"{self.zarr_format}"),
             ("shape", f"{self.shape}"),
             ("data type", self.zdtype.name),
             ("dimensions", f"{self.dimension_names}"),
-            ("chunks", shorten(self.chunks)),
+            ("chunks", chunks),
             *shard,
             ("fill value", f"{self.fill_value}"),
             ("codecs", ", ".join(codec.name for codec in self._codecs)),
@@ -243,6 +246,14 @@ class Array(Node):
             ("store", f"{self.store}"),
         ]
         return "\n".join(f"{label:<12}{text}" for label, text in rows)
+
+    def _described_units(self) -> str:
+        """The shape of the units of storage; of very many that differ, how many there are of each length."""
+        grid = self.metadata.chunk_grid
+        if grid.is_regular or sum(self.cdata_shape) <= _FEW_UNITS:
+            return shorten(self.write_chunks)
+        axes = (Edges(axis.runs[:_FEW_RUNS]) if isinstance(axis, Edges) else axis for axis in grid.axes)
+        return shorten([axis.to_json() for axis in axes])
 
     def info_complete(self) -> str:
         """What :attr:`info` says, and how much of the array is stored, for which every unit is looked at."""
@@ -267,20 +278,23 @@ class Array(Node):
 
     def __dask_tokenize__(self) -> object:
         document = documents.encode(self.format.hold(self.metadata, self.path), self.path)
-        stamp = self.store.stamp([self._key, *self._stamped()])
-        return "xzarr3.Array", self.store.identity, self.path, document, stamp
+        # Storage transformers may keep the values under other keys, or somewhere else.
+        units = [self._engine.key(at) for at in _sample(self.cdata_shape)]
+        stamps = self.store.stamp([self._key, *self._stamped()]), self._engine.store.stamp(units)
+        return "xzarr3.Array", self.store.identity, self.path, document, stamps
 
     def _stamped(self) -> Iterator[str]:
-        """Keys, and what they lie in, that tell whether the data have changed.
+        """What the keys of the units lie in, which tells whether the data have changed, too.
 
-        Replacing a file changes its directory, so all directories tell of all chunks; of very many, a
-        sample has to do.
+        Replacing a file changes its directory, so all directories tell of all chunks. Of very many units
+        and directories only a sample is looked at, but then the root, whose time each write changes.
         """
         counts = self.cdata_shape
-        yield from (self._engine.key(at) for at in _sample(counts))
         if counts:
             keys = (self._engine.key((*at, 0)) for at in _sample(counts[:-1]))
             yield from dict.fromkeys(key.rpartition("/")[0] for key in keys)
+        if math.prod(counts) > _STAMPED:
+            yield ""
 
     # Reading
 
@@ -651,7 +665,8 @@ class Array(Node):
         StoreError
             If it is gone, or of an array that is stored in another way.
         """
-        found = read_metadata(self.store, self.format, self.path)
+        held = read_held(self.store, self.format, self.path)
+        found = None if held is None else self.format.parse_again(held, self.path)
         if not isinstance(found, ArrayMetadata) or not found.stores_as(self.metadata):
             raise StoreError(
                 f"array '{self.name}' of {self.store} was removed or replaced since it was opened; "
@@ -676,7 +691,9 @@ class Array(Node):
         self._check_writable()
         with document_lock:
             stored = self._stored()
-            attributes = documents.plain_attributes(change(dict(stored.attributes)), self.path)
+            attributes = documents.plain_attributes(
+                change(dict(stored.attributes)), self.path, stored=stored.attributes
+            )
             self._write_metadata(replace(stored, attributes=attributes))
 
     def _write_metadata(self, metadata: ArrayMetadata) -> None:
@@ -718,7 +735,7 @@ def _with_dropped(array: AnyArray, plan: ReadPlan) -> AnyArray:
 def _restore(
     store: Store, path: str, format: Format, held: Held, read_only: bool, write_empty_chunks: bool
 ) -> Array:
-    meta = format.parse(held, path)
+    meta = format.parse_again(held, path)
     if not isinstance(meta, ArrayMetadata):
         raise TypeError(f"not the documents of an array: '{path}'")
     return Array(store, path, meta, format=format, read_only=read_only, write_empty_chunks=write_empty_chunks)

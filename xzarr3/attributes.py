@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from copy import deepcopy
 from typing import Any
 
 
@@ -10,7 +11,8 @@ class Attributes(MutableMapping[str, Any]):
     """The user attributes of an array or a group.
 
     Each change rewrites the metadata document; :meth:`update` and :meth:`put` make several changes at
-    the price of one.
+    the price of one. What is read is a copy: changing a list or a dictionary that is a value changes nothing
+    until it is assigned.
 
     Parameters
     ----------
@@ -30,7 +32,7 @@ class Attributes(MutableMapping[str, Any]):
         self._change = change
 
     def __getitem__(self, key: str) -> Any:
-        return self._read()[key]
+        return deepcopy(self._read()[key])
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._read())
@@ -62,4 +64,4 @@ class Attributes(MutableMapping[str, Any]):
 
     def asdict(self) -> dict[str, Any]:
         """A copy as a dictionary."""
-        return dict(self._read())
+        return deepcopy(dict(self._read()))

@@ -135,6 +135,8 @@ def array_metadata(
         zarr_format=format.zarr_format,
     )
     # What the format cannot say is found before anything is written, and what it says in another way, too.
+    for document in format.documents(meta, "").values():
+        documents.check(document)
     return cast("ArrayMetadata", format.parse(format.hold(meta), ""))
 
 

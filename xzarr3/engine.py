@@ -32,12 +32,13 @@ _MAX_RUN = 4096  # Units that a thread takes at once.
 _WHOLE = 2**26  # Bytes of a decoded shard; larger ones are not read in one piece, to spare memory.
 _REQUEST = 3 * 2**14  # Bytes that can be read in the time that one more range to read takes.
 
-_unit_locks = [threading.Lock() for _ in range(64)]
+_LOCKS = 64
+_unit_locks = [threading.RLock() for _ in range(_LOCKS)]  # A store may write to another array.
 
 
 def _renew_locks() -> None:
     """A forked child must not wait for a thread of its parent to give a lock back."""
-    _unit_locks[:] = [threading.Lock() for _ in _unit_locks]
+    _unit_locks[:] = [threading.RLock() for _ in _unit_locks]
 
 
 if hasattr(os, "register_at_fork"):
@@ -345,7 +346,7 @@ class Engine:
                         if all(whole):
                             self._replace(chain, key, inner, source[outer], keep_empty)
                         else:
-                            with _unit_locks[hash(key) % len(_unit_locks)]:
+                            with _unit_locks[hash(key) % _LOCKS]:
                                 self._update(chain, key, inner, source[outer], keep_empty)
                     except ChunkError as error:
                         _locate(error, key, unit)
@@ -362,14 +363,18 @@ class Engine:
         """Store a unit all of whose elements are given."""
         spec = chain.spec
         if not keep_empty and spec.data_type.holds_only(values, spec.fill_value):
-            if self.store.exists(key):
-                self.store.erase(key)
+            with _unit_locks[hash(key) % _LOCKS]:
+                if self.store.exists(key):
+                    self.store.erase(key)
             return
         if values.shape != spec.shape:
             chunk = spec.data_type.filled(spec.shape, spec.fill_value)
             chunk[inner] = values
             values = chunk
-        self.store.set(key, chain.encode(values, keep_empty=keep_empty))
+        data = chain.encode(values, keep_empty=keep_empty)
+        # Not while another thread changes a part of what it has read before: this would be lost entirely.
+        with _unit_locks[hash(key) % _LOCKS]:
+            self.store.set(key, data)
 
     def clear(self, coords: tuple[int, ...], inner: tuple[slice, ...], *, keep_empty: bool) -> None:
         """Set a part of a unit that is stored to the fill value."""
@@ -377,7 +382,7 @@ class Engine:
         chain = self.meta.chain_of(self.meta.chunk_grid.chunk_shape_at(coords))
         key = self.key(coords)
         try:
-            with _unit_locks[hash(key) % len(_unit_locks)]:
+            with _unit_locks[hash(key) % _LOCKS]:
                 self._update(chain, key, inner, fill, keep_empty)
         except ChunkError as error:
             error.key, error.chunk = key, coords

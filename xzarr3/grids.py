@@ -10,7 +10,6 @@ a list of chunks; neither is expanded, however many chunks a short document spea
 from __future__ import annotations
 
 import itertools
-import math
 import operator
 from abc import ABC, abstractmethod
 from bisect import bisect_right
@@ -198,6 +197,26 @@ class Edges:
         run = bisect_right(self._starts, element) - 1
         return self._starts[run], min(self._starts[run + 1], size), self._firsts[run], self.runs[run][0]
 
+    def runs_within(self, size: int) -> list[tuple[int, int, int]]:
+        """The runs of equal chunks that begin within a dimension of this size.
+
+        Returns
+        -------
+        list of tuple of int
+            Of each one the first element, the index of the first chunk and the length of its chunks, but of
+            a chunk that reaches beyond the dimension no more than the size of that.
+
+        Examples
+        --------
+        >>> Edges(((2, 3), (50, 1), (5, 4))).runs_within(10)
+        [(0, 0, 2), (6, 3, 10)]
+        """
+        return [
+            (start, first, min(value, size))
+            for start, first, (value, _) in zip(self._starts, self._firsts, self.runs, strict=False)
+            if start < size
+        ]
+
     def lengths(self, size: int) -> tuple[int, ...]:
         """Lengths of the chunks, without what lies beyond the dimension; see :meth:`Steps.lengths`."""
         count = _listed_count(self.count(size))
@@ -379,10 +398,6 @@ class Grid(ABC):
         """Number of chunks along each dimension of an array of this shape."""
         return tuple(axis.count(size) for size, axis in zip(shape, self.axes, strict=True))
 
-    def number(self, shape: tuple[int, ...]) -> int:
-        """Number of chunks of an array of this shape."""
-        return math.prod(self.counts(shape))
-
     def chunk_shape_at(self, coords: tuple[int, ...]) -> tuple[int, ...]:
         """Shape of a chunk as it is stored, whatever of it lies within the array."""
         return tuple(axis.length_at(i) for i, axis in zip(coords, self.axes, strict=True))
@@ -394,16 +409,6 @@ class Grid(ABC):
             start = axis.start(i)
             result.append(slice(start, min(start + axis.length_at(i), size)))
         return tuple(result)
-
-    def lengths(self, axis: int, size: int) -> tuple[int, ...]:
-        """Lengths of the chunks along an axis, as far as they lie within the array; as dask has them.
-
-        Raises
-        ------
-        MetadataError
-            If there are more than 10^8 of them.
-        """
-        return self.axes[axis].lengths(size)
 
     def chunk_lengths(self, shape: tuple[int, ...]) -> ChunkLengths:
         """The shape of all chunks if the grid is regular, or else their lengths along each dimension."""

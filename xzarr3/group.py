@@ -93,8 +93,9 @@ class Group(Node, Mapping[str, "Array | Group"]):
 
     def __reduce__(self) -> tuple[object, ...]:
         held = self.format.hold(self.metadata, self.path)
-        below = (self._documents or {}) if self.consolidated else None
-        return _restore, (self.store, self.path, self.format, held, below, self.read_only)
+        return _restore, (
+            self.store, self.path, self.format, held, self._documents, self.consolidated, self.read_only,
+        )  # fmt: skip
 
     # Finding nodes
 
@@ -271,7 +272,9 @@ class Group(Node, Mapping[str, "Array | Group"]):
         self._check_writable()
         with document_lock:
             stored = self._stored()
-            attributes = documents.plain_attributes(change(dict(stored.attributes)), self.path)
+            attributes = documents.plain_attributes(
+                change(dict(stored.attributes)), self.path, stored=stored.attributes
+            )
             metadata = replace(stored, attributes=attributes, consolidated=None)
             write_node(self.store, self.format, self.path, metadata, stored.consolidated)
         self.metadata = metadata
@@ -287,7 +290,8 @@ def make_group(
 ) -> Group:
     """Make a group at a path that was checked, and the groups above it."""
     meta = GroupMetadata(
-        attributes=documents.plain_attributes(attributes or {}, path), zarr_format=format.zarr_format
+        attributes=documents.plain_attributes({} if attributes is None else attributes, path),
+        zarr_format=format.zarr_format,
     )
     with document_lock:
         make_room(store, path, overwrite=overwrite, for_group_of=format)
@@ -301,11 +305,14 @@ def _restore(
     path: str,
     format: Format,
     held: Held,
-    consolidated: Mapping[str, Held] | None,
+    below: Mapping[str, Held] | None,
+    consolidated: bool,
     read_only: bool,
 ) -> Group:
-    meta = format.parse(held, path)
+    meta = format.parse_again(held, path)
     if not isinstance(meta, GroupMetadata):
         raise TypeError(f"not the documents of a group: '{path}'")
-    meta = replace(meta, consolidated=consolidated)
-    return Group(store, path, meta, format=format, read_only=read_only)
+    meta = replace(meta, consolidated=below)
+    group = Group(store, path, meta, format=format, read_only=read_only)
+    group.consolidated = consolidated  # One that could be written looked into the store, and still does.
+    return group

@@ -46,10 +46,6 @@ class DimSelection:
         """One past the last selected element."""
         return self.start + (self.count - 1) * self.step + 1 if self.count else self.start
 
-    def as_slice(self) -> slice:
-        """The same elements in the same order, as a slice."""
-        return slice(self.start, self.stop, self.step)
-
 
 def select_dimension(index: SupportsIndex | slice, size: int, axis: int) -> DimSelection:
     """Work out the index of one dimension of length ``size``."""

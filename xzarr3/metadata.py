@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from xzarr3.grids import Grid
 
 _MAX_DIMENSIONS = 64  # numpy's limit
+_MAX_SAID = 512
+_said: dict[tuple[int, int], tuple[tuple[Codec, ...], ZDType, str]] = {}
+_MAX_KEPT_FILL = 2**12  # Bytes of a fill value; chains with a larger one are not kept for other arrays.
 
 
 def check_shape(shape: tuple[int, ...]) -> None:
@@ -103,7 +107,29 @@ class ArrayMetadata:
 
     @cached_property
     def _fill(self) -> _Fill:
-        return _Fill(self.data_type.bits(self.fill_value), self.fill_value)
+        try:
+            return _Fill(self.data_type.bits(self.fill_value), self.fill_value)
+        except MemoryError as error:
+            raise MetadataError(
+                f"no memory for one element of data type '{self.data_type.name}'",
+                field="data_type",
+                found=self.data_type.name,
+                accepted="smaller elements",
+            ) from error
+
+    @cached_property
+    def said(self) -> str:
+        """What tells codecs and data type from all others: equal ones may be of 1 and of 1.0, or of True."""
+        codecs, data_type = self.codecs, self.data_type
+        # The arrays of a dataset mostly have the same objects. Those that are kept here keep their id.
+        key = id(codecs), id(data_type)
+        kept = _said.get(key)
+        if kept is None:
+            kept = codecs, data_type, repr((codecs, data_type))
+            if len(_said) >= _MAX_SAID:
+                _said.clear()
+            _said[key] = kept
+        return kept[2]
 
     @cached_property
     def chain(self) -> CodecChain:
@@ -124,7 +150,9 @@ class ArrayMetadata:
 
     def chain_of(self, chunk_shape: tuple[int, ...]) -> CodecChain:
         """The codecs, bound to chunks of this shape."""
-        return _chain(self.codecs, chunk_shape, self.data_type, self._fill)
+        fill = self._fill
+        make = _chain if len(fill.bits) <= _MAX_KEPT_FILL else _chain.__wrapped__
+        return make(self.codecs, chunk_shape, self.data_type, fill, self.said)
 
 
 @dataclass(frozen=True)
@@ -136,8 +164,10 @@ class _Fill:
 
 
 @lru_cache(maxsize=512)
-def _chain(codecs: tuple[Codec, ...], shape: tuple[int, ...], data_type: ZDType, fill: _Fill) -> CodecChain:
-    """One chain for all arrays with such chunks."""
+def _chain(
+    codecs: tuple[Codec, ...], shape: tuple[int, ...], data_type: ZDType, fill: _Fill, said: str
+) -> CodecChain:
+    """One chain for all arrays with such chunks; see :attr:`ArrayMetadata.said`."""
     return CodecChain(codecs, ChunkSpec(shape, data_type, fill.value))
 
 
@@ -161,6 +191,44 @@ class GroupMetadata:
     consolidated: Mapping[str, Any] | None = None
     ignored: Mapping[str, JSON] = field(default_factory=dict)
     zarr_format: int | str = 3
+
+    def __post_init__(self) -> None:
+        if self.consolidated is not None:
+            object.__setattr__(self, "consolidated", Consolidated.of(self.consolidated))
+
+
+class Consolidated(dict[str, Any]):
+    """The documents of the nodes below a group by relative path. They do not change.
+
+    Examples
+    --------
+    >>> below = Consolidated({"ocean": 1, "ocean/sst": 2, "ocean-ice": 3, "land": 4}).below("ocean")
+    >>> dict(below)
+    {'sst': 2}
+    """
+
+    @classmethod
+    def of(cls, documents: Mapping[str, Any]) -> Consolidated:
+        """``documents`` as an instance of this class."""
+        return documents if isinstance(documents, cls) else cls(documents)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return dict, (dict(self),)
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {path: at for at, path in enumerate(self)}
+
+    @cached_property
+    def _sorted(self) -> list[str]:
+        return sorted(self)
+
+    def below(self, relative: str) -> Consolidated:
+        """Those below a group, in their order here; found without a look at all others."""
+        prefix = f"{relative}/"
+        first, last = (bisect_left(self._sorted, end) for end in (prefix, f"{relative}0"))  # "0" follows "/".
+        paths = sorted(self._sorted[first:last], key=self._places.__getitem__)
+        return Consolidated({path[len(prefix) :]: self[path] for path in paths})
 
 
 NodeMetadata = ArrayMetadata | GroupMetadata

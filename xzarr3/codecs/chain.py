@@ -26,6 +26,7 @@ from xzarr3.codecs.base import (
 )
 from xzarr3.codecs.bytes import BytesCodec
 from xzarr3.dtypes import UInt64
+from xzarr3.dtypes.base import FOREIGN_ERRORS
 from xzarr3.errors import ChunkDecodeError, ChunkEncodeError, ChunkError, MetadataError, listed
 from xzarr3.grids import RegularGrid
 
@@ -71,8 +72,8 @@ class CodecChain:
         evolved: list[Codec] = []
         size = 0
         for at, given in enumerate(codecs):
-            codec = given.evolve(spec)
             try:
+                codec = given.evolve(spec)
                 if isinstance(codec, ArrayArrayCodec) and serializer is None:
                     self._filters.append((codec, spec))
                     spec = codec.resolve(spec)
@@ -94,6 +95,11 @@ class CodecChain:
                 if error.field != "codecs":
                     error.at(field=f"codecs[{at}]")
                 raise
+            except FOREIGN_ERRORS as error:
+                raise MetadataError(
+                    f"codec '{given.name}' fails for such chunks: {type(error).__name__}: {error}",
+                    field=f"codecs[{at}]",
+                ) from error
             evolved.append(codec)
         if serializer is None:
             raise _order_error(codecs)
@@ -368,7 +374,7 @@ class Shard:
                 if data is not None:
                     self._part(array, coords)[...] = self.inner.decode(data)
             except ChunkError as error:
-                error.inner_chunk = error.inner_chunk or coords
+                error.inner_chunk = coords + (error.inner_chunk or ())
                 raise
         return array
 

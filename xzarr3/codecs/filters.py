@@ -37,6 +37,7 @@ from xzarr3.errors import ChunkDecodeError, ChunkEncodeError, MetadataError, lis
 _DTYPE = re.compile(r"[<>|=]?[A-Za-z][A-Za-z0-9_]{0,15}(\[[0-9a-zA-Zμ]{1,16}\])?")
 _ONE_UNIT = "biufmM"
 """Kinds of dtypes whose elements are one number, so that numpy can look at one as at another."""
+_MAX_ITEM_SIZE = 2**14  # Bytes of an element of text or bytes; the names of larger dtypes are no longer.
 _FAILURES = (TypeError, ValueError, ArithmeticError, LookupError)
 """What numpy and numcodecs raise for values that they cannot convert."""
 
@@ -138,6 +139,10 @@ class TypedFilter(Filter):
             raise Configuration(self.name, {}).error(field, value, accepted) from error
         if dtype.kind not in kinds:
             raise Configuration(self.name, {}).error(field, value, accepted, "not a dtype it can work on")
+        if dtype.itemsize > _MAX_ITEM_SIZE:
+            raise Configuration(self.name, {}).error(
+                field, value, f"elements of at most {_MAX_ITEM_SIZE} bytes", "too large an element"
+            )
         return dtype
 
     @classmethod

@@ -19,6 +19,7 @@ from xzarr3.codecs.base import BytesBytesCodec, Configuration
 from xzarr3.errors import ChunkDecodeError
 
 _GZIP = 31  # zlib's window size for a gzip header
+_PIECE = 2**9  # Bytes
 
 
 @dataclass(frozen=True)
@@ -60,23 +61,35 @@ class GzipCodec(BytesBytesCodec):
         return zlib.compress(data, self.level, _GZIP)
 
     def decode(self, data: Buffer, limit: int) -> Buffer:
-        value = b""
+        view = memoryview(data)
+        values: list[bytes] = []
+        at, left = 0, limit
+        # All goes to the first member, which mostly is the only one, and a piece to each other one, and then
+        # a larger one: what follows a member is copied, so that many small ones would take for ever.
+        size = len(view)
         while True:
             member = isal_zlib.decompressobj(_GZIP)
-            part, failure = _decompress(member, data, limit - len(value) + 1)
-            if failure is not None:
-                raise ChunkDecodeError(f"not valid gzip data: {failure}", codec=self.name) from failure
-            value = value + part if value else part
-            if len(value) > limit:
-                raise self.too_large(limit)
-            if not member.eof:
-                raise ChunkDecodeError(
-                    f"gzip data end early, after {len(data)} stored bytes and {len(value)} decoded ones",
-                    codec=self.name,
-                )
-            data = member.unused_data
-            if not data:
-                return value
+            while not member.eof:
+                piece = view[at : at + size]
+                if not piece:
+                    raise ChunkDecodeError(
+                        f"gzip data end early, after {at} stored bytes and {limit - left} decoded ones",
+                        codec=self.name,
+                    )
+                value, failure = _decompress(member, piece, left + 1)
+                if failure is not None:
+                    raise ChunkDecodeError(f"not valid gzip data: {failure}", codec=self.name) from failure
+                left -= len(value)
+                if left < 0:
+                    raise self.too_large(limit)
+                if value:
+                    values.append(value)
+                at += len(piece)
+                size *= 2
+            at -= len(member.unused_data)
+            if at == len(view):
+                return values[0] if len(values) == 1 else b"".join(values)
+            size = _PIECE
 
 
 def _decompress(member: Any, data: Buffer, limit: int) -> tuple[bytes, zlib.error | None]:

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from xzarr3._types import JSON
 from xzarr3.codecs.base import ChunkSpec, Codec
-from xzarr3.codecs.registry import NUMCODECS, codec_class
+from xzarr3.codecs.registry import NUMCODECS, codec_class, configured
 from xzarr3.errors import MetadataError, UnknownExtensionError, listed
 
 # Bytes are the same, so the codecs of version 3 stand for those of numcodecs.
@@ -73,16 +73,16 @@ def from_numcodecs(config: Mapping[str, Any], endian: str | None = None) -> Code
     fields: dict[str, Any] = {str(key): value for key, value in config.items() if key != "id"}
     if name in _VERSION_2:
         cls: type[Codec] = getattr(import_module(f"xzarr3.codecs.{name}"), _VERSION_2[name])
-        return _with_byte_order(cls.from_configuration(_given(fields)), endian)
+        return _with_byte_order(configured(cls, _given(fields)), endian)
     if name not in _SAME and f"numcodecs.{name}" not in NUMCODECS:
         reason = f"unknown codec: {_REFUSED[name]}" if name in _REFUSED else "unknown codec"
         raise UnknownExtensionError(reason, field="id", found=name, accepted=listed(numcodecs_ids()))
     if name in ("vlen-utf8", "vlen-bytes"):
-        return codec_class(name).from_configuration(fields)
+        return configured(codec_class(name), fields)
     fields = _given(fields)
     if name == "shuffle":
         fields.setdefault("elementsize", 4)  # In version 3 it is by default the size of an element.
-    codec = codec_class(f"numcodecs.{name}").from_configuration(fields)
+    codec = configured(codec_class(f"numcodecs.{name}"), fields)
     if name == "crc32c":
         return codec if codec.configuration()["location"] == "start" else codec_class("crc32c")()
     if name in ("blosc", "gzip", "zstd"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import import_module
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import msgspec
 import numpy as np
@@ -12,9 +12,8 @@ import numpy as np
 from xzarr3._types import JSON
 from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, Codec
 from xzarr3.dtypes import ZDType
-from xzarr3.errors import MetadataError, UnknownExtensionError, listed
-
-CodecLike: TypeAlias = "Codec | str | Mapping[str, JSON]"
+from xzarr3.dtypes.base import FOREIGN_ERRORS
+from xzarr3.errors import MetadataError, UnknownExtensionError, Xzarr3Error, listed
 
 # Loaded when first used, because each one imports the library that does its work.
 _CORE = {
@@ -125,7 +124,27 @@ def codec_from_json(data: JSON) -> Codec | None:
         if optional:
             return None
         raise
-    return cls.from_configuration(configuration)
+    return configured(cls, configuration)
+
+
+def configured(cls: type[Codec], configuration: Mapping[str, Any]) -> Codec:
+    """The codec of a class, which may be anybody's, with a configuration.
+
+    Raises
+    ------
+    MetadataError
+        If the class does not take it.
+    """
+    try:
+        return cls.from_configuration(configuration)
+    except Xzarr3Error:
+        raise
+    except FOREIGN_ERRORS as error:
+        raise MetadataError(
+            f"codec '{cls.name}': not a valid configuration: {type(error).__name__}: {error}",
+            field="configuration",
+            found=configuration,
+        ) from error
 
 
 def codecs_from_json(data: JSON, field: str = "codecs") -> tuple[Codec, ...]:
@@ -133,7 +152,16 @@ def codecs_from_json(data: JSON, field: str = "codecs") -> tuple[Codec, ...]:
     if not isinstance(data, list) or not data:
         raise MetadataError("not a list of codecs", field=field, found=data, accepted="an array, not empty")
     # The arrays of a dataset mostly have the same codecs.
-    return remembered(msgspec.json.encode(data), lambda: tuple(_each_codec(data, field)))
+    return remembered(_key(data), lambda: tuple(_each_codec(data, field)))
+
+
+def _key(data: JSON) -> object:
+    """What tells some JSON, or what a user takes for JSON, from all other."""
+    try:
+        encoded = msgspec.json.encode(data)
+    except (TypeError, ValueError, ArithmeticError):  # Half of a surrogate pair, for one.
+        return repr(data)
+    return encoded if b"null" not in encoded else repr(data)  # It also stands for NaN.
 
 
 def remembered(key: object, make: Callable[[], _Made]) -> _Made:
@@ -236,7 +264,13 @@ def parse_codecs(codecs: Any, kind: Any) -> tuple[Codec, ...]:
     if codecs is None:
         return ()
     single = isinstance(codecs, (str, Mapping, Codec)) or not isinstance(codecs, Iterable)
-    parsed = tuple(parse_codec(codec) for codec in ((codecs,) if single else codecs))
+    try:
+        given = (codecs,) if single else tuple(codecs)
+    except TypeError as error:  # An array of no dimensions, for one, has an __iter__ all the same.
+        raise MetadataError(
+            f"not codecs: {type(codecs).__name__}", accepted="a codec, its name or its JSON, or several"
+        ) from error
+    parsed = tuple(parse_codec(codec) for codec in given)
     for codec in parsed:
         if not isinstance(codec, kind):
             raise MetadataError(

@@ -170,10 +170,11 @@ class Struct(ZDType[np.dtype[Any], np.void]):
     def __post_init__(self) -> None:
         fields = tuple((name, data_type) for name, data_type in self.fields)
         object.__setattr__(self, "fields", fields)
-        names = [name for name, _ in fields]
+        names: set[str] = set()
         for name, data_type in fields:
-            if not isinstance(name, str) or not name or not is_text(name) or names.count(name) > 1:
+            if not isinstance(name, str) or not name or not is_text(name) or name in names:
                 raise _refused("not a name of a field", name, "text that is not empty, each once", name)
+            names.add(name)
             if data_type.is_variable:
                 raise _refused(
                     "elements of a field have no fixed size",
@@ -186,7 +187,9 @@ class Struct(ZDType[np.dtype[Any], np.void]):
         try:
             dtype = self.to_native_dtype()
         except (TypeError, ValueError) as error:
-            raise _refused(f"numpy has no dtype of these fields: {error}", names, "other fields") from error
+            raise _refused(
+                f"numpy has no dtype of these fields: {error}", sorted(names), "other fields"
+            ) from error
         if dtype.itemsize > MAX_ITEM_SIZE:
             raise _refused("too large an element", dtype.itemsize, f"at most {MAX_ITEM_SIZE} bytes")
 

@@ -14,8 +14,9 @@ from typing import Any, ClassVar, Literal, TypeAlias
 from xzarr3._types import JSON, Scalar
 from xzarr3.chunk_keys import ChunkKeyEncoding
 from xzarr3.dtypes import ZarrFormat, ZDType
+from xzarr3.dtypes.base import FOREIGN_ERRORS
 from xzarr3.errors import DataTypeValidationError, InvalidKeyError, MetadataError
-from xzarr3.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
+from xzarr3.metadata import ArrayMetadata, Consolidated, GroupMetadata, NodeMetadata
 
 Document: TypeAlias = dict[str, Any]
 Held: TypeAlias = Any
@@ -150,6 +151,10 @@ class Format(ABC):
             If they ask for an extension that is not known here.
         """
 
+    def parse_again(self, held: Held, path: str) -> NodeMetadata:
+        """What :meth:`parse` gives, without the warnings that it gave the first time."""
+        return self.parse(held, path)
+
     @abstractmethod
     def hold(self, meta: NodeMetadata, path: str = "") -> Held:
         """The documents that say what ``meta`` says, so that :meth:`parse` gives it back.
@@ -207,8 +212,7 @@ class Format(ABC):
 
     def consolidated_below(self, consolidated: Mapping[str, Held], relative: str) -> Mapping[str, Held]:
         """The part of consolidated metadata that is below a group."""
-        prefix = f"{relative}/"
-        return {key[len(prefix) :]: held for key, held in consolidated.items() if key.startswith(prefix)}
+        return Consolidated.of(consolidated).below(relative)
 
     # Words of a format for what users ask for
 
@@ -263,11 +267,15 @@ def fill_value_from_json(data_type: ZDType, value: JSON, zarr_format: ZarrFormat
     except MetadataError as error:
         error.at(field="fill_value")
         raise
-    except (TypeError, ValueError, ArithmeticError, LookupError) as error:
+    except FOREIGN_ERRORS as error:
         raise DataTypeValidationError(
             f"fill value not permitted for data type '{data_type.name}': {error}",
             field="fill_value",
             found=value,
+        ) from error
+    except MemoryError as error:
+        raise DataTypeValidationError(
+            f"no memory for one element of data type '{data_type.name}'", field="fill_value"
         ) from error
 
 

@@ -1,4 +1,8 @@
-"""Metadata documents as bytes: JSON that every format shares, read leniently and written strictly."""
+"""Metadata documents as bytes: JSON that every format shares, read leniently.
+
+What users give is checked strictly: :func:`plain_attributes` and :func:`check` refuse NaN and infinities,
+which JSON lacks. Where older writers left these literals in a document, they stay when it is written again.
+"""
 
 from __future__ import annotations
 
@@ -53,6 +57,9 @@ def decode(data: Buffer, path: str = "", name: str | None = None) -> dict[str, A
 def encode(document: Mapping[str, Any], path: str = "") -> bytes:
     """A document as it is stored.
 
+    NaN and infinities become the literals of older writers, which is where they come from: what users
+    give was checked before.
+
     Raises
     ------
     MetadataError
@@ -60,18 +67,48 @@ def encode(document: Mapping[str, Any], path: str = "") -> bytes:
 
     Examples
     --------
-    >>> encode({"a": float("nan")})
+    >>> encode(decode(b'{"missing_value": NaN}'))
+    b'{\\n  "missing_value": NaN\\n}'
+    >>> encode({"a": 1j})
     Traceback (most recent call last):
-    xzarr3.errors.MetadataError: node '/', field 'a': cannot be written as JSON; found nan; accepted: ...
+    xzarr3.errors.MetadataError: node '/', field 'a': cannot be written as JSON; found 1j; accepted: ...
     """
     try:
-        return json.dumps(document, indent=2, allow_nan=False, default=_without_numpy).encode()
+        return json.dumps(document, indent=2, default=_plain).encode()
     except (TypeError, ValueError, RecursionError) as error:
-        raise _unwritable(path, *(_not_json(document) or ("", ...))) from error
+        raise _unwritable(path, *(_not_json(document, finite=False) or ("", ...))) from error
 
 
-def plain_attributes(attributes: Mapping[str, Any], path: str | None = None) -> dict[str, Any]:
+def check(document: Mapping[str, Any], path: str | None = None) -> None:
+    """Refuse a document of what a user gave, if JSON cannot hold it.
+
+    Raises
+    ------
+    MetadataError
+
+    Examples
+    --------
+    >>> check({"fill_value": [float("nan")]})
+    Traceback (most recent call last):
+    xzarr3.errors.MetadataError: field 'fill_value[0]': cannot be written as JSON; found nan; accepted: ...
+    """
+    bad = _not_json(document)
+    if bad is not None:
+        raise _unwritable(path, *bad)
+
+
+def plain_attributes(
+    attributes: Mapping[str, Any], path: str | None = None, *, stored: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """A copy of ``attributes`` as they are once they have been written and read again.
+
+    Parameters
+    ----------
+    attributes : mapping
+    path : str, optional
+        Path of the node, for messages.
+    stored : mapping, optional
+        The attributes as they were read. Those that are the very same objects are left as they are.
 
     Raises
     ------
@@ -83,12 +120,19 @@ def plain_attributes(attributes: Mapping[str, Any], path: str | None = None) -> 
     >>> plain_attributes({"valid_range": (0, np.int16(7))})
     {'valid_range': [0, 7]}
     """
-    whole = {"attributes": dict(attributes)}
-    bad = _not_json(whole)
-    if bad is not None:
-        raise _unwritable(path, *bad)
-    plain: dict[str, Any] = json.loads(json.dumps(whole, default=_without_numpy))["attributes"]
-    return plain
+    try:
+        attributes = dict(attributes)
+    except (TypeError, ValueError) as error:
+        raise _unwritable(path, "attributes", attributes) from error
+    before = {} if stored is None else stored
+    kept = {key for key, value in attributes.items() if key in before and value is before[key]}
+    given = {key: value for key, value in attributes.items() if key not in kept}
+    check({"attributes": given}, path)
+    try:
+        plain: dict[str, Any] = json.loads(json.dumps(given, default=_plain))
+    except (TypeError, ValueError) as error:  # Integers of thousands of digits, say.
+        raise _unwritable(path, "attributes", given) from error
+    return {key: attributes[key] if key in kept else plain[key] for key in attributes}
 
 
 def _unwritable(path: str | None, field: str, found: object) -> MetadataError:
@@ -98,15 +142,20 @@ def _unwritable(path: str | None, field: str, found: object) -> MetadataError:
     )  # fmt: skip
 
 
-def _without_numpy(value: object) -> object:
-    """Scalars and arrays of numpy as those of Python, which JSON has."""
+def _plain(value: object) -> object:
+    """Scalars and arrays of numpy, and any mappings, as those of Python that JSON has."""
+    if isinstance(value, Mapping):
+        return dict(value)
     if isinstance(value, (np.generic, np.ndarray)):
         return value.tolist()
     raise TypeError(f"{type(value).__name__} is not a type of JSON")
 
 
-def _not_json(value: Any, depth: int = 0) -> tuple[str, object] | None:
-    """Where in ``value`` there is something that JSON cannot hold, and what it is."""
+def _not_json(value: Any, depth: int = 0, *, finite: bool = True) -> tuple[str, object] | None:
+    """Where in ``value`` there is something that JSON cannot hold, and what it is.
+
+    Without ``finite``, NaN and infinities are passed over.
+    """
     if depth > _MAX_DEPTH:
         return "", value
     if isinstance(value, (np.generic, np.ndarray)):
@@ -118,14 +167,14 @@ def _not_json(value: Any, depth: int = 0) -> tuple[str, object] | None:
         items = [(f".{key}", item) for key, item in value.items()]
     elif isinstance(value, (list, tuple)):
         items = [(f"[{at}]", item) for at, item in enumerate(value)]
-    elif (
-        value is None or isinstance(value, (str, int)) or (isinstance(value, float) and math.isfinite(value))
-    ):
+    elif isinstance(value, float):
+        return None if not finite or math.isfinite(value) else ("", value)
+    elif value is None or isinstance(value, (str, int)):
         return None
     else:
         return "", value
     for place, item in items:
-        inner = _not_json(item, depth + 1)
+        inner = _not_json(item, depth + 1, finite=finite)
         if inner is not None:
             return place + inner[0], inner[1]
     return None

@@ -104,6 +104,8 @@ def parse(held: Mapping[str, Document], path: str = "") -> NodeMetadata:
         raise MetadataError(
             "nested too deeply", path=path, field=ARRAY, accepted="fewer fields within fields"
         ) from error
+    except MemoryError as error:
+        raise MetadataError("no memory for one element", path=path, field="dtype") from error
 
 
 # Reading
@@ -350,7 +352,7 @@ def _document_field(field: str | None, fields: Sequence[str]) -> str:
     """The field of a document that has become a codec, in place of that of the codec."""
     place = re.fullmatch(r"codecs\[(\d+)\](.*)", field or "")
     if place is None:
-        return "filters"
+        return "dtype" if field == "data_type" else "filters"
     return fields[int(place[1])] + place[2].removeprefix(".configuration")
 
 
@@ -601,7 +603,7 @@ def _words(meta: ArrayMetadata) -> tuple[dict[str, Any], ZDType]:
         name = stored.to_json(2)["name"]
     except FOREIGN_ERRORS as error:
         raise _cannot_say("data_type", stored.name, "data types of numpy") from error
-    words = copy.deepcopy(_codec_words(meta.codecs, meta.chain.spec.shape, meta.data_type, endian))
+    words = copy.deepcopy(_codec_words(meta.codecs, meta.chain.spec.shape, meta.data_type, endian, meta.said))
     return {"dtype": name, **words}, stored
 
 
@@ -615,9 +617,12 @@ def _stored_order(meta: ArrayMetadata) -> str:
 
 @lru_cache(maxsize=512)
 def _codec_words(
-    codecs: tuple[Codec, ...], chunk_shape: tuple[int, ...], data_type: ZDType, endian: str
+    codecs: tuple[Codec, ...], chunk_shape: tuple[int, ...], data_type: ZDType, endian: str, said: str
 ) -> dict[str, Any]:
-    """The fields that say the codecs of chunks whose elements are in this byte order before the filters."""
+    """The fields that say the codecs of chunks whose elements are in this byte order before the filters.
+
+    What the codecs compare as is not all that they say; see :attr:`ArrayMetadata.said`.
+    """
     order = "C"
     filters: list[Any] = []
     encoded: list[Any] = []
@@ -659,9 +664,8 @@ def _spelled(meta: ArrayMetadata, words: dict[str, Any], stored: ZDType) -> tupl
             break
         try:
             other, data_type, codecs, _ = _read_words({**words, **spelled}, len(meta.shape))
-            same = (
-                data_type == meta.data_type and replace(meta, codecs=codecs).chain.codecs == meta.chain.codecs
-            )
+            again = replace(meta, codecs=codecs).chain.codecs
+            same = data_type == meta.data_type and repr(again) == repr(meta.chain.codecs)
         except MetadataError:
             continue
         if same:

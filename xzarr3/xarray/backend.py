@@ -551,8 +551,9 @@ def _numbers(axis: Steps | Edges, elements: _Integers) -> _Integers:
     """The indices of the chunks that hold some elements."""
     if isinstance(axis, Steps):
         return elements // axis.length
-    lengths, counts = np.array(axis.runs).T
-    starts, firsts = np.cumsum(lengths * counts) - lengths * counts, np.cumsum(counts) - counts
+    # Chunks may reach so far beyond the dimension that their sum takes more than 64 bits.
+    runs = axis.runs_within(int(elements.max(initial=-1)) + 1)
+    starts, firsts, lengths = np.array(runs, dtype=np.int64).reshape(-1, 3).T
     run = np.searchsorted(starts, elements, side="right") - 1
     numbers: _Integers = firsts[run] + (elements - starts[run]) // lengths[run]
     return numbers

@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Literal, Self
 from xzarr3.chunk_keys import ChunkKeyEncoding, DraftChunkKeyEncoding
 from xzarr3.errors import MetadataError, UnknownExtensionError
 from xzarr3.formats.base import Document, Fetch, Format, Place, node_prefix
-from xzarr3.formats.draft.arrays import array_document, parse_array
+from xzarr3.formats.draft.arrays import EarlyArrayMetadata, array_document, parse_array
 from xzarr3.formats.draft.json import check_extensions, members
 from xzarr3.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
 
@@ -210,10 +210,18 @@ class DraftFormat(Format):
         return "array" in held
 
     def parse(self, held: Mapping[str, Document], path: str) -> NodeMetadata:
+        return self._parse(held, path, quiet=False)
+
+    def parse_again(self, held: Mapping[str, Document], path: str) -> NodeMetadata:
+        return self._parse(held, path, quiet=True)
+
+    def _parse(self, held: Mapping[str, Document], path: str, *, quiet: bool) -> NodeMetadata:
         try:
-            if "array" in held:
-                return parse_array(held["array"], path, early=bool(self.root), lenient=self.minor > 0)
-            return self._parse_group(held["group"])
+            if "array" not in held:
+                return self._parse_group(held["group"])
+            document, early = held["array"], bool(self.root)
+            meta = parse_array(document, path, early=early, lenient=self.minor > 0, quiet=quiet)
+            return EarlyArrayMetadata.of(meta, document) if early else meta
         except MetadataError as error:
             error.at(path=path)
             raise
@@ -232,8 +240,10 @@ class DraftFormat(Format):
         return GroupMetadata(attributes=attributes, ignored=unknown, zarr_format=self.zarr_format)
 
     def hold(self, meta: NodeMetadata, path: str = "") -> dict[str, Document]:
-        if self.root:
-            raise self.refuse(path, "metadata_encoding", "that of earlier tools", "to be read only")
+        if self.root and isinstance(meta, ArrayMetadata):
+            if not isinstance(meta, EarlyArrayMetadata):
+                raise self._read_only(path)
+            return {"array": dict(meta.document)}
         if isinstance(meta, ArrayMetadata):
             document = array_document(meta, partial(self.refuse, path), lenient=self.minor > 0)
             return {"array": document}
@@ -245,7 +255,12 @@ class DraftFormat(Format):
     def documents(
         self, meta: NodeMetadata, path: str, consolidated: Mapping[str, Any] | None = None
     ) -> dict[str, Document]:
+        if self.root:
+            raise self._read_only(path)
         return {self._key(path, kind): document for kind, document in self.hold(meta, path).items()}
+
+    def _read_only(self, path: str) -> MetadataError:
+        return self.refuse(path, "metadata_encoding", "that of earlier tools", "to be read only")
 
 
 def _minor_version(uri: object) -> int:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -60,6 +60,24 @@ class DraftArrayMetadata(ArrayMetadata):
     """
 
     as_read: Mapping[str, JSON] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class EarlyArrayMetadata(DraftArrayMetadata):
+    """An array of a hierarchy that is only read, with its document.
+
+    Parameters
+    ----------
+    document : mapping
+        As it was read.
+    """
+
+    document: Mapping[str, JSON] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, meta: ArrayMetadata, document: Mapping[str, JSON]) -> Self:
+        """The metadata that were read from a document."""
+        return cls(**{each.name: getattr(meta, each.name) for each in fields(meta)}, document=document)
 
 
 def parse_array(
