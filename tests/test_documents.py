@@ -624,9 +624,10 @@ def test_nan_literals_of_older_writers_are_read() -> None:
         meta = v3.parse(documents.decode(text.replace('"FILL"', literal).encode()))
         assert isinstance(meta, ArrayMetadata)
         assert np.array_equal(meta.fill_value, value, equal_nan=True)
-    # They are never written.
+    # Where they were read among attributes, they stay; nobody can set them.
+    assert json.loads(documents.encode(v3.document(meta)))["attributes"] == {"x": -np.inf}
     with pytest.raises(MetadataError, match="JSON"):
-        documents.encode({"a": float("nan")}, "a/b")
+        documents.plain_attributes({"a": float("nan")}, "a/b")
     document = v3.document(meta)
     assert document["fill_value"] == "-Infinity"
 
