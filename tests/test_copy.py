@@ -423,3 +423,17 @@ def test_absent_chunks_are_stored_where_their_value_would_be_left_open(fill: int
     assert json.loads(bytes(target.get("a/.zarray")))["fill_value"] is None
     stored = [np.frombuffer(bytes(target.get(f"a/{at}")), "<i4").tolist() for at in range(3)]
     assert stored == [[fill, fill], [1, 2], [fill, fill]]
+
+
+def test_nodes_that_consolidated_metadata_lack_are_copied_as_well() -> None:
+    store = MemoryStore()
+    xzarr3.create_array(store, "a", data=np.arange(3))
+    xzarr3.consolidate_metadata(store)
+    stale = bytes(store.get("zarr.json"))
+    xzarr3.create_array(store, "g/b", data=np.arange(4))
+    store.set("zarr.json", stale)
+    source = xzarr3.open_group(store)
+    assert list(source) == ["a"]
+    copied = xzarr3.copy(source, MemoryStore())
+    assert copied.consolidated
+    assert copied["g/b"][...].tolist() == [0, 1, 2, 3]

@@ -159,9 +159,19 @@ def _nodes_below(node: Array | Group) -> dict[str, Array | Group]:
     nodes: dict[str, Array | Group] = {"": node}
     if not isinstance(node, Group):
         return nodes
-    nodes.update(node.members(max_depth=None))
     if not node.store.listable:
+        nodes.update(node.members(max_depth=None))
         return nodes
+    # Consolidated metadata may be older than what they are a copy of.
+    plain = Group(
+        node.store,
+        node.path,
+        node.metadata,
+        format=node.format,
+        read_only=node.read_only,
+        use_consolidated=False,
+    )
+    nodes.update(plain.members(max_depth=None))
     known = {node.path, *(node_prefix(node.path) + below for below in nodes)}
     for prefix in node.format.prefixes(node.path):
         for key in node.store.list_prefix(prefix):
