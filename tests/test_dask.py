@@ -45,6 +45,7 @@ from xzarr3 import (
 )
 from xzarr3._types import Buffer, ByteRange
 from xzarr3.stores import ValueReader
+from xzarr3.stores.memory import BytesReader
 
 SCHEDULER = "sync"
 
@@ -63,7 +64,8 @@ class CountingStore(MemoryStore):
 
     def open_value(self, key: str) -> ValueReader | None:
         self.read[key] += 1
-        return super().open_value(key)
+        value = super().get(key)
+        return None if value is None else BytesReader(value)
 
     def set(self, key: str, value: Buffer) -> None:
         self.written[key] += 1

@@ -51,6 +51,7 @@ from xzarr3 import (
 )
 from xzarr3._types import Buffer
 from xzarr3.dask import from_zarr
+from xzarr3.stores import ValueReader
 
 LAYOUTS: dict[str, dict[str, Any]] = {
     "plain": {"compressors": None},
@@ -674,7 +675,7 @@ def test_failing_reads_are_errors_and_never_fill(
                     assert not failed, f"{way} of {layout} swallowed an error"
                     assert result.all(), "the fill value"
         np.testing.assert_array_equal(array[...], _values())
-    assert failures >= 3
+    assert failures >= (1 if name == "pread" else 3)
 
 
 @pytest.mark.parametrize("name", ["open", "pread", "fstat"])
@@ -860,6 +861,7 @@ def test_array_on_a_failing_disk_holds_old_and_new_units(
     new = old + 1
     with (
         failing(monkeypatch, "write", _os_error(errno.ENOSPC), after=2, only=_in(local_store.root)),
+        failing(monkeypatch, "writev", _os_error(errno.ENOSPC), after=2, only=_in(local_store.root)),
         pytest.raises(StoreError, match="No space left"),
     ):
         array.set(..., new, threads=threads)
@@ -1218,6 +1220,10 @@ class SlowStore(MemoryStore):
 
         return load
 
+    def open_value(self, key: str) -> ValueReader | None:
+        self._wait()
+        return super().open_value(key)
+
     def set(self, key: str, value: Buffer) -> None:
         self._wait()
         super().set(key, value)
@@ -1309,15 +1315,10 @@ def test_interrupt_of_a_real_process(tmp_path: Path) -> None:
 class FailingStore(SlowStore):
     """Fails in every thread but the first."""
 
-    def loader(self) -> Callable[[str], Buffer | None]:
-        load = super().loader()
-
-        def failing_load(key: str) -> Buffer | None:
-            if threading.current_thread() is not threading.main_thread():
-                raise StoreError(f"cannot read key '{key}'")
-            return load(key)
-
-        return failing_load
+    def open_value(self, key: str) -> ValueReader | None:
+        if self.delay and threading.current_thread() is not threading.main_thread():
+            raise StoreError(f"cannot read key '{key}'")
+        return super().open_value(key)
 
     def set(self, key: str, value: Buffer) -> None:
         if self.delay and threading.current_thread() is not threading.main_thread():

@@ -15,18 +15,33 @@ import numpy.typing as npt
 from xzarr3._types import AnyArray, Scalar
 from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, Codec
 from xzarr3.codecs.chain import Shard
-from xzarr3.dtypes import ZDType
-from xzarr3.engine import Engine, available_threads
+from xzarr3.dtypes import Struct, ZDType
+from xzarr3.dtypes.structs import FieldArray
+from xzarr3.engine import Engine
 from xzarr3.errors import MetadataError, SelectionError, StoreError, listed, shorten
+from xzarr3.explanation import Explanation, explain
 from xzarr3.formats import Format, documents, parse_format
 from xzarr3.formats.base import Held
 from xzarr3.grids import ChunkLengths, Edges, Grid, as_lengths
-from xzarr3.indexing import BasicSelection, split_fields
+from xzarr3.indexers import Indexer, block_indexer
+from xzarr3.indexing import (
+    BasicSelection,
+    DimChoice,
+    Fields,
+    Points,
+    Selection,
+    basic_selection,
+    numpy_selection,
+    orthogonal_selection,
+    split_fields,
+    vectorized_selection,
+)
 from xzarr3.metadata import ArrayMetadata
 from xzarr3.nodes import Node, document_lock, read_held, write_node
 from xzarr3.plan import ReadPlan
 from xzarr3.storage_transformers import transformed
 from xzarr3.stores import Store
+from xzarr3.threads import available_threads
 
 if TYPE_CHECKING:
     from xzarr3.codecs.sharding import ShardingCodec
@@ -258,8 +273,8 @@ class Array(Node):
     def info_complete(self) -> str:
         """What :attr:`info` says, and how much of the array is stored, for which every unit is looked at."""
         number = size = 0
-        for coords in self._stored_units(self.plan()):
-            reader = self._engine.store.open_value(self._engine.key(coords))
+        for coords in self.stored_units():
+            reader = self.engine.store.open_value(self.engine.key(coords))
             if reader is None:
                 continue
             with reader:
@@ -279,8 +294,8 @@ class Array(Node):
     def __dask_tokenize__(self) -> object:
         document = documents.encode(self.format.hold(self.metadata, self.path), self.path)
         # Storage transformers may keep the values under other keys, or somewhere else.
-        units = [self._engine.key(at) for at in _sample(self.cdata_shape)]
-        stamps = self.store.stamp([self._key, *self._stamped()]), self._engine.store.stamp(units)
+        units = [self.engine.key(at) for at in _sample(self.cdata_shape)]
+        stamps = self.store.stamp([self._key, *self._stamped()]), self.engine.store.stamp(units)
         return "xzarr3.Array", self.store.identity, self.path, document, stamps
 
     def _stamped(self) -> Iterator[str]:
@@ -291,7 +306,7 @@ class Array(Node):
         """
         counts = self.cdata_shape
         if counts:
-            keys = (self._engine.key((*at, 0)) for at in _sample(counts[:-1]))
+            keys = (self.engine.key((*at, 0)) for at in _sample(counts[:-1]))
             yield from dict.fromkeys(key.rpartition("/")[0] for key in keys)
         if math.prod(counts) > _STAMPED:
             yield ""
@@ -299,7 +314,8 @@ class Array(Node):
     # Reading
 
     @cached_property
-    def _engine(self) -> Engine:
+    def engine(self) -> Engine:
+        """What reads and writes the units of storage."""
         prefix = self.format.chunk_prefix(self.path)
         store = transformed(self.store, prefix, self.metadata, self.metadata.storage_transformers)
         return Engine(store, prefix, self.metadata)
@@ -311,20 +327,91 @@ class Array(Node):
 
     def chunk_key(self, coords: tuple[int, ...]) -> str:
         """Key in the store of a unit of storage, given its coordinates in the grid."""
-        return self._engine.key(self._check_coords(coords))
+        return self.engine.key(self._check_coords(coords))
 
-    def plan(self, selection: BasicSelection = ...) -> ReadPlan:
+    def plan(self, selection: Selection = ...) -> ReadPlan:
         """What reading ``selection`` would touch."""
-        return ReadPlan(selection, self.shape, self.metadata.chunk_grid)
+        return self.engine.plan(numpy_selection(self.split(selection)[1], self.shape))
 
-    def get(
-        self, selection: BasicSelection = ..., *, out: AnyArray | None = None, threads: int | None = None
-    ) -> AnyArray:
-        """Read a basic selection.
+    def explain(self, selection: Selection = ..., *, threads: int | None = None) -> Explanation:
+        """What reading ``selection`` fetches: keys, byte ranges, bytes moved against bytes used.
+
+        The indexes of the shards that are touched are read, and the sizes of values are asked for, but no
+        data are. ``oindex``, ``vindex`` and ``blocks`` explain the same of their selections. See
+        :class:`xzarr3.explanation.Explanation` for what is counted.
 
         Parameters
         ----------
-        selection : int, slice, Ellipsis or a tuple of these
+        selection : int, slice, Ellipsis, array of integers or of truth values, or a tuple of these
+            As :meth:`get` has them.
+        threads : int, optional
+            As many as would read, by default those of :meth:`get`: several that share one shard each ask for
+            a part of it.
+
+        Examples
+        --------
+        >>> import xzarr3
+        >>> array = xzarr3.create_array(
+        ...     xzarr3.MemoryStore(), shape=(8, 4), chunks=(4, 4), dtype="int8", compressors=None
+        ... )
+        >>> array[...] = 1
+        >>> found = array.explain((slice(None), 2))
+        >>> found.chunks, found.requests, found.bytes_moved, found.bytes_used
+        (2, 2, 26, 8)
+        """
+        fields, elements = self.split(selection)
+        return explain(self, self.engine.plan(numpy_selection(elements, self.shape)), fields, threads)
+
+    @property
+    def oindex(self) -> Indexer:
+        """Orthogonal selections: each index, which may be an array, stands for itself.
+
+        Examples
+        --------
+        >>> import xzarr3
+        >>> array = xzarr3.create_array(xzarr3.MemoryStore(), data=np.arange(12).reshape(3, 4), chunks=2)
+        >>> array.oindex[[0, 2], [3, 1]]
+        array([[ 3,  1],
+               [11,  9]])
+        """
+        return Indexer(self, orthogonal_selection)
+
+    @property
+    def vindex(self) -> Indexer:
+        """Vectorized selections: arrays and integers select points together, or a mask does.
+
+        The dimensions of the points come first in the result, then those of slices.
+
+        Examples
+        --------
+        >>> import xzarr3
+        >>> array = xzarr3.create_array(xzarr3.MemoryStore(), data=np.arange(12).reshape(3, 4), chunks=2)
+        >>> array.vindex[[0, 2], [3, 1]]
+        array([3, 9])
+        """
+        return Indexer(self, vectorized_selection)
+
+    @property
+    def blocks(self) -> Indexer:
+        """Selections of whole units of storage, by their coordinates: integers and slices.
+
+        Examples
+        --------
+        >>> import xzarr3
+        >>> array = xzarr3.create_array(xzarr3.MemoryStore(), data=np.arange(12).reshape(3, 4), chunks=2)
+        >>> array.blocks[1, 0]
+        array([[8, 9]])
+        """
+        return Indexer(self, block_indexer(self))
+
+    def get(
+        self, selection: Selection = ..., *, out: AnyArray | None = None, threads: int | None = None
+    ) -> AnyArray:
+        """Read a selection.
+
+        Parameters
+        ----------
+        selection : int, slice, Ellipsis, array of integers or of truth values, or a tuple of these
             As numpy understands them. The name of a field, or a list of names, among them selects these
             fields of elements that have several.
         out : ndarray, optional
@@ -351,50 +438,58 @@ class Array(Node):
         >>> array.get(slice(None, None, -2))
         array([5, 3, 1])
         """
-        if self.dtype.names is not None:
-            fields, selection = split_fields(selection)
-            if fields is not None:
-                return self._get_fields(fields, selection, out, threads)
-        plan = self.plan(selection)
-        if out is None:
-            out = np.empty(plan.shape, self.dtype)
-        elif out.shape != plan.shape or out.dtype != self.dtype:
+        fields, selection = self.split(selection)
+        return self.read(numpy_selection(selection, self.shape), fields, out=out, threads=threads)
+
+    def split(self, selection: Selection) -> tuple[Fields | None, Selection]:
+        """The fields that a selection names, and its elements."""
+        return (None, selection) if self.dtype.names is None else split_fields(selection)
+
+    def read(
+        self,
+        selection: tuple[DimChoice, ...] | Points,
+        fields: Fields | None = None,
+        *,
+        out: AnyArray | None = None,
+        threads: int | None = None,
+    ) -> AnyArray:
+        """Read a selection that is worked out already; see :meth:`get`."""
+        plan = self.engine.plan(selection)
+        if fields is None:
+            result, expected = out, np.empty(0, self.dtype)
+        else:
+            self._check_fields(fields)
+            result, expected = None, np.empty(0, self.dtype)[fields]
+        shape = (*plan.shape, *expected.shape[1:])
+        if out is not None and (out.shape != shape or out.dtype != expected.dtype):
             raise SelectionError(
-                f"cannot read {self.dtype} of shape {plan.shape} into {out.dtype} of shape {out.shape}"
+                f"cannot read {expected.dtype} of shape {shape} into {out.dtype} of shape {out.shape}"
             )
+        if result is None:
+            result = np.empty(plan.shape, self.dtype)
         self._check_current()
-        threads = available_threads() if threads is None else threads
-        missing = self._engine.read(plan, _with_dropped(out, plan), threads)
+        buffer = plan.buffer_for(result)
+        missing = self.engine.read(plan, buffer, available_threads() if threads is None else threads)
         if missing and not self.store.exists(self._key):
             raise StoreError(
                 f"array '{self.name}' of {self.store} vanished: its document and {missing} chunks are gone"
             )
-        return out
-
-    def _get_fields(
-        self,
-        fields: str | list[str],
-        selection: BasicSelection,
-        out: AnyArray | None,
-        threads: int | None,
-    ) -> AnyArray:
-        names = self.dtype.names or ()
-        unknown = [name for name in ([fields] if isinstance(fields, str) else fields) if name not in names]
-        if unknown:
-            raise SelectionError(
-                f"array '{self.name}' has no field {unknown[0]!r}; accepted: {listed(names)}"
-            )
-        result: AnyArray = self.get(selection, threads=threads)[fields]
-        if out is None:
+        plan.hand_over(buffer, result)
+        if fields is None:
             return result
-        if out.shape != result.shape or out.dtype != result.dtype:
-            raise SelectionError(
-                f"cannot read {result.dtype} of shape {result.shape} into {out.dtype} of shape {out.shape}"
-            )
-        out[...] = result
+        if out is None:
+            chosen: AnyArray = result[fields]
+            return chosen
+        out[...] = result[fields]
         return out
 
-    def __getitem__(self, selection: BasicSelection) -> Any:
+    def _check_fields(self, fields: Fields) -> None:
+        names = self.dtype.names or ()
+        for name in [fields] if isinstance(fields, str) else fields:
+            if name not in names:
+                raise SelectionError(f"array '{self.name}' has no field {name!r}; accepted: {listed(names)}")
+
+    def __getitem__(self, selection: Selection) -> Any:
         result = self.get(selection)
         return result[()] if result.ndim == 0 else result
 
@@ -431,10 +526,10 @@ class Array(Node):
         region = self.metadata.chunk_grid.region(self._check_coords(coords), self.shape)
         return self.get(region, threads=1)
 
-    def chunk_tasks(self, selection: BasicSelection = ...) -> Iterator[ChunkTask]:
+    def chunk_tasks(self, selection: Selection = ...) -> Iterator[ChunkTask]:
         """The tasks that read the units of storage which ``selection`` touches, whole, in C order."""
-        for unit in self.plan(selection).units():
-            yield ChunkTask(self, tuple(part[0] for part in unit))
+        for coords in self.plan(selection).coords():
+            yield ChunkTask(self, coords)
 
     def _check_coords(self, coords: tuple[int, ...] | int) -> tuple[int, ...]:
         counts = self.cdata_shape
@@ -450,12 +545,13 @@ class Array(Node):
 
     # Writing
 
-    def set(self, selection: BasicSelection, values: npt.ArrayLike, *, threads: int | None = None) -> None:
-        """Write to a basic selection.
+    def set(self, selection: Selection, values: npt.ArrayLike, *, threads: int | None = None) -> None:
+        """Write to a selection.
 
         Parameters
         ----------
-        selection : int, slice, Ellipsis or a tuple of these
+        selection : int, slice, Ellipsis, array of integers or of truth values, or a tuple of these
+            As :meth:`get` has them. Of an element that is selected several times the last value stays.
         values : array_like
             Broadcast to the shape of the selection, as numpy does.
         threads : int, optional
@@ -470,32 +566,66 @@ class Array(Node):
         ReadOnlyError, StoreError
             If the store cannot be written.
         """
+        fields, selection = self.split(selection)
+        self.write(numpy_selection(selection, self.shape), values, fields, threads=threads)
+
+    def write(
+        self,
+        selection: tuple[DimChoice, ...] | Points,
+        values: npt.ArrayLike,
+        fields: Fields | None = None,
+        *,
+        threads: int | None = None,
+    ) -> None:
+        """Write to a selection that is worked out already; see :meth:`set`."""
         self._check_writable()
         self._check_current()
-        self._write(selection, values, threads)
+        self._write(selection, values, fields, threads)
 
-    def _write(self, selection: BasicSelection, values: npt.ArrayLike, threads: int | None) -> None:
-        if self.dtype.names is not None and split_fields(selection)[0] is not None:
-            raise SelectionError(
-                f"cannot write single fields of array '{self.name}': {shorten(selection)}; accepted: whole "
-                "elements, read before and changed"
-            )
-        plan = self.plan(selection)
-        spread = self.fitted(values, plan.shape)
+    def _write(
+        self,
+        selection: tuple[DimChoice, ...] | Points,
+        values: npt.ArrayLike,
+        fields: Fields | None = None,
+        threads: int | None = None,
+    ) -> None:
+        plan = self.engine.plan(selection)
+        names: tuple[str, ...] = ()
+        if fields is None:
+            spread = self.fitted(values, plan.shape)
+        else:
+            self._check_fields(fields)
+            names = (fields,) if isinstance(fields, str) else tuple(fields)
+            spread = self._fitted_fields(values, plan.shape, fields)
         threads = available_threads() if threads is None else threads
-        self._engine.write(plan, _with_dropped(spread, plan), threads, keep_empty=self._keeps_empty)
+        self.engine.write(plan, plan.source(spread), threads, keep_empty=self._keeps_empty, fields=names)
+
+    def _fitted_fields(self, values: npt.ArrayLike, shape: tuple[int, ...], fields: Fields) -> AnyArray:
+        """Elements of the array of which these fields are set to ``values``, converted and broadcast."""
+        types = dict(cast("Struct", self.metadata.data_type).fields)
+        elements = np.zeros(shape, self.dtype)
+        if not isinstance(fields, str):
+            several = Struct(tuple((name, types[name]) for name in fields))
+            given = self._fitted(values, shape, several)
+            for name, of in zip(fields, given.dtype.names or (), strict=True):
+                elements[name] = given[of]
+        elif isinstance(block := types[fields], FieldArray):
+            elements[fields] = self._fitted(values, (*shape, *block.shape), block.item)
+        else:
+            elements[fields] = self._fitted(values, shape, types[fields])
+        return elements
 
     @property
     def _keeps_empty(self) -> bool:
         """Whether units are stored that hold only the fill value."""
         return self.write_empty_chunks or self.metadata.fill_is_null
 
-    def __setitem__(self, selection: BasicSelection, values: npt.ArrayLike) -> None:
+    def __setitem__(self, selection: Selection, values: npt.ArrayLike) -> None:
         self.set(selection, values)
 
-    def _cast(self, values: npt.ArrayLike) -> AnyArray:
+    def _cast(self, values: npt.ArrayLike, data_type: ZDType) -> AnyArray:
         try:
-            return self.metadata.data_type.cast_array(values)
+            return data_type.cast_array(values)
         except MetadataError as error:
             error.at(path=self.path)
             raise
@@ -508,11 +638,14 @@ class Array(Node):
         DataTypeValidationError, SelectionError
             If the data type cannot hold them or the shapes do not fit.
         """
+        return self._fitted(values, shape, self.metadata.data_type)
+
+    def _fitted(self, values: npt.ArrayLike, shape: tuple[int, ...], data_type: ZDType) -> AnyArray:
         if not shape and self.dtype.kind == "O" and not isinstance(values, np.ndarray):
             single = np.empty((), self.dtype)  # One element, which may be a list.
             single[()] = values
             values = single
-        given = self._cast(values)
+        given = self._cast(values, data_type)
         while given.ndim > len(shape) and given.shape[0] == 1:
             given = given[0]
         if given.shape == shape:
@@ -565,8 +698,8 @@ class Array(Node):
         for at, (before, after) in enumerate(zip(old.axes, grid.axes, strict=True)):
             if isinstance(before, Edges) and before != after:
                 region = (slice(None),) * at + (slice(before.total, None),)
-                for coords in self._stored_units(ReadPlan(region, resized.shape, grid)):
-                    self._engine.store.erase(self._engine.key(coords))
+                for coords in self.stored_units(region, resized.shape, grid):
+                    self.engine.store.erase(self.engine.key(coords))
 
     def _erase_beyond(self, old: tuple[int, ...], grid: Grid) -> None:
         """Erase what was within the shape ``old``, which ``grid`` divides, and is beyond the present one."""
@@ -580,31 +713,37 @@ class Array(Node):
                 else slice(min(self.shape[at], old[at]) if at < axis else old[at])
                 for at in range(self.ndim)
             )
-            for coords in self._stored_units(ReadPlan(region, old, grid)):
+            for coords in self.stored_units(region, old, grid):
                 start = grid.axes[axis].start(coords[axis])
                 if start >= new:
-                    self._engine.store.erase(self._engine.key(coords))
+                    self.engine.store.erase(self.engine.key(coords))
                 else:
                     lengths = grid.chunk_shape_at(coords)
                     inner = tuple(
                         slice(new - start if at == axis else 0, n, 1) for at, n in enumerate(lengths)
                     )
-                    self._engine.clear(coords, inner, keep_empty=self._keeps_empty)
+                    self.engine.clear(coords, inner, keep_empty=self._keeps_empty)
 
-    def _stored_units(self, plan: ReadPlan) -> Iterator[tuple[int, ...]]:
-        """The coordinates of those units in ``plan`` that are stored."""
+    def stored_units(
+        self, region: BasicSelection = ..., shape: tuple[int, ...] | None = None, grid: Grid | None = None
+    ) -> Iterator[tuple[int, ...]]:
+        """The coordinates of those units that are stored and lie between the ends of ``region``.
+
+        The shape and the grid are those of the array, if no others are given.
+        """
+        shape, grid = shape or self.shape, grid or self.metadata.chunk_grid
         bounds = [
             range(axis.index(chosen.start), axis.index(chosen.stop - 1) + 1) if chosen.count else range(0)
-            for chosen, axis in zip(plan.dimensions, plan.grid.axes, strict=True)
+            for chosen, axis in zip(basic_selection(region, shape), grid.axes, strict=True)
         ]
         if math.prod(map(len, bounds)) <= _FEW_UNITS:
             for coords in itertools.product(*bounds):
-                if self._engine.store.exists(self._engine.key(coords)):
+                if self.engine.store.exists(self.engine.key(coords)):
                     yield coords
             return
         # Of many units, most of which may never have been written, the store is asked what there is.
-        prefix, keys = self._engine.prefix, self.metadata.chunk_key_encoding
-        for key in list(self._engine.store.list_prefix(prefix)):
+        prefix, keys = self.engine.prefix, self.metadata.chunk_key_encoding
+        for key in list(self.engine.store.list_prefix(prefix)):
             found = keys.coords(key[len(prefix) :], self.ndim)
             if found is not None and all(at in bound for at, bound in zip(found, bounds, strict=True)):
                 yield found
@@ -620,7 +759,7 @@ class Array(Node):
             The new shape.
         """
         self._check_writable()
-        values = self._cast(data)
+        values = self._cast(data, self.metadata.data_type)
         if not -self.ndim <= axis < self.ndim:
             raise SelectionError(
                 f"axis {axis} is out of bounds for array '{self.name}' of {self.ndim} dimensions"
@@ -645,11 +784,12 @@ class Array(Node):
                 write_empty_chunks=self.write_empty_chunks,
             )
             try:
-                grown._write((slice(None),) * axis + (slice(old[axis], None),), values, None)
+                region = (slice(None),) * axis + (slice(old[axis], None),)
+                grown._write(basic_selection(region, shape), values)
                 self._write_metadata(grown.metadata)
             except BaseException as error:
                 self.metadata = stored
-                self.__dict__.pop("_engine", None)
+                self.__dict__.pop("engine", None)
                 try:
                     self._erase_beyond(shape, grown.metadata.chunk_grid)
                 except StoreError as another:
@@ -699,7 +839,7 @@ class Array(Node):
     def _write_metadata(self, metadata: ArrayMetadata) -> None:
         write_node(self.store, self.format, self.path, metadata)
         self.metadata = metadata
-        self.__dict__.pop("_engine", None)
+        self.__dict__.pop("engine", None)
 
 
 def _inner_shape(codecs: Iterable[Codec], ndim: int) -> tuple[int, ...] | None:
@@ -725,11 +865,6 @@ def _sample(counts: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
             at, rest = divmod(at, count)
             coords.append(rest)
         yield tuple(reversed(coords))
-
-
-def _with_dropped(array: AnyArray, plan: ReadPlan) -> AnyArray:
-    """A view of a result with the dimensions that integers dropped, each of length 1."""
-    return array[(*(None if selected.drop else slice(None) for selected in plan.dimensions), ...)]
 
 
 def _restore(

@@ -23,7 +23,6 @@ from xzarr3.codecs.base import ArrayBytesCodec, BytesBytesCodec, ChunkSpec, Code
 from xzarr3.codecs.chain import CodecChain
 from xzarr3.codecs.registry import parse_codecs
 from xzarr3.conventions import fill_value_is_mask, from_fill_value_attribute, to_fill_value_attribute
-from xzarr3.engine import available_threads
 from xzarr3.errors import MetadataError, NodeExistsError, listed
 from xzarr3.formats import Format, ZarrFormat, documents, parse_format
 from xzarr3.formats.base import node_prefix
@@ -31,10 +30,12 @@ from xzarr3.formats.v2 import codecs_elsewhere
 from xzarr3.grids import RegularGrid
 from xzarr3.group import Group, bind
 from xzarr3.hierarchy import open as open_node
+from xzarr3.indexing import basic_selection
 from xzarr3.metadata import ArrayMetadata, GroupMetadata
 from xzarr3.nodes import check_new_path, find_format, format_for_new, normal_path, write_node
 from xzarr3.replacement import Replacement
 from xzarr3.stores import LocalStore, Store, StoreLike, open_store
+from xzarr3.threads import available_threads
 
 _KEEP = "keep"
 _FEW = 4096  # Up to so many, reading every unit is cheaper than listing which are there.
@@ -384,7 +385,7 @@ def _all(counts: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
 
 def _stored(array: Array) -> Iterator[tuple[int, ...]]:
     """The coordinates of units that may be stored: of all of them if there are few."""
-    return _all(array.cdata_shape) if array.nchunks <= _FEW else array._stored_units(array.plan())
+    return _all(array.cdata_shape) if array.nchunks <= _FEW else array.stored_units()
 
 
 def _touched(source: Array, target: Array) -> Iterator[tuple[int, ...]]:
@@ -393,10 +394,9 @@ def _touched(source: Array, target: Array) -> Iterator[tuple[int, ...]]:
         yield from _stored(source)
         return
     done: set[tuple[int, ...]] = set()
-    for coords in source._stored_units(source.plan()):
+    for coords in source.stored_units():
         region = source.metadata.chunk_grid.region(coords, source.shape)
-        for unit in target.plan(region).units():
-            found = tuple(part[0] for part in unit)
+        for found in target.plan(region).coords():
             if found not in done:
                 done.add(found)
                 yield found
@@ -417,12 +417,12 @@ class _Move:
     absent: _Absent | None
 
     def __call__(self) -> None:
-        engine = self.source._engine
+        engine = self.source.engine
         value = engine.store.get(engine.key(self.coords))
         if value is None and self.absent is not None:
             value = self.absent.unit(self.coords)
         if value is not None:
-            into = self.target._engine
+            into = self.target.engine
             into.store.set(into.key(self.coords), value)
 
 
@@ -437,7 +437,8 @@ class _Recode:
     def __call__(self) -> None:
         region = self.target.metadata.chunk_grid.region(self.coords, self.target.shape)
         # The target has no documents yet, so it is not asked whether it is still there.
-        self.target._write(region, self.source.get(region, threads=1), 1)
+        selection = basic_selection(region, self.target.shape)
+        self.target._write(selection, self.source.get(region, threads=1), threads=1)
 
 
 def _spread(moves: Iterable[Callable[[], _T]], threads: int) -> Iterator[_T]:

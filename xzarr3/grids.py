@@ -19,15 +19,19 @@ from functools import cached_property
 from typing import Any, ClassVar, Self, SupportsIndex, TypeAlias, cast
 
 import numpy as np
+import numpy.typing as npt
 
 from xzarr3._types import JSON
 from xzarr3.errors import MetadataError, UnknownExtensionError
 
+_LARGEST = np.iinfo(np.intp).max  # No element that numpy can be asked for is beyond it.
 _MOST_CHUNKS = 10**8  # Along one dimension, where their lengths are to be listed.
 _FIELD = "chunk_grid"
 
 Run: TypeAlias = tuple[int, int]
 """A length in elements, and how many chunks one after the other have it."""
+
+Elements: TypeAlias = npt.NDArray[np.intp]
 
 ChunkLengths: TypeAlias = tuple[int, ...] | tuple[tuple[int, ...], ...]
 """The shape of all chunks; or, if they differ, the lengths of the chunks along each dimension."""
@@ -80,6 +84,10 @@ class Steps:
     def index(self, element: int) -> int:
         """Index of the chunk that holds an element."""
         return element // self.length
+
+    def locate(self, elements: Elements) -> tuple[Elements, Elements]:
+        """For each of several elements, the index of the chunk that holds it, and where within the chunk."""
+        return np.divmod(elements, min(self.length, _LARGEST))
 
     def start(self, index: int) -> int:
         """The first element of a chunk."""
@@ -180,6 +188,16 @@ class Edges:
         """Index of the chunk that holds an element."""
         run = bisect_right(self._starts, element) - 1
         return self._firsts[run] + (element - self._starts[run]) // self.runs[run][0]
+
+    def locate(self, elements: Elements) -> tuple[Elements, Elements]:
+        """For each of several elements, the index of the chunk that holds it, and where within the chunk."""
+        starts, firsts, lengths = (
+            np.array([min(number, _LARGEST) for number in numbers], np.intp)
+            for numbers in (self._starts, self._firsts, [value for value, _ in self.runs])
+        )
+        runs = np.searchsorted(starts, elements, side="right") - 1
+        chunks, within = np.divmod(elements - starts[runs], lengths[runs])
+        return firsts[runs] + chunks, within
 
     def start(self, index: int) -> int:
         """The first element of a chunk."""

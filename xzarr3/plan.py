@@ -1,147 +1,244 @@
-"""Which units of storage a selection touches, and which part of each goes where.
+"""The plan of a read or write: which units of storage a selection touches, and what is fetched of each.
 
-A selection of a grid is a product over the dimensions, so a plan holds one list of :data:`Part` for each
-dimension and never a list of chunks. The units of a grid whose chunks differ are taken in groups of one
-shape, because the codecs are bound to a shape.
+Reading carries a :class:`ReadPlan` out, :meth:`xzarr3.Array.explain` prints it, and writing divides its
+values by it. A selection of a grid is a product over the dimensions, so a plan holds one list of parts for
+each dimension and never a list of chunks, unless single elements are selected. The units of a grid whose
+chunks differ are taken in groups of one shape, because the codecs are bound to a shape.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import cached_property
-from typing import TypeAlias
+from typing import Any, NamedTuple, TypeAlias, cast
 
-from xzarr3.grids import Edges, Grid, Steps
-from xzarr3.indexing import DimSelection, basic_selection
+import numpy as np
+import numpy.typing as npt
 
-Part: TypeAlias = tuple[int, str, slice, slice, bool]
-"""Along one dimension: index of the chunk, the same as text, the elements within the chunk, where they lie
-in the result, and whether these are all elements that the chunk shares with the array."""
+from xzarr3._types import AnyArray
+from xzarr3.codecs.chain import EMPTY, CodecChain, Shard
+from xzarr3.division import (
+    ONE,
+    Addressing,
+    Inner,
+    Mesh,
+    Part,
+    Pointwise,
+    Slices,
+    Unit,
+    axis_parts,
+    split_part,
+)
+from xzarr3.errors import ChunkDecodeError
+from xzarr3.grids import Grid
+from xzarr3.indexing import DimChoice, DimIndices, DimSelection, Indices, Points
+from xzarr3.requests import ElementRanges, element_ranges
 
-Unit: TypeAlias = tuple[Part, ...]
+WHOLE_SHARD = 2**26
+"""Bytes of a decoded shard; larger ones are not read in one piece, to spare memory."""
 
-Group: TypeAlias = tuple[tuple[int, ...], list[list[Part]]]
-"""A shape that units have, and along each dimension the parts in units of that length: their product is
-the units."""
-
-
-def dimension_parts(selected: DimSelection, length: int, size: int) -> list[Part]:
-    """Divide what is selected of a dimension of ``size`` elements among chunks of ``length`` elements."""
-    if selected.count == 0:
-        return []
-    first, step, stop = selected.start, selected.step, selected.stop
-    parts: list[Part] = []
-    done = 0
-    while first < stop:
-        index = first // length
-        low = index * length
-        end = min(low + length, size)
-        count = -(-(min(end, stop) - first) // step)
-        inner = slice(first - low, first - low + (count - 1) * step + 1, step)
-        parts.append((index, str(index), inner, slice(done, done + count), count == end - low))
-        done += count
-        first += count * step
-    return parts
+Batch: TypeAlias = tuple[CodecChain, Iterator[Unit]]
+"""Units of one shape, and the codecs bound to it."""
 
 
-def axis_parts(selected: DimSelection, axis: Steps | Edges, size: int) -> list[Part]:
-    """Divide what is selected of a dimension of ``size`` elements among the chunks of a grid."""
-    if isinstance(axis, Steps):
-        return dimension_parts(selected, axis.length, size)
-    first, step, stop = selected.start, selected.step, selected.stop
-    parts: list[Part] = []
-    done = 0
-    while selected.count and first < stop:
-        start, end, base, length = axis.run_at(first, size)
-        within = DimSelection(first - start, step, -(-(min(end, stop) - first) // step))
-        for index, _, inner, outer, whole in dimension_parts(within, length, end - start):
-            place = slice(done + outer.start, done + outer.stop)
-            parts.append((base + index, str(base + index), inner, place, whole))
-        done += within.count
-        first += within.count * step
-    return parts
+class InnerChunks(NamedTuple):
+    """What is wanted of a shard."""
 
-
-def split_parts(parts: Sequence[Part], length: int, pieces: int) -> list[Part]:
-    """Cut each part of a dimension at multiples of ``length``, the inner chunks, into about ``pieces``."""
-    result: list[Part] = []
-    for index, text, inner, outer, _ in parts:
-        chosen = DimSelection(inner.start, inner.step, outer.stop - outer.start)
-        inside = dimension_parts(chosen, length, inner.stop)
-        run = -(-len(inside) // pieces)
-        for at in range(0, len(inside), run):
-            first, last = inside[at], inside[min(at + run, len(inside)) - 1]
-            piece = slice(first[0] * length + first[2].start, last[0] * length + last[2].stop, inner.step)
-            place = slice(outer.start + first[3].start, outer.start + last[3].stop)
-            result.append((index, text, piece, place, False))
-    return result
+    chosen: Any
+    """Selects the entries of the wanted inner chunks from the index."""
+    units: list[Any]
+    """These inner chunks."""
+    whole: bool
+    """Whether the shard is read in one piece, index and all, because most of it is wanted."""
 
 
 class ReadPlan:
-    """What a basic selection of an array touches; writing divides its values in the same way.
+    """What a selection of an array touches.
 
     Parameters
     ----------
-    selection : int, slice, Ellipsis or a tuple of these
+    selection : tuple of DimSelection or DimIndices, or Points
+        What is selected; see :mod:`xzarr3.indexing`.
     shape : tuple of int
         Shape of the array.
     grid : Grid
         How the array is divided into units of storage: shards, or chunks that are in none.
-
-    Raises
-    ------
-    SelectionError
-        If the selection does not fit the array.
+    chain_of : callable
+        Gives the codecs bound to units of a shape.
+    request : int
+        How many bytes can be read of the store in the time that asking for one more range takes.
 
     Examples
     --------
-    >>> from xzarr3.grids import RegularGrid
-    >>> plan = ReadPlan((slice(1, 7), -1), (10, 10), RegularGrid((4, 4)))
-    >>> plan.shape, plan.number
-    ((6,), 2)
-    >>> [tuple(part[0] for part in unit) for unit in plan.units()]
-    [(0, 2), (1, 2)]
+    >>> import xzarr3
+    >>> array = xzarr3.create_array(xzarr3.MemoryStore(), shape=(10, 10), chunks=(4, 4), dtype="int8")
+    >>> plan = array.plan((slice(1, 7), -1))
+    >>> plan.shape, plan.number, list(plan.coords())
+    ((6,), 2, [(0, 2), (1, 2)])
     """
 
-    def __init__(self, selection: object, shape: tuple[int, ...], grid: Grid) -> None:
-        self.dimensions = basic_selection(selection, shape)
+    def __init__(
+        self,
+        selection: tuple[DimChoice, ...] | Points,
+        shape: tuple[int, ...],
+        grid: Grid,
+        chain_of: Callable[[tuple[int, ...]], CodecChain],
+        request: int,
+    ) -> None:
+        self.selection = selection
         self.grid = grid
+        self.request = request
         self._array_shape = shape
+        self._chain_of = chain_of
 
     @cached_property
-    def parts(self) -> list[list[Part]]:
-        """For each dimension, how what is selected is divided among the units."""
-        if self.grid.is_regular:
-            lengths = self.grid.largest
-            return [*map(dimension_parts, self.dimensions, lengths, self._array_shape)]
-        return [*map(axis_parts, self.dimensions, self.grid.axes, self._array_shape)]
+    def addressing(self) -> Addressing:
+        """How it is told which elements of a unit are wanted."""
+        if isinstance(self.selection, Points):
+            return Pointwise(self.selection.axes, len(self._array_shape))
+        return Slices() if all(isinstance(chosen, DimSelection) for chosen in self.selection) else Mesh()
 
-    @property
-    def full_shape(self) -> tuple[int, ...]:
-        """Shape of the result before the dimensions selected by integers are dropped."""
-        return tuple(selected.count for selected in self.dimensions)
+    # The result
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of the result."""
-        return tuple(selected.count for selected in self.dimensions if not selected.drop)
+        if not isinstance(self.selection, Points):
+            return tuple(chosen.count for chosen in self.selection if not _is_dropped(chosen))
+        others = [chosen.count for chosen in self.selection.others]
+        at = self.selection.position
+        return (*others[:at], *self.selection.shape, *others[at:])
 
     @property
-    def orientation(self) -> tuple[slice, ...] | None:
-        """What turns a result in the order of the array into the order of the selection."""
-        if not any(selected.reverse for selected in self.dimensions):
+    def buffer_shape(self) -> tuple[int, ...]:
+        """Shape of what the units are put into: no dimension is dropped, and points are one dimension."""
+        if isinstance(self.selection, Points):
+            return (len(self.selection.indices[0]), *(chosen.count for chosen in self.selection.others))
+        return tuple(chosen.count for chosen in self.selection)
+
+    def aligned(self, result: AnyArray) -> AnyArray:
+        """A view of a result, or of values to write, with the dimensions of the buffer.
+
+        Its elements may be in another order than those of the buffer: see :attr:`order`.
+        """
+        if isinstance(self.selection, Points):
+            at, ndim = self.selection.position, len(self.selection.shape)
+            view = np.moveaxis(result, range(at, at + ndim), range(ndim))
+            directions = map(_direction, self.selection.others)
+            return view[(*(slice(None),) * ndim, *directions)] if ndim or self.selection.others else view
+        dropped = (np.newaxis if _is_dropped(chosen) else slice(None) for chosen in self.selection)
+        aligned: AnyArray = result[(*dropped, ...)]
+        if any(isinstance(chosen, DimSelection) and chosen.reverse for chosen in self.selection):
+            aligned = aligned[tuple(map(_direction, self.selection))]
+        return aligned
+
+    @cached_property
+    def order(self) -> tuple[Any, ...] | None:
+        """Selects, from an aligned result, its elements in the order of the buffer; None if they are."""
+        if isinstance(self.selection, Points):
+            order = self._point_units[0]
+            return None if order is None else (order,)
+        if not any(isinstance(chosen, DimIndices) and chosen.order is not None for chosen in self.selection):
             return None
-        return tuple(slice(None, None, -1 if selected.reverse else 1) for selected in self.dimensions)
+        return np.ix_(
+            *(
+                chosen.order
+                if isinstance(chosen, DimIndices) and chosen.order is not None
+                else np.arange(chosen.count)
+                for chosen in self.selection
+            )
+        )
+
+    def buffer_for(self, out: AnyArray) -> AnyArray:
+        """What the units are read into: ``out`` itself, if its elements are in their order, or new memory."""
+        if self.order is None:
+            view = self.aligned(out)
+            if view.shape == self.buffer_shape:
+                return view
+            if view.flags.c_contiguous:
+                return view.reshape(self.buffer_shape)
+        return np.empty(self.buffer_shape, out.dtype)
+
+    def hand_over(self, buffer: AnyArray, out: AnyArray) -> None:
+        """Put what was read into the result, if it was not read there."""
+        if np.shares_memory(buffer, out):
+            return
+        view = self.aligned(out)
+        if not isinstance(self.selection, Points):
+            view[self.order] = buffer
+            return
+        if self.order is not None:
+            ordered = np.empty_like(buffer)
+            ordered[self.order] = buffer
+            buffer = ordered
+        view[...] = buffer.reshape(view.shape)
+
+    def source(self, values: AnyArray) -> AnyArray:
+        """Values to write, whose shape is that of the result, in the order of the buffer."""
+        view = self.aligned(values)
+        if isinstance(self.selection, Points):
+            view = view.reshape(self.buffer_shape)
+        return view if self.order is None else view[self.order]
+
+    # The units
+
+    @cached_property
+    def parts(self) -> list[list[Part]]:
+        """For each dimension, how what is selected is divided among the units; not for points."""
+        selection = cast("tuple[DimChoice, ...]", self.selection)
+        return [*map(axis_parts, selection, self.grid.axes, self._array_shape)]
+
+    @cached_property
+    def _point_units(self) -> tuple[Indices | None, list[tuple[tuple[int, ...], Unit]]]:
+        """The order of the points in which each unit's come together, and the units with their shapes."""
+        points, addressing = cast("Points", self.selection), cast("Pointwise", self.addressing)
+        others = [
+            axis_parts(chosen, self.grid.axes[axis], self._array_shape[axis])
+            for chosen, axis in zip(points.others, addressing.others, strict=True)
+        ]
+        shard = self._chain_of(self.grid.largest).shard
+        finer = None if shard is None else shard.grid.chunk_shape
+        order, units = addressing.units(points.indices, self.grid.axes, others, finer)
+        return order, list(units)
 
     @property
     def number(self) -> int:
         """Number of units that are touched."""
+        if isinstance(self.selection, Points):
+            return len(self._point_units[1])
         return math.prod(map(len, self.parts))
 
-    def groups(self) -> Iterator[Group]:
-        """The units that are touched, by their shapes; a regular grid makes one group."""
+    def coords(self) -> Iterator[tuple[int, ...]]:
+        """The coordinates of the units that are touched, in C order."""
+        if isinstance(self.selection, Points):
+            return iter(sorted(cast("Any", unit)[0] for _, unit in self._point_units[1]))
+        return itertools.product(*([part[0] for part in along] for along in self.parts))
+
+    def batches(self, pieces: int = 1) -> Iterator[Batch]:
+        """The units that are touched, by their shapes; a regular grid makes one batch.
+
+        Parameters
+        ----------
+        pieces : int
+            Cut shards at inner chunks, so that there are about so many units to share out.
+        """
+        cut = -(-pieces // max(self.number, 1))
+        if isinstance(self.selection, Points):
+            for shape, units in itertools.groupby(self._point_units[1], key=lambda unit: unit[0]):
+                chain = self._chain_of(shape)
+                found = (unit for _, unit in units)
+                yield chain, (_cut_points(found, cut) if cut > 1 and chain.shard is not None else found)
+            return
+        for shape, parts in self._groups():
+            chain = self._chain_of(shape)
+            if cut > 1 and chain.shard is not None:
+                parts = _cut_parts(parts, chain.shard, cut)
+            yield chain, iter((ONE,)) if not parts else itertools.starmap(zip, itertools.product(*parts))
+
+    def _groups(self) -> Iterator[tuple[tuple[int, ...], list[list[Part]]]]:
+        """The parts of units of one shape, whose product they are."""
         if self.grid.is_regular:
             yield self.grid.largest, self.parts
             return
@@ -154,6 +251,87 @@ class ReadPlan:
         for shape in itertools.product(*by_length):
             yield shape, [along[length] for along, length in zip(by_length, shape, strict=True)]
 
-    def units(self) -> Iterator[Unit]:
-        """The units that are touched, in C order."""
-        return itertools.product(*self.parts)
+    # What is fetched of a unit
+
+    def elements(self, chain: CodecChain, inner: Inner) -> ElementRanges | None:
+        """The byte ranges of a part of a chunk that is stored as it is in memory; None for all of it."""
+        return element_ranges(chain, self.addressing, inner, self.request)
+
+    def inner_chunks(self, shard: Shard, inner: Inner) -> InnerChunks:
+        """The inner chunks of a shard that hold what is wanted of it."""
+        chosen, units = self.addressing.divide(inner, shard.grid.chunk_shape, shard.spec.shape)
+        whole = 2 * len(units) >= shard.number and shard.spec.nbytes <= WHOLE_SHARD
+        return InnerChunks(chosen, units, whole)
+
+    def present(
+        self, shard: Shard, index: npt.NDArray[np.uint64], wanted: InnerChunks
+    ) -> tuple[list[list[int]], list[Any], list[Any]]:
+        """Which of the wanted inner chunks there are, given the index of the shard.
+
+        Returns
+        -------
+        tuple of list
+            Offset and size in bytes of those that are there, these inner chunks, and the absent ones.
+
+        Raises
+        ------
+        ChunkDecodeError
+            If the index cannot be true.
+        """
+        entries = index[wanted.chosen].reshape(-1, 2)
+        absent = entries[:, 1] > np.uint64(shard.max_inner_size)
+        if not absent.any():
+            return entries.tolist(), wanted.units, []
+        for at in np.flatnonzero(absent & (entries != np.uint64(EMPTY)).any(axis=1)):
+            try:
+                shard.check_empty(entries[at].tolist())
+            except ChunkDecodeError as error:
+                error.inner_chunk = wanted.units[at][0]
+                raise
+        there = ~absent
+        units = [*itertools.compress(wanted.units, there)]
+        return entries[there].tolist(), units, [*itertools.compress(wanted.units, absent)]
+
+    def work(self) -> int:
+        """About how many bytes have to be decoded."""
+        chain, unit = next(((chain, next(units, None)) for chain, units in self.batches()), (None, None))
+        if chain is None or unit is None:
+            return 0
+        _, _, inner, _, _ = unit
+        wanted = math.prod(self.buffer_shape) * chain.spec.dtype.itemsize
+        if chain.shard is not None:
+            touched = self.addressing.touched(inner, chain.shard.grid.chunk_shape)
+            return self.number * min(touched, chain.shard.number) * chain.shard.inner.spec.nbytes
+        if chain.is_plain and self.elements(chain, inner) is not None:
+            return wanted
+        return self.number * chain.spec.nbytes
+
+
+def _is_dropped(chosen: DimChoice) -> bool:
+    return isinstance(chosen, DimSelection) and chosen.drop
+
+
+def _direction(chosen: DimChoice) -> slice:
+    return slice(None, None, -1 if isinstance(chosen, DimSelection) and chosen.reverse else 1)
+
+
+def _cut_parts(parts: list[list[Part]], shard: Shard, pieces: int) -> list[list[Part]]:
+    """Cut shards along the dimension in which they have most inner chunks."""
+    axis = max(range(len(parts)), key=shard.counts.__getitem__, default=None)
+    if axis is None:
+        return parts
+    length = shard.grid.chunk_shape[axis]
+    cut = [piece for part in parts[axis] for piece in split_part(part, length, pieces)]
+    return [*parts[:axis], cut, *parts[axis + 1 :]]
+
+
+def _cut_points(units: Iterator[Unit], pieces: int) -> Iterator[Unit]:
+    """Cut the points in a shard into runs; the inner chunks where two runs meet are decoded twice."""
+    for coords, texts, inner, outer, whole in units:
+        number = len(inner[0])
+        run = -(-number // pieces)
+        first = outer[0].start
+        for at in range(0, number, run):
+            stop = min(at + run, number)
+            ours = tuple(chosen if isinstance(chosen, slice) else chosen[at:stop] for chosen in inner)
+            yield coords, texts, ours, (slice(first + at, first + stop), *outer[1:]), whole

@@ -33,7 +33,8 @@ from xzarr3.grids import RegularGrid
 if TYPE_CHECKING:
     from xzarr3.codecs.sharding import ShardingCodec
 
-_EMPTY = 2**64 - 1  # Offset and size of an inner chunk that is not there.
+EMPTY = 2**64 - 1
+"""Offset and size, in the index of a shard, of an inner chunk that is not there."""
 _GAPS = 2**20  # Bytes
 
 
@@ -191,6 +192,10 @@ class CodecChain:
             if settled is not out:
                 out[...] = settled
 
+    def settled(self, array: AnyArray) -> AnyArray:
+        """What :meth:`settle` makes of an array, in memory of its own if that is another one."""
+        return array if self._settle is None else self._settle(array)
+
     def encode(self, array: AnyArray, *, keep_empty: bool = False) -> Buffer:
         """Encode a whole chunk.
 
@@ -219,6 +224,12 @@ class CodecChain:
                 )
             data = codec.encode(data)
         return data
+
+    def encoded_pieces(self, array: AnyArray, *, keep_empty: bool = False) -> list[Buffer]:
+        """Encode a whole chunk; a shard in pieces that follow one another, so that they need no copy."""
+        if self.shard is not None:
+            return self.shard.encoded_pieces(array, keep_empty=keep_empty)
+        return [self.encode(array, keep_empty=keep_empty)]
 
 
 def _order_error(codecs: tuple[Codec, ...]) -> MetadataError:
@@ -262,7 +273,7 @@ class Shard:
         except MetadataError as error:
             error.at(field="configuration")
             raise
-        index_spec = ChunkSpec((*self.counts, 2), UInt64(), np.uint64(_EMPTY))
+        index_spec = ChunkSpec((*self.counts, 2), UInt64(), np.uint64(EMPTY))
         try:
             self._index_chain = CodecChain(codec.index_codecs, index_spec)
         except MetadataError as error:
@@ -284,7 +295,7 @@ class Shard:
         self.max_encoded_size = 2 * (size + self.number * self.inner.max_encoded_size) + _GAPS
         if spec.data_type.is_variable:
             self.max_encoded_size = MAX_VARIABLE
-        self.max_inner_size = _EMPTY - 1 if self.inner.shard is not None else self.inner.max_encoded_size
+        self.max_inner_size = EMPTY - 1 if self.inner.shard is not None else self.inner.max_encoded_size
 
     def decode_index(self, data: Buffer) -> npt.NDArray[np.uint64]:
         """The index, of the shape of the grid of inner chunks and then 2: offset and size in bytes.
@@ -317,8 +328,8 @@ class Shard:
             view[: self.index_size] if self._index_at_start else view[-self.index_size :]
         )
 
-    def is_empty(self, entry: list[int]) -> bool:
-        """Whether an entry of the index, offset and size, says that there is no such inner chunk.
+    def check_empty(self, entry: list[int]) -> None:
+        """Refuse an entry of the index, offset and size, that should say that there is no inner chunk.
 
         Raises
         ------
@@ -326,14 +337,19 @@ class Shard:
             If only one of them says so, or the size is more than an inner chunk can have.
         """
         offset, size = entry
-        if offset == _EMPTY and size == _EMPTY:
-            return True
-        if offset == _EMPTY or size > self.max_inner_size:
+        if offset != EMPTY or size != EMPTY:
             raise ChunkDecodeError(
                 f"the shard index gives offset {offset} and size {size} where an inner chunk takes at most "
                 f"{self.max_inner_size} bytes",
                 codec="sharding_indexed",
             )
+
+    def is_empty(self, entry: list[int]) -> bool:
+        """Whether an entry of the index says that there is no such inner chunk; see :meth:`check_empty`."""
+        offset, size = entry
+        if size > self.max_inner_size or offset == EMPTY:
+            self.check_empty(entry)
+            return True
         return False
 
     def cut(self, value: Buffer, entry: list[int]) -> Buffer | None:
@@ -380,29 +396,85 @@ class Shard:
 
     def encode(self, array: AnyArray, *, keep_empty: bool = False) -> Buffer:
         """Encode a whole shard; inner chunks that hold only the fill value are left out."""
-        parts: dict[tuple[int, ...], Buffer] = {}
-        holds_only = self.spec.data_type.holds_only
+        return b"".join(self.encoded_pieces(array, keep_empty=keep_empty))
+
+    def encoded_pieces(self, array: AnyArray, *, keep_empty: bool = False) -> list[Buffer]:
+        """A whole shard encoded, in pieces that follow one another."""
+        encoded: list[Buffer | None] = []
+        holds_only, fill, encode = self.spec.data_type.holds_only, self.spec.fill_value, self.inner.encode
         for coords in self.all_coords():
             part = self._part(array, coords)
-            if keep_empty or not holds_only(part, self.spec.fill_value):
-                parts[coords] = self.inner.encode(part, keep_empty=keep_empty)
-        return self.assemble(parts)
+            try:
+                empty = not keep_empty and holds_only(part, fill)
+                encoded.append(None if empty else encode(part, keep_empty=keep_empty))
+            except ChunkError as error:
+                error.inner_chunk = coords + (error.inner_chunk or ())
+                raise
+        sizes = np.array([EMPTY if data is None else len(data) for data in encoded], np.uint64)
+        return self._with_index(sizes, [data for data in encoded if data is not None])
 
-    def split(self, value: Buffer) -> dict[tuple[int, ...], Buffer]:
-        """The encoded inner chunks that a shard holds, by their coordinates."""
-        index = self.read_index(value).reshape(-1, 2).tolist()
-        parts = {c: self.cut(value, entry) for c, entry in zip(self.all_coords(), index, strict=True)}
-        return {coords: part for coords, part in parts.items() if part is not None}
+    def rewritten(
+        self, value: Buffer | None, changes: Mapping[tuple[int, ...], Buffer | None]
+    ) -> list[Buffer]:
+        """A shard with some inner chunks replaced, in pieces that follow one another.
 
-    def assemble(self, parts: Mapping[tuple[int, ...], Buffer]) -> Buffer:
-        """A shard of these encoded inner chunks, in C order."""
-        index = np.full((*self.counts, 2), _EMPTY, dtype=np.uint64)
-        offset = self.index_size if self._index_at_start else 0
-        pieces: list[Buffer] = []
-        for coords in sorted(parts):
-            part = parts[coords]
-            index[coords] = (offset, len(part))
-            offset += len(part)
-            pieces.append(part)
-        encoded = self._index_chain.encode(index)
-        return b"".join([encoded, *pieces] if self._index_at_start else [*pieces, encoded])
+        The others are not copied: what lies side by side in the old shard is one piece of it.
+
+        Parameters
+        ----------
+        value : buffer or None
+            The shard, None if there is none.
+        changes : mapping
+            The encoded inner chunks by their coordinates, None for those that go.
+
+        Returns
+        -------
+        list of buffer
+            Empty if no inner chunk is left.
+
+        Raises
+        ------
+        ChunkDecodeError
+            If the index of the shard is not valid.
+        """
+        index = np.full((self.number, 2), EMPTY, np.uint64)
+        view = memoryview(b"")
+        if value is not None:
+            view = memoryview(value)
+            index[...] = self.read_index(value).reshape(-1, 2)
+        offsets, sizes = index[:, 0].copy(), index[:, 1].copy()
+        kept = (offsets != EMPTY) | (sizes != EMPTY)
+        left = len(view) - np.minimum(offsets, np.uint64(len(view)))
+        lies = (offsets == EMPTY) | (sizes > left) | (sizes > np.uint64(self.max_inner_size))
+        wrong = np.flatnonzero(kept & lies)
+        if wrong.size:
+            self.cut(view, index[wrong[0]].tolist())  # Tells what is wrong with it.
+        new: dict[int, Buffer] = {}
+        for coords, data in changes.items():
+            at = int(np.ravel_multi_index(coords, self.counts)) if coords else 0
+            kept[at] = False
+            sizes[at] = EMPTY if data is None else len(data)
+            if data is not None:
+                new[at] = data
+        there = np.flatnonzero(sizes != EMPTY)
+        if not there.size:
+            return []
+        old = kept[there]
+        ends = offsets[there] + sizes[there]
+        follows = old[1:] & old[:-1] & (offsets[there][1:] == ends[:-1])
+        begins = np.concatenate([[True], ~follows])
+        first, last = np.flatnonzero(begins), np.flatnonzero(np.concatenate([~follows, [True]]))
+        spans = zip(offsets[there[first]].tolist(), ends[last].tolist(), there[first].tolist(), strict=True)
+        pieces = [new[at] if at in new else view[start:stop] for start, stop, at in spans]
+        return self._with_index(sizes, pieces)
+
+    def _with_index(self, sizes: npt.NDArray[np.uint64], pieces: list[Buffer]) -> list[Buffer]:
+        """The index of inner chunks that follow one another, put before or behind them."""
+        there = sizes != EMPTY
+        index = np.full((self.number, 2), EMPTY, np.uint64)
+        ends = np.cumsum(sizes[there], dtype=np.uint64)
+        start = np.uint64(self.index_size if self._index_at_start else 0)
+        index[there, 0] = start + ends - sizes[there]
+        index[there, 1] = sizes[there]
+        encoded = self._index_chain.encode(index.reshape(*self.counts, 2))
+        return [encoded, *pieces] if self._index_at_start else [*pieces, encoded]

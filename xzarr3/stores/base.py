@@ -10,11 +10,13 @@ means every key. The draft permits few characters in keys; here every other Unic
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from operator import index
 from types import TracebackType
 from typing import NoReturn, Self, TypeAlias
@@ -30,6 +32,9 @@ from xzarr3.errors import (
 )
 
 Loader: TypeAlias = Callable[[str], Buffer | None]
+RangeLoader: TypeAlias = Callable[[str, Sequence[int], Sequence[int]], tuple[int | None, list[Buffer]] | None]
+IntoLoader: TypeAlias = Callable[[str, int, memoryview], tuple[int | None, int] | None]
+Writer: TypeAlias = Callable[[str, Sequence[Buffer]], None]
 KeySet: TypeAlias = set[str]  # Within the classes, `set` is the method.
 Parts: TypeAlias = list[tuple[int, memoryview]]
 
@@ -145,12 +150,21 @@ class ValueReader(ABC):
     size: int | None = None
     """Size of the whole value in bytes, if it is known without a request."""
 
+    @property
+    def version(self) -> object | None:
+        """What surely is another one as soon as the value is; None if the store cannot tell."""
+        return None
+
     @abstractmethod
     def read(self, start: int, length: int | None = None) -> Buffer:
         """``length`` bytes from ``start`` on, or to the end; a negative ``start`` counts from the end.
 
         The result is shorter where the value ends before.
         """
+
+    def read_ranges(self, starts: Sequence[int], lengths: Sequence[int]) -> list[Buffer]:
+        """Several parts, as :meth:`read` has them."""
+        return [self.read(start, length) for start, length in zip(starts, lengths, strict=True)]
 
     def read_into(self, start: int, out: memoryview) -> int:
         """Read from ``start`` on into ``out``; returns the number of bytes, fewer where the value ends."""
@@ -220,6 +234,9 @@ class Store:
     >>> [bytes(part) for part in store.get_partial_values([("a/b", (-2, None)), ("a/b", (0, 1))])]
     [b'ue', b'v']
     """
+
+    request_bytes: int = 2**20
+    """About how many bytes can be read in the time that asking for one more range takes."""
 
     def __init__(self, *, read_only: bool = False) -> None:
         self.read_only = read_only
@@ -320,6 +337,42 @@ class Store:
         """
         return self.get
 
+    def range_loader(self) -> RangeLoader:
+        """A function that reads parts of values, for use by one thread.
+
+        It takes a key, the starts and the lengths in bytes, and returns the size of the value, None if that
+        is not known, and the parts, which are shorter where the value ends; or None if there is no value.
+        Its keys are not checked.
+        """
+
+        def load(
+            key: str, starts: Sequence[int], lengths: Sequence[int]
+        ) -> tuple[int | None, list[Buffer]] | None:
+            reader = self.open_value(key)
+            if reader is None:
+                return None
+            with reader:
+                return reader.size, reader.read_ranges(starts, lengths)
+
+        return load
+
+    def into_loader(self) -> IntoLoader:
+        """A function that reads a part of a value into memory at hand, for use by one thread.
+
+        It takes a key, the start and the memory, and returns the size of the value, None if that is not
+        known, and the number of bytes, fewer where the value ends; or None if there is no value. Its keys
+        are not checked.
+        """
+
+        def load(key: str, start: int, out: memoryview) -> tuple[int | None, int] | None:
+            reader = self.open_value(key)
+            if reader is None:
+                return None
+            with reader:
+                return reader.size, reader.read_into(start, out)
+
+        return load
+
     def stamp(self, keys: Sequence[str]) -> object:
         """A picklable value that changes when any of these values changes.
 
@@ -332,6 +385,15 @@ class Store:
         return None
 
     # A writeable store
+
+    def writer(self) -> AbstractContextManager[Writer]:
+        """A function that stores values, for use by one thread within a ``with`` statement.
+
+        It takes a key and the pieces of a value, which follow one another.
+        """
+        return contextlib.nullcontext(
+            lambda key, pieces: self.set(key, pieces[0] if len(pieces) == 1 else b"".join(pieces))
+        )
 
     def set(self, key: str, value: Buffer) -> None:
         """Store ``value`` under ``key``, whole or not at all.

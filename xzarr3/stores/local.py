@@ -16,15 +16,19 @@ import stat
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NoReturn
+from contextlib import AbstractContextManager
+from typing import NoReturn, cast
 
 from xzarr3._types import Buffer, ByteRange
 from xzarr3.errors import InvalidKeyError, StoreError, StorePermissionError, shorten
 from xzarr3.stores.base import (
+    IntoLoader,
     KeySet,
     Loader,
+    RangeLoader,
     Store,
     ValueReader,
+    Writer,
     check_erasable_prefix,
     check_key,
     check_prefix,
@@ -45,6 +49,8 @@ _ABANDONED = 3600.0  # Seconds without a change after which a temporary file is 
 _ATTEMPTS = 100
 _SHORT = 512  # Characters; no system has a limit for paths that is lower.
 _KEPT_SCRATCH = 32 * 2**20
+_MOST_PIECES = 512  # Fewer than any system writes with one call.
+_SETTLED = 10**9  # Nanoseconds
 
 _serial = itertools.count()
 
@@ -86,6 +92,8 @@ class LocalStore(Store):
     Traceback (most recent call last):
     xzarr3.errors.InvalidKeyError: invalid key '../escape'; accepted: ...
     """
+
+    request_bytes = 2**12
 
     def __init__(self, root: str | os.PathLike[str], *, read_only: bool = False) -> None:
         super().__init__(read_only=read_only)
@@ -190,9 +198,15 @@ class LocalStore(Store):
             os.close(descriptor)
             self._not_a_file(key, info.st_mode)
             return None
-        return _FileReader(self, key, descriptor, info.st_size)
+        return _FileReader(self, key, descriptor, info)
+
+    def _is_own(self, operation: str) -> bool:
+        """Whether an operation is that of this class, and not of a derived one, which is to be asked then."""
+        return getattr(type(self), operation) is _OWN[operation]
 
     def loader(self) -> Loader:
+        if not self._is_own("get"):
+            return super().loader()
         base = self._base
         open_, close, fstat, readv = os.open, os.close, os.fstat, os.readv
         scratch = _local.buffer
@@ -216,6 +230,66 @@ class LocalStore(Store):
                     if count != size:
                         count = _read_rest(descriptor, scratch, count, size)
                     return scratch[:count]
+            except OSError as error:
+                self._fail("read", key, error)
+            finally:
+                close(descriptor)
+            self._not_a_file(key, info.st_mode)
+            return None
+
+        return load
+
+    def range_loader(self) -> RangeLoader:
+        if not self._is_own("open_value"):
+            return super().range_loader()
+        base = self._base
+        open_, close, fstat, pread = os.open, os.close, os.fstat, os.pread
+
+        def load(key: str, starts: Sequence[int], lengths: Sequence[int]) -> tuple[int, list[Buffer]] | None:
+            try:
+                descriptor = open_(base + key, _OPEN)
+            except OSError as error:
+                self._nothing(key, error)
+                return None
+            try:
+                info = fstat(descriptor)
+                size = info.st_size
+                if stat.S_ISREG(info.st_mode):
+                    parts: list[Buffer] = [*map(pread, itertools.repeat(descriptor), lengths, starts)]
+                    if sum(map(len, parts)) != sum(lengths):  # More than the system reads at once, or less.
+                        parts = _FileReader(self, key, descriptor, info).read_each(starts, lengths)
+                    return size, parts
+            except OverflowError:  # So far out that there is nothing.
+                return size, _FileReader(self, key, descriptor, info).read_each(starts, lengths)
+            except OSError as error:
+                self._fail("read", key, error)
+            finally:
+                close(descriptor)
+            self._not_a_file(key, info.st_mode)
+            return None
+
+        return load
+
+    def into_loader(self) -> IntoLoader:
+        if not self._is_own("open_value"):
+            return super().into_loader()
+        base = self._base
+        open_, close, fstat, preadv = os.open, os.close, os.fstat, os.preadv
+
+        def load(key: str, start: int, out: memoryview) -> tuple[int, int] | None:
+            try:
+                descriptor = open_(base + key, _OPEN)
+            except OSError as error:
+                self._nothing(key, error)
+                return None
+            try:
+                info = fstat(descriptor)
+                if stat.S_ISREG(info.st_mode):
+                    count = preadv(descriptor, [out], start)
+                    if count < len(out):
+                        rest = _FileReader(self, key, descriptor, info)
+                        count += rest.read_into(start + count, out[count:])
+                    return info.st_size, count
             except OSError as error:
                 self._fail("read", key, error)
             finally:
@@ -257,14 +331,27 @@ class LocalStore(Store):
             os.utime(self.root)
 
     def set(self, key: str, value: Buffer) -> None:
+        with self._writer() as write:
+            write(key, [value])
+
+    def writer(self) -> AbstractContextManager[Writer]:
+        return self._writer() if self._is_own("set") else super().writer()
+
+    @contextlib.contextmanager
+    def _writer(self) -> Iterator[Writer]:
         self._check_writable()
-        path = self._path(key)
-        if len(path) > _SHORT:
-            self._check_length(path, key)
-        content = flat(value, key)
-        above, _, name = key.rpartition("/")
-        temporary = f"{TEMPORARY}{os.getpid()}-{next(_serial)}-{os.urandom(4).hex()}"
-        with Folders(self.root) as folders:
+        folders = Folders(self.root)
+        pid, token = os.getpid(), os.urandom(4).hex()
+        wrote = False
+
+        def write(key: str, pieces: Sequence[Buffer]) -> None:
+            nonlocal wrote
+            path = self._path(key)
+            if len(path) > _SHORT:
+                self._check_length(path, key)
+            contents = [flat(piece, key) for piece in pieces]
+            above, _, name = key.rpartition("/")
+            temporary = f"{TEMPORARY}{pid}-{next(_serial)}-{token}"
             try:
                 folder, descriptor = _create(folders, above, temporary)
             except LeadsOutError as error:
@@ -273,17 +360,26 @@ class LocalStore(Store):
                 self._fail("write", key, error)
             try:
                 try:
-                    _write_all(descriptor, content)
+                    _write_all(descriptor, contents)
                 finally:
                     os.close(descriptor)
                 os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
-                self._touch()
             except BaseException as error:
                 with contextlib.suppress(OSError):  # The write has failed; that error is the one to report.
                     os.unlink(temporary, dir_fd=folder)
                 if isinstance(error, OSError):
                     self._fail("write", key, error)
                 raise
+            if not wrote:  # Before all is written, too: the writer may be killed.
+                self._touch()
+                wrote = True
+
+        with folders:
+            try:
+                yield write
+            finally:
+                if wrote:
+                    self._touch()
 
     def _check_length(self, path: str, key: str) -> None:
         """Store nothing so deep that no path leads there."""
@@ -489,14 +585,27 @@ class LocalStore(Store):
             self._fail("list", prefix, error)
 
 
+_OWN = {operation: getattr(LocalStore, operation) for operation in ("get", "open_value", "set")}
+
+
 class _FileReader(ValueReader):
     """Parts of an open file: the same version of it, even if it is replaced meanwhile."""
 
-    def __init__(self, store: LocalStore, key: str, descriptor: int, size: int) -> None:
+    def __init__(self, store: LocalStore, key: str, descriptor: int, info: os.stat_result) -> None:
         self._store = store
         self._key = key
         self._descriptor = descriptor
-        self.size: int = size
+        self._info = info
+        self.size: int = info.st_size
+
+    @property
+    def version(self) -> object | None:
+        info = self._info
+        changed = max(info.st_mtime_ns, info.st_ctime_ns)
+        # A file changed just now may change again within the same tick of the clock its times are taken from.
+        if time.time_ns() - changed < _SETTLED:
+            return None
+        return info.st_dev, info.st_ino, info.st_mtime_ns, info.st_ctime_ns, info.st_size
 
     def read(self, start: int, length: int | None = None) -> Buffer:
         if start < 0:
@@ -518,6 +627,18 @@ class _FileReader(ValueReader):
         except OSError as error:
             self._store._fail("read", self._key, error)
         return value
+
+    def read_ranges(self, starts: Sequence[int], lengths: Sequence[int]) -> list[Buffer]:
+        try:
+            parts = [*map(os.pread, itertools.repeat(self._descriptor), lengths, starts)]
+        except (OSError, OverflowError, ValueError):  # Places beyond the end, for one; told apart below.
+            return self.read_each(starts, lengths)
+        whole = sum(map(len, parts)) == sum(lengths)
+        return cast("list[Buffer]", parts) if whole else self.read_each(starts, lengths)
+
+    def read_each(self, starts: Sequence[int], lengths: Sequence[int]) -> list[Buffer]:
+        """Several parts, each read until it is whole."""
+        return [self.read(start, length) for start, length in zip(starts, lengths, strict=True)]
 
     def read_into(self, start: int, out: memoryview) -> int:
         count = 0
@@ -560,9 +681,17 @@ def _create(folders: Folders, above: str, name: str) -> tuple[int, int]:
     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), above)
 
 
-def _write_all(descriptor: int, rest: memoryview) -> None:
-    while rest:
-        rest = rest[os.write(descriptor, rest) :]
+def _write_all(descriptor: int, pieces: list[memoryview]) -> None:
+    for at in range(0, len(pieces), _MOST_PIECES):
+        group = pieces[at : at + _MOST_PIECES]
+        done = os.writev(descriptor, group) if len(group) > 1 else os.write(descriptor, group[0])
+        for piece in group:
+            if done < len(piece):  # More than the system writes at once, or a disk that is filling up.
+                rest = piece[done:]
+                while rest:
+                    rest = rest[os.write(descriptor, rest) :]
+                done = len(piece)
+            done -= len(piece)
 
 
 def _discard(folders: Folders, folder: str, name: str) -> None:

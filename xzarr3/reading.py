@@ -1,0 +1,362 @@
+"""Reading units of storage into their places, as a plan has it: what one thread does.
+
+Each unit is read, decoded and put into its place in the result before the next one. Of a unit whose stored
+bytes are its elements only the wanted ranges are read, of a shard only the wanted inner chunks.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from xzarr3._types import AnyArray, Buffer
+from xzarr3.codecs.chain import CodecChain, Shard
+from xzarr3.division import Inner, Slices, Unit
+from xzarr3.errors import ChunkDecodeError, ChunkError
+from xzarr3.plan import InnerChunks, ReadPlan
+from xzarr3.requests import ElementRanges, windows
+from xzarr3.stores import Store, ValueReader
+from xzarr3.stores.memory import BytesReader
+from xzarr3.threads import Runs
+
+if TYPE_CHECKING:
+    from xzarr3.engine import Engine
+
+_MAX_INDEXES = 2**25  # Bytes
+
+Index: TypeAlias = npt.NDArray[np.uint64]
+
+
+class _Indexes:
+    """Indexes of shards that were read, the last ones of this process, by store, key and version."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[object, tuple[object, Index]] = OrderedDict()
+        self._size = 0
+
+    def get(self, key: object, version: object) -> Index | None:
+        with self._lock:
+            found = self._kept.get(key)
+            if found is None or found[0] != version:
+                return None
+            self._kept.move_to_end(key)
+            return found[1]
+
+    def keep(self, key: object, version: object, index: Index) -> None:
+        with self._lock:
+            old = self._kept.pop(key, None)
+            self._size += index.nbytes - (0 if old is None else old[1].nbytes)
+            self._kept[key] = version, index
+            while self._size > _MAX_INDEXES:
+                _, (_, dropped) = self._kept.popitem(last=False)
+                self._size -= dropped.nbytes
+
+
+_indexes = _Indexes()
+
+
+class Within(ValueReader):
+    """A part of a stored value, as if it were one itself."""
+
+    def __init__(self, reader: ValueReader, offset: int, size: int) -> None:
+        self._reader = reader
+        self._offset = offset
+        self.size: int = size
+
+    def read(self, start: int, length: int | None = None) -> Buffer:
+        if start < 0:
+            start = max(self.size + start, 0)
+        left = max(self.size - start, 0)
+        return self._reader.read(self._offset + start, left if length is None else min(length, left))
+
+
+def _size_error(chain: CodecChain, found: int) -> ChunkDecodeError:
+    spec = chain.spec
+    return ChunkDecodeError(
+        f"found {found} bytes, expected {spec.nbytes} for shape {spec.shape} of '{spec.data_type.name}'",
+        codec="bytes",
+    )
+
+
+class UnitReader:
+    """Reads the units of a plan, for one thread.
+
+    Parameters
+    ----------
+    engine : Engine
+    plan : ReadPlan
+    out : ndarray
+        What the units are put into, of the shape of the plan's buffer.
+    runs : Runs
+        Where the units are taken from.
+    """
+
+    def __init__(self, engine: Engine, plan: ReadPlan, out: AnyArray, runs: Runs) -> None:
+        self._engine = engine
+        self._plan = plan
+        self._out = out
+        self._runs = runs
+        self._fill = engine.fill
+        self._slices = type(plan.addressing) is Slices
+        self._load = engine.store.loader()
+        self._scratch: AnyArray = np.empty(0, np.uint8)
+        # What was found out for the last unit mostly holds for the next one, too.
+        self._last: Inner | None = None
+        self._ranges: ElementRanges | None = None
+        self._wanted = InnerChunks((), [], False)
+
+    def run(self) -> int:
+        """Read units until there are none left; returns how many of these were not there."""
+        missing = 0
+        while run := self._runs.take():
+            chain, units = run
+            self._last = None
+            if chain.shard is not None:
+                missing += self._shards(chain, chain.shard, units)
+            elif chain.is_plain:
+                missing += self._plain(chain, units)
+            else:
+                missing += self._whole(chain, units)
+        return missing
+
+    def _whole(self, chain: CodecChain, units: list[Unit]) -> int:
+        """Units that are read and decoded whole."""
+        runs, out, load, fill = self._runs, self._out, self._load, self._fill
+        key_prefix, join = self._engine.key_prefix, self._engine.separator.join
+        decode, into, shape = chain.decode, chain.decode_into, chain.spec.shape
+        take, slices = self._plan.addressing.take, self._slices
+        direct = chain.is_direct(self._plan.number)
+        missing = 0
+        for unit in units:
+            if runs.stopped:
+                break
+            coords, texts, inner, outer, _ = unit
+            key = key_prefix + join(texts)
+            data = load(key)
+            if data is None:
+                out[outer] = fill
+                missing += 1
+                continue
+            try:
+                if direct and slices:
+                    # Straight into its place if that is one piece of memory, or else with a copy.
+                    place = out[outer]
+                    if place.shape == shape and place.flags.c_contiguous and into(data, place):
+                        continue
+                out[outer] = decode(data)[inner] if slices else take(decode(data), inner)
+            except ChunkError as error:
+                error.key, error.chunk = key, coords
+                raise
+        return missing
+
+    def _plain(self, chain: CodecChain, units: list[Unit]) -> int:
+        """Units whose stored bytes are their elements."""
+        runs, out, load, fill = self._runs, self._out, self._load, self._fill
+        key_prefix, join = self._engine.key_prefix, self._engine.separator.join
+        decode, addressing, spec = chain.decode, self._plan.addressing, chain.spec
+        load_ranges, load_into = self._engine.store.range_loader(), self._engine.store.into_loader()
+        stored, slices = chain.stored_dtype, self._slices
+        same, take = addressing.same, addressing.take
+        missing = 0
+        for unit in units:
+            if runs.stopped:
+                break
+            coords, texts, inner, outer, _ = unit
+            key = key_prefix + join(texts)
+            place = out[outer]
+            if self._last is None or not same(inner, self._last):
+                self._ranges = self._plan.elements(chain, inner)
+                self._last = inner
+            ranges = self._ranges
+            try:
+                exact = (
+                    slices and place.shape == spec.shape
+                    if ranges is None
+                    else ranges.is_exactly(place.nbytes)
+                )
+                if exact and place.flags.c_contiguous and place.dtype == stored:
+                    start, memory = (
+                        0 if ranges is None else ranges.starts[0],
+                        place.reshape(-1).view(np.uint8),
+                    )
+                    placed = load_into(key, start, memory.data)
+                    there = placed is not None
+                    if placed is not None:
+                        size, count = placed
+                        if count != place.nbytes or size not in (None, spec.nbytes):
+                            raise _size_error(chain, count if size is None else size)
+                        chain.settle(place)
+                elif ranges is None:
+                    data = load(key)
+                    there = data is not None
+                    if data is not None:
+                        place[...] = decode(data)[inner] if slices else take(decode(data), inner)
+                else:
+                    found = load_ranges(key, ranges.starts, ranges.lengths)
+                    there = found is not None
+                    if found is not None:
+                        place[...] = _elements(chain, ranges, *found)
+                if not there:
+                    place[...] = fill
+                    missing += 1
+            except ChunkError as error:
+                error.key, error.chunk = key, coords
+                raise
+        return missing
+
+    def _shards(self, chain: CodecChain, shard: Shard, units: list[Unit]) -> int:
+        out, fill, store = self._out, self._fill, self._engine.store
+        key_prefix, join = self._engine.key_prefix, self._engine.separator.join
+        same = self._plan.addressing.same
+        missing = 0
+        for unit in units:
+            if self._runs.stopped:
+                break
+            coords, texts, inner, outer, _ = unit
+            key = key_prefix + join(texts)
+            if self._last is None or not same(inner, self._last):
+                self._wanted = self._plan.inner_chunks(shard, inner)
+                self._last = inner
+            wanted = self._wanted
+            reader: ValueReader | None
+            try:
+                if wanted.whole:
+                    value = self._load(key)
+                    reader = None if value is None else BytesReader(value)
+                else:
+                    reader = store.open_value(key)
+                if reader is None:
+                    out[outer] = fill
+                    missing += 1
+                    continue
+                with reader:
+                    index = shard_index(shard, reader, store, key)
+                    self._inner_chunks(shard, reader, index, wanted, out[outer])
+            except ChunkError as error:
+                error.key, error.chunk = key, coords
+                raise
+        return missing
+
+    def _inner_chunks(
+        self, shard: Shard, reader: ValueReader, index: Index, wanted: InnerChunks, out: AnyArray
+    ) -> None:
+        """Read inner chunks of a shard into their places."""
+        entries, units, absent = self._plan.present(shard, index, wanted)
+        for unit in absent:
+            out[unit[3]] = self._fill
+        chain, in_memory = shard.inner, isinstance(reader, BytesReader)
+        if chain.shard is not None or (chain.is_plain and not in_memory):
+            for (offset, size), unit in zip(entries, units, strict=True):
+                self._part(shard, _within(reader, offset, size), unit, out)
+            return
+        decode, into, shape, slices = chain.decode, chain.decode_into, chain.spec.shape, self._slices
+        direct, take = chain.is_direct(len(units)), self._plan.addressing.take
+        for at, data in _values(reader, entries, self._plan.request):
+            coords, _, inner, outer, _ = units[at]
+            try:
+                offset, size = entries[at]
+                if len(data) != size:
+                    raise shard.outside(offset, size, len(data))
+                if direct and slices:
+                    place = out[outer]
+                    if place.shape == shape and place.flags.c_contiguous and into(data, place):
+                        continue
+                out[outer] = decode(data)[inner] if slices else take(decode(data), inner)
+            except ChunkError as error:
+                error.inner_chunk = coords + (error.inner_chunk or ())
+                raise
+
+    def _part(self, shard: Shard, reader: ValueReader, unit: Any, out: AnyArray) -> None:
+        """Read an inner chunk, or just a part of it, if that is possible."""
+        chain = shard.inner
+        coords, _, inner, outer, _ = unit
+        try:
+            if chain.shard is not None:
+                self._nested(chain.shard, reader, inner, out, outer)
+                return
+            ranges = self._plan.elements(chain, inner)
+            if ranges is None:
+                out[outer] = self._plan.addressing.take(chain.decode(_all_of(reader)), inner)
+            else:
+                parts = reader.read_ranges(ranges.starts, ranges.lengths)
+                out[outer] = _elements(chain, ranges, reader.size, parts)
+        except ChunkError as error:
+            error.inner_chunk = coords + (error.inner_chunk or ())
+            raise
+
+    def _nested(self, shard: Shard, reader: ValueReader, inner: Inner, out: AnyArray, outer: Any) -> None:
+        """Read a part of a shard that is an inner chunk of another one."""
+        wanted = self._plan.inner_chunks(shard, inner)
+        if wanted.whole:
+            reader = BytesReader(_all_of(reader))
+        index = shard.decode_index(reader.read(shard.index_start, shard.index_size))
+        place = out[outer]
+        self._inner_chunks(shard, reader, index, wanted, place)
+        if not np.may_share_memory(place, out):  # Points in any order have no place of their own.
+            out[outer] = place
+
+
+def shard_index(shard: Shard, reader: ValueReader, store: Store, key: str) -> Index:
+    """The index of a shard, which is read once as long as the shard stays as it is."""
+    version = reader.version
+    if version is None:
+        return shard.decode_index(reader.read(shard.index_start, shard.index_size))
+    name = store.identity, key, shard.index_size
+    index = _indexes.get(name, version)
+    if index is None:
+        index = shard.decode_index(reader.read(shard.index_start, shard.index_size))
+        index.flags.writeable = False
+        _indexes.keep(name, version, index)
+    return index
+
+
+def _within(reader: ValueReader, offset: int, size: int) -> ValueReader:
+    if isinstance(reader, BytesReader) and offset + size <= reader.size:
+        return BytesReader(reader.read(offset, size))
+    return Within(reader, offset, size)
+
+
+def _all_of(reader: ValueReader) -> Buffer:
+    """An inner chunk, read whole."""
+    size, data = reader.size, reader.read(0)
+    if len(data) != size:
+        raise ChunkDecodeError(
+            f"the index promises an inner chunk of {size} bytes, found {len(data)}", codec="sharding_indexed"
+        )
+    return data
+
+
+def _values(reader: ValueReader, entries: list[list[int]], request: int) -> Iterable[tuple[int, Buffer]]:
+    """The stored bytes of inner chunks at these offsets and of these sizes, each with its number."""
+    if isinstance(reader, BytesReader):
+        view = memoryview(reader.value)
+        return enumerate([view[offset : offset + size] for offset, size in entries])
+    return _ranges(reader, entries, request)
+
+
+def _ranges(reader: ValueReader, entries: list[list[int]], request: int) -> Iterator[tuple[int, Buffer]]:
+    for window in windows(entries, request):
+        parts = reader.read_ranges([start for start, _, _ in window], [length for _, length, _ in window])
+        for (start, _, inside), part in zip(window, parts, strict=True):
+            view = memoryview(part)
+            for at in inside:
+                offset, size = entries[at]
+                yield at, view[offset - start : offset - start + size]
+
+
+def _elements(chain: CodecChain, ranges: ElementRanges, size: int | None, parts: list[Buffer]) -> AnyArray:
+    """The elements in byte ranges of a chunk of this size."""
+    if size is not None and size != chain.spec.nbytes:
+        raise _size_error(chain, size)
+    found = sum(map(len, parts))
+    if found != ranges.size:
+        raise ChunkDecodeError(
+            f"found {found} bytes in ranges from {ranges.starts[0]} on, expected {ranges.size}", codec="bytes"
+        )
+    return chain.settled(ranges.elements(parts, cast("np.dtype[np.generic]", chain.stored_dtype)))

@@ -1,0 +1,215 @@
+"""Which bytes of a stored value are asked for, so that a part of a chunk, or of a shard, can be had.
+
+Asking for one more range takes as long as reading some number of bytes, which the store tells. What lies
+closer together than that is read in one range, and all of a value if that takes no longer than its parts.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from xzarr3._types import AnyArray, Buffer
+from xzarr3.codecs.chain import CodecChain
+from xzarr3.division import Addressing, Inner, Pointwise
+
+_FEW = 16  # Elements of a chunk; numpy handles more of them faster.
+
+WINDOW = 2**24
+"""Bytes of a shard that are held at a time."""
+
+_LARGEST = np.iinfo(np.intp).max
+
+
+def strides_of(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    """Strides in bytes of a C-contiguous array."""
+    strides = []
+    for length in reversed(shape):
+        strides.append(itemsize)
+        itemsize *= length
+    return tuple(reversed(strides))
+
+
+@dataclass(slots=True)
+class ElementRanges:
+    """The byte ranges of a part of a chunk whose stored bytes are its elements.
+
+    Parameters
+    ----------
+    starts, lengths : list of int
+        The ranges, in bytes.
+    shape : tuple of int
+        Shape of the part.
+    strides : tuple of int, optional
+        Where its elements lie in the ranges put one behind the other; None if ``places`` tells that.
+    places : ndarray of int, optional
+        The index of each element there.
+    """
+
+    starts: list[int]
+    lengths: list[int]
+    shape: tuple[int, ...]
+    strides: tuple[int, ...] | None
+    places: AnyArray | None = None
+
+    @property
+    def size(self) -> int:
+        """Number of bytes in all ranges."""
+        return sum(self.lengths)
+
+    def is_exactly(self, nbytes: int) -> bool:
+        """Whether the elements are one range of just their size, in their order."""
+        return self.places is None and self.lengths == [nbytes]
+
+    def elements(self, data: Sequence[Buffer], dtype: np.dtype[np.generic]) -> AnyArray:
+        """The part of the chunk, from what was read of the ranges."""
+        joined = data[0] if len(data) == 1 else b"".join(data)
+        if self.places is not None:
+            return np.frombuffer(joined, dtype)[self.places]
+        return np.ndarray(self.shape, dtype, joined, strides=self.strides)
+
+
+def element_ranges(
+    chain: CodecChain, addressing: Addressing, inner: Inner, request: int
+) -> ElementRanges | None:
+    """The ranges to ask for, or None if the whole chunk takes no longer.
+
+    Parameters
+    ----------
+    chain : CodecChain
+        The codecs of the chunk, whose stored bytes are its elements.
+    addressing : Addressing
+    inner : tuple
+        What is wanted of the chunk.
+    request : int
+        How many bytes can be read in the time that one more range takes.
+    """
+    spec = chain.spec
+    itemsize = spec.dtype.itemsize
+    strides = strides_of(spec.shape, itemsize)
+    if all(isinstance(chosen, slice) for chosen in inner):
+        found: ElementRanges | None = _strided(inner, strides, itemsize, request)
+    elif spec.nbytes > _LARGEST:
+        return None
+    elif isinstance(addressing, Pointwise) and not addressing.others and len(inner[0]) <= _FEW:
+        found = _few(addressing.each_offset(inner, strides), itemsize, request)
+    else:
+        found = _scattered(addressing.offsets(inner, strides), itemsize, spec.nbytes, request)
+    if found is None or found.size + request * len(found.starts) >= spec.nbytes:
+        return None
+    return found
+
+
+def _strided(inner: Inner, strides: tuple[int, ...], itemsize: int, request: int) -> ElementRanges:
+    """The ranges of a part that slices select: one, or one for each index along the first dimensions."""
+    shape = tuple(len(range(chosen.start, chosen.stop, chosen.step)) for chosen in inner)
+    steps = tuple(chosen.step * stride for chosen, stride in zip(inner, strides, strict=True))
+    first = sum(chosen.start * stride for chosen, stride in zip(inner, strides, strict=True))
+    length = sum((n - 1) * step for n, step in zip(shape, steps, strict=True)) + itemsize
+    starts, split = [first], 0
+    for n, step in zip(shape, steps, strict=True):
+        if n > 1:
+            each = length - (n - 1) * step
+            if n * (each + request) >= length:
+                break
+            length = each
+            starts = [start + at * step for start in starts for at in range(n)]
+        split += 1
+    packed = list(steps)
+    distance = length
+    for axis in reversed(range(split)):
+        packed[axis] = distance
+        distance *= shape[axis]
+    return ElementRanges(starts, [length] * len(starts), shape, tuple(packed))
+
+
+def _few(offsets: list[int], itemsize: int, request: int) -> ElementRanges:
+    """The ranges of a few elements, given where each one is; there may be very many chunks of such."""
+    if len(offsets) == 1:
+        return ElementRanges(offsets, [itemsize], (1,), (itemsize,))
+    starts: list[int] = []
+    lengths: list[int] = []
+    places: dict[int, int] = {}
+    before = 0
+    stop = -request - 1
+    for offset in sorted(offsets):
+        if offset > stop + request:
+            before += lengths[-1] if lengths else 0
+            starts.append(offset)
+            lengths.append(0)
+        stop = offset + itemsize
+        lengths[-1] = stop - starts[-1]
+        places[offset] = (before + offset - starts[-1]) // itemsize
+    found = np.array([places[offset] for offset in offsets], np.intp)
+    return ElementRanges(starts, lengths, found.shape, None, found)
+
+
+def _scattered(offsets: AnyArray, itemsize: int, nbytes: int, request: int) -> ElementRanges | None:
+    """The ranges of any elements, given where each one is; None if these are so many that all are read."""
+    if offsets.size * itemsize * 4 > nbytes:
+        return None
+    found, inverse = np.unique(offsets, return_inverse=True)
+    begins = np.concatenate([[True], np.diff(found) > request + itemsize])
+    starts = found[begins]
+    ends = found[np.concatenate([begins[1:], [True]])] + itemsize
+    lengths = ends - starts
+    piece = np.cumsum(begins) - 1
+    before = np.concatenate([[0], np.cumsum(lengths)[:-1]])
+    places = ((found - starts[piece] + before[piece]) // itemsize)[inverse].reshape(offsets.shape)
+    return ElementRanges(starts.tolist(), lengths.tolist(), offsets.shape, None, places)
+
+
+def windows(entries: Sequence[Sequence[int]], request: int) -> Iterator[list[tuple[int, int, list[int]]]]:
+    """Put the values of a shard together into ranges, and these into windows of so much as is held at a time.
+
+    Parameters
+    ----------
+    entries : sequence of pairs of int
+        Offset and size in bytes of each value.
+    request : int
+        How many bytes can be read in the time that one more range takes.
+
+    Yields
+    ------
+    list of (int, int, list of int)
+        The ranges of a window: start, length, and which of the entries are in it.
+    """
+    window: list[tuple[int, int, list[int]]] = []
+    held = 0
+    for start, length, inside in _merged(entries, request):
+        if window and held + length > WINDOW:
+            yield window
+            window, held = [], 0
+        window.append((start, length, inside))
+        held += length
+    if window:
+        yield window
+
+
+def _merged(entries: Sequence[Sequence[int]], request: int) -> Iterator[tuple[int, int, list[int]]]:
+    order = sorted(range(len(entries)), key=lambda at: entries[at][0])
+    for first, group in itertools.groupby(order, _Nearby(entries, request)):
+        inside = list(group)
+        stop = max(entries[at][0] + entries[at][1] for at in inside)
+        yield first, stop - first, inside
+
+
+class _Nearby:
+    """Gives values of a shard, in the order of their offsets, the offset that their range begins with."""
+
+    def __init__(self, entries: Sequence[Sequence[int]], request: int) -> None:
+        self._entries = entries
+        self._request = request
+        self._start = self._stop = -1
+
+    def __call__(self, at: int) -> int:
+        offset, size = self._entries[at]
+        stop = max(self._stop, offset + size)
+        if self._start < 0 or offset > self._stop + self._request or stop - self._start > WINDOW // 4:
+            self._start, self._stop = offset, offset + size
+        else:
+            self._stop = stop
+        return self._start
