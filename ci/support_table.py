@@ -43,6 +43,16 @@ DATA_TYPES: dict[str, Any] = {
 }
 CODECS: dict[str, Any] = {
     "transpose": {"order": [1, 0]},
+    "reshape": {"shape": [[0, 1]]},
+    "bitround": {"keepbits": 10},
+    "scale_offset": {"offset": 0, "scale": 2},
+    "cast_value": {"data_type": "int32"},
+    "n5_default": {
+        "codecs": [
+            {"name": "transpose", "configuration": {"order": [1, 0]}},
+            {"name": "bytes", "configuration": {"endian": "big"}},
+        ]
+    },
     "sharding_indexed": {
         "chunk_shape": [1, 2],
         "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}],
@@ -50,23 +60,28 @@ CODECS: dict[str, Any] = {
     },
     "endian": {"endian": "little"},
     "bytes": {"endian": "little"},
+    "conditional": {"codecs": [{"name": "zstd", "configuration": {"level": 3, "checksum": False}}]},
     "gzip": {"level": 5},
     "numcodecs.delta": {"dtype": "<i2"},
     "numcodecs.astype": {"encode_dtype": "<i2", "decode_dtype": "<i4"},
     "numcodecs.fixedscaleoffset": {"offset": 0, "scale": 2, "dtype": "<i2", "astype": "<i4"},
     "numcodecs.quantize": {"digits": 3, "dtype": "<f4"},
     "numcodecs.bitround": {"keepbits": 10},
+    "zfp": {"mode": "reversible"},
 }
 ELEMENTS: dict[str, str] = {
     "vlen-utf8": "string",
     "vlen-bytes": "bytes",
     "numcodecs.json2": "json2",
+    "bitround": "float32",
+    "packbits": "bool",
     "numcodecs.astype": "int32",
     "numcodecs.quantize": "float32",
     "numcodecs.bitround": "float32",
     "numcodecs.packbits": "bool",
     "numcodecs.pcodec": "float32",
     "numcodecs.zfpy": "float32",
+    "zfp": "float32",
 }
 
 

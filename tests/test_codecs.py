@@ -11,6 +11,7 @@ import time
 import tracemalloc
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -289,6 +290,29 @@ def test_gzip_is_read_by_others(level: int) -> None:
     assert gzip.decompress(written(array)) == data
     assert same_bits(array[...], values)
     assert read_chunk([LITTLE, GZIP], (1000,), gzip.compress(data, level)).tolist() == values.tolist()
+
+
+@pytest.mark.parametrize("level", range(10))
+def test_gzip_is_the_same_every_time(level: int) -> None:
+    # Not so with ISA-L, whose output depends on what its memory held before.
+    codec = GzipCodec(level)
+    data = (np.random.default_rng(0).normal(size=30_001).cumsum() * 10).astype("<i4").tobytes()
+    expected = bytes(codec.encode(data))
+    for at in (0, 1, 3, 8, 33, 64):
+        buffer = bytearray(np.random.default_rng(at).bytes(len(data) + 100))
+        buffer[at : at + len(data)] = data
+        assert bytes(codec.encode(memoryview(buffer)[at : at + len(data)])) == expected
+    with ThreadPoolExecutor(4) as pool:
+        assert set(map(bytes, pool.map(codec.encode, [data] * 8))) == {expected}
+
+
+@pytest.mark.parametrize("level", range(1, 10))
+def test_gzip_makes_noise_no_larger(level: int) -> None:
+    data = np.random.default_rng(0).bytes(100_000)
+    assert len(GzipCodec(level).encode(data)) < len(data) + 200
+    for size in (0, 1, 1000, 100_000):
+        worst = np.random.default_rng(size).integers(144, 256, size, "u1").tobytes()
+        assert len(GzipCodec(level).encode(worst)) <= GzipCodec(level).max_encoded_size(size)
 
 
 def gzip_member(data: bytes, flags: int = 0, extra: bytes = b"") -> bytes:

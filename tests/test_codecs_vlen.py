@@ -36,8 +36,9 @@ from xzarr3.codecs import (
     ZstdCodec,
     default_serializer,
     parse_codec,
+    vlen_utf8,
 )
-from xzarr3.codecs import vlen as vlen_module
+from xzarr3.codecs import _vlen as vlen_module
 from xzarr3.codecs.chain import CodecChain
 from xzarr3.dtypes import ZDType, parse_dtype
 
@@ -220,7 +221,8 @@ def test_elements_of_another_type(name: str, values: Any) -> None:
 
 
 def test_more_than_a_chunk_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vlen_module, "MAX_VARIABLE", 30)
+    for module in (vlen_module, vlen_utf8):
+        monkeypatch.setattr(module, "MAX_VARIABLE", 30)
     for name, item in (("string", "é"), ("bytes", b"xx")):
         spec = spec_of(parse_dtype(name), (3,))
         for times, size in ((2, 24), (5, 30), (6, 32)):

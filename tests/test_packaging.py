@@ -73,7 +73,11 @@ def test_every_public_object_has_a_docstring() -> None:
 
 @pytest.mark.parametrize("source", SOURCES, ids=[str(path.relative_to(ROOT)) for path in SOURCES])
 def test_module_needs_only_declared_dependencies(source: Path) -> None:
-    modules = {"google-crc32c": "google_crc32c", "iris-sample-data": "iris_sample_data"}
+    modules = {
+        "google-crc32c": "google_crc32c",
+        "iris-sample-data": "iris_sample_data",
+        "zlib-ng": "zlib_ng",
+    }
     # pandas and pyyaml, say, come with a declared one, which documents it as its own interface.
     declared = {"pandas", "xzarr3"}
     if "if TYPE_CHECKING:\n    from typing_extensions" in source.read_text(encoding="utf-8"):

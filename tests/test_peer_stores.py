@@ -27,7 +27,6 @@ DIMENSIONS = "_ARRAY_DIMENSIONS"
 NOT_READ = {
     ("gdal-3.12.2/v3_complex64", "band"): "fill_value",
     ("gdal-3.12.2/v3_int16", "band"): "fill_value",
-    ("zarr-python-3.4.2/codecs3", "core/scale_offset"): "codecs[0].name",
 }
 # A byte has bits that values of these types do not use.
 NARROW = ("int2", "int4", "float4_e2m1fn")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
@@ -36,6 +37,26 @@ if TYPE_CHECKING:
 EMPTY = 2**64 - 1
 """Offset and size, in the index of a shard, of an inner chunk that is not there."""
 _GAPS = 2**20  # Bytes
+_MAX_SCRATCH = 2**25  # Bytes
+
+
+class _Scratch(threading.local):
+    """Memory in which this thread puts the elements of a chunk side by side: fresh memory costs more."""
+
+    def __init__(self) -> None:
+        self._octets = np.empty(0, np.uint8)
+
+    def packed(self, array: AnyArray, dtype: np.dtype[np.generic]) -> memoryview:
+        """The elements of an array in C order, as this dtype, until the next call."""
+        size = array.size * dtype.itemsize
+        if len(self._octets) < size:
+            self._octets = np.empty(size, np.uint8)
+        octets = self._octets[:size]
+        octets.view(dtype).reshape(array.shape)[...] = array
+        return octets.data
+
+
+_scratch = _Scratch()
 
 
 def _truth_values(array: AnyArray) -> AnyArray:
@@ -112,6 +133,7 @@ class CodecChain:
         self._undo = list(reversed(self._filters))
         self._stages = list(reversed(self._compressors))
         self.stored_dtype = serializer.stored_dtype(spec) if isinstance(serializer, BytesCodec) else None
+        self._packs = self.stored_dtype is not None and 0 < spec.nbytes <= _MAX_SCRATCH
         # Bits that no value of the type uses may be set in what others stored. Shards see to their parts.
         self._settle: Callable[[AnyArray], AnyArray] | None = None
         if self._shard is None and spec.dtype.kind == "b":
@@ -196,7 +218,7 @@ class CodecChain:
         """What :meth:`settle` makes of an array, in memory of its own if that is another one."""
         return array if self._settle is None else self._settle(array)
 
-    def encode(self, array: AnyArray, *, keep_empty: bool = False) -> Buffer:
+    def encode(self, array: AnyArray, *, keep_empty: bool = False, brief: bool = False) -> Buffer:
         """Encode a whole chunk.
 
         Parameters
@@ -205,6 +227,8 @@ class CodecChain:
             The chunk, of the full chunk shape.
         keep_empty : bool
             Store the inner chunks of shards even if they hold the fill value only.
+        brief : bool
+            Whether the result may lie in memory that this thread uses again to encode the next chunk.
 
         Raises
         ------
@@ -215,6 +239,8 @@ class CodecChain:
             array = filter_.encode(array, spec)
         if self._shard is not None:
             data = self._shard.encode(array, keep_empty=keep_empty)
+        elif self._packs and not array.flags.c_contiguous and (brief or self._compressors):
+            data = _scratch.packed(array, cast("np.dtype[np.generic]", self.stored_dtype))
         else:
             data = self._serializer.encode(array, self._stored)
         for codec, limit in self._compressors:
@@ -226,10 +252,13 @@ class CodecChain:
         return data
 
     def encoded_pieces(self, array: AnyArray, *, keep_empty: bool = False) -> list[Buffer]:
-        """Encode a whole chunk; a shard in pieces that follow one another, so that they need no copy."""
+        """Encode a whole chunk; a shard in pieces that follow one another, so that they need no copy.
+
+        They are good until this thread encodes the next chunk.
+        """
         if self.shard is not None:
             return self.shard.encoded_pieces(array, keep_empty=keep_empty)
-        return [self.encode(array, keep_empty=keep_empty)]
+        return [self.encode(array, keep_empty=keep_empty, brief=True)]
 
 
 def _order_error(codecs: tuple[Codec, ...]) -> MetadataError:

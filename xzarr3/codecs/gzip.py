@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from isal import isal_zlib
 from isal.igzip_lib import IsalError
+from zlib_ng import zlib_ng
 
 from xzarr3._types import JSON, Buffer
 from xzarr3.codecs.base import BytesBytesCodec, Configuration
@@ -26,8 +27,8 @@ _PIECE = 2**9  # Bytes
 class GzipCodec(BytesBytesCodec):
     """Compression with gzip.
 
-    ISA-L decodes, twice as fast as zlib. Encoding is left to zlib: what ISA-L makes of the same data is not
-    always the same.
+    ISA-L decodes, twice as fast as zlib. zlib-ng encodes, in less than half of the time: what ISA-L makes of
+    the same data is not always the same.
 
     Parameters
     ----------
@@ -58,7 +59,8 @@ class GzipCodec(BytesBytesCodec):
         return size + size // 8 + 64
 
     def encode(self, data: Buffer) -> Buffer:
-        return zlib.compress(data, self.level, _GZIP)
+        # At its level 1, zlib-ng hardly compresses, and makes what does not compress larger.
+        return zlib_ng.compress(data, 2 if self.level == 1 else self.level, _GZIP)
 
     def decode(self, data: Buffer, limit: int) -> Buffer:
         view = memoryview(data)

@@ -17,40 +17,48 @@ from xzarr3.errors import MetadataError, UnknownExtensionError, Xzarr3Error, lis
 
 # Loaded when first used, because each one imports the library that does its work.
 _CORE = {
+    "bitround": "xzarr3.codecs.bitround:BitRoundCodec",
     "blosc": "xzarr3.codecs.blosc:BloscCodec",
     "bytes": "xzarr3.codecs.bytes:BytesCodec",
-    "endian": "xzarr3.codecs.bytes:BytesCodec",
+    "cast_value": "xzarr3.codecs.cast_value:CastValueCodec",
+    "conditional": "xzarr3.codecs.conditional:ConditionalCodec",
     "crc32c": "xzarr3.codecs.crc32c:Crc32cCodec",
+    "endian": "xzarr3.codecs.bytes:BytesCodec",
     "gzip": "xzarr3.codecs.gzip:GzipCodec",
+    "n5_default": "xzarr3.codecs.n5_default:N5DefaultCodec",
+    "packbits": "xzarr3.codecs.packbits:PackBitsCodec",
+    "reshape": "xzarr3.codecs.reshape:ReshapeCodec",
+    "scale_offset": "xzarr3.codecs.scale_offset:ScaleOffsetCodec",
     "sharding_indexed": "xzarr3.codecs.sharding:ShardingCodec",
     "transpose": "xzarr3.codecs.transpose:TransposeCodec",
-    "vlen-bytes": "xzarr3.codecs.vlen:VLenBytesCodec",
-    "vlen-utf8": "xzarr3.codecs.vlen:VLenUTF8Codec",
+    "vlen-bytes": "xzarr3.codecs.vlen_bytes:VLenBytesCodec",
+    "vlen-utf8": "xzarr3.codecs.vlen_utf8:VLenUTF8Codec",
+    "zfp": "xzarr3.codecs.zfp:ZfpCodec",
     "zstd": "xzarr3.codecs.zstd:ZstdCodec",
 }
 NUMCODECS = {
-    "numcodecs.adler32": "xzarr3.codecs.checksums:Adler32Codec",
-    "numcodecs.astype": "xzarr3.codecs.filters:AsTypeCodec",
-    "numcodecs.bitround": "xzarr3.codecs.filters:BitRoundCodec",
-    "numcodecs.blosc": "xzarr3.codecs.compressors:NumcodecsBloscCodec",
-    "numcodecs.bz2": "xzarr3.codecs.compressors:Bz2Codec",
-    "numcodecs.crc32": "xzarr3.codecs.checksums:Crc32Codec",
-    "numcodecs.crc32c": "xzarr3.codecs.checksums:NumcodecsCrc32cCodec",
-    "numcodecs.delta": "xzarr3.codecs.filters:DeltaCodec",
-    "numcodecs.fixedscaleoffset": "xzarr3.codecs.filters:FixedScaleOffsetCodec",
-    "numcodecs.fletcher32": "xzarr3.codecs.checksums:Fletcher32Codec",
-    "numcodecs.gzip": "xzarr3.codecs.compressors:NumcodecsGzipCodec",
-    "numcodecs.jenkins_lookup3": "xzarr3.codecs.checksums:JenkinsLookup3Codec",
-    "numcodecs.json2": "xzarr3.codecs.json2:Json2Codec",
-    "numcodecs.lz4": "xzarr3.codecs.compressors:Lz4Codec",
-    "numcodecs.lzma": "xzarr3.codecs.compressors:LzmaCodec",
-    "numcodecs.packbits": "xzarr3.codecs.filters:PackBitsCodec",
-    "numcodecs.pcodec": "xzarr3.codecs.optional:PCodecCodec",
-    "numcodecs.quantize": "xzarr3.codecs.filters:QuantizeCodec",
-    "numcodecs.shuffle": "xzarr3.codecs.compressors:ShuffleCodec",
-    "numcodecs.zfpy": "xzarr3.codecs.optional:ZfpyCodec",
-    "numcodecs.zlib": "xzarr3.codecs.compressors:ZlibCodec",
-    "numcodecs.zstd": "xzarr3.codecs.compressors:NumcodecsZstdCodec",
+    "numcodecs.adler32": "xzarr3.codecs.numcodecs.adler32:Adler32Codec",
+    "numcodecs.astype": "xzarr3.codecs.numcodecs.astype:AsTypeCodec",
+    "numcodecs.bitround": "xzarr3.codecs.numcodecs.bitround:NumcodecsBitRoundCodec",
+    "numcodecs.blosc": "xzarr3.codecs.numcodecs.blosc:NumcodecsBloscCodec",
+    "numcodecs.bz2": "xzarr3.codecs.numcodecs.bz2:Bz2Codec",
+    "numcodecs.crc32": "xzarr3.codecs.numcodecs.crc32:Crc32Codec",
+    "numcodecs.crc32c": "xzarr3.codecs.numcodecs.crc32c:NumcodecsCrc32cCodec",
+    "numcodecs.delta": "xzarr3.codecs.numcodecs.delta:DeltaCodec",
+    "numcodecs.fixedscaleoffset": "xzarr3.codecs.numcodecs.fixedscaleoffset:FixedScaleOffsetCodec",
+    "numcodecs.fletcher32": "xzarr3.codecs.numcodecs.fletcher32:Fletcher32Codec",
+    "numcodecs.gzip": "xzarr3.codecs.numcodecs.gzip:NumcodecsGzipCodec",
+    "numcodecs.jenkins_lookup3": "xzarr3.codecs.numcodecs.jenkins_lookup3:JenkinsLookup3Codec",
+    "numcodecs.json2": "xzarr3.codecs.numcodecs.json2:Json2Codec",
+    "numcodecs.lz4": "xzarr3.codecs.numcodecs.lz4:Lz4Codec",
+    "numcodecs.lzma": "xzarr3.codecs.numcodecs.lzma:LzmaCodec",
+    "numcodecs.packbits": "xzarr3.codecs.numcodecs.packbits:NumcodecsPackBitsCodec",
+    "numcodecs.pcodec": "xzarr3.codecs.numcodecs.pcodec:PCodecCodec",
+    "numcodecs.quantize": "xzarr3.codecs.numcodecs.quantize:QuantizeCodec",
+    "numcodecs.shuffle": "xzarr3.codecs.numcodecs.shuffle:ShuffleCodec",
+    "numcodecs.zfpy": "xzarr3.codecs.numcodecs.zfpy:ZfpyCodec",
+    "numcodecs.zlib": "xzarr3.codecs.numcodecs.zlib:ZlibCodec",
+    "numcodecs.zstd": "xzarr3.codecs.numcodecs.zstd:NumcodecsZstdCodec",
 }
 """The codecs of numcodecs under the names that zarr-python gives them in version 3 of the format."""
 _loaded: dict[str, type[Codec]] = {}
@@ -67,8 +75,10 @@ def register_codec(cls: type[Codec]) -> type[Codec]:
 
 
 def codec_names() -> list[str]:
-    """The names of all known codecs."""
-    return sorted({*_CORE, *NUMCODECS, *_loaded})
+    """The names of all known codecs, of this package and of others that are installed."""
+    from xzarr3.codecs._installed import installed_names
+
+    return sorted({*_CORE, *NUMCODECS, *_loaded, *installed_names()})
 
 
 def codec_class(name: str) -> type[Codec]:
@@ -78,15 +88,23 @@ def codec_class(name: str) -> type[Codec]:
     ------
     UnknownExtensionError
         If there is none.
+    MetadataError
+        If it is one of another package and cannot be used.
     """
     if name not in _loaded:
         place = _CORE.get(name) or NUMCODECS.get(name)
         if place is None:
-            raise UnknownExtensionError(
-                "unknown codec", field="name", found=name, accepted=listed(codec_names())
-            )
-        module, _, attribute = place.partition(":")
-        _loaded[name] = cast("type[Codec]", getattr(import_module(module), attribute))
+            from xzarr3.codecs._installed import installed_codec  # Not before it is needed.
+
+            installed = installed_codec(name)
+            if installed is None:
+                raise UnknownExtensionError(
+                    "unknown codec", field="name", found=name, accepted=listed(codec_names())
+                )
+            _loaded[name] = installed
+        else:
+            module, _, attribute = place.partition(":")
+            _loaded[name] = cast("type[Codec]", getattr(import_module(module), attribute))
     return _loaded[name]
 
 

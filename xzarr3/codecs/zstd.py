@@ -20,6 +20,8 @@ from xzarr3.errors import ChunkDecodeError
 _LEVELS = (-131072, 22)
 _SKIPPABLE = 0x184D2A50  # First magic number of skippable frames; the last four bits are free.
 _RLE = 1
+_BLOCK = 2**17  # Bytes that a block holds at most; it takes 3 of them at least.
+_PIECE = 2**20
 
 
 class _Contexts(threading.local):
@@ -83,7 +85,9 @@ class ZstdCodec(BytesBytesCodec):
     def decode(self, data: Buffer, limit: int) -> Buffer:
         try:
             size = zstandard.frame_content_size(data)
-            if 0 < size <= limit:  # With 0 zstandard looks no further, at frames that may follow.
+            # With 0 zstandard looks no further, at frames that may follow. It takes memory for as much as is
+            # claimed, so what so few blocks cannot hold goes the other way.
+            if 0 < size <= limit and size <= _BLOCK * (len(data) // 3 + 1):
                 return _local.decompressor.decompress(data, allow_extra_data=False)
         except zstandard.ZstdError as error:
             first: zstandard.ZstdError | None = error
@@ -109,17 +113,19 @@ class ZstdCodec(BytesBytesCodec):
     def _decode_frames(self, data: memoryview, limit: int) -> Buffer:
         values: list[Buffer] = []
         left = limit
+        if not data:
+            raise zstandard.ZstdError("no data")
         while data:
             end = _frame_end(data)
             with _local.decompressor.stream_reader(data[:end]) as reader:
-                value = reader.read(left + 1)
-            if len(value) > left:
-                raise self.too_large(limit)
-            left -= len(value)
-            values.append(value)
+                piece = _PIECE
+                while value := reader.read(min(left + 1, piece)):
+                    left -= len(value)
+                    if left < 0:
+                        raise self.too_large(limit)
+                    values.append(value)
+                    piece *= 2
             data = data[end:]
-        if not values:
-            raise zstandard.ZstdError("no data")
         return b"".join(values)
 
 

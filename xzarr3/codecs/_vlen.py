@@ -1,11 +1,8 @@
-"""``vlen-utf8`` and ``vlen-bytes``: elements of any length, each one behind its length.
+"""What ``vlen-utf8`` and ``vlen-bytes`` share: elements of any length, each one behind its length.
 
 A chunk is the number of its elements and then the elements in C order, each one the number of its bytes and
-the bytes; all these numbers are four bytes, little endian. ``vlen-utf8`` holds text as UTF-8. Elements may
-also be ones of up to a fixed length, as zarr-python 3.0 stored them in version 2 of the format.
-
-Specification: zarr-extensions, "Vlen-utf8 codec", "Vlen-bytes codec". Names: ``vlen-utf8``, ``vlen-bytes``.
-Example: ``{"name": "vlen-utf8"}``.
+the bytes; all these numbers are four bytes, little endian. Elements may also be ones of up to a fixed length,
+as zarr-python 3.0 stored them in version 2 of the format.
 """
 
 from __future__ import annotations
@@ -17,23 +14,24 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from numcodecs.vlen import VLenBytes, VLenUTF8
 
 from xzarr3._types import JSON, AnyArray, Buffer
 from xzarr3.codecs.base import MAX_VARIABLE, ArrayBytesCodec, ChunkSpec, Configuration
 from xzarr3.errors import ChunkDecodeError, ChunkEncodeError, MetadataError
 
-_LENGTH = 4  # Bytes of a length, and of the number of elements.
+LENGTH = 4  # Bytes of a length, and of the number of elements.
 _MAX_NUMBER = 2**32 - 2  # One less than there is room for; see below.
 
 # numcodecs does not tell whether anything is left behind the last element. One more is put behind it, that
 # nobody can have foreseen: it is found again if nothing else is there.
-_LAST = os.urandom(16).hex().encode()
-_LAST_ITEM = len(_LAST).to_bytes(_LENGTH, "little") + _LAST
+LAST = os.urandom(16).hex().encode()
+_LAST_ITEM = len(LAST).to_bytes(LENGTH, "little") + LAST
 
 
 @dataclass(frozen=True)
-class _VLenCodec(ArrayBytesCodec):
+class VLenCodec(ArrayBytesCodec):
+    """Elements, each one behind its length."""
+
     _data_type: ClassVar[str]
     _fixed_type: ClassVar[str]
     _coder: ClassVar[Any]
@@ -69,7 +67,7 @@ class _VLenCodec(ArrayBytesCodec):
         if spec.data_type.is_variable:
             return MAX_VARIABLE
         # No character of UTF-8 takes more bytes than one of numpy's.
-        return min(_LENGTH * (1 + math.prod(spec.shape)) + spec.nbytes, MAX_VARIABLE)
+        return min(LENGTH * (1 + math.prod(spec.shape)) + spec.nbytes, MAX_VARIABLE)
 
     def encode(self, array: AnyArray, spec: ChunkSpec) -> Buffer:
         values = np.ascontiguousarray(array).reshape(-1).astype(object, copy=False)
@@ -88,16 +86,16 @@ class _VLenCodec(ArrayBytesCodec):
 
     def decode(self, data: Buffer, spec: ChunkSpec) -> AnyArray:
         number = math.prod(spec.shape)
-        found = int.from_bytes(data[:_LENGTH], "little")
-        if found != number or len(data) < _LENGTH * (1 + number):
+        found = int.from_bytes(data[:LENGTH], "little")
+        if found != number or len(data) < LENGTH * (1 + number):
             raise ChunkDecodeError(
                 f"found {len(data)} bytes for {found} elements, expected {number} elements for shape "
                 f"{spec.shape}",
                 codec=self.name,
             )
-        head = (number + 1).to_bytes(_LENGTH, "little")
+        head = (number + 1).to_bytes(LENGTH, "little")
         try:
-            items = self._coder.decode(b"".join([head, memoryview(data)[_LENGTH:], _LAST_ITEM]))
+            items = self._coder.decode(b"".join([head, memoryview(data)[LENGTH:], _LAST_ITEM]))
         except ValueError as error:  # UnicodeDecodeError is one, too.
             raise ChunkDecodeError(f"not valid: {error}", codec=self.name) from error
         if items[-1] != self._last:
@@ -115,43 +113,4 @@ class _VLenCodec(ArrayBytesCodec):
     @staticmethod
     def _size(items: list[Any]) -> int:
         """The size of the encoded chunk, or a bound of it if that is small enough."""
-        return _LENGTH * (1 + len(items)) + sum(map(len, items))
-
-
-class VLenUTF8Codec(_VLenCodec):
-    """Text of any length, as UTF-8.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from xzarr3.codecs import ChunkSpec
-    >>> from xzarr3.dtypes import parse_dtype
-    >>> spec = ChunkSpec((2,), parse_dtype("string"), "")
-    >>> bytes(VLenUTF8Codec().encode(np.array(["a", "bc"], spec.dtype), spec)).hex(" ", -4)
-    '02000000 01000000 61020000 006263'
-    """
-
-    name = "vlen-utf8"
-    _data_type = "string"
-    _fixed_type = "fixed_length_utf32"
-    _unit = 4
-    _coder = VLenUTF8()
-    _last = _LAST.decode()
-
-    @staticmethod
-    def _size(items: list[Any]) -> int:
-        size = _VLenCodec._size(items)
-        if 4 * size <= MAX_VARIABLE:  # No character takes more than four bytes.
-            return size
-        return _LENGTH * (1 + len(items)) + sum(len(item.encode()) for item in items)
-
-
-class VLenBytesCodec(_VLenCodec):
-    """Bytes of any number."""
-
-    name = "vlen-bytes"
-    _data_type = "bytes"
-    _fixed_type = "null_terminated_bytes"
-    _unit = 1
-    _coder = VLenBytes()
-    _last = _LAST
+        return LENGTH * (1 + len(items)) + sum(map(len, items))

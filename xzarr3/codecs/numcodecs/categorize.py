@@ -19,8 +19,8 @@ import numpy as np
 
 from xzarr3._types import JSON, AnyArray
 from xzarr3.codecs.base import MAX_VARIABLE, ChunkSpec, Configuration
-from xzarr3.codecs.filters import TypedFilter
 from xzarr3.codecs.numcodecs import only_in_version_2
+from xzarr3.codecs.numcodecs._filters import TypedFilter
 from xzarr3.dtypes import parse_dtype
 from xzarr3.errors import ChunkDecodeError, ChunkEncodeError, MetadataError
 

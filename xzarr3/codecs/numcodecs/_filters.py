@@ -1,9 +1,4 @@
-"""The filters of numcodecs: codecs from arrays to arrays that change what numbers are stored.
-
-Specification: zarr-extensions, "numcodecs.*"; the documentation of numcodecs. Names: ``numcodecs.astype``,
-``numcodecs.bitround``, ``numcodecs.delta``, ``numcodecs.fixedscaleoffset``, ``numcodecs.packbits``,
-``numcodecs.quantize``.
-Example: ``{"name": "numcodecs.delta", "configuration": {"dtype": "<i4", "astype": "<i2"}}``.
+"""What the filters of numcodecs share: codecs from arrays to arrays that change what numbers are stored.
 
 The dtypes in a configuration are numpy's. A filter of numcodecs takes the bytes of a chunk for elements of
 its ``dtype``, whatever they are; so the byte order there says how they are to be looked at, and little
@@ -13,21 +8,13 @@ where the ``bytes`` codec decides about what is stored.
 
 from __future__ import annotations
 
-import math
 import re
 from abc import abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Self, cast
 
 import numpy as np
-from numcodecs.astype import AsType
-from numcodecs.bitround import BitRound
-from numcodecs.delta import Delta
-from numcodecs.fixedscaleoffset import FixedScaleOffset
-from numcodecs.packbits import PackBits
-from numcodecs.quantize import Quantize
 
 from xzarr3._types import JSON, AnyArray
 from xzarr3.codecs.base import ArrayArrayCodec, ChunkSpec, Configuration
@@ -66,12 +53,10 @@ class Filter(ArrayArrayCodec):
                 accepted="data types of fixed size",
             )
         output = self._output(spec)
-        if output == spec.dtype:
-            return spec
-        data_type = parse_dtype(output)
+        data_type = spec.data_type if output == spec.dtype else parse_dtype(output)
         try:
             with np.errstate(all="ignore"):
-                one = self._encoded(np.full(1, spec.fill_value, spec.dtype), spec)
+                one = self._encoded(spec.data_type.filled((1,), spec.fill_value), spec)
             fill = data_type.cast_scalar(one[0])
         except (MetadataError, ChunkEncodeError):
             fill = data_type.default_scalar()
@@ -208,215 +193,3 @@ def in_byte_order(dtype: str, endian: str | None) -> str:
     """The name of the same dtype in another byte order."""
     orders = {"little": "<", "big": ">", None: "="}
     return np.dtype(dtype).newbyteorder(cast("Any", orders[endian])).str
-
-
-@dataclass(frozen=True)
-class DeltaCodec(TypedFilter):
-    """Differences between neighbours, in the order in which elements are stored; the first one as it is."""
-
-    name = "numcodecs.delta"
-    _kinds = "iufc"
-
-    @classmethod
-    def from_configuration(cls, configuration: Mapping[str, JSON]) -> Self:
-        fields = Configuration(cls.name, configuration)
-        codec = cls(**cls._types(fields))
-        fields.finish()
-        return codec
-
-    @cached_property
-    def _coder(self) -> Any:
-        return Delta(self._decoded, self._encoded_dtype)
-
-
-@dataclass(frozen=True)
-class FixedScaleOffsetCodec(TypedFilter):
-    """``(x - offset) * scale``, rounded to whole numbers.
-
-    Parameters
-    ----------
-    offset, scale : int or float
-    """
-
-    name = "numcodecs.fixedscaleoffset"
-    _kinds = "iuf"
-    offset: int | float = 0
-    scale: int | float = 1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        fields = Configuration(self.name, {"offset": self.offset, "scale": self.scale})
-        fields.number("offset")
-        if fields.number("scale") == 0:
-            raise fields.error("scale", self.scale, "a finite number other than 0")
-
-    @classmethod
-    def from_configuration(cls, configuration: Mapping[str, JSON]) -> Self:
-        fields = Configuration(cls.name, configuration)
-        codec = cls(**cls._types(fields), offset=fields.number("offset"), scale=fields.number("scale"))
-        fields.finish()
-        return codec
-
-    def configuration(self) -> dict[str, JSON]:
-        return {"offset": self.offset, "scale": self.scale, **super().configuration()}
-
-    @cached_property
-    def _coder(self) -> Any:
-        return FixedScaleOffset(self.offset, self.scale, self._decoded, self._encoded_dtype)
-
-
-@dataclass(frozen=True)
-class QuantizeCodec(TypedFilter):
-    """Numbers rounded to some decimal digits, so that they compress better.
-
-    Parameters
-    ----------
-    digits : int
-        How many digits behind the decimal point are kept.
-    """
-
-    name = "numcodecs.quantize"
-    _kinds = "f"
-    digits: int = 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        Configuration(self.name, {"digits": self.digits}).integer("digits", -300, 300)
-
-    @classmethod
-    def from_configuration(cls, configuration: Mapping[str, JSON]) -> Self:
-        fields = Configuration(cls.name, configuration)
-        codec = cls(**cls._types(fields), digits=fields.integer("digits", -300, 300))
-        fields.finish()
-        return codec
-
-    def configuration(self) -> dict[str, JSON]:
-        return {"digits": self.digits, **super().configuration()}
-
-    @cached_property
-    def _coder(self) -> Any:
-        return Quantize(self.digits, self._decoded, self._encoded_dtype)
-
-
-@dataclass(frozen=True)
-class AsTypeCodec(TypedFilter):
-    """Another dtype; values that it cannot hold become whatever numpy makes of them.
-
-    Parameters
-    ----------
-    dtype : str, optional
-        ``decode_dtype`` in the configuration.
-    astype : str
-        ``encode_dtype`` in the configuration.
-    """
-
-    name = "numcodecs.astype"
-    decoded_field = "decode_dtype"
-    encoded_field = "encode_dtype"
-    _kinds = "biufcmMSU"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        Configuration(self.name, {"encode_dtype": self.astype} if self.astype else {}).take(
-            "encode_dtype", "a dtype of numpy, as in '<f4'"
-        )
-
-    @classmethod
-    def from_configuration(cls, configuration: Mapping[str, JSON]) -> Self:
-        fields = Configuration(cls.name, configuration)
-        codec = cls(**cls._types(fields))
-        fields.finish()
-        return codec
-
-    @cached_property
-    def _coder(self) -> Any:
-        return AsType(self._encoded_dtype, self._decoded)
-
-
-_MANTISSA = {2: 10, 4: 23, 8: 52}
-
-
-@dataclass(frozen=True)
-class BitRoundCodec(Filter):
-    """Floating point numbers rounded to some bits, so that they compress better.
-
-    Parameters
-    ----------
-    keepbits : int
-        How many bits of the mantissa are kept.
-    """
-
-    name = "numcodecs.bitround"
-    keepbits: int
-
-    def __post_init__(self) -> None:
-        Configuration(self.name, {"keepbits": self.keepbits}).integer("keepbits", 0, 52)
-
-    @classmethod
-    def from_configuration(cls, configuration: Mapping[str, JSON]) -> Self:
-        fields = Configuration(cls.name, configuration)
-        codec = cls(fields.integer("keepbits", 0, 52))
-        fields.finish()
-        return codec
-
-    def configuration(self) -> dict[str, JSON]:
-        return {"keepbits": self.keepbits}
-
-    def _output(self, spec: ChunkSpec) -> np.dtype[Any]:
-        most = _MANTISSA.get(spec.dtype.itemsize, -1) if spec.dtype.kind == "f" else -1
-        if most < 0:
-            raise MetadataError(
-                f"codec '{self.name}' cannot round data type '{spec.data_type.name}'",
-                found=self.name,
-                accepted="data type 'float16', 'float32' or 'float64'",
-            )
-        if self.keepbits > most:
-            raise Configuration(self.name, {}).error(
-                "keepbits", self.keepbits, f"at most {most} for data type '{spec.data_type.name}'"
-            )
-        return spec.dtype
-
-    @cached_property
-    def _coder(self) -> Any:
-        return BitRound(self.keepbits)
-
-
-@dataclass(frozen=True)
-class PackBitsCodec(Filter):
-    """Truth values, eight in a byte; in front of them a byte that tells how many bits are left over."""
-
-    name = "numcodecs.packbits"
-
-    @classmethod
-    def from_configuration(cls, configuration: Mapping[str, JSON]) -> Self:
-        Configuration(cls.name, configuration).finish()
-        return cls()
-
-    def _output(self, spec: ChunkSpec) -> np.dtype[Any]:
-        if spec.dtype.kind != "b":
-            raise MetadataError(
-                f"codec '{self.name}' cannot pack data type '{spec.data_type.name}'",
-                found=self.name,
-                accepted="data type 'bool'",
-            )
-        return np.dtype(np.uint8)
-
-    @cached_property
-    def _coder(self) -> Any:
-        return PackBits()
-
-    def resolve(self, spec: ChunkSpec) -> ChunkSpec:
-        data_type = parse_dtype(self._output(spec))
-        size = 1 + -(-math.prod(spec.shape) // 8)
-        return replace(spec, shape=(size,), data_type=data_type, fill_value=data_type.default_scalar())
-
-    def encode(self, array: AnyArray, spec: ChunkSpec) -> AnyArray:
-        return cast("AnyArray", self._coder.encode(np.ascontiguousarray(array, dtype=bool)))
-
-    def decode(self, array: AnyArray, spec: ChunkSpec) -> AnyArray:
-        number = math.prod(spec.shape)
-        if array[0] != -number % 8:
-            raise ChunkDecodeError(
-                f"{array[0]} bits left over, expected {-number % 8} for shape {spec.shape}", codec=self.name
-            )
-        return cast("AnyArray", self._coder.decode(np.ascontiguousarray(array))).reshape(spec.shape)

@@ -72,7 +72,7 @@ def from_numcodecs(config: Mapping[str, Any], endian: str | None = None) -> Code
     name = config["id"]
     fields: dict[str, Any] = {str(key): value for key, value in config.items() if key != "id"}
     if name in _VERSION_2:
-        cls: type[Codec] = getattr(import_module(f"xzarr3.codecs.{name}"), _VERSION_2[name])
+        cls: type[Codec] = getattr(import_module(f"xzarr3.codecs.numcodecs.{name}"), _VERSION_2[name])
         return _with_byte_order(configured(cls, _given(fields)), endian)
     if name not in _SAME and f"numcodecs.{name}" not in NUMCODECS:
         reason = f"unknown codec: {_REFUSED[name]}" if name in _REFUSED else "unknown codec"
@@ -120,7 +120,7 @@ def _with_byte_order(codec: Codec, endian: str | None) -> Codec:
 
     There ``dtype`` is little endian unless the filter is to look at swapped bytes.
     """
-    from xzarr3.codecs.filters import TypedFilter, byte_order, in_byte_order
+    from xzarr3.codecs.numcodecs._filters import TypedFilter, byte_order, in_byte_order
 
     if not isinstance(codec, TypedFilter) or codec.dtype is None:
         return codec
@@ -141,7 +141,7 @@ def stored_endian(codec: Codec) -> str | None:
     >>> stored_endian(from_numcodecs({"id": "delta", "dtype": "<i4", "astype": ">i2"}))
     'big'
     """
-    from xzarr3.codecs.filters import TypedFilter, byte_order
+    from xzarr3.codecs.numcodecs._filters import TypedFilter, byte_order
 
     return byte_order(codec.astype) if isinstance(codec, TypedFilter) else None
 
@@ -180,7 +180,7 @@ def to_numcodecs(codec: Codec, spec: ChunkSpec, endian: str | None = None) -> di
 
 def _dtypes_in_byte_order(codec: Codec, endian: str | None) -> dict[str, JSON]:
     """The dtypes of a filter as version 2 means them; see :func:`_with_byte_order`."""
-    from xzarr3.codecs.filters import TypedFilter, byte_order, in_byte_order
+    from xzarr3.codecs.numcodecs._filters import TypedFilter, byte_order, in_byte_order
 
     if not isinstance(codec, TypedFilter) or codec.dtype is None:
         return {}

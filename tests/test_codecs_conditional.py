@@ -1,0 +1,235 @@
+"""``conditional``: codecs that are applied to a chunk or not. No other library has it: bytes are by hand."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import zlib
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import xzarr3
+from xzarr3 import ChunkDecodeError, MetadataError, UnknownExtensionError
+from xzarr3.codecs import (
+    BytesBytesCodec,
+    BytesCodec,
+    ChunkSpec,
+    ConditionalCodec,
+    Crc32cCodec,
+    GzipCodec,
+    ShardingCodec,
+    ShuffleCodec,
+    ZstdCodec,
+    codec_from_json,
+    parse_codec,
+)
+from xzarr3.dtypes import parse_dtype
+
+SMOOTH = np.arange(4096, dtype="<i4")
+NOISE = np.random.default_rng(0).integers(0, 2**31, 4096, "<i4")
+
+
+def document(codecs: Any, **fields: Any) -> dict[str, Any]:
+    return {"name": "conditional", "configuration": {"codecs": codecs, **fields}}
+
+
+def test_golden_bytes() -> None:
+    codec = ConditionalCodec(["numcodecs.zlib", "crc32c"])
+    short, long = b"zarr", bytes(1000)
+    checked = bytes(Crc32cCodec().encode(short))
+    assert bytes(codec.encode(short)) == b"\x02" + checked
+    assert bytes(codec.encode(long)) == b"\x03" + bytes(Crc32cCodec().encode(zlib.compress(long, 1)))
+    # Whatever another writer decided.
+    compressed = zlib.compress(short, 9)
+    for stored in (b"\0" + short, b"\1" + compressed, b"\3" + bytes(Crc32cCodec().encode(compressed))):
+        assert bytes(codec.decode(stored, 4)) == short
+
+
+def test_bits_are_in_little_endian_order() -> None:
+    codecs: list[Any] = [GzipCodec(1)] * 9
+    codec = ConditionalCodec(codecs)
+    assert bytes(codec.encode(b"a")) == b"\0\0a"
+    assert bytes(codec.decode(b"\0\1" + zlib.compress(b"a", 9, 31), 1)) == b"a"
+    wide = ConditionalCodec(["gzip"], header_bits=24)
+    assert bytes(wide.encode(b"a")) == b"\0\0\0a"
+    assert bytes(wide.decode(b"\1\0\0" + zlib.compress(b"a", 9, 31), 1)) == b"a"
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    data=st.binary(max_size=300), mask=st.integers(0, 15), bits=st.sampled_from([None, 8, 16, 64]),
+    order=st.permutations(["gzip", "numcodecs.shuffle", "crc32c", "numcodecs.bz2"]),
+)  # fmt: skip
+def test_any_mask(data: bytes, mask: int, bits: int | None, order: list[str]) -> None:
+    spec = ChunkSpec((75,), parse_dtype("uint8"), np.uint8(0))
+    codec = ConditionalCodec(order, bits).evolve(spec)
+    value: Any = data
+    for bit, inner in enumerate(codec.codecs):
+        if mask >> bit & 1:
+            value = inner.encode(value)
+    stored = mask.to_bytes(1 if bits is None else bits // 8, "little") + bytes(value)
+    assert len(stored) <= codec.max_encoded_size(len(data))
+    assert bytes(codec.decode(stored, len(data))) == data
+    if data:
+        with pytest.raises(ChunkDecodeError, match="at most"):
+            codec.decode(stored, len(data) - 1)
+    encoded = bytes(codec.encode(data))
+    assert encoded == bytes(codec.encode(memoryview(bytearray(data))))
+    assert bytes(codec.decode(encoded, len(data))) == data
+
+
+def test_what_does_not_get_smaller_is_stored_as_it_is() -> None:
+    codec = ConditionalCodec(["zstd"])
+    smooth, noise = SMOOTH.tobytes(), NOISE.tobytes()
+    assert bytes(codec.encode(noise)) == b"\0" + noise
+    assert bytes(codec.encode(smooth)) == b"\1" + bytes(ZstdCodec().encode(smooth))
+    assert bytes(codec.encode(b"")) == b"\0"
+    assert bytes(codec.decode(b"\0", 0)) == b""
+
+
+@pytest.mark.parametrize(
+    ("stored", "reason"),
+    [
+        (b"", "found 0 bytes, the header takes 2"),
+        (b"\0", "found 1 bytes, the header takes 2"),
+        (b"\4\0", "names a codec behind the 2"),
+        (b"\0\1", "names a codec behind the 2"),
+        (b"\0\x80" + b"x" * 8, "names a codec behind the 2"),
+        (b"\0\0" + b"x" * 9, "decodes to 9 bytes, at most 8"),
+        (b"\1\0" + b"x" * 8, "gzip"),
+        (b"\1\0", "gzip"),
+        (b"\1\0" + zlib.compress(bytes(9), 9, 31), "at most 8"),
+        (b"\2\0" + bytes(12), "checksum"),
+        (b"\2\0" + bytes(3), "crc32c"),
+        (b"\3\0" + bytes(Crc32cCodec().encode(zlib.compress(bytes(2**20), 9, 31))), "at most"),
+    ],
+)
+def test_corrupt(stored: bytes, reason: str) -> None:
+    codec = ConditionalCodec(["gzip", "crc32c"], header_bits=16)
+    with pytest.raises(ChunkDecodeError, match=reason) as caught:
+        codec.decode(stored, 8)
+    assert caught.value.codec in ("conditional", "gzip", "crc32c")
+
+
+def test_document() -> None:
+    shuffle = {"name": "numcodecs.shuffle", "configuration": {"elementsize": 4}}
+    zstd = {"name": "zstd", "configuration": {"level": 5, "checksum": False}}
+    data = document([shuffle, zstd], header_bits=32)
+    codec = codec_from_json(data)
+    assert codec == ConditionalCodec([ShuffleCodec(4), ZstdCodec(5)], 32)
+    assert codec is not None
+    assert codec.to_json() == data
+    assert pickle.loads(pickle.dumps(codec)) == codec
+    assert hash(codec) == hash(codec_from_json(json.loads(json.dumps(data))))
+    assert ConditionalCodec(["gzip"]).to_json() == document([{"name": "gzip", "configuration": {"level": 5}}])
+
+
+@pytest.mark.parametrize(
+    ("data", "field"),
+    [
+        ({"name": "conditional"}, "configuration.codecs"),
+        (document([]), "configuration.codecs"),
+        (document("gzip"), "configuration.codecs"),
+        (document([{"name": "gzip"}]), r"configuration.codecs\[0\].configuration.level"),
+        (document(["crc32c", "bytes"]), None),
+        (document(["transpose"]), r"configuration.codecs\[0\]"),
+        (document(["vlen-utf8"]), None),
+        (document(["unheard-of"]), r"configuration.codecs\[0\].name"),
+        (document(["crc32c"], header_bits=0), "configuration.header_bits"),
+        (document(["crc32c"], header_bits=7), "configuration.header_bits"),
+        (document(["crc32c"] * 9, header_bits=8), "configuration.header_bits"),
+        (document(["crc32c"], header_bits=8.0), "configuration.header_bits"),
+        (document(["crc32c"], header_bits=True), "configuration.header_bits"),
+        (document(["crc32c"], header_bits="8"), "configuration.header_bits"),
+        (document(["crc32c"], header_bits=-8), "configuration.header_bits"),
+        (document(["crc32c"], header_bits=2**40), "configuration.header_bits"),
+        (document(["crc32c"], bits=8), "configuration.bits"),
+    ],
+)
+def test_documents_that_are_not_valid(data: Any, field: str | None) -> None:
+    with pytest.raises(MetadataError, match=field):
+        codec_from_json(data)
+
+
+def test_no_codec_of_the_list_can_be_ignored() -> None:
+    # The bits of those behind it would mean other ones.
+    data = document([{"name": "unheard-of", "must_understand": False}, {"name": "crc32c"}])
+    with pytest.raises(UnknownExtensionError, match="a bit of its own"):
+        codec_from_json(data)
+    assert codec_from_json({**data, "must_understand": False, "name": "unheard-of"}) is None
+
+
+@pytest.mark.parametrize("depth", [1, 20, 5000])
+def test_nested(depth: int) -> None:
+    data: Any = {"name": "crc32c"}
+    for _ in range(depth):
+        data = document([data])
+    if depth > 100:
+        with pytest.raises(MetadataError):
+            codec_from_json(data)
+        return
+    codec = codec_from_json(data)
+    assert isinstance(codec, BytesBytesCodec)
+    encoded = codec.encode(b"zarr")
+    # The innermost one is always applied, which makes data longer, so that those around it are not.
+    assert bytes(encoded) == (
+        b"\1zarr" + bytes(Crc32cCodec().encode(b"zarr"))[4:] if depth == 1 else b"\0zarr"
+    )
+    assert bytes(codec.decode(encoded, 4)) == b"zarr"
+
+
+@pytest.mark.parametrize("values", [SMOOTH, NOISE], ids=["smooth", "noise"])
+@pytest.mark.parametrize("shards", [None, (2048,)], ids=["chunks", "shards"])
+def test_arrays(values: np.ndarray[Any, Any], shards: Any) -> None:
+    store = xzarr3.MemoryStore()
+    codec = ConditionalCodec(["numcodecs.shuffle", "zstd"])
+    xzarr3.create_array(store, "a", data=values, chunks=(512,), shards=shards, compressors=[codec, "crc32c"])
+    array = xzarr3.open_array(store, "a", mode="r+")
+    np.testing.assert_array_equal(array.get(), values)
+    np.testing.assert_array_equal(array[1000:1300], values[1000:1300])
+    array[5:700] = values[::-1][5:700]
+    expected = values.copy()
+    expected[5:700] = values[::-1][5:700]
+    np.testing.assert_array_equal(xzarr3.open_array(store, "a").get(), expected)
+    found = json.loads(store.get("a/zarr.json"))["codecs"]
+    chain = found[-1]["configuration"]["codecs"] if shards else found
+    shuffle = chain[1]["configuration"]["codecs"][0]
+    assert shuffle == {"name": "numcodecs.shuffle", "configuration": {"elementsize": 4}}
+
+
+def test_sizes_in_a_shard_are_bounded() -> None:
+    codec = ConditionalCodec(["gzip"])
+    store = xzarr3.MemoryStore()
+    xzarr3.create_array(store, "a", data=NOISE, chunks=(512,), shards=(4096,), compressors=[codec])
+    index = np.frombuffer(bytes(store.get("a/c/0"))[-132:-4], "<u8").reshape(-1, 2)
+    assert index[:, 1].tolist() == [512 * 4 + 1] * 8
+
+
+def test_not_where_sizes_have_to_be_fixed() -> None:
+    index = (BytesCodec(), ConditionalCodec(["crc32c"]))
+    with pytest.raises(MetadataError, match="no fixed size"):
+        xzarr3.create_array(
+            xzarr3.MemoryStore(), shape=8, chunks=8, dtype="i4", compressors=None,
+            serializer=ShardingCodec((4,), (BytesCodec(),), index),
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("zarr_format", [2, "3-draft"])
+def test_only_version_3_has_it(zarr_format: Any) -> None:
+    codec = ConditionalCodec(["crc32c"])
+    with pytest.raises(MetadataError, match="conditional"):
+        xzarr3.create_array(
+            xzarr3.MemoryStore(), shape=8, dtype="i4", compressors=codec, zarr_format=zarr_format
+        )
+
+
+def test_python_values_that_are_not_valid() -> None:
+    for codecs in ((), None, [BytesCodec()], "transpose", 5):
+        with pytest.raises(MetadataError):
+            ConditionalCodec(codecs)  # type: ignore[arg-type]
+    with pytest.raises(MetadataError, match="needs a configuration"):
+        parse_codec("conditional")

@@ -1,0 +1,315 @@
+"""``zfp``: zfp's streams without a header. zfpy, which also reads and writes those with one, is the peer."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+from _strategies import attempt
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import xzarr3
+from xzarr3 import ChunkDecodeError, ChunkEncodeError, MetadataError, UnknownExtensionError
+from xzarr3.codecs import BytesCodec, ChunkSpec, ShardingCodec, ZfpCodec, codec_from_json, parse_codec
+from xzarr3.codecs.numcodecs import from_numcodecs
+from xzarr3.dtypes import parse_dtype
+
+zfpy = pytest.importorskip("zfpy")
+
+SHAPES = [(), (1,), (7,), (5, 7), (4, 8), (3, 4, 5), (2, 3, 4, 5)]
+NATIVE = ("int32", "int64", "float32", "float64")
+PROMOTED = ("int8", "uint8", "int16", "uint16", "float16")
+MODES: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"mode": "reversible"}, {}),
+    ({"mode": "fixed_accuracy", "tolerance": 0.05}, {"tolerance": 0.05}),
+    ({"mode": "fixed_accuracy", "tolerance": 1000}, {"tolerance": 1000}),
+    ({"mode": "fixed_accuracy", "tolerance": 0}, {"tolerance": 0}),
+    ({"mode": "fixed_rate", "rate": 10.5}, {"rate": 10.5}),
+    ({"mode": "fixed_rate", "rate": 3}, {"rate": 3}),
+    ({"mode": "fixed_rate", "rate": 64}, {"rate": 64}),
+    ({"mode": "fixed_precision", "precision": 1}, {"precision": 1}),
+    ({"mode": "fixed_precision", "precision": 19}, {"precision": 19}),
+    ({"mode": "fixed_precision", "precision": 64}, {"precision": 64}),
+    ({"mode": "fixed_precision", "precision": 0}, {"precision": 64}),
+    ({"mode": "fixed_precision", "precision": 1000}, {"precision": 64}),
+]
+"""Configurations and what zfpy is told to do the same."""
+
+
+def spec_of(dtype: str, shape: tuple[int, ...]) -> ChunkSpec:
+    return ChunkSpec(shape, parse_dtype(dtype), np.dtype(dtype).type(0))
+
+
+def values_of(dtype: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    rng = np.random.default_rng(7)
+    if dtype[0] == "f":
+        return np.asarray(1000 * rng.normal(size=shape), dtype)
+    limits = np.iinfo(dtype)
+    return np.asarray(rng.integers(limits.min, limits.max, shape, dtype, endpoint=True))
+
+
+def expert(*limits: int) -> dict[str, Any]:
+    """The configuration of mode ``expert``."""
+    return {"mode": "expert", **dict(zip(("minbits", "maxbits", "maxprec", "minexp"), limits, strict=True))}
+
+
+def fits(configuration: dict[str, Any], dtype: str) -> bool:
+    return configuration["mode"] != "fixed_accuracy" or dtype[0] == "f"
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("dtype", NATIVE)
+@pytest.mark.parametrize(("configuration", "arguments"), MODES, ids=str)
+def test_bytes_are_those_of_zfp(
+    configuration: dict[str, Any], arguments: dict[str, Any], dtype: str, shape: tuple[int, ...]
+) -> None:
+    if not fits(configuration, dtype):
+        return
+    codec, spec, values = ZfpCodec(**configuration), spec_of(dtype, shape), values_of(dtype, shape)
+    codec.check(spec)
+    field = values.reshape(shape or (1,))
+    stored = zfpy.compress_numpy(field, write_header=False, **arguments)
+    assert codec.encode(values, spec) == stored
+    assert len(stored) <= codec.max_encoded_size(spec)
+    found = codec.decode(stored, spec)
+    expected = zfpy.decompress_numpy(zfpy.compress_numpy(field, **arguments)).reshape(shape)
+    assert (found.dtype, found.shape, found.tobytes()) == (expected.dtype, shape, expected.tobytes())
+    if configuration["mode"] == "reversible":
+        assert found.tobytes() == values.tobytes()
+    if configuration["mode"] == "fixed_accuracy" and configuration["tolerance"]:
+        assert np.abs(found.astype("f8") - values).max() <= configuration["tolerance"]
+
+
+@pytest.mark.parametrize("shape", [(), (7,), (5, 7)], ids=str)
+@pytest.mark.parametrize("dtype", PROMOTED)
+@pytest.mark.parametrize(("configuration", "arguments"), MODES, ids=str)
+def test_promotion(
+    configuration: dict[str, Any], arguments: dict[str, Any], dtype: str, shape: tuple[int, ...]
+) -> None:
+    if not fits(configuration, dtype):
+        return
+    codec, spec, values = ZfpCodec(**configuration), spec_of(dtype, shape), values_of(dtype, shape)
+    if dtype == "float16":
+        field = values.astype("f4")
+    else:
+        # As zfp's functions for promotion have it: the lowest number becomes the lowest one but for a bit.
+        zero = 2 ** (8 * values.itemsize - 1) if dtype[0] == "u" else 0
+        field = np.array([(int(value) - zero) << (31 - 8 * values.itemsize) for value in values.flat], "i4")
+    field = field.reshape(shape or (1,))
+    assert codec.encode(values, spec) == zfpy.compress_numpy(field, write_header=False, **arguments)
+    decoded = zfpy.decompress_numpy(zfpy.compress_numpy(field, **arguments)).ravel()
+    if dtype == "float16":
+        with np.errstate(over="ignore"):
+            expected = decoded.astype("f2").tolist()
+    else:
+        low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+        expected = [min(max((int(v) >> (31 - 8 * values.itemsize)) + zero, low), high) for v in decoded]
+    found = codec.decode(codec.encode(values, spec), spec)
+    assert found.dtype == values.dtype
+    assert found.ravel().tolist() == expected
+    if configuration["mode"] == "reversible":
+        assert found.tobytes() == values.tobytes()
+
+
+@pytest.mark.parametrize("dtype", ["uint32", "uint64"])
+def test_numbers_without_a_sign(dtype: str) -> None:
+    codec, spec = ZfpCodec(), spec_of(dtype, (3,))
+    signed = dtype[1:]
+    most = np.iinfo(signed).max
+    values = np.array([0, 5, most], dtype)
+    stored = codec.encode(values, spec)
+    assert stored == zfpy.compress_numpy(values.astype(signed), write_header=False)
+    assert codec.decode(stored, spec).tolist() == values.tolist()
+    with pytest.raises(ChunkEncodeError, match=f"{most + 1} is more than '{signed}' can hold"):
+        codec.encode(np.array([0, 5, most + 1], dtype), spec)
+    below = zfpy.compress_numpy(np.array([-3, 5, 6], signed), write_header=False)
+    assert codec.decode(below, spec).tolist() == [0, 5, 6]
+
+
+def test_golden_bytes() -> None:
+    # zfp 1.0.1
+    spec, values = spec_of("float32", (2, 3)), np.arange(6, dtype="f4").reshape(2, 3)
+    for configuration, stored in GOLDEN:
+        codec = ZfpCodec(**configuration)
+        assert bytes(codec.encode(values, spec)).hex() == stored
+        np.testing.assert_allclose(codec.decode(bytes.fromhex(stored), spec), values, atol=0.5)
+
+
+GOLDEN: list[tuple[dict[str, Any], str]] = [
+    ({"mode": "reversible"}, "0912899944320900"),
+    ({"mode": "fixed_accuracy", "tolerance": 0.05}, "05711c9c428a00200100000000000000"),
+    ({"mode": "fixed_rate", "rate": 10.5}, "05711c9c428a002001000000000000000000000000000000"),
+    ({"mode": "fixed_precision", "precision": 19}, "05711c9c428a002001000000000000000000000000000000"),
+]
+
+
+@pytest.mark.parametrize(
+    ("limits", "same"),
+    [
+        ((1, 16658, 64, -1075), {"mode": "reversible"}),
+        ((0, 2**31 - 1, 100, -5000), {"mode": "reversible"}),
+        ((1, 16658, 64, -5), {"mode": "fixed_accuracy", "tolerance": 0.05}),
+        ((1, 16658, 19, -1074), {"mode": "fixed_precision", "precision": 19}),
+        ((168, 168, 64, -1074), {"mode": "fixed_rate", "rate": 10.5}),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_expert_mode_that_is_another_one(limits: tuple[int, ...], same: dict[str, Any], dtype: str) -> None:
+    codec = codec_from_json({"name": "zfp", "configuration": expert(*limits)})
+    assert isinstance(codec, ZfpCodec)
+    spec, values = spec_of(dtype, (5, 7)), values_of(dtype, (5, 7))
+    stored = ZfpCodec(**same).encode(values, spec)
+    assert codec.encode(values, spec) == stored
+    assert codec.decode(stored, spec).tobytes() == ZfpCodec(**same).decode(stored, spec).tobytes()
+
+
+def test_expert_mode_of_its_own_is_read_only() -> None:
+    codec = ZfpCodec("expert", minbits=1, maxbits=16658, maxprec=19, minexp=-2)
+    spec, values = spec_of("float64", (8, 8)), np.arange(64.0).reshape(8, 8)
+    with pytest.raises(ChunkEncodeError, match="only in one that is the same as 'reversible'"):
+        codec.encode(values, spec)
+    # At 19 bits nothing of these numbers is left that an exponent of -2 would cut off, or the reverse.
+    other = ZfpCodec("fixed_accuracy", tolerance=0.25)
+    stored = other.encode(values, spec)
+    wide = ZfpCodec("expert", minbits=1, maxbits=16658, maxprec=63, minexp=-2)
+    assert wide.decode(stored, spec).tobytes() == other.decode(stored, spec).tobytes()
+
+
+@pytest.mark.parametrize(
+    "configuration",
+    [
+        {}, {"mode": 4}, {"mode": "fast"}, {"mode": "fixed_rate"}, {"mode": "fixed_precision"},
+        {"mode": "fixed_accuracy"}, {"mode": "expert"}, {"mode": "reversible", "rate": 1},
+        {"mode": "fixed_rate", "rate": 0}, {"mode": "fixed_rate", "rate": -1},
+        {"mode": "fixed_rate", "rate": 65}, {"mode": "fixed_rate", "rate": "8"},
+        {"mode": "fixed_rate", "rate": float("nan")}, {"mode": "fixed_rate", "rate": 8, "precision": 8},
+        {"mode": "fixed_precision", "precision": -1}, {"mode": "fixed_precision", "precision": 1.5},
+        {"mode": "fixed_accuracy", "tolerance": -0.1}, {"mode": "fixed_accuracy", "tolerance": 10**400},
+        {"mode": "expert", "minbits": 1, "maxbits": 13, "maxprec": 19},
+        expert(14, 13, 19, -2), expert(0, 0, 19, -2), expert(1, 13, 0, -2), expert(2**16, 2**17, 19, -2),
+        expert(1, 13, 19, 2**40),
+        {"mode": "reversible", "write_header": True},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_configurations_that_are_not_valid(configuration: dict[str, Any]) -> None:
+    with pytest.raises(MetadataError, match="zfp"):
+        codec_from_json({"name": "zfp", "configuration": configuration})
+
+
+def test_documents_are_kept() -> None:
+    for configuration, _ in MODES:
+        document = {"name": "zfp", "configuration": configuration}
+        codec = codec_from_json(document)
+        assert codec is not None
+        assert codec.to_json() == document
+        assert pickle.loads(pickle.dumps(codec)) == codec
+
+
+@pytest.mark.parametrize(
+    ("configuration", "dtype", "shape", "reason"),
+    [
+        ({"mode": "reversible"}, "float32", (1,) * 5, "cannot encode 5 dimensions"),
+        ({"mode": "reversible"}, "complex64", (4,), "cannot encode data type 'complex64'"),
+        ({"mode": "reversible"}, "bool", (4,), "cannot encode data type 'bool'"),
+        ({"mode": "reversible"}, "string", (4,), "cannot encode data type 'string'"),
+        ({"mode": "fixed_accuracy", "tolerance": 1}, "int32", (4,), "not for integers"),
+        # zfp itself would write beyond the end of its memory.
+        ({"mode": "fixed_rate", "rate": 2}, "float32", (4,), "8 bits for a block are too few"),
+        ({"mode": "fixed_rate", "rate": 0.7}, "float64", (4, 4), "at least 12 bits for a block of 'float64'"),
+        ({"mode": "fixed_rate", "rate": 0.1}, "int32", (4,), "0 bits for a block are too few"),
+        (
+            {"mode": "expert", "minbits": 0, "maxbits": 8, "maxprec": 9, "minexp": 0},
+            "float32",
+            (4,),
+            "too few",
+        ),
+        (
+            {"mode": "expert", "minbits": 1, "maxbits": 16, "maxprec": 64, "minexp": -1075},
+            "float32",
+            (4,),
+            "few",
+        ),
+        ({"mode": "reversible"}, "float32", (1, 1, 1, 5000), "zfpy cannot decode so large a chunk"),
+    ],
+)
+def test_chunks_that_do_not_fit(
+    configuration: dict[str, Any], dtype: str, shape: tuple[int, ...], reason: str
+) -> None:
+    with pytest.raises(MetadataError, match=reason):
+        xzarr3.create_array(
+            xzarr3.MemoryStore(), shape=shape, chunks=shape, dtype=dtype, compressors=None,
+            serializer=ZfpCodec(**configuration),
+        )  # fmt: skip
+
+
+def test_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "zfpy", None)
+    codec = parse_codec({"name": "zfp", "configuration": {"mode": "reversible"}})  # The document is read.
+    with pytest.raises(UnknownExtensionError, match=r"pip install 'xzarr3\[codecs\]'"):
+        xzarr3.create_array(xzarr3.MemoryStore(), shape=4, dtype="f4", serializer=codec, compressors=None)
+
+
+@pytest.mark.parametrize("shards", [False, True], ids=["chunks", "shards"])
+@pytest.mark.parametrize("dtype", ["float32", "int16"])
+def test_arrays(dtype: str, *, shards: bool) -> None:
+    values = values_of(dtype, (20, 30))
+    serializer: Any = ZfpCodec()
+    if shards:
+        serializer = ShardingCodec((5, 5), (serializer,), (BytesCodec(),))
+    store = xzarr3.MemoryStore()
+    xzarr3.create_array(
+        store, "a", data=values, chunks=(10, 10), serializer=serializer, compressors=["crc32c"]
+    )
+    array = xzarr3.open_array(store, "a", mode="r+")
+    np.testing.assert_array_equal(array.get(), values)
+    array[3:17, 8:12] = values[:14, :4]
+    np.testing.assert_array_equal(array[3:17, 8:12], values[:14, :4])
+    codecs = json.loads(store.get("a/zarr.json"))["codecs"]
+    assert shards or codecs[0] == {"name": "zfp", "configuration": {"mode": "reversible"}}
+
+
+def test_v2_has_zfpy_instead() -> None:
+    with pytest.raises(MetadataError, match="zfp"):
+        xzarr3.create_array(
+            xzarr3.MemoryStore(), shape=4, dtype="f4", serializer=ZfpCodec(), compressors=None, zarr_format=2
+        )
+
+
+def test_zfpy_at_rates_too_low_for_zfp() -> None:
+    for dtype, rate in (("float32", 2.1), ("float64", 2.8), ("int32", 0.1)):
+        codec: Any = from_numcodecs({"id": "zfpy", "mode": 2, "rate": rate})
+        with pytest.raises(MetadataError, match="bits for a block are too few"):
+            codec.check(spec_of(dtype, (4,)))
+    codec = from_numcodecs({"id": "zfpy", "mode": 2, "rate": 2.25})
+    codec.check(spec_of("float32", (4,)))
+
+
+@pytest.mark.parametrize("dtype", NATIVE)
+@pytest.mark.parametrize("arguments", [{"mode": 4, "tolerance": 0}, {"mode": 3, "precision": 64}], ids=str)
+def test_zfpy_with_limits_that_its_header_calls_expert(arguments: dict[str, Any], dtype: str) -> None:
+    codec: Any = from_numcodecs({"id": "zfpy", **arguments})
+    spec, values = spec_of(dtype, (5, 7)), values_of(dtype, (5, 7)) // 2
+    found = codec.decode(codec.encode(values, spec), spec)
+    np.testing.assert_allclose(found, values, rtol=1e-5)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    data=st.binary(max_size=200), shape=st.sampled_from([(), (5,), (3, 9), (2, 3, 4)]),
+    dtype=st.sampled_from([*NATIVE, *PROMOTED, "uint32"]),
+    configuration=st.sampled_from([
+        *(configuration for configuration, _ in MODES),
+        expert(1, 13, 19, -2),
+        expert(2**15, 2**15, 64, 2000),
+    ]),
+)  # fmt: skip
+def test_any_bytes(data: bytes, shape: tuple[int, ...], dtype: str, configuration: dict[str, Any]) -> None:
+    codec, spec = ZfpCodec(**configuration), spec_of(dtype, shape)
+    if attempt(lambda: codec.check(spec), MetadataError)[1] is None:
+        found, error = attempt(lambda: codec.decode(data, spec), ChunkDecodeError)
+        assert error is not None or (found.shape, found.dtype) == (shape, np.dtype(dtype))

@@ -1,0 +1,116 @@
+"""What ``zfp`` and ``numcodecs.zfpy`` share: bounded decompression of zfp's streams behind their header."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from xzarr3._types import AnyArray
+from xzarr3.codecs.base import Configuration
+from xzarr3.errors import ChunkDecodeError
+
+HEADER_BITS = 32 + 52 + 64  # Magic number, type and shape, mode in its long form.
+_HEADER = 32  # Bytes, and some more.
+_MODES = ("expert", "rate", "precision", "tolerance", "reversible")
+_FAILURES = (RuntimeError, TypeError, ValueError, LookupError)
+
+LEAST_BITS = {"float32": 1 + 8, "float64": 1 + 11}
+"""Bits of a block of floating point numbers; with fewer, zfp writes beyond the end of its memory."""
+
+
+def rate_bits(rate: float, ndim: int) -> int:
+    """Bits of a block at a rate."""
+    values: int = 4**ndim
+    return math.floor(rate * values + 0.5)
+
+
+def check_bits(codec: str, field: str, found: object, bits: int, dtype: np.dtype[Any]) -> None:
+    """Refuse blocks of too few bits.
+
+    Raises
+    ------
+    MetadataError
+    """
+    least = LEAST_BITS.get(dtype.name, 1)
+    if bits < least:
+        accepted = f"at least {least} bits for a block of '{dtype}'"
+        raise Configuration(codec, {}).error(field, found, accepted, f"{bits} bits for a block are too few")
+
+
+def blocks(shape: tuple[int, ...]) -> int:
+    """How many blocks of four elements along each dimension there are."""
+    return math.prod(-(-length // 4) for length in shape)
+
+
+def max_encoded_size(shape: tuple[int, ...], itemsize: int, block_bits: int = 0) -> int:
+    """A size in bytes that a stream does not exceed whose blocks take at least ``block_bits``."""
+    values: int = 4 ** len(shape)
+    bits = max(values * (8 * itemsize + 1), block_bits) + 64
+    return _HEADER + -(-bits * blocks(shape) // 8)
+
+
+def decompress(
+    zfpy: Any,
+    value: bytes,
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    most: int,
+    codec: str,
+    header: int | None = None,
+) -> AnyArray:
+    """What a stream holds.
+
+    Parameters
+    ----------
+    zfpy : module
+    value : bytes
+        The stream, of any content.
+    shape, dtype
+        What it has to hold.
+    most : int
+        Bytes that it may take.
+    codec : str
+        Name of the codec, for messages.
+    header : int, optional
+        The header in its long form, as little endian bits, if the stream does not begin with it.
+    """
+    if len(value) > most:
+        raise ChunkDecodeError(f"found {len(value)} bytes, at most {most} possible", codec=codec)
+    # zfp reads beyond the end of data that are too short, so as much is put behind them as it could
+    # ask for. Nothing tells whether it did but the result, if it differs with what was put there.
+    results = []
+    for filler in (b"\x00", b"\xff"):
+        padded = value + filler * (most + 64)
+        if header is not None:  # Its size is no whole number of bytes.
+            bits = int.from_bytes(padded, "little") << HEADER_BITS | header
+            padded = bits.to_bytes(len(padded) + -(-HEADER_BITS // 8), "little")
+        try:
+            found = zfpy.header(padded)
+        except _FAILURES as error:
+            raise ChunkDecodeError(f"not zfp data: {error}", codec=codec) from error
+        _check_header(found, shape, dtype, most, codec)
+        try:
+            results.append(zfpy.decompress_numpy(padded))
+        except _FAILURES as error:
+            raise ChunkDecodeError(f"not valid zfp data: {error}", codec=codec) from error
+    if results[0].tobytes() != results[1].tobytes():
+        raise ChunkDecodeError(f"zfp data end early, after {len(value)} bytes", codec=codec)
+    return results[0].reshape(shape)  # type: ignore[no-any-return]
+
+
+def _check_header(
+    header: Mapping[str, Any], shape: tuple[int, ...], dtype: np.dtype[Any], most: int, codec: str
+) -> None:
+    """Refuse data of another shape, type or mode: these decide about how much zfp reads and returns."""
+    found = tuple(header[axis] for axis in ("nw", "nz", "ny", "nx") if header[axis])
+    kind = np.dtype(header["type"])
+    if found != shape or kind != dtype:
+        raise ChunkDecodeError(
+            f"found zfp data of shape {found} and dtype '{kind}', expected {shape} and '{dtype}'", codec=codec
+        )
+    bits = header["config"]["expert"]["minbits"] * blocks(shape)
+    if header["mode"] not in _MODES or bits > 8 * (most - _HEADER):
+        raise ChunkDecodeError(f"found zfp data of mode '{header['mode']}'", codec=codec)

@@ -1,0 +1,138 @@
+"""``conditional``: codecs from bytes to bytes, each of which is applied to a chunk or not.
+
+A chunk begins with a bit for each codec of the list, the first one being the lowest bit of the first byte;
+then comes what those codecs make of the data whose bits are set. Which ones these are is up to the writer.
+Here a codec is applied to a chunk only if it makes it smaller; one that changes the size of any chunk by the
+same, as ``shuffle`` and the checksums do, is always applied.
+
+Specification: zarr-extensions, "conditional" (pull request 27, where it was called ``optional`` at first).
+Names: ``conditional``.
+Example: ``{"name": "conditional", "configuration": {"codecs": [{"name": "zstd", "configuration": {"level":
+3, "checksum": false}}], "header_bits": 8}}``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Self, cast
+
+from xzarr3._types import JSON, Buffer
+from xzarr3.codecs.base import BytesBytesCodec, ChunkSpec, Configuration
+from xzarr3.codecs.registry import codecs_from_json, parse_codecs
+from xzarr3.errors import ChunkDecodeError, UnknownExtensionError
+
+_MAX_BITS = 2**16
+
+
+@dataclass(frozen=True)
+class ConditionalCodec(BytesBytesCodec):
+    """Codecs that are left out for chunks which they do not make smaller.
+
+    Parameters
+    ----------
+    codecs : sequence of codecs from bytes to bytes
+        Any form that is taken for a codec elsewhere.
+    header_bits : int, optional
+        Size of the header, a multiple of 8; more than there are codecs leaves room for others later on. By
+        default as few as possible.
+
+    Examples
+    --------
+    >>> codec = ConditionalCodec(["gzip"])
+    >>> len(codec.encode(bytes(1000))) < 100
+    True
+    >>> bytes(codec.encode(b"zarr"))
+    b'\\x00zarr'
+    """
+
+    name = "conditional"
+    codecs: tuple[BytesBytesCodec, ...]
+    header_bits: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "codecs", parse_codecs(self.codecs, BytesBytesCodec))
+        fields = Configuration(self.name, {"codecs": [codec.name for codec in self.codecs]})
+        if not self.codecs:
+            raise fields.error("codecs", [], "at least one codec")
+        bits = self.header_bits
+        if bits is not None and not (
+            type(bits) is int and len(self.codecs) <= bits <= _MAX_BITS and bits % 8 == 0
+        ):
+            raise fields.error(
+                "header_bits",
+                bits,
+                f"a multiple of 8 from {len(self.codecs)}, one for each codec, to {_MAX_BITS}",
+            )
+
+    @classmethod
+    def from_configuration(cls, configuration: Mapping[str, JSON]) -> Self:
+        fields = Configuration(cls.name, configuration)
+        given = fields.take("codecs", "a list of codecs")
+        bits = cast("int | None", fields.take("header_bits", "a multiple of 8", None))
+        fields.finish()
+        codecs = codecs_from_json(given, "configuration.codecs")
+        if len(codecs) != len(cast("list[JSON]", given)):
+            raise UnknownExtensionError(
+                f"codec '{cls.name}': each codec has a bit of its own, none can be ignored",
+                field="configuration.codecs",
+                found=[codec.name for codec in codecs],
+                accepted="codecs that are known here",
+            )
+        return cls(cast("tuple[BytesBytesCodec, ...]", codecs), bits)
+
+    def configuration(self) -> dict[str, JSON]:
+        given: dict[str, JSON] = {"codecs": [codec.to_json() for codec in self.codecs]}
+        if self.header_bits is not None:
+            given["header_bits"] = self.header_bits
+        return given
+
+    def evolve(self, spec: ChunkSpec) -> Self:
+        return replace(self, codecs=tuple(codec.evolve(spec) for codec in self.codecs))
+
+    @cached_property
+    def _header(self) -> int:
+        """Size of the header in bytes."""
+        return -(-len(self.codecs) // 8) if self.header_bits is None else self.header_bits // 8
+
+    def encoded_size(self, size: int) -> None:
+        return None
+
+    def max_encoded_size(self, size: int) -> int:
+        for codec in self.codecs:
+            size = max(size, codec.max_encoded_size(size))
+        return self._header + size
+
+    def encode(self, data: Buffer) -> Buffer:
+        applied = 0
+        for bit, codec in enumerate(self.codecs):
+            encoded = codec.encode(data)
+            if len(encoded) < len(data) or codec.encoded_size(len(data)) is not None:
+                data = encoded
+                applied |= 1 << bit
+        return b"".join([applied.to_bytes(self._header, "little"), data])
+
+    def decode(self, data: Buffer, limit: int) -> Buffer:
+        if len(data) < self._header:
+            raise ChunkDecodeError(
+                f"found {len(data)} bytes, the header takes {self._header}", codec=self.name
+            )
+        view = memoryview(data)
+        applied = int.from_bytes(view[: self._header], "little")
+        if applied >> len(self.codecs):
+            raise ChunkDecodeError(
+                f"the header names a codec behind the {len(self.codecs)} that there are", codec=self.name
+            )
+        stages: list[tuple[BytesBytesCodec, int]] = []
+        size = limit
+        for bit, codec in enumerate(self.codecs):
+            if applied >> bit & 1:
+                stages.append((codec, size))
+                size = codec.max_encoded_size(size)
+        value: Buffer = view[self._header :]
+        if not stages and len(value) > limit:
+            raise self.too_large(limit, len(value))
+        for codec, most in reversed(stages):
+            value = codec.decode(value, most)
+        return value

@@ -1,0 +1,149 @@
+"""``n5_default``: blocks of N5 in its default mode: a header with their shape, and the elements.
+
+Specification: zarr-extensions, "N5 Default codec". Names: ``n5_default``.
+Example: ``{"name": "n5_default", "configuration": {"codecs": [{"name": "transpose", "configuration":
+{"order": [1, 0]}}, {"name": "bytes", "configuration": {"endian": "big"}}, {"name": "gzip", "configuration":
+{"level": 5}}]}}``.
+
+Blocks are written with the shape of their chunk. What is read may be smaller, as the blocks at the end of
+an array are that Java wrote, or larger: the rest of the chunk is the fill value, or the rest of the block is
+left out. For N5 itself to find the blocks the chunk key encoding has to be ``v2`` with ``/``.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Self
+
+from xzarr3._types import JSON, AnyArray, Buffer
+from xzarr3.codecs.base import ArrayBytesCodec, BytesBytesCodec, ChunkSpec, Codec, Configuration
+from xzarr3.codecs.bytes import BytesCodec
+from xzarr3.codecs.chain import CodecChain
+from xzarr3.codecs.registry import codecs_from_json
+from xzarr3.codecs.transpose import TransposeCodec
+from xzarr3.dtypes import ZDType
+from xzarr3.errors import ChunkDecodeError, MetadataError, listed
+
+_DATA_TYPES = (
+    "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float32", "float64",
+)  # fmt: skip
+_CODECS = "'transpose', which reverses all dimensions, then 'bytes', big endian, then at most one of bytes"
+_MODES = {1: "varlength", 2: "object"}
+_MAX_BLOCK = 2**26  # Bytes of a block, unless its chunk has more. A header alone must not fill the memory.
+
+
+@dataclass(frozen=True)
+class N5DefaultCodec(ArrayBytesCodec):
+    """Blocks of N5.
+
+    Parameters
+    ----------
+    codecs : tuple of Codec
+        ``transpose``, which reverses all dimensions; ``bytes``, big endian; and at most one codec from bytes
+        to bytes. By default the first two.
+    """
+
+    name = "n5_default"
+    codecs: tuple[Codec, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "codecs", tuple(self.codecs))
+        if self.codecs and not (
+            2 <= len(self.codecs) <= 3
+            and isinstance(self.codecs[0], TransposeCodec)
+            and isinstance(self.codecs[1], BytesCodec)
+            and self.codecs[1].endian in ("big", None)
+            and all(isinstance(codec, BytesBytesCodec) for codec in self.codecs[2:])
+            and self.codecs[0].order == tuple(range(len(self.codecs[0].order)))[::-1]
+        ):
+            raise self._wrong_codecs()
+
+    def _wrong_codecs(self) -> MetadataError:
+        return Configuration(self.name, {}).error(
+            "codecs", [codec.to_json() for codec in self.codecs], _CODECS
+        )
+
+    @classmethod
+    def from_configuration(cls, configuration: Mapping[str, JSON]) -> Self:
+        fields = Configuration(cls.name, configuration)
+        codecs = codecs_from_json(fields.take("codecs", _CODECS), "configuration.codecs")
+        fields.finish()
+        return cls(codecs)
+
+    def configuration(self) -> dict[str, JSON]:
+        return {"codecs": [codec.to_json() for codec in self.codecs]}
+
+    def evolve(self, spec: ChunkSpec) -> Self:
+        reverse = TransposeCodec(tuple(range(len(spec.shape)))[::-1])
+        codecs = self.codecs or (reverse, BytesCodec("big"))
+        try:
+            return replace(self, codecs=CodecChain(codecs, spec).codecs)
+        except MetadataError as error:
+            error.at(field="configuration")
+            raise
+
+    def check(self, spec: ChunkSpec) -> None:
+        if spec.data_type.name not in _DATA_TYPES:
+            raise MetadataError(
+                f"codec '{self.name}': N5 has no data type '{spec.data_type.name}'",
+                found=self.name,
+                accepted=f"data types {listed(_DATA_TYPES)}",
+            )
+        if any(length >= 2**32 for length in spec.shape):
+            raise MetadataError(
+                f"codec '{self.name}': N5 has no such blocks",
+                found=list(spec.shape),
+                accepted="lengths below 2^32",
+            )
+        _chain(self.codecs, spec.data_type, spec.shape)
+
+    def encoded_size(self, spec: ChunkSpec) -> None:
+        return None  # Blocks of others may have another shape.
+
+    def max_encoded_size(self, spec: ChunkSpec) -> int:
+        return 4 + 4 * len(spec.shape) + _chain(self.codecs, spec.data_type, spec.shape).max_encoded_size
+
+    def encode(self, array: AnyArray, spec: ChunkSpec) -> Buffer:
+        header = struct.pack(f">HH{len(spec.shape)}I", 0, len(spec.shape), *spec.shape)
+        return b"".join([header, _chain(self.codecs, spec.data_type, spec.shape).encode(array)])
+
+    def decode(self, data: Buffer, spec: ChunkSpec) -> AnyArray:
+        shape = self._block_shape(data, spec)
+        block = _chain(self.codecs, spec.data_type, shape).decode(memoryview(data)[4 + 4 * len(shape) :])
+        if shape == spec.shape:
+            return block
+        chunk = spec.data_type.filled(spec.shape, spec.fill_value)
+        both = tuple(slice(min(lengths)) for lengths in zip(shape, spec.shape, strict=True))
+        chunk[both] = block[both]
+        return chunk
+
+    def _block_shape(self, data: Buffer, spec: ChunkSpec) -> tuple[int, ...]:
+        """The shape that the header of a block gives."""
+        ndim = len(spec.shape)
+        if len(data) < 4 + 4 * ndim:
+            raise self._not_a_block(f"found {len(data)} bytes, the header takes {4 + 4 * ndim}")
+        mode, found = struct.unpack_from(">HH", data)
+        if mode != 0:
+            raise self._not_a_block(
+                f"a block of N5 in mode {mode} ('{_MODES.get(mode, 'unknown')}'), not 0 ('default')"
+            )
+        if found != ndim:
+            raise self._not_a_block(f"a block of N5 of {found} dimensions, expected {ndim}")
+        shape: tuple[int, ...] = struct.unpack_from(f">{ndim}I", data, 4)
+        size = math.prod(shape) * spec.dtype.itemsize
+        if size == 0 or size > max(spec.nbytes, _MAX_BLOCK):
+            raise self._not_a_block(f"a block of N5 of shape {shape}, expected one of about {spec.shape}")
+        return shape
+
+    def _not_a_block(self, reason: str) -> ChunkDecodeError:
+        return ChunkDecodeError(reason, codec=self.name)
+
+
+@lru_cache(maxsize=128)
+def _chain(codecs: tuple[Codec, ...], data_type: ZDType, shape: tuple[int, ...]) -> CodecChain:
+    """The codecs, bound to blocks of this shape. None of them asks for a fill value."""
+    return CodecChain(codecs, ChunkSpec(shape, data_type, data_type.default_scalar()))

@@ -1,0 +1,251 @@
+"""``zfp``: compression of numbers with zfp, lossy or not, without its header; zfpy is a package of its own.
+
+Integers of fewer than 32 bits are shifted up to 32, float16 becomes float32. The text says nothing of how
+uint32 and uint64 become the integers with a sign that zfp knows: here they keep their values, as in zarrs,
+and larger ones are refused. zfpy decodes all modes; it encodes those of mode ``expert`` that are no other
+than one of the other four modes.
+
+Specification: zarr-extensions, "ZFP codec". Names: ``zfp``.
+Example: ``{"name": "zfp", "configuration": {"mode": "fixed_accuracy", "tolerance": 0.05}}``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+
+from xzarr3._types import JSON, AnyArray, Buffer
+from xzarr3.codecs._library import LibraryCodec
+from xzarr3.codecs._zfp import check_bits, decompress, max_encoded_size, rate_bits
+from xzarr3.codecs.base import ChunkSpec, Configuration
+from xzarr3.errors import ChunkEncodeError, MetadataError
+
+_MODES = ("reversible", "fixed_accuracy", "fixed_rate", "fixed_precision", "expert")
+_MIN_EXP, _MAX_BITS, _MAX_PREC = -1074, 16658, 64  # zfp's names for what limits nothing.
+_LOSSLESS = _MIN_EXP - 1
+_MOST_BITS = 2**15  # Of a block, as far as a header can tell.
+_MOST = 2**31 - 1
+_LENGTHS = {1: 2**48, 2: 2**24, 3: 2**16, 4: 2**12}  # That a header can tell, by number of dimensions.
+_TYPES = ("int32", "int64", "float32", "float64")
+_AS = {
+    "int8": "int32", "uint8": "int32", "int16": "int32", "uint16": "int32", "int32": "int32",
+    "uint32": "int32", "int64": "int64", "uint64": "int64",
+    "float16": "float32", "float32": "float32", "float64": "float64",
+}  # fmt: skip
+"""The data types and what zfp is given for them."""
+
+
+@dataclass(frozen=True)
+class ZfpCodec(LibraryCodec):
+    """Compression of numbers with zfp.
+
+    Parameters
+    ----------
+    mode : {"reversible", "fixed_accuracy", "fixed_rate", "fixed_precision", "expert"}
+        Which of the other parameters are needed: none (it is lossless then), ``tolerance``, ``rate``,
+        ``precision``, or the last four.
+    tolerance : float, optional
+        The largest error that is accepted, for floating point numbers.
+    rate : float, optional
+        Bits for a number.
+    precision : int, optional
+        Bits of a number that are kept.
+    minbits, maxbits, maxprec, minexp : int, optional
+        The least and the most bits of a block, the most bits of a number, and the exponent of the last one.
+    """
+
+    name = "zfp"
+    _library = "zfpy"
+    _dtypes = tuple(_AS)
+    mode: str = "reversible"
+    tolerance: int | float | None = None
+    rate: int | float | None = None
+    precision: int | None = None
+    minbits: int | None = None
+    maxbits: int | None = None
+    maxprec: int | None = None
+    minexp: int | None = None
+
+    def __post_init__(self) -> None:
+        self._checked(self.configuration())
+
+    @classmethod
+    def _checked(cls, configuration: Mapping[str, JSON]) -> dict[str, Any]:
+        fields = Configuration(cls.name, configuration)
+        given: dict[str, Any] = {"mode": fields.choice("mode", _MODES)}
+        if given["mode"] == "fixed_accuracy":
+            given["tolerance"] = fields.number("tolerance")
+            if given["tolerance"] < 0:
+                raise fields.error("tolerance", given["tolerance"], "a number of at least 0")
+        elif given["mode"] == "fixed_rate":
+            given["rate"] = fields.number("rate")
+            if not 0 < given["rate"] <= 64:
+                raise fields.error("rate", given["rate"], "a number above 0, at most 64")
+        elif given["mode"] == "fixed_precision":
+            given["precision"] = fields.integer("precision", 0, _MOST)
+        elif given["mode"] == "expert":
+            given["minbits"] = fields.integer("minbits", 0, _MOST_BITS)
+            given["maxbits"] = fields.integer("maxbits", max(1, given["minbits"]), _MOST)
+            given["maxprec"] = fields.integer("maxprec", 1, _MOST)
+            given["minexp"] = fields.integer("minexp", -_MOST, _MOST)
+        fields.finish()
+        return given
+
+    @classmethod
+    def from_configuration(cls, configuration: Mapping[str, JSON]) -> Self:
+        return cls(**cls._checked(configuration))
+
+    def configuration(self) -> dict[str, JSON]:
+        given: dict[str, JSON] = {
+            "mode": self.mode,
+            "tolerance": self.tolerance,
+            "rate": self.rate,
+            "precision": self.precision,
+            "minbits": self.minbits,
+            "maxbits": self.maxbits,
+            "maxprec": self.maxprec,
+            "minexp": self.minexp,
+        }
+        return {field: value for field, value in given.items() if value is not None}
+
+    @cached_property
+    def _coder(self) -> Any:
+        return self._loaded("zfpy")
+
+    def check(self, spec: ChunkSpec) -> None:
+        super().check(spec)
+        ndim = len(spec.shape)
+        if ndim > 4:
+            raise MetadataError(
+                f"codec '{self.name}' cannot encode {ndim} dimensions",
+                found=list(spec.shape),
+                accepted="at most 4 dimensions",
+            )
+        most = _LENGTHS[ndim or 1]
+        if max(spec.shape, default=1) > most:
+            raise MetadataError(
+                f"codec '{self.name}': zfpy cannot decode so large a chunk",
+                found=list(spec.shape),
+                accepted=f"lengths of at most {most} along each of {ndim} dimensions",
+            )
+        if self.mode == "fixed_accuracy" and spec.dtype.kind != "f":
+            raise Configuration(self.name, {}).error(
+                "mode",
+                self.mode,
+                "another mode",
+                f"not for integers as of data type '{spec.data_type.name}'",
+            )
+
+        shape, dtype = self._field(spec)
+        bits, lossless = self._limits(shape, dtype)[1], self._limits(shape, dtype)[3] == _LOSSLESS
+        field, found = ("maxbits", self.maxbits) if self.mode == "expert" else ("rate", self.rate)
+        check_bits(self.name, field, found, bits - 8 * lossless, dtype)
+
+    def max_encoded_size(self, spec: ChunkSpec) -> int:
+        shape, dtype = self._field(spec)
+        return max_encoded_size(shape, dtype.itemsize, self._limits(shape, dtype)[0])
+
+    @staticmethod
+    def _field(spec: ChunkSpec) -> tuple[tuple[int, ...], np.dtype[Any]]:
+        """Shape and dtype of the array that zfp is given."""
+        return spec.shape or (1,), np.dtype(_AS[spec.dtype.name])
+
+    def _limits(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[int, int, int, int]:
+        """The four parameters of mode ``expert`` that come to the same as this mode."""
+        if self.mode == "expert":
+            return (
+                max(self.minbits or 0, 1),
+                min(self.maxbits or 0, _MOST_BITS),
+                min(self.maxprec or 0, _MAX_PREC),
+                min(max(self.minexp or 0, _LOSSLESS), -_LOSSLESS),
+            )
+        if self.mode == "fixed_accuracy":
+            exponent = math.frexp(self.tolerance)[1] - 1 if self.tolerance else _MIN_EXP
+            return 1, _MAX_BITS, _MAX_PREC, max(exponent, _MIN_EXP)
+        if self.mode == "fixed_rate":
+            bits = rate_bits(self.rate or 0, len(shape))
+            return bits, bits, _MAX_PREC, _MIN_EXP
+        if self.mode == "fixed_precision":
+            return 1, _MAX_BITS, min(self.precision or _MAX_PREC, _MAX_PREC), _MIN_EXP
+        return 1, _MAX_BITS, _MAX_PREC, _LOSSLESS
+
+    def _arguments(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> dict[str, Any]:
+        """The arguments with which zfpy compresses in the mode that has these limits."""
+        minbits, maxbits, maxprec, minexp = self._limits(shape, dtype)
+        if minbits == maxbits and (maxprec, minexp) == (_MAX_PREC, _MIN_EXP):
+            return {"rate": minbits / 4 ** len(shape)}
+        if minbits == 1 and maxbits >= _MAX_BITS:
+            if minexp == _LOSSLESS and maxprec == _MAX_PREC:
+                return {}
+            if minexp == _MIN_EXP:
+                return {"precision": maxprec}
+            if maxprec == _MAX_PREC and dtype.kind == "f" and minexp != _LOSSLESS:
+                return {"tolerance": math.ldexp(1, minexp)}
+        raise ChunkEncodeError(
+            f"zfpy does not compress in mode 'expert' with {self.configuration()}, only in one that is the "
+            "same as 'reversible', 'fixed_accuracy', 'fixed_rate' or 'fixed_precision'",
+            codec=self.name,
+        )
+
+    def encode(self, array: AnyArray, spec: ChunkSpec) -> Buffer:
+        shape, dtype = self._field(spec)
+        values = self._promoted(np.ascontiguousarray(array, dtype=spec.dtype), dtype).reshape(shape)
+        arguments = self._arguments(shape, dtype)
+        try:
+            return self._coder.compress_numpy(values, write_header=False, **arguments)  # type: ignore[no-any-return]
+        except (RuntimeError, TypeError, ValueError, OverflowError) as error:
+            raise ChunkEncodeError(f"cannot compress so: {error}", codec=self.name) from error
+
+    def _promoted(self, values: AnyArray, dtype: np.dtype[Any]) -> AnyArray:
+        own, bits = values.dtype, 8 * values.dtype.itemsize
+        if own.kind != "u" and own.itemsize == dtype.itemsize:
+            return values
+        if own.kind == "f":
+            return values.astype(dtype)
+        if own.itemsize == dtype.itemsize:
+            if values.max(initial=0) > np.iinfo(dtype).max:
+                raise ChunkEncodeError(
+                    f"{values.max()} is more than '{dtype}' can hold, as which zfp takes '{own}'",
+                    codec=self.name,
+                )
+            return values.astype(dtype)
+        offset = 1 << (bits - 1) if own.kind == "u" else 0
+        return (values.astype(dtype) - dtype.type(offset)) << (31 - bits)  # type: ignore[no-any-return]
+
+    @staticmethod
+    def _demoted(values: AnyArray, dtype: np.dtype[Any]) -> AnyArray:
+        bits = 8 * dtype.itemsize
+        if values.dtype == dtype:
+            return values
+        if dtype.kind == "f":
+            with np.errstate(over="ignore"):
+                return values.astype(dtype)
+        if dtype.itemsize < values.dtype.itemsize:
+            values = (values >> (31 - bits)) + values.dtype.type(1 << (bits - 1) if dtype.kind == "u" else 0)
+        limits = np.iinfo(dtype)
+        return values.clip(limits.min, min(limits.max, np.iinfo(values.dtype).max)).astype(dtype)
+
+    def decode(self, data: Buffer, spec: ChunkSpec) -> AnyArray:
+        shape, dtype = self._field(spec)
+        most = self.max_encoded_size(spec)
+        # zfpy decodes what has a header only.
+        header = self._header(shape, dtype)
+        values = decompress(self._coder, bytes(data), shape, dtype, most, self.name, header)
+        return self._demoted(values, spec.dtype).reshape(spec.shape)
+
+    def _header(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
+        """The header of zfp that tells type, shape and mode, with the long form of the latter."""
+        minbits, maxbits, maxprec, minexp = self._limits(shape, dtype)
+        mode = minexp + 16495
+        for value, bits in ((maxprec - 1, 7), (maxbits - 1, 15), (minbits - 1, 15), (0xFFF, 12)):
+            mode = mode << bits | value
+        meta = 0
+        for length in shape:
+            meta = meta << (48 // len(shape)) | (length - 1)
+        meta = (meta << 2 | (len(shape) - 1)) << 2 | _TYPES.index(dtype.name)
+        return (mode << 52 | meta) << 32 | int.from_bytes(b"zfp\x05", "little")
