@@ -22,6 +22,7 @@ import pytest
 from _unprivileged import run_child, run_unprivileged
 
 from xzarr3 import InvalidKeyError, InvalidRangeError, ReadOnlyError, Store, StoreError, Xzarr3Error
+from xzarr3.stores.base import OversizedError
 
 VALUE = b"0123456789"
 
@@ -493,6 +494,104 @@ class StoreConformance:
         loaded = load("k3")
         assert loaded is not None
         assert bytes(loaded) == b"changed"
+
+    def test_loader_of_a_limit_reads_what_is_within_it(self, store: Store) -> None:
+        store.set("a", VALUE)
+        store.set("b", b"x" * 5000)
+        load = store.loader(100)
+        assert bytes(load("a") or b"") == VALUE
+        assert load("not") is None
+        try:
+            loaded = load("b")
+        except OversizedError as error:
+            assert str(error) == "found 5000 bytes, at most 100 bytes expected"  # noqa: PT017
+        else:  # The store cannot tell before it has read.
+            assert bytes(loaded or b"") == b"x" * 5000
+        assert bytes(load("a") or b"") == VALUE
+
+    def test_range_loader_reads_parts(self, store: Store) -> None:
+        value = random.Random(7).randbytes(400_000)
+        store.set("a", value)
+        store.set("e", b"")
+        load = store.range_loader()
+        for starts, lengths in (
+            ([0], [400_000]),
+            ([5, 390_000, 5], [3, 10_000, 3]),
+            ([399_999, 400_000, 500_000, 2**80], [10, 10, 10, 10]),
+            ([0, 10], [0, 0]),
+            ([], []),
+        ):
+            found = load("a", starts, lengths)
+            assert found is not None
+            size, parts = found
+            assert size in (None, 400_000)
+            expected = [value[start : start + length] for start, length in zip(starts, lengths, strict=True)]
+            assert [bytes(part) for part in parts] == expected
+        assert load("not", [0], [1]) is None
+        empty = load("e", [0, 3], [4, 4])
+        assert empty is not None
+        assert [bytes(part) for part in empty[1]] == [b"", b""]
+
+    def test_into_loader_reads_into_given_memory(self, store: Store) -> None:
+        store.set("a", VALUE)
+        load = store.into_loader()
+        for start, length in itertools.product(range(13), range(14)):
+            out = bytearray(b"." * (length + 2))
+            found = load("a", start, memoryview(out)[1:-1])
+            expected = VALUE[start : start + length]
+            assert found is not None
+            assert found[0] in (None, len(VALUE))
+            assert found[1] == len(expected)
+            assert out == b"." + expected + b"." * (length - found[1]) + b"."
+        assert load("not", 0, memoryview(bytearray(3))) is None
+
+    def test_open_value_reads_several_parts(self, store: Store) -> None:
+        value = random.Random(6).randbytes(100_000)
+        store.set("a", value)
+        reader = store.open_value("a")
+        assert reader is not None
+        with reader:
+            starts, lengths = [7, 99_990, 0, 100_001, 2**70], [5, 20, 100_000, 1, 1]
+            expected = [value[start : start + length] for start, length in zip(starts, lengths, strict=True)]
+            assert [bytes(part) for part in reader.read_ranges(starts, lengths)] == expected
+            assert reader.read_ranges([], []) == []
+
+    def test_versions_of_readers_differ_when_values_do(self, store: Store) -> None:
+        found: list[object] = []
+        for value in (b"old", b"new", b"old", b"older"):
+            store.set("a", value)
+            for _ in range(2):
+                reader = store.open_value("a")
+                assert reader is not None
+                with reader:
+                    if reader.version is not None:
+                        found.append((value, reader.version))
+        for one, other in itertools.combinations(found, 2):
+            assert one[1] != other[1] or one[0] == other[0]  # type: ignore[index]
+
+    def test_writer_stores_pieces(self, store: Store) -> None:
+        if not store.writeable:
+            pytest.skip("this store cannot be written")
+        pieces = {
+            "a/b": [b"one", memoryview(b"-two-"), bytearray(b"three")],
+            "a/c": [b""],
+            "d": [b"x" * 100_000, b"", b"y"],
+            "a/many": [bytes([at % 256]) for at in range(2000)],
+            "none": [],
+        }
+        with store.writer() as write:
+            for key, value in pieces.items():
+                write(key, value)
+            write("a/b", [b"again"])
+            again = bytearray(b"mine")
+            write("kept", [again])
+            again[:] = b"gone"
+            if store.erasable:
+                store.erase("a/c")
+                write("a/c", [b"back"])
+        expected = {key: b"".join(value) for key, value in pieces.items()}
+        expected |= {"a/b": b"again", "kept": b"mine"} | ({"a/c": b"back"} if store.erasable else {})
+        assert contents(store) == expected
 
     def test_loaders_of_several_threads_do_not_mix(self, store: Store) -> None:
         for at in range(8):

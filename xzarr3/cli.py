@@ -1,15 +1,18 @@
-"""The command ``xzarr3``: ``copy``, ``demo`` and ``info``."""
+"""The command ``xzarr3``: ``copy``, ``demo``, ``explain`` and ``info``."""
 
 from __future__ import annotations
 
 import argparse
+import ast
+import json
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import xzarr3
-from xzarr3.errors import Xzarr3Error
+from xzarr3.errors import SelectionError, Xzarr3Error, shorten
 
 FAILURE = 1
 INTERRUPTED = 128 + 2
@@ -25,6 +28,67 @@ def _demo(arguments: argparse.Namespace) -> None:
 def _info(arguments: argparse.Namespace) -> None:
     node = xzarr3.open(arguments.store, arguments.path)
     print(node.info if isinstance(node, xzarr3.Array) else node.tree())
+
+
+def _explain(arguments: argparse.Namespace) -> None:
+    array = xzarr3.open_array(arguments.store, arguments.node)
+    found = getattr(array, arguments.way or "explain")
+    explain = found if arguments.way is None else found.explain
+    explanation = explain(parse_selection(arguments.selection), threads=arguments.threads)
+    print(json.dumps(explanation.to_json(), indent=2) if arguments.json else explanation)
+
+
+def parse_selection(text: str) -> Any:
+    """A selection from what stands between the brackets in Python; nothing is evaluated.
+
+    Raises
+    ------
+    SelectionError
+        If there is anything but integers, slices, Ellipses, lists of integers, and names of fields.
+
+    Examples
+    --------
+    >>> parse_selection("0, 1:5, ..., ::-2, [3, -1]")
+    (0, slice(1, 5, None), Ellipsis, slice(None, None, -2), [3, -1])
+    """
+    try:
+        found = ast.parse(f"_[{text}]", mode="eval").body
+        if isinstance(found, ast.Subscript) and isinstance(found.value, ast.Name):
+            return _parsed(found.slice)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise _no_selection(text) from error
+    raise _no_selection(text)
+
+
+def _no_selection(text: str) -> SelectionError:
+    return SelectionError(
+        f"not a selection: {shorten(text)}; accepted: integers, slices such as '1:5' and '::2', one '...', "
+        "lists of integers, and quoted names of fields, separated by commas"
+    )
+
+
+def _parsed(node: ast.expr) -> Any:
+    """What a part of a selection means; a ValueError if it is none."""
+    if isinstance(node, ast.Tuple):
+        return tuple(map(_parsed, node.elts))
+    if isinstance(node, ast.List):
+        return [*map(_parsed, node.elts)]
+    if isinstance(node, ast.Slice):
+        return slice(
+            *(None if part is None else _integer(part) for part in (node.lower, node.upper, node.step))
+        )
+    if isinstance(node, ast.Constant) and (node.value is ... or isinstance(node.value, str)):
+        return node.value
+    return _integer(node)
+
+
+def _integer(node: ast.expr) -> int:
+    sign = 1
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        node, sign = node.operand, -1
+    if isinstance(node, ast.Constant) and type(node.value) is int:
+        return sign * node.value
+    raise ValueError(f"not an integer: {ast.dump(node)}")
 
 
 def _copy(arguments: argparse.Namespace) -> None:
@@ -85,6 +149,37 @@ def parser() -> argparse.ArgumentParser:
         "path", metavar="PATH", nargs="?", default="", help="path of the node (default: the root)"
     )
     info.set_defaults(command=_info)
+
+    explain = commands.add_parser(
+        "explain",
+        help="tell what reading a selection of an array fetches",
+        description="Tell what reading a selection of an array fetches: keys, byte ranges, requests, bytes "
+        "moved against bytes used. Indexes of shards are read for that, and no data.",
+        epilog="A selection that begins with '-' has to be given after '--'.",
+    )
+    explain.add_argument("store", metavar="STORE", help="path of the store")
+    explain.add_argument(
+        "selection",
+        metavar="SELECTION",
+        help="what stands between the brackets in Python, such as '0, 1:5, ::2, [3, 7]'; '...' is everything",
+    )
+    explain.add_argument("--node", metavar="PATH", default="", help="path of the array (default: the root)")
+    ways = explain.add_mutually_exclusive_group()
+    for option, way, text in (
+        ("--orthogonal", "oindex", "each list stands for itself, as array.oindex has it"),
+        ("--vectorized", "vindex", "lists select points together, which come first, as array.vindex has it"),
+        ("--blocks", "blocks", "coordinates of chunks, or shards, as array.blocks has them"),
+    ):
+        ways.add_argument(option, dest="way", action="store_const", const=way, help=text)
+    explain.add_argument(
+        "--threads",
+        metavar="N",
+        type=int,
+        choices=range(1, 1025),
+        help="threads that read (default: all cores)",
+    )
+    explain.add_argument("--json", action="store_true", help="print all of it as JSON")
+    explain.set_defaults(command=_explain)
 
     copy = commands.add_parser(
         "copy",

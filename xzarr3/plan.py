@@ -299,6 +299,8 @@ class ReadPlan:
             return 0
         _, _, inner, _, _ = unit
         wanted = math.prod(self.buffer_shape) * chain.spec.dtype.itemsize
+        if chain.shard is not None and chain.shard.inner.is_plain:
+            return wanted
         if chain.shard is not None:
             touched = self.addressing.touched(inner, chain.shard.grid.chunk_shape)
             return self.number * min(touched, chain.shard.number) * chain.shard.inner.spec.nbytes

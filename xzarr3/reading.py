@@ -21,6 +21,7 @@ from xzarr3.errors import ChunkDecodeError, ChunkError
 from xzarr3.plan import InnerChunks, ReadPlan
 from xzarr3.requests import ElementRanges, windows
 from xzarr3.stores import Store, ValueReader
+from xzarr3.stores.base import OversizedError
 from xzarr3.stores.memory import BytesReader
 from xzarr3.threads import Runs
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from xzarr3.engine import Engine
 
 _MAX_INDEXES = 2**25  # Bytes
+_SLACK = 2**20  # Bytes
 
 Index: TypeAlias = npt.NDArray[np.uint64]
 
@@ -104,7 +106,8 @@ class UnitReader:
         self._runs = runs
         self._fill = engine.fill
         self._slices = type(plan.addressing) is Slices
-        self._load = engine.store.loader()
+        # A chunk may be encoded in more bytes than need be, but it is not read if it surely is none.
+        self._load = engine.store.loader(2 * engine.meta.chain.max_encoded_size + _SLACK)
         self._scratch: AnyArray = np.empty(0, np.uint8)
         # What was found out for the last unit mostly holds for the next one, too.
         self._last: Inner | None = None
@@ -153,6 +156,8 @@ class UnitReader:
             except ChunkError as error:
                 error.key, error.chunk = key, coords
                 raise
+            except OversizedError as error:
+                raise ChunkDecodeError(str(error), key=key, chunk=coords) from error
         return missing
 
     def _plain(self, chain: CodecChain, units: list[Unit]) -> int:
@@ -208,6 +213,8 @@ class UnitReader:
             except ChunkError as error:
                 error.key, error.chunk = key, coords
                 raise
+            except OversizedError as error:
+                raise ChunkDecodeError(str(error), key=key, chunk=coords) from error
         return missing
 
     def _shards(self, chain: CodecChain, shard: Shard, units: list[Unit]) -> int:
@@ -241,6 +248,8 @@ class UnitReader:
             except ChunkError as error:
                 error.key, error.chunk = key, coords
                 raise
+            except OversizedError as error:
+                raise ChunkDecodeError(str(error), key=key, chunk=coords) from error
         return missing
 
     def _inner_chunks(

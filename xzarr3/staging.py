@@ -14,7 +14,7 @@ import stat
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from xzarr3._types import Buffer, ByteRange
@@ -22,6 +22,7 @@ from xzarr3.errors import MetadataError, NodeExistsError, StoreCapabilityError, 
 from xzarr3.formats import Format
 from xzarr3.nodes import chunks_among, documents_among, find_format, formats_in, keys_at
 from xzarr3.stores import LocalStore, Store
+from xzarr3.stores.base import Writer
 from xzarr3.stores.local import STAGED, TEMPORARY
 
 _NEW, _OLD = "new", "old"
@@ -234,11 +235,19 @@ class _StagedFolder(LocalStore):
     def __reduce__(self) -> tuple[object, ...]:
         return _StagedFolder, (self.root, self._shown)
 
-    def set(self, key: str, value: Buffer) -> None:
-        # Dask's threads finish what they are at when another one has failed.
-        if self._closed:
-            raise StoreError(f"cannot write key '{key}' of {self}: the write has failed and was given up")
-        super().set(key, value)
+    @contextlib.contextmanager
+    def _writer(self) -> Iterator[Writer]:
+        with super()._writer() as write_here:
+
+            def write(key: str, pieces: Sequence[Buffer]) -> None:
+                # Dask's threads finish what they are at when another one has failed.
+                if self._closed:
+                    raise StoreError(
+                        f"cannot write key '{key}' of {self}: the write has failed and was given up"
+                    )
+                write_here(key, pieces)
+
+            yield write
         if self._closed:
             _remove(os.path.dirname(self.root))
 

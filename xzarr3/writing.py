@@ -67,6 +67,7 @@ class UnitWriter:
         self._addressing = addressing
         self._keep_empty = keep_empty
         self._fields = fields
+        self._load = engine.store.loader()
 
     def run(self, runs: Runs, source: AnyArray) -> int:
         """Write the units that are left with their parts of ``source``."""
@@ -107,7 +108,7 @@ class UnitWriter:
     def update(self, chain: CodecChain, key: str, inner: Inner, values: AnyArray) -> None:
         """Change a part of a unit."""
         with _unit_locks[hash(key) % _LOCKS]:
-            stored = self._store.get(key)
+            stored = self._load(key)
             spec = chain.spec
             if stored is None and self._is_empty(spec, values):
                 return

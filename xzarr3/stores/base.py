@@ -141,6 +141,19 @@ def cut(value: Buffer, byte_range: ByteRange) -> Buffer:
     return view[start:] if length is None else view[start : start + length]
 
 
+class OversizedError(Exception):
+    """A value that is larger than whoever asks for it can make use of.
+
+    Parameters
+    ----------
+    size, limit : int
+        Its size and the largest one that was expected, in bytes.
+    """
+
+    def __init__(self, size: int, limit: int) -> None:
+        super().__init__(f"found {size} bytes, at most {limit} bytes expected")
+
+
 class ValueReader(ABC):
     """One stored value, opened to read parts of it.
 
@@ -330,10 +343,16 @@ class Store:
         """Open the value of ``key`` to read parts of it, or None if there is none."""
         return _RangeReader(self, key) if self.exists(key) else None
 
-    def loader(self) -> Loader:
+    def loader(self, limit: int | None = None) -> Loader:
         """A function that reads whole values, for use by one thread.
 
         What it returns may be overwritten by its next call; its keys are not checked.
+
+        Parameters
+        ----------
+        limit : int, optional
+            Size in bytes beyond which a value is not read, if the store can tell its size before; then the
+            function raises :class:`OversizedError`.
         """
         return self.get
 
@@ -391,9 +410,13 @@ class Store:
 
         It takes a key and the pieces of a value, which follow one another.
         """
-        return contextlib.nullcontext(
-            lambda key, pieces: self.set(key, pieces[0] if len(pieces) == 1 else b"".join(pieces))
-        )
+
+        def write(key: str, pieces: Sequence[Buffer]) -> None:
+            # The store may keep what it gets; the memory of the pieces will be used for something else.
+            owned = len(pieces) == 1 and isinstance(pieces[0], bytes)
+            self.set(key, pieces[0] if owned else b"".join(pieces))
+
+        return contextlib.nullcontext(write)
 
     def set(self, key: str, value: Buffer) -> None:
         """Store ``value`` under ``key``, whole or not at all.

@@ -19,7 +19,8 @@ from typing import Self
 _SEARCH = getattr(os, "O_PATH", os.O_RDONLY) | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
 _READ = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
 _BELOW = _SEARCH | getattr(os, "O_NOFOLLOW", 0)
-_OTHER_KIND = frozenset({errno.ENOTDIR, errno.ELOOP})
+OTHER_KIND = frozenset({errno.ENOTDIR, errno.ELOOP})
+"""The errors for a name that is a link or a file, and not a directory."""
 _MISSING = frozenset({errno.ENOENT, errno.ENOTDIR})
 _KEPT = 32
 _ATTEMPTS = 100
@@ -88,27 +89,26 @@ class Folders:
         """
         for _ in range(_ATTEMPTS):
             try:
-                return self.open(folder)
-            except FileNotFoundError:
-                self._make(folder)
-        return self.open(folder)
+                return self._made(folder)
+            except FileNotFoundError:  # Somebody removes empty directories just now.
+                self.forget()
+        return self._made(folder)
 
-    def _make(self, folder: str) -> None:
-        self.forget()
-        here = -1
+    def _made(self, folder: str) -> int:
+        above, _, name = folder.rpartition("/")
         try:
-            _make_root(self._root)
-            here = os.open(self._root, _SEARCH)
-            for name in folder.split("/") if folder else ():
-                with contextlib.suppress(FileExistsError):
-                    os.mkdir(name, dir_fd=here)
-                above, here = here, os.open(name, _BELOW, dir_fd=here)
-                os.close(above)
-        except FileNotFoundError:  # Somebody removes empty directories just now: the caller tries again.
-            return
-        finally:
-            if here >= 0:
-                os.close(here)
+            return self.open(folder)
+        except FileNotFoundError:
+            if above not in self._open:
+                _make_root(self._root)
+        if above not in self._open:
+            for at, letter in enumerate(folder):
+                if letter == "/":
+                    self._made(folder[:at])
+        if folder:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(name, dir_fd=self.open(above))
+        return self.open(folder)
 
     def forget(self) -> None:
         """Find all directories anew, because one of them has gone."""
@@ -130,7 +130,7 @@ class Folders:
         try:
             self.open(folder)
         except OSError as error:
-            if error.errno in _OTHER_KIND:
+            if error.errno in OTHER_KIND:
                 return self._without_links(folder)
             if error.errno != errno.ENOENT:
                 raise
@@ -153,7 +153,7 @@ class Folders:
             except OSError as error:
                 if error.errno == errno.ENOENT:
                     return None
-                if error.errno not in _OTHER_KIND:
+                if error.errno not in OTHER_KIND:
                     raise
                 if self._without_links(folder) == real:
                     return None  # There is a file where a directory was expected.

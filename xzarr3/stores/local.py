@@ -13,6 +13,7 @@ import errno
 import itertools
 import os
 import stat
+import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,6 +26,7 @@ from xzarr3.stores.base import (
     IntoLoader,
     KeySet,
     Loader,
+    OversizedError,
     RangeLoader,
     Store,
     ValueReader,
@@ -35,7 +37,7 @@ from xzarr3.stores.base import (
     flat,
     negative_length,
 )
-from xzarr3.stores.folders import Folders, LeadsOutError
+from xzarr3.stores.folders import OTHER_KIND, Folders, LeadsOutError
 
 # Without blocking, so that nobody waits for the writer of a pipe; it makes no difference to a file.
 _OPEN = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
@@ -204,10 +206,10 @@ class LocalStore(Store):
         """Whether an operation is that of this class, and not of a derived one, which is to be asked then."""
         return getattr(type(self), operation) is _OWN[operation]
 
-    def loader(self) -> Loader:
+    def loader(self, limit: int | None = None) -> Loader:
         if not self._is_own("get"):
-            return super().loader()
-        base = self._base
+            return super().loader(limit)
+        base, most = self._base, sys.maxsize if limit is None else limit
         open_, close, fstat, readv = os.open, os.close, os.fstat, os.readv
         scratch = _local.buffer
 
@@ -222,6 +224,8 @@ class LocalStore(Store):
                 info = fstat(descriptor)
                 if stat.S_ISREG(info.st_mode):
                     size = info.st_size
+                    if size > most:
+                        raise OversizedError(size, most)
                     if len(scratch) < size:
                         scratch = memoryview(bytearray(max(size, 2**17)))
                         if size <= _KEPT_SCRATCH:
@@ -673,7 +677,12 @@ def _create(folders: Folders, above: str, name: str) -> tuple[int, int]:
     The directories above it are made, too, which others may be removing just now.
     """
     for _ in range(_ATTEMPTS):
-        folder = folders.make(folders.real(above))
+        try:
+            folder = folders.make(above)
+        except OSError as error:
+            if error.errno not in OTHER_KIND:
+                raise
+            folder = folders.make(folders.real(above))
         try:
             return folder, os.open(name, _CREATE, 0o666, dir_fd=folder)
         except FileNotFoundError:

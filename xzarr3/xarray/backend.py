@@ -6,13 +6,12 @@ import asyncio
 import math
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
-from itertools import product
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal
 
 import numpy as np
-import numpy.typing as npt
 import xarray as xr
 from xarray import Coordinates, Dataset, DataTree, Variable, conventions
 from xarray.backends.common import AbstractDataStore, BackendArray, BackendEntrypoint
@@ -27,13 +26,13 @@ from xzarr3.errors import (
     MetadataError,
     NodeNotFoundError,
     NodeTypeError,
-    SelectionError,
     UnknownExtensionError,
 )
 from xzarr3.formats import ZarrFormat
-from xzarr3.grids import ChunkLengths, Edges, Steps
+from xzarr3.grids import Edges, Steps
 from xzarr3.group import Group
 from xzarr3.hierarchy import open_group
+from xzarr3.indexing import as_progression, basic_selection, orthogonal_selection, vectorized_selection
 from xzarr3.metadata import ArrayMetadata
 from xzarr3.stores import LocalStore, Store, StoreLike, open_store
 from xzarr3.xarray.encoding import kept_codecs
@@ -41,8 +40,6 @@ from xzarr3.xarray.encoding import kept_codecs
 # Attributes that say that values are encoded, besides units of time and _FillValue.
 _CODING = frozenset(("missing_value", "scale_factor", "add_offset", "_Unsigned", "_Encoding", "dtype"))
 _TIME_LIKE = re.compile("since|day|hour|minute|second")
-_Integers = npt.NDArray[np.int64]
-_MAX_GAP = 4
 _MOST_LENGTHS = 10**5  # Of chunks along a dimension, to be listed one by one.
 _DOCUMENTS = ("zarr.json", ".zgroup", ".zmetadata")
 
@@ -50,7 +47,8 @@ _DOCUMENTS = ("zarr.json", ".zgroup", ".zmetadata")
 class LazyArray(BackendArray):
     """An array of a store, read when xarray indexes it.
 
-    Basic, orthogonal and pointwise selections read only the chunks they touch.
+    Basic, orthogonal and pointwise selections read only the chunks they touch, or parts of these where that
+    is possible; :meth:`xzarr3.Array.explain` tells what.
 
     Parameters
     ----------
@@ -69,10 +67,10 @@ class LazyArray(BackendArray):
 
     def __getitem__(self, key: indexing.ExplicitIndexer) -> AnyArray:
         if isinstance(key, indexing.VectorizedIndexer):
-            return read_points(self.array, key.tuple)
+            return _read_points(self.array, key.tuple)
         if isinstance(key, indexing.OuterIndexer):
-            return read_outer(self.array, key.tuple)
-        return self.array.get(key.tuple)
+            return self.array.read(orthogonal_selection(key.tuple, self.shape))
+        return self.array.read(basic_selection(key.tuple, self.shape))
 
     async def async_getitem(self, key: indexing.ExplicitIndexer) -> AnyArray:
         return await asyncio.to_thread(self.__getitem__, key)
@@ -526,221 +524,71 @@ def _root(store: StoreLike, zarr_format: ZarrFormat | None, consolidated: bool |
         return None  # A group can be opened even where there is none above it.
 
 
-class _Readable(Protocol):
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-    @property
-    def dtype(self) -> np.dtype[Any]: ...
-    @property
-    def metadata(self) -> ArrayMetadata: ...
-    @property
-    def chunks(self) -> ChunkLengths: ...
-    @property
-    def _shard(self) -> object | None: ...
-    def get(self, selection: Any) -> AnyArray: ...
+def _read_points(array: Array, key: Sequence[Any]) -> AnyArray:
+    """Read what arrays of indices select together; their dimensions come first, then those of slices.
 
-
-def _axes(array: _Readable) -> Sequence[Steps | Edges]:
-    """How each dimension is divided into chunks; into inner chunks if the array is sharded."""
-    if array._shard is None:
-        return array.metadata.chunk_grid.axes
-    return [Steps(length) for length in array.chunks if isinstance(length, int)]
-
-
-def _numbers(axis: Steps | Edges, elements: _Integers) -> _Integers:
-    """The indices of the chunks that hold some elements."""
-    if isinstance(axis, Steps):
-        return elements // axis.length
-    # Chunks may reach so far beyond the dimension that their sum takes more than 64 bits.
-    runs = axis.runs_within(int(elements.max(initial=-1)) + 1)
-    starts, firsts, lengths = np.array(runs, dtype=np.int64).reshape(-1, 3).T
-    run = np.searchsorted(starts, elements, side="right") - 1
-    numbers: _Integers = firsts[run] + (elements - starts[run]) // lengths[run]
-    return numbers
-
-
-def read_outer(array: _Readable, key: Sequence[Any]) -> AnyArray:
-    """Read an orthogonal selection: each index applies to its own dimension.
-
-    Index arrays may repeat, run backwards, be unordered, negative or empty. What lies close together is
-    read together; chunks between the selected elements are not read.
-
-    Parameters
-    ----------
-    array : Array
-    key : sequence of int, slice or one-dimensional integer ndarray
-        One index for each dimension.
-
-    Returns
-    -------
-    ndarray
-        Without the dimensions that an integer selects.
-    """
-    shape = []
-    parts: list[list[tuple[Any, Any, Any]]] = []
-    for at, (index, size, axis) in enumerate(zip(key, array.shape, _axes(array), strict=True)):
-        if isinstance(index, np.ndarray):
-            shape.append(index.size)
-            parts.append(list(_runs(_positive(index.ravel(), size, at), axis)))
-        elif isinstance(index, slice):
-            shape.append(len(range(*index.indices(size))))
-            parts.append([(index, None, slice(None))])
-        else:
-            parts.append([(index, None, None)])
-    result = np.empty(shape, dtype=array.dtype)
-    for part in product(*parts):
-        block = array.get(tuple(source for source, _, _ in part))
-        kept = [(within, place) for _, within, place in part if place is not None]
-        for at, (within, _) in enumerate(kept):
-            if within is not None:
-                block = block.take(within, axis=at)
-        result[_open_mesh([place for _, place in kept], shape)] = block
-    return result
-
-
-def _positive(index: AnyArray, size: int, axis: int) -> _Integers:
-    wrapped = np.where(index < 0, index + size, index)
-    outside = (wrapped < 0) | (wrapped >= size)
-    if outside.any():
-        raise SelectionError(f"axis {axis}: index {index[outside][0]} is out of bounds for length {size}")
-    return wrapped
-
-
-def _runs(index: _Integers, axis: Steps | Edges) -> Iterator[tuple[slice, _Integers | None, Any]]:
-    """Cover an index array with slices.
-
-    Yields a slice of the array, where the elements lie within it (None: all, as they are) and where they
-    go in the result.
-    """
-    if index.size == 0:
-        return
-    elements, position = np.unique(index, return_inverse=True)
-    steps = np.diff(elements)
-    if steps.size == 0 or (steps == steps[0]).all():
-        source = slice(int(elements[0]), int(elements[-1]) + 1, int(steps[0]) if steps.size else 1)
-        yield (
-            source,
-            None if elements.size == index.size and (index == elements).all() else position,
-            slice(None),
-        )
-        return
-    chunks = _numbers(axis, elements)
-    cuts = np.flatnonzero((np.diff(chunks) > 0) & (steps > _MAX_GAP)) + 1
-    for first, last in zip([0, *cuts], [*cuts, elements.size], strict=True):
-        start, stop = int(elements[first]), int(elements[last - 1]) + 1
-        if first == 0 and last == elements.size:
-            yield slice(start, stop), index - start, slice(None)
-        else:
-            place = np.flatnonzero((position >= first) & (position < last))
-            yield slice(start, stop), index[place] - start, place
-
-
-def _open_mesh(places: list[Any], shape: Sequence[int]) -> tuple[Any, ...]:
-    if sum(isinstance(place, np.ndarray) for place in places) < 2:
-        return tuple(places)
-    return np.ix_(
-        *(
-            place if isinstance(place, np.ndarray) else np.arange(size)
-            for place, size in zip(places, shape, strict=True)
-        )
-    )
-
-
-def read_points(array: _Readable, key: Sequence[Any]) -> AnyArray:
-    """Read a pointwise selection, as numpy's advanced indexing has it, sliced dimensions last.
-
-    Only chunks that hold a point are read, each once. Dimensions whose indices do not depend on those of
-    other dimensions are read as whole rows, so that a few series out of a long record cost a few reads.
-
-    Parameters
-    ----------
-    array : Array
-    key : sequence of slice or integer ndarray
-        One index for each dimension; the arrays have the same number of dimensions and broadcast.
-
-    Returns
-    -------
-    ndarray
+    xarray makes such arrays of slices, too. Indices that do not depend on those of the other dimensions are
+    therefore taken apart again, so that a few series out of a long record are no millions of points.
     """
     given = {axis: index for axis, index in enumerate(key) if isinstance(index, np.ndarray)}
     common = np.broadcast_shapes(*(index.shape for index in given.values()))
-    sliced = [axis for axis in range(len(key)) if axis not in given]
-    lengths = [len(range(*key[axis].indices(array.shape[axis]))) for axis in sliced]
-    result_shape = (*common, *lengths)
-    if 0 in result_shape:
-        return np.empty(result_shape, dtype=array.dtype)
-
-    arrays = {axis: _reduced(_positive(index, array.shape[axis], axis)) for axis, index in given.items()}
-    users: list[list[int]] = [
-        [axis for axis, index in arrays.items() if index.shape[at] > 1] for at in range(len(common))
-    ]
-    # Where each dimension of the array goes in the result, for those that are read as whole rows.
-    target = {axis: len(common) + at for at, axis in enumerate(sliced)}
-    rows: list[Any] = list(key)
-    pointed = []
+    if 0 in common:
+        return array.read(vectorized_selection(tuple(key), array.shape))
+    chosen: list[Any] = list(key)
+    # Where each dimension of the array goes in the result.
+    target = {axis: len(common) + at for at, axis in enumerate(a for a in range(len(key)) if a not in given)}
+    arrays = {axis: _reduced(index, len(common)) for axis, index in given.items()}
+    along = {axis: [at for at, n in enumerate(index.shape) if n > 1] for axis, index in arrays.items()}
+    used = Counter(at for varying in along.values() for at in varying)
+    alone = {axis: varying[0] for axis, varying in along.items() if varying and used[varying[0]] == 1}
+    alone = {axis: at for axis, at in alone.items() if len(along[axis]) == 1}
     for axis, index in arrays.items():
-        varying = [at for at, length in enumerate(index.shape) if length > 1]
-        if not varying:
-            rows[axis] = int(index.flat[0])
-        elif len(varying) == 1 and users[varying[0]] == [axis]:
-            rows[axis] = index.ravel()
-            target[axis] = varying[0]
-        else:
-            pointed.append(axis)
-    whole = sorted(target)
-
-    if pointed:
-        points = np.broadcast_arrays(*(arrays[axis] for axis in pointed))
-        over = [at for at, length in enumerate(points[0].shape) if length > 1]
-        flat = np.stack([index.ravel() for index in points])
-        block = _gather(array, rows, pointed, whole, flat)
-        order = [*over, *(target[axis] for axis in whole)]
-        block = block.reshape(*(common[at] for at in over), *block.shape[1:])
+        if not along[axis]:
+            chosen[axis] = int(index.flat[0])
+        elif axis in alone:
+            chosen[axis] = index.ravel()
+    if len(alone) == sum(map(bool, along.values())):
+        target |= alone
+        block = array.read(orthogonal_selection(tuple(chosen), array.shape))
+        order = [target[axis] for axis in sorted(target)]
     else:
-        block = read_outer(array, rows)
-        order = [target[axis] for axis in whole]
+        for axis, at in alone.items():
+            part = _as_slice(chosen[axis], array.shape[axis])
+            if part is not None:
+                chosen[axis], target[axis] = part, at
+        over = sorted({at for axis, varying in along.items() if axis not in target for at in varying})
+        for axis, index in arrays.items():
+            if axis not in target and along[axis]:
+                chosen[axis] = index.reshape([index.shape[at] for at in over])
+        block = array.read(vectorized_selection(tuple(chosen), array.shape))
+        order = [*over, *(target[axis] for axis in sorted(target))]
+    shape = [*common, *(0,) * (len(key) - len(given))]
+    for at, length in zip(order, block.shape, strict=True):
+        shape[at] = length
     block = block.transpose(np.argsort(order))
-    missing = tuple(at for at in range(len(result_shape)) if at not in order)
-    return np.broadcast_to(np.expand_dims(block, missing), result_shape).copy()
+    missing = tuple(at for at in range(len(shape)) if at not in order)
+    if not missing:
+        return block
+    return np.broadcast_to(np.expand_dims(block, missing), shape).copy()
 
 
-def _reduced(index: _Integers) -> _Integers:
+def _reduced(index: AnyArray, ndim: int) -> AnyArray:
     """The same indices without the repetition along dimensions on which they do not depend."""
-    for at in range(index.ndim):
+    index = index.reshape((1,) * (ndim - index.ndim) + index.shape)
+    for at in range(ndim):
         first = index.take([0], axis=at)
         if index.shape[at] > 1 and (index == first).all():
             index = first
     return index
 
 
-def _gather(
-    array: _Readable, rows: list[Any], pointed: list[int], whole: list[int], points: _Integers
-) -> AnyArray:
-    """Read points, given as one row of ``points`` for each of the ``pointed`` dimensions.
-
-    Returns an array of shape (number of points, length of each ``whole`` dimension).
-    """
-    lengths = [
-        rows[axis].size
-        if isinstance(rows[axis], np.ndarray)
-        else len(range(*rows[axis].indices(array.shape[axis])))
-        for axis in whole
-    ]
-    result = np.empty((points.shape[1], *lengths), dtype=array.dtype)
-    axes = [_axes(array)[at] for at in pointed]
-    counts = [axis.count(array.shape[at]) for axis, at in zip(axes, pointed, strict=True)]
-    coords = tuple(_numbers(axis, index) for axis, index in zip(axes, points, strict=True))
-    number = np.ravel_multi_index(coords, counts)
-    order = np.argsort(number, kind="stable")
-    cuts = np.flatnonzero(np.diff(number[order])) + 1
-    kept = [axis for axis in range(len(rows)) if axis in whole or axis in pointed]
-    to_front = [kept.index(axis) for axis in pointed]
-    for group in np.split(order, cuts):
-        here = points[:, group]
-        low, high = here.min(axis=1), here.max(axis=1) + 1
-        for axis, start, stop in zip(pointed, low, high, strict=True):
-            rows[axis] = slice(int(start), int(stop))
-        block = read_outer(array, rows)
-        block = np.moveaxis(block, to_front, range(len(pointed)))
-        result[group] = block[tuple(here - low[:, None])]
-    return result
+def _as_slice(indices: AnyArray, size: int) -> slice | None:
+    """The slice that selects these elements of a dimension, None if there is none."""
+    if not ((indices >= -size) & (indices < size)).all():
+        return None
+    found = as_progression(np.where(indices < 0, indices + size, indices))
+    if found is None:
+        return None
+    if not found.reverse:
+        return slice(found.start, found.stop, found.step)
+    return slice(found.stop - 1, found.start - 1 if found.start else None, -found.step)
