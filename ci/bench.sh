@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Sets up xzarr3 and its peers in .venv-bench and measures them: about five minutes on two cores.
-# Arguments go to ci/bench (`bash ci/bench.sh --only "full read"`); VENV names another directory.
+# Sets up xzarr3 and its peers in .venv-bench and measures them: five to six minutes on two cores, with the
+# stores in memory where 4 GiB of it are free. Arguments go to ci/bench (`bash ci/bench.sh --only "full
+# read"`, `--directory` for another place of the stores); VENV names another directory for the environment.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source ci/_venv.sh

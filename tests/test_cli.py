@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -71,6 +74,124 @@ def test_usage_error_exits_with_2(arguments: tuple[str, ...], capsys: pytest.Cap
         cli.main(arguments)
     assert exit_.value.code == 2
     assert "usage: xzarr3" in capsys.readouterr().err
+
+
+@pytest.fixture
+def grid(tmp_path: Path) -> tuple[Path, xzarr3.Array]:
+    """An array to select from, and the path of its store."""
+    path = tmp_path / "grid.zarr"
+    data = np.arange(1, 121, dtype="int16").reshape(10, 12)
+    xzarr3.create_group(path).create_array("a/b", data=data, chunks=(5, 4), compressors=None)
+    return path, xzarr3.open_array(path, "a/b")
+
+
+@pytest.mark.parametrize(
+    ("text", "selection"),
+    [
+        ("0", 0), ("-1", -1), ("...", ...), (":", slice(None)), ("1:5", slice(1, 5)),
+        ("::2", slice(None, None, 2)),
+        ("::-1, 3", (slice(None, None, -1), 3)), ("0, ..., 1", (0, ..., 1)), ("[1, 2]", [1, 2]), ("[]", []),
+        ("[[0], [-1]], [3]", ([[0], [-1]], [3])), ("-3:-1:1,", (slice(-3, -1, 1),)), (" 2 ,\t3 ", (2, 3)),
+        ("0x10", 16), ("1_0", 10), ("(1, 2)", (1, 2)), ("()", ()), ("'x', 0", ("x", 0)),
+        ("['x', 'y']", ["x", "y"]),
+    ],
+)  # fmt: skip
+def test_selections_are_parsed(text: str, selection: object) -> None:
+    assert cli.parse_selection(text) == selection
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "x", "1.5", "True", "None", "1 +", "1 + 1", "a.b", "f()", "__import__('os').system('true')",
+        "0] or _[1", "0][1", "0]; _[1", "[x for x in y]", "{1}", "{1: 2}", "~1", "--1", "1:2:3:4", "'a':",
+        "lambda: 0",
+        "b'x'", "1j", "[1.5]", "[None]", "*a", "x:=1", "(yield)", "f'{1}'", "\0", "\ud800", "9" * 5000,
+        "(" * 300,
+        "-" * 100_000 + "1", "[" * 100_000, "0 # comment", "1 if 1 else 2", "await 1",
+    ],
+    ids=lambda text: text[:20],
+)  # fmt: skip
+def test_what_is_no_selection_is_one_line(
+    grid: tuple[Path, xzarr3.Array], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["explain", "--node", "a/b", str(grid[0]), "--", text]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("xzarr3: not a selection: ")
+    assert captured.err.endswith("lists of integers, and quoted names of fields, separated by commas\n")
+    assert len(captured.err) < 400
+
+
+@pytest.mark.parametrize(
+    ("options", "text", "expected"),
+    [
+        ((), "0, 1:5", lambda a: a.explain((0, slice(1, 5)))),
+        ((), "...", lambda a: a.explain()),
+        ((), "[0, 9], [1, 2]", lambda a: a.explain(([0, 9], [1, 2]))),
+        (("--orthogonal",), "[0, 9], [1, 2]", lambda a: a.oindex.explain(([0, 9], [1, 2]))),
+        (("--vectorized",), "[0, 9], ::2", lambda a: a.vindex.explain(([0, 9], slice(None, None, 2)))),
+        (("--blocks",), "1, :2", lambda a: a.blocks.explain((1, slice(0, 2)))),
+        (("--threads", "1"), "-1:, 3", lambda a: a.explain((slice(-1, None), 3), threads=1)),
+    ],
+)
+def test_explain(
+    grid: tuple[Path, xzarr3.Array],
+    options: tuple[str, ...],
+    text: str,
+    expected: Callable[[xzarr3.Array], object],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path, array = grid
+    found = expected(array)
+    assert cli.main(["explain", *options, "--node", "a/b", str(path), "--", text]) == 0
+    assert capsys.readouterr().out == f"{found}\n"
+    assert cli.main(["explain", *options, "--json", "--node", "a/b", str(path), "--", text]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document == found.to_json()  # type: ignore[attr-defined]
+    assert document["array"] == "/a/b"
+
+
+def test_options_may_stand_anywhere(
+    grid: tuple[Path, xzarr3.Array], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for arguments in ((str(grid[0]), "--node", "a/b", "..."), (str(grid[0] / "a" / "b"), "...")):
+        assert cli.main(["explain", *arguments]) == 0
+        assert "read of shape (10, 12) from array '/" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("0, 12",), "axis 1: index 12 is out of bounds for length 12"),
+        (("0, 0, 0",), "too many indices: 3 for an array of 2 dimensions"),
+        (("'x'",), "not a basic selection: str"),
+        (("--blocks", "::-1"), "axis 0: blocks can only be selected with a step of 1"),
+        (("--node", "a", "0"), "'/a' .* is a group, not an array"),
+        (("--node", "no/such", "0"), "no/such"),
+    ],
+)
+def test_explain_that_fails_is_one_line(
+    grid: tuple[Path, xzarr3.Array],
+    arguments: tuple[str, ...],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    node = () if "--node" in arguments else ("--node", "a/b")
+    done = cli.main(["explain", *node, str(grid[0]), *arguments])
+    captured = capsys.readouterr()
+    assert (done, captured.out, captured.err.count("\n")) == (1, "", 1)
+    assert re.search(message, captured.err)
+
+
+@pytest.mark.parametrize("arguments", [("--orthogonal", "--blocks"), ("--threads", "0"), ("--threads", "x")])
+def test_options_of_explain_that_exclude_each_other(
+    arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        cli.main(["explain", *arguments, "s.zarr", "0"])
+    assert exit_.value.code == 2
+    assert "usage: xzarr3 explain" in capsys.readouterr().err
 
 
 def test_interrupt_is_reported_in_one_line(

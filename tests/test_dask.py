@@ -1051,3 +1051,29 @@ def test_a_field_of_a_dask_array(tmp_path: Path) -> None:
     dtype, values = ELEMENTS["struct"]
     array = xzarr3.create_array(tmp_path / "a", dtype=dtype, data=values, chunks=2)
     assert int(from_zarr(array)["n"].sum().compute(scheduler=SCHEDULER)) == 21
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"chunks": (1, 7, 9)}, {"chunks": (2, 8, 8), "shards": (2, 16, 40)}, {"chunks": (1, [7, 20, 3], 40)}],
+    ids=repr,
+)
+@pytest.mark.parametrize(
+    "blocks", [{}, {"chunks": (1, 10, 40)}, {"chunks": (2, 30, 5), "inline_array": True}]
+)
+def test_dask_may_index_an_array_itself(options: dict[str, Any], blocks: dict[str, Any]) -> None:
+    values = np.arange(2 * 30 * 40).reshape(2, 30, 40)
+    array = xzarr3.create_array(MemoryStore(), data=values, **options)
+    lazy = da.from_array(array, **blocks)
+    assert lazy.shape == values.shape
+    selections: list[Any] = [
+        ..., [1, 0], (0, [3, 29, 4]), (slice(None), [3, 29, 4, 4], slice(None, None, -2)), (..., [5, 5, 1]),
+        (slice(None), values[0, :, 0] > 300), (1, slice(25, 3, -4), -1), ([], 0), (slice(None), [], 3),
+    ]  # fmt: skip
+    for selection in selections:
+        found = lazy[selection].compute(scheduler=SCHEDULER)
+        np.testing.assert_array_equal(found, values[selection], strict=True)
+    points = [0, 1, 1], [3, 29, 3], [39, 0, 39]
+    np.testing.assert_array_equal(lazy.vindex[points].compute(scheduler=SCHEDULER), values[points])
+    mask = lazy[lazy > 1000].compute(scheduler=SCHEDULER)
+    np.testing.assert_array_equal(np.sort(mask), values[values > 1000])

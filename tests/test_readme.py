@@ -30,4 +30,6 @@ def test_blocks_run(
     assert "[20. 20. nan nan]" in printed
     assert "(31, 28, 31, 30" in printed
     assert "[59.9  0. ]" in printed
+    for output in re.findall(r"```text\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL):
+        assert output in printed
     assert names["monthly"].sizes["month"] == 12

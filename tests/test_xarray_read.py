@@ -11,10 +11,12 @@ from base64 import b64decode
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 import xarray as xr
+from _recording import recording
 from _xarray_corpus import CORPUS, TEXTS, in_format, written_alike
 from dask.base import tokenize
 from xarray.core import indexing
@@ -695,6 +697,83 @@ def test_selections_read_no_chunk_twice_and_none_in_vain() -> None:
         tuple(np.broadcast_to(index, (100, 3)).copy() for index in (every, near))
     )
     assert read(series) == sorted(f"c/{n}/0" for n in range(10))
+
+
+def test_points_fetch_little() -> None:
+    store = recording(request_bytes=64)
+    data = np.arange(40 * 50 * 60, dtype="int32").reshape(40, 50, 60)
+    group = xzarr3.create_group(store)
+    group.create_array(
+        "t", data=data, chunks=(10, 25, 30), shards=(20, 50, 60), compressors=None,
+        dimension_names=("time", "lat", "lon"),
+    )  # fmt: skip
+    tas = ours(store)["t"]
+    model = xr.DataArray(data, dims=("time", "lat", "lon"), name="t")
+    station = xr.DataArray([3, 49, 20], dims="station")
+    index = 2 * 2 * 2 * 16 + 4
+    selections: list[tuple[dict[str, Any], int, int]] = [
+        # How many requests and bytes: for each shard its index, then an element of every inner chunk.
+        ({"time": station[:1], "lat": station[:1], "lon": station[:1]}, 2, index + 4),
+        (
+            {"time": xr.DataArray([3, 25], dims="p"), "lat": xr.DataArray([1, 2], dims="p"), "lon": 5},
+            4,
+            2 * index + 8,
+        ),
+        ({"time": [3, 25], "lat": [1], "lon": [5]}, 4, 2 * index + 8),
+        ({"time": 7, "lat": [1, 20], "lon": slice(0, 3)}, 2 + 1, index + 24),
+    ]
+    for selection, requests, size in selections:
+        with store.recorded() as made:
+            found = tas.isel(selection).load()
+        xr.testing.assert_identical(found, model.isel(selection))
+        assert len(made) == requests
+        assert sum(request.length for request in made) == size
+
+
+def test_series_at_stations_are_no_points_of_their_own() -> None:
+    """xarray makes arrays of slices; thousands of times are not multiplied with the stations for that."""
+    array = xzarr3.create_array(
+        xzarr3.MemoryStore(), shape=(2000, 300, 400), chunks=(500, 10, 10), dtype="i1"
+    )
+    array[:, 7, 9] = 3
+    time, lat, lon = np.arange(2000)[:, None], np.array([[7, 100, 7]]), np.array([[9, 5, 9]])
+    spread = [np.broadcast_to(index, (2000, 3)) for index in (time, lat, lon)]
+    with mock.patch.object(xzarr3.Array, "read", autospec=True, side_effect=xzarr3.Array.read) as read:
+        found = LazyArray(array)[indexing.VectorizedIndexer(tuple(spread))]
+    np.testing.assert_array_equal(found, np.tile(np.array([3, 0, 3], "i1"), (2000, 1)), strict=True)
+    points = read.call_args.args[1]
+    assert points.axes == (1, 2)
+    assert points.shape == (3,)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_pointwise_selections_of_selections(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    values, lazy = _array(rng, seed)
+    dims = tuple("abcd"[: values.ndim])
+    model, found = xr.Variable(dims, values), xr.Variable(dims, indexing.LazilyIndexedArray(lazy))
+    for _ in range(3):
+        keys: dict[Any, Any] = {}
+        common = tuple(int(n) for n in rng.integers(1, 4, rng.integers(1, 3)))
+        for dim, size in model.sizes.items():
+            kind = rng.integers(5)
+            if kind == 0 and size:
+                keys[dim] = xr.Variable(tuple("pq"[: len(common)]), rng.integers(-size, size, common))
+            elif kind == 1 and size:
+                keys[dim] = rng.integers(-size, size, rng.integers(1, 5))
+            elif kind == 2:
+                keys[dim] = slice(None, None, int(rng.choice([1, 2, -1])))
+        model = model.isel(keys)
+        found = found.isel(keys)
+        renamed = {dim: f"d{at}" for at, dim in enumerate(model.dims)}
+        assert found.dims == model.dims
+        model, found = (
+            xr.Variable([renamed[dim] for dim in each.dims], each._data, fastpath=True)
+            for each in (model, found)
+        )
+        if model.ndim > 4:
+            break
+    np.testing.assert_array_equal(found.values, model.values, strict=True)
 
 
 def test_index_out_of_bounds() -> None:

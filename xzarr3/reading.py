@@ -108,10 +108,8 @@ class UnitReader:
         self._slices = type(plan.addressing) is Slices
         # A chunk may be encoded in more bytes than need be, but it is not read if it surely is none.
         self._load = engine.store.loader(2 * engine.meta.chain.max_encoded_size + _SLACK)
-        self._scratch: AnyArray = np.empty(0, np.uint8)
         # What was found out for the last unit mostly holds for the next one, too.
         self._last: Inner | None = None
-        self._ranges: ElementRanges | None = None
         self._wanted = InnerChunks((), [], False)
 
     def run(self) -> int:
@@ -162,13 +160,14 @@ class UnitReader:
 
     def _plain(self, chain: CodecChain, units: list[Unit]) -> int:
         """Units whose stored bytes are their elements."""
-        runs, out, load, fill = self._runs, self._out, self._load, self._fill
+        runs, out, fill = self._runs, self._out, self._fill
         key_prefix, join = self._engine.key_prefix, self._engine.separator.join
-        decode, addressing, spec = chain.decode, self._plan.addressing, chain.spec
+        addressing, spec, stored = self._plan.addressing, chain.spec, chain.stored_dtype
         load_ranges, load_into = self._engine.store.range_loader(), self._engine.store.into_loader()
-        stored, slices = chain.stored_dtype, self._slices
-        same, take = addressing.same, addressing.take
-        missing = 0
+        same, slices, settle = addressing.same, self._slices, chain.settle
+        ranges: ElementRanges | None = None
+        scratch = taken = np.empty(0, stored)
+        missing = start = 0
         for unit in units:
             if runs.stopped:
                 break
@@ -176,45 +175,40 @@ class UnitReader:
             key = key_prefix + join(texts)
             place = out[outer]
             if self._last is None or not same(inner, self._last):
-                self._ranges = self._plan.elements(chain, inner)
+                ranges = self._plan.elements(chain, inner)
+                start = 0 if ranges is None else ranges.starts[0]
+                if ranges is None and slices:
+                    scratch = scratch if scratch.size else np.empty(spec.shape, stored)
+                    taken = scratch[(*inner, ...)]
                 self._last = inner
-            ranges = self._ranges
             try:
-                exact = (
-                    slices and place.shape == spec.shape
-                    if ranges is None
-                    else ranges.is_exactly(place.nbytes)
+                exact = slices and (
+                    place.shape == spec.shape if ranges is None else ranges.is_exactly(place.nbytes)
                 )
-                if exact and place.flags.c_contiguous and place.dtype == stored:
-                    start, memory = (
-                        0 if ranges is None else ranges.starts[0],
-                        place.reshape(-1).view(np.uint8),
-                    )
-                    placed = load_into(key, start, memory.data)
-                    there = placed is not None
-                    if placed is not None:
-                        size, count = placed
-                        if count != place.nbytes or size not in (None, spec.nbytes):
-                            raise _size_error(chain, count if size is None else size)
-                        chain.settle(place)
-                elif ranges is None:
-                    data = load(key)
-                    there = data is not None
-                    if data is not None:
-                        place[...] = decode(data)[inner] if slices else take(decode(data), inner)
-                else:
+                straight = exact and place.flags.c_contiguous and place.dtype == stored
+                if not straight and ranges is not None:
                     found = load_ranges(key, ranges.starts, ranges.lengths)
-                    there = found is not None
                     if found is not None:
                         place[...] = _elements(chain, ranges, *found)
-                if not there:
-                    place[...] = fill
-                    missing += 1
+                        continue
+                else:
+                    if not straight and not scratch.size:
+                        scratch = np.empty(spec.shape, stored)
+                    memory = (place if straight else scratch).reshape(-1).view(np.uint8).data
+                    placed = load_into(key, start, memory)
+                    if placed is not None:
+                        size, count = placed
+                        if count != len(memory) or (size is not None and size != spec.nbytes):
+                            raise _size_error(chain, count if size is None else size)
+                        if not straight:
+                            place[...] = taken if slices else addressing.take(scratch, inner)
+                        settle(place)
+                        continue
             except ChunkError as error:
                 error.key, error.chunk = key, coords
                 raise
-            except OversizedError as error:
-                raise ChunkDecodeError(str(error), key=key, chunk=coords) from error
+            place[...] = fill
+            missing += 1
         return missing
 
     def _shards(self, chain: CodecChain, shard: Shard, units: list[Unit]) -> int:

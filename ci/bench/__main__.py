@@ -13,10 +13,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bare import cpu_count
+from file_system import room_in_memory
 from layouts import LAYOUTS
 from peers import LIBRARIES, find_libraries
 from report import OURS, Figures, aligned, bar_table, bars, failures, load_average, page, table
-from rows import ROWS, Bench
+from rows import ROWS
+from run import Bench
 from timing import steady_allocator
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
@@ -40,7 +42,10 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="libraries compared (%(default)s)",
     )
     parser.add_argument(
-        "--directory", type=Path, metavar="DIR", help="where the stores are made (a temporary)"
+        "--directory",
+        type=Path,
+        metavar="DIR",
+        help="where the stores are made, and deleted (in memory if there is room)",
     )
     parser.add_argument("--out", type=Path, metavar="FILE", help=f"page to write (full runs: {RESULTS.name})")
     parser.add_argument("--no-write", action="store_true", help="write no page")
@@ -80,11 +85,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     labels = [library.label for library in libraries]
     for label, reason in absent.items():
         print(f"absent: {label} ({reason})", file=sys.stderr)
-    if not libraries:
+    if all(library.whole_chunks_only for library in libraries):
         print("nothing to measure: none of the libraries is installed", file=sys.stderr)
         return 1
     measured = Figures([])
-    with tempfile.TemporaryDirectory(prefix="xzarr3-bench-", dir=options.directory) as root:
+    directory = options.directory or room_in_memory()
+    with tempfile.TemporaryDirectory(prefix="xzarr3-bench-", dir=directory) as root:
         bench = Bench(Path(root), libraries, options.size, options.repeat, options.only)
         for measure in ROWS:
             figures = Figures(measure(bench))
@@ -96,8 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 1
         seconds = time.perf_counter() - start
         loads += load_average()
-        small = [layout.name for layout in LAYOUTS if layout.small]
-        judged = bars(measured, small, [layout.name for layout in LAYOUTS])
+        judged = bars(measured, LAYOUTS, bench.size_mib)
         print(aligned(bar_table([bar for bar in judged if bar.met is not None])), end="\n\n")
         print(f"{len(measured.all)} figures in {seconds:.0f} s; in parentheses: a peer's time over xzarr3's")
         for line in failures(measured):

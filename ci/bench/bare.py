@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import zstandard
 
-Selection: TypeAlias = tuple[slice | int, ...]
+Selection: TypeAlias = tuple[slice | int | npt.NDArray[np.int64], ...]
 Coords: TypeAlias = tuple[int, ...]
 
 Decoded: TypeAlias = bytes | bytearray | memoryview

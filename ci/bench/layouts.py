@@ -44,12 +44,16 @@ class Layout:
 
     @property
     def small(self) -> bool:
-        """Whether the unit of decoding is 64 KiB: the layouts whose bar is twice zarr-python's speed."""
+        """Whether the unit of decoding is 64 KiB, so that what is done once a chunk weighs more."""
         return "64 KiB" in self.name
 
     def n_chunks(self, shape: tuple[int, ...]) -> int:
         """Return the number of units of decoding in an array of `shape`."""
         return math.prod(-(-n // c) for n, c in zip(shape, self.chunks, strict=True))
+
+    def n_files(self, shape: tuple[int, ...]) -> int:
+        """Return the number of files that hold the values of an array of `shape`."""
+        return math.prod(-(-n // c) for n, c in zip(shape, self.shards or self.chunks, strict=True))
 
     def v3_codecs(self) -> list[Json]:
         """Return the `codecs` member of the array's Zarr v3 document."""

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import dask.array as da
 import numpy as np
@@ -21,6 +21,7 @@ from numcodecs import blosc
 
 Reader: TypeAlias = Callable[[Selection], npt.NDArray[np.generic]]
 Writer: TypeAlias = Callable[[Float32Array], None]
+Updater: TypeAlias = Callable[[Selection, Float32Array], None]
 Builder: TypeAlias = Callable[[], da.Array]
 
 
@@ -47,9 +48,17 @@ class Library(ABC):
     def reader(self, path: Path) -> Reader:
         """Open the array at `path` and return what reads a selection of it."""
 
+    def point_reader(self, path: Path) -> Reader:
+        """Open the array at `path` and return what reads single values, by an index array a dimension."""
+        raise NotImplementedError(f"{self.label} reads no single values")
+
     @abstractmethod
     def writer(self, path: Path, shape: tuple[int, ...], layout: Layout) -> Writer:
         """Create a float32 array at `path` and return what writes all of it."""
+
+    def updater(self, path: Path) -> Updater:
+        """Open the array at `path` and return what writes into a region of it."""
+        raise NotImplementedError(f"{self.label} writes no regions")
 
     def counted_readers(self, path: Path) -> list[Reader]:
         """Return the readers whose function calls are counted; the largest count is reported."""
@@ -82,6 +91,14 @@ class Xzarr3(Library):
     def reader(self, path: Path) -> Reader:
         array = self._module.open_array(path)
         return lambda selection: array[selection]
+
+    def point_reader(self, path: Path) -> Reader:
+        array = self._module.open_array(path)
+        return lambda selection: array.vindex[selection]
+
+    def updater(self, path: Path) -> Updater:
+        array = self._module.open_array(path, mode="r+")
+        return lambda region, values: array.__setitem__(region, values)
 
     def writer(self, path: Path, shape: tuple[int, ...], layout: Layout) -> Writer:
         array = self._module.create_array(
@@ -144,11 +161,23 @@ class ZarrPython(Library):
                 f"{self.label}: array has the pipeline {found}, {self._pipeline} was asked for"
             )
 
-    def reader(self, path: Path) -> Reader:
+    def _opened(self, path: Path, mode: str) -> Any:
         with self.configured():
-            array = self._zarr.open_array(path, mode="r")
+            array = self._zarr.open_array(path, mode=mode)
         self._checked(array)
+        return array
+
+    def reader(self, path: Path) -> Reader:
+        array = self._opened(path, "r")
         return lambda selection: array[selection]
+
+    def point_reader(self, path: Path) -> Reader:
+        array = self._opened(path, "r")
+        return lambda selection: array.vindex[selection]
+
+    def updater(self, path: Path) -> Updater:
+        array = self._opened(path, "r+")
+        return lambda region, values: array.__setitem__(region, values)
 
     def writer(self, path: Path, shape: tuple[int, ...], layout: Layout) -> Writer:
         with self.configured():
@@ -208,10 +237,21 @@ class Tensorstore(Library):
         self._module = importlib.import_module("tensorstore")
         self._context = self._module.Context({"file_io_sync": False})
 
-    def reader(self, path: Path) -> Reader:
+    def _opened(self, path: Path, *, write: bool = False) -> Any:
         spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(path)}}
-        array = self._module.open(spec, open=True, context=self._context).result()
+        return self._module.open(spec, open=True, read=True, write=write, context=self._context).result()
+
+    def reader(self, path: Path) -> Reader:
+        array = self._opened(path)
         return lambda selection: array[selection].read().result()
+
+    def point_reader(self, path: Path) -> Reader:
+        array = self._opened(path)
+        return lambda selection: array.vindex[selection].read().result()
+
+    def updater(self, path: Path) -> Updater:
+        array = self._opened(path, write=True)
+        return lambda region, values: array[region].write(values).result()
 
     def writer(self, path: Path, shape: tuple[int, ...], layout: Layout) -> Writer:
         written = layout.shards or layout.chunks

@@ -4,21 +4,45 @@ from __future__ import annotations
 
 import datetime
 import importlib.metadata
+import math
 import os
 import platform
 import statistics
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from bare import cpu_count
-from layouts import SEED
-from peers import AUTO, OPENED, UNITS
-from rows import CALLS, FROM_ZARR, FULL_READ, ONE_CHUNK, OPEN, Bench
-from timing import Figure
+from cost_rows import CALLS, MEMORY
+from file_system import kind_of
+from layouts import SEED, Layout
+from lazy_rows import FROM_ZARR, OPEN
+from peers import AUTO, OPENED, UNITS, BareLoop
+from read_rows import (
+    FULL_READ,
+    GROWTH,
+    GROWTH_CHUNKS,
+    GROWTH_KINDS,
+    GROWTH_STEPS,
+    N_RANDOM_POINTS,
+    ONE_CHUNK,
+    PATIENCE_S,
+    POINT,
+    RANDOM_POINTS,
+)
+from run import Bench
+from timing import LEAST_ROUNDS, LIMIT_S, Figure
+from write_rows import FULL_WRITE, N_REGIONS, REGION, REGIONS
 
 OURS = "xzarr3"
+TIMES = ("ms", "µs")
 DEFAULT_PEER = "zarr-python"
+NOT_PEERS = (OURS, BareLoop.label)
+BARE_LOOP_FACTOR = 1.2
+MEMORY_MIB = 64
+"""What a full read may need beside its result."""
+GROWTH_FACTOR = 1.25
 DISTRIBUTIONS = ("xzarr3", "zarr", "zarrs", "tensorstore", "xarray", "dask", "numpy", "numcodecs", "isal")
 
 
@@ -51,6 +75,16 @@ class Figures:
         ours, theirs = self.median(row, case), self.median(row, case, library)
         return None if ours is None or theirs is None or ours <= 0 else theirs / ours
 
+    def fastest_peer(self, row: str, case: str) -> str | None:
+        """Return the label of the peer with the least median, None without any; the bare loop is no peer."""
+        medians = {
+            figure.library: figure.median
+            for figure in self.all
+            if (figure.row, figure.case) == (row, case) and figure.library not in NOT_PEERS
+        }
+        known = {library: median for library, median in medians.items() if median is not None}
+        return min(known, key=known.__getitem__, default=None)
+
 
 @dataclass(frozen=True)
 class Bar:
@@ -77,49 +111,75 @@ class Bar:
         return {True: "met", False: "missed", None: "not measured"}[self.met]
 
 
-def bars(figures: Figures, small: Sequence[str], layouts: Sequence[str]) -> list[Bar]:
-    """Return the bars of the first version, judged by `figures`.
+def bars(figures: Figures, layouts: Sequence[Layout], size_mib: int) -> list[Bar]:
+    """Return the bars, judged by `figures`.
 
     Parameters
     ----------
     figures : Figures
         What was measured.
-    small : sequence of str
-        The layouts in which a full read is to be twice as fast as zarr-python's.
-    layouts : sequence of str
-        All layouts.
+    layouts : sequence of Layout
+        The layouts the bars ask for.
+    size_mib : int
+        Size in MiB of what a full read returns.
     """
     judged = []
     for layout in layouts:
-        judged.append(_times_faster(figures, FULL_READ, layout, 2.0 if layout in small else 1.0))
+        judged.append(_times_faster(figures, FULL_READ, layout.name, 1))
+        judged.append(_near_bare_loop(figures, layout.name))
     for layout in layouts:
-        ratio = figures.ratio(ONE_CHUNK, layout, DEFAULT_PEER)
-        share = None if ratio is None else 1 / ratio
-        judged.append(
-            Bar(
-                f"{ONE_CHUNK}: {layout}",
-                f"below 60 % of {DEFAULT_PEER}'s time",
-                "" if share is None else f"{100 * share:.0f} %",
-                None if share is None else share < 0.6,
-            )
-        )
-    judged.extend(_at_most(figures, CALLS, layout, 6, "calls") for layout in small)
+        judged.append(_times_faster(figures, ONE_CHUNK, layout.name, 1.5 if layout.small else 1))
+    for layout in layouts:
+        cheap = layout.compressor is None or layout.shards is not None
+        judged.append(_times_faster(figures, POINT, layout.name, 1.5 if cheap else 1))
+    judged.extend(_times_faster(figures, RANDOM_POINTS, layout.name, 1) for layout in layouts)
+    judged.extend(_times_faster(figures, FULL_WRITE, layout.name, 1) for layout in layouts)
+    judged.extend(_times_faster(figures, REGIONS, layout.name, 1) for layout in layouts if layout.shards)
+    judged.extend(_at_most(figures, MEMORY, layout.name, size_mib + MEMORY_MIB, "MiB") for layout in layouts)
+    judged.extend(_flat(figures, kind) for kind in GROWTH_KINDS)
+    judged.extend(_at_most(figures, CALLS, layout.name, 6, "calls") for layout in layouts if layout.small)
     judged.extend(
-        _times_faster(figures, OPEN, case, 2.0)
+        _times_faster(figures, OPEN, case, 2, DEFAULT_PEER)
         for case in ("500 variables, chunks=None", "500 variables, chunks={}")
     )
     judged.extend(_at_most(figures, FROM_ZARR, case, 20, "ms", strict=True) for case in (UNITS, OPENED, AUTO))
     return judged
 
 
-def _times_faster(figures: Figures, row: str, case: str, factor: float) -> Bar:
-    ratio = figures.ratio(row, case, DEFAULT_PEER)
+def _times_faster(figures: Figures, row: str, case: str, factor: float, peer: str | None = None) -> Bar:
+    """Return the bar of being `factor` times as fast as `peer`, without one as the fastest peer."""
+    fastest = figures.fastest_peer(row, case) if peer is None else peer
+    ratio = None if fastest is None else figures.ratio(row, case, fastest)
     asked = "at least as fast as" if factor == 1 else f"at least {factor:g} times as fast as"
+    against = f" ({fastest})" if peer is None else ""
     return Bar(
         f"{row}: {case}",
-        f"{asked} {DEFAULT_PEER}",
-        "" if ratio is None else f"{ratio:.2f} times",
+        f"{asked} {peer or 'the fastest peer'}",
+        "" if ratio is None else f"{_not_above(ratio)} times{against}",
         None if ratio is None else ratio >= factor,
+    )
+
+
+def _near_bare_loop(figures: Figures, case: str) -> Bar:
+    ratio = figures.ratio(FULL_READ, case, BareLoop.label)
+    return Bar(
+        f"{FULL_READ}: {case}",
+        f"at most {BARE_LOOP_FACTOR:g} times as long as the {BareLoop.label}",
+        "" if ratio is None else f"{_not_below(1 / ratio)} times",
+        None if ratio is None else 1 / ratio <= BARE_LOOP_FACTOR,
+    )
+
+
+def _flat(figures: Figures, kind: str) -> Bar:
+    """Return the bar of a chunk's time staying the same from the smallest number of chunks to the largest."""
+    few, *_, many = GROWTH_STEPS
+    start, end = (figures.median(GROWTH, f"{step} {kind}") for step in (few, many))
+    grown = None if start is None or end is None else end / start
+    return Bar(
+        f"{GROWTH}: {kind}",
+        f"at {many} at most {GROWTH_FACTOR:g} times that at {few}",
+        "" if grown is None else f"{_not_below(grown)} times",
+        None if grown is None else grown <= GROWTH_FACTOR,
     )
 
 
@@ -128,9 +188,19 @@ def _at_most(figures: Figures, row: str, case: str, most: float, unit: str, *, s
     return Bar(
         f"{row}: {case}",
         f"{'under' if strict else 'at most'} {most:g} {unit}",
-        "" if value is None else f"{value:.3g} {unit}",
+        "" if value is None else f"{value:.4g} {unit}",
         None if value is None else (value < most if strict else value <= most),
     )
+
+
+def _not_above(ratio: float) -> str:
+    """Return `ratio` with two decimals, rounded down: just below a bar is not shown as the bar."""
+    return f"{math.floor(100 * ratio) / 100:.2f}"
+
+
+def _not_below(ratio: float) -> str:
+    """Return `ratio` with two decimals, rounded up."""
+    return f"{math.ceil(100 * ratio) / 100:.2f}"
 
 
 def table(figures: Figures, row: str, libraries: Sequence[str]) -> list[list[str]]:
@@ -213,7 +283,7 @@ def page(
         "## Bars",
         markdown(bar_table(judged), words=True),
         "## Figures",
-        _EXPLANATION,
+        _explanation(bench),
         *(markdown(table(figures, row, labels)) for row in figures.rows()),
         *_failures(figures),
         "## Layouts",
@@ -226,27 +296,64 @@ _EXPLANATION = """\
 Medians. In a peer's cell, the number in parentheses is its figure over that of xzarr3: above 1, xzarr3 is
 the faster (or needs less). All libraries run in one process, one after the other in each round, each round
 beginning with another one; a first round, in which what each library read or wrote is compared with the
-source, is not counted. Every library reads the same files, out of a warm page cache, with its default
-number of threads. Arrays are opened before the timing, so what a library keeps of an open array (a shard's
-index, say) counts in its favour. One chunk and one point are the mean of several places, read one after the
-other, of which one result at a time is held. Writing creates the array and deletes it outside the timing;
-nobody calls fsync (tensorstore, which would, is told not to). "zarr-python" has its default pipeline. The
-peak memory is that of a process of its own, above what it held before the read, the result included.
-Function calls are Python's, in all threads; for xzarr3 it is the larger of the counts with its default
-number of threads and with one. The bare loop is file read, decoder and placement in as many threads as
-there are CPUs, without a library and without a check: what calling these decoders takes."""
+source, is not counted. A library that has taken {limit:g} s in a case sits out its further rounds, after
+{least} at least. Every library reads the same files with its default number of threads. "zarr-python" has its
+default pipeline, "fused" and "zarrs" are pipelines it is given; the fastest peer of a bar is the one of
+these and tensorstore with the least median in that case.
+
+The stores are files held in memory (tmpfs) where there is room, else files of a disk; the table at the top
+says which. What is read comes out of memory either way, a disk's files out of a warm page cache. What is
+written need not reach a disk: nobody calls fsync (tensorstore, which would, is told not to). On a disk,
+arrays of many files that were written stay until the end of the run, because ext4, when it makes files,
+passes by what was deleted in the last seconds, which makes a write of many files several times as long.
+
+Arrays are opened before the timing, so what a library keeps of an open array (a shard's index, say) counts
+in its favour. One chunk and one point through time are the mean of several places, read one after the
+other, of which one result at a time is held. The random points are one `vindex` of {points} places, others
+in each round. A full write creates the array and deletes it outside the timing. The small regions are
+{regions} writes of {region} values, one after the other, at random places of an array that is full;
+about half of them are in several chunks. Each library has a copy of its own, and writes the same values to
+the same places as the others; after each round the array is read by another library and compared. Peak
+memory is that of a process of its own, above what it held before the read, the result of {size} MiB
+included. Function calls are Python's, in all threads; for xzarr3 it is the larger of the counts with its
+default number of threads and with one.
+
+The time per chunk is that of a full read of arrays of uncompressed chunks of {chunk} values, in files of
+their own or {in_shard} in a shard (in an array of fewer, all), divided by the number of chunks. A library
+whose read would take more than {patience:g} s, by its figure at the tenth of the chunks, is left out.
+
+The bare loop is file read, decoder and placement in as many threads as there are CPUs, without a library
+and without a check: what calling these decoders takes. It is no peer."""
+
+
+def _explanation(bench: Bench) -> str:
+    """Return what is measured and how, with the numbers this run was made with."""
+    text = _EXPLANATION.format(
+        limit=LIMIT_S,
+        least=LEAST_ROUNDS,
+        points=N_RANDOM_POINTS,
+        regions=N_REGIONS,
+        region=REGION,
+        size=bench.size_mib,
+        chunk=GROWTH_CHUNKS,
+        in_shard=max(filter(None, GROWTH_KINDS.values())),
+        patience=PATIENCE_S,
+    )
+    filled = (textwrap.fill(paragraph, 108, break_on_hyphens=False) for paragraph in text.split("\n\n"))
+    return "\n\n".join(filled)
 
 
 def _conditions(
     bench: Bench, figures: Figures, absent: dict[str, str], seconds: float, loads: Sequence[float]
 ) -> list[list[str]]:
     spreads = [figure.spread for figure in figures.all if figure.spread is not None]
-    repeats = {len(figure.samples) for figure in figures.all if figure.unit == "ms" and figure.samples}
+    repeats = {len(figure.samples) for figure in figures.all if figure.unit in TIMES and figure.samples}
     versions = [f"{name} {_version(name)}" for name in DISTRIBUTIONS]
     lines = [
         ["", ""],
         ["date", f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC"],
         ["field", f"{bench.size_mib} MiB of float32, shape {bench.source.shape}, seed {SEED}"],
+        ["file system", f"{kind_of(bench.root)}, {'in' if bench.in_memory else 'not in'} memory"],
         ["timed rounds of a case", ", ".join(map(str, sorted(repeats))) or "-"],
         ["duration", f"{seconds:.0f} s"],
         ["platform", f"{platform.system()} {platform.machine()}, {_processor()}"],

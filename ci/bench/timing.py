@@ -31,6 +31,12 @@ LIBRARY_ERRORS = (
 """What a library may raise where it cannot do a row; the row says so, and the others go on."""
 
 
+LIMIT_S = 5.0
+"""Seconds of timed rounds after which a library sits out the further rounds of a case."""
+LEAST_ROUNDS = 3
+"""Rounds it takes part in however long they take."""
+
+
 @dataclass(frozen=True)
 class Task:
     """One library's part of a row.
@@ -44,11 +50,14 @@ class Task:
         does before and after (fresh directories, configuration) is not timed.
     calls : int
         Number of equal operations in one sample; a sample's time is divided by it.
+    case : str
+        Case of the row it belongs to, where tasks of several cases alternate.
     """
 
     library: str
     prepared: Callable[[int], AbstractContextManager[Run]]
     calls: int = 1
+    case: str = ""
 
 
 @dataclass(frozen=True)
@@ -64,7 +73,7 @@ class Figure:
     samples : tuple of float
         The measured values; empty when there are none.
     unit : str
-        Unit of the samples: "ms", "calls" or "MiB".
+        Unit of the samples: "ms", "µs", "calls" or "MiB".
     note : str
         Why there are no samples.
     """
@@ -104,27 +113,31 @@ def alternate(row: str, case: str, tasks: Sequence[Task], repeat: int) -> list[F
     """Time every task `repeat` times, in rounds that go through all tasks, each round from another one.
 
     A first round of every task is thrown away. A task that raises one of `LIBRARY_ERRORS` is left out of the
-    later rounds.
+    later rounds, and so is one that has had `LIMIT_S` seconds and `LEAST_ROUNDS` rounds.
     """
-    samples: dict[str, list[float]] = {task.library: [] for task in tasks}
-    notes: dict[str, str] = {}
+    samples: list[list[float]] = [[] for _ in tasks]
+    notes: dict[int, str] = {}
+    spent = [0.0 for _ in tasks]
     gc.collect()
+    order = range(len(tasks))
     for round_number in range(-1, repeat):
         first = round_number % max(len(tasks), 1)
-        for task in itertools.chain(tasks[first:], tasks[:first]):
-            if task.library in notes:
+        for at in itertools.chain(order[first:], order[:first]):
+            patience = spent[at] < LIMIT_S or len(samples[at]) < LEAST_ROUNDS
+            if at in notes or not patience:
                 continue
             try:
-                seconds = _timed(task, round_number)
+                seconds = _timed(tasks[at], round_number)
             except LIBRARY_ERRORS as error:
-                notes[task.library] = f"{type(error).__name__}: {error}"
-                samples[task.library].clear()
+                notes[at] = f"{type(error).__name__}: {error}"
+                samples[at].clear()
                 continue
             if round_number >= 0:
-                samples[task.library].append(1000 * seconds / task.calls)
+                spent[at] += seconds
+                samples[at].append(1000 * seconds / tasks[at].calls)
     return [
-        Figure(row, case, task.library, tuple(samples[task.library]), "ms", notes.get(task.library, ""))
-        for task in tasks
+        Figure(row, task.case or case, task.library, tuple(samples[at]), "ms", notes.get(at, ""))
+        for at, task in enumerate(tasks)
     ]
 
 
