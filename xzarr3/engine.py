@@ -53,6 +53,11 @@ class Engine:
         """The fill value as an array of no dimensions, which any element can be set to."""
         return self.meta.data_type.filled((), self.meta.fill_value)
 
+    @cached_property
+    def store_identity(self) -> object:
+        """What tells the store from others."""
+        return self.store.identity
+
     def key(self, coords: tuple[int, ...]) -> str:
         """Key of a unit."""
         return self.key_prefix + self.separator.join(map(str, coords))
@@ -90,7 +95,8 @@ class Engine:
     def sharing(self, plan: ReadPlan, threads: int) -> tuple[int, int]:
         """How many threads carry out a plan, and into about how many pieces shards are cut for them."""
         number, pieces = plan.number, 1
-        if threads > 1 and plan.work() < _SMALL:
+        # Never more than all units are, and mostly that tells already.
+        if threads > 1 and (number * self.meta.chain.spec.nbytes < _SMALL or plan.work() < _SMALL):
             threads = 1
         if self.meta.chain.shard is not None and threads > 1 and number < 2 * threads:
             pieces = 2 * threads

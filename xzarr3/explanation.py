@@ -278,7 +278,7 @@ def _fetch(
     ranges: list[tuple[int, int]] | None
     chunks, indexes = 1, 0
     if chain.shard is not None:
-        index = shard_index(chain.shard, reader, engine.store, key)
+        index = shard_index(chain.shard, reader, engine.store_identity, key)
         chunks, ranges = _of_shard(plan, chain.shard, Within(reader, 0, size), index, inner)
         if ranges is not None:
             indexes = 0 if known else 1

@@ -92,6 +92,7 @@ class ReadPlan:
         self.request = request
         self._array_shape = shape
         self._chain_of = chain_of
+        self._last_elements: tuple[CodecChain, Inner, ElementRanges | None] | None = None
 
     @cached_property
     def addressing(self) -> Addressing:
@@ -111,7 +112,7 @@ class ReadPlan:
         at = self.selection.position
         return (*others[:at], *self.selection.shape, *others[at:])
 
-    @property
+    @cached_property
     def buffer_shape(self) -> tuple[int, ...]:
         """Shape of what the units are put into: no dimension is dropped, and points are one dimension."""
         if isinstance(self.selection, Points):
@@ -203,7 +204,7 @@ class ReadPlan:
         order, units = addressing.units(points.indices, self.grid.axes, others, finer)
         return order, list(units)
 
-    @property
+    @cached_property
     def number(self) -> int:
         """Number of units that are touched."""
         if isinstance(self.selection, Points):
@@ -255,7 +256,11 @@ class ReadPlan:
 
     def elements(self, chain: CodecChain, inner: Inner) -> ElementRanges | None:
         """The byte ranges of a part of a chunk that is stored as it is in memory; None for all of it."""
-        return element_ranges(chain, self.addressing, inner, self.request)
+        last = self._last_elements
+        if last is None or last[0] is not chain or not self.addressing.same(inner, last[1]):
+            last = chain, inner, element_ranges(chain, self.addressing, inner, self.request)
+            self._last_elements = last
+        return last[2]
 
     def inner_chunks(self, shard: Shard, inner: Inner) -> InnerChunks:
         """The inner chunks of a shard that hold what is wanted of it."""

@@ -20,7 +20,7 @@ from xzarr3.division import Inner, Slices, Unit
 from xzarr3.errors import ChunkDecodeError, ChunkError
 from xzarr3.plan import InnerChunks, ReadPlan
 from xzarr3.requests import ElementRanges, windows
-from xzarr3.stores import Store, ValueReader
+from xzarr3.stores import ValueReader
 from xzarr3.stores.base import OversizedError
 from xzarr3.stores.memory import BytesReader
 from xzarr3.threads import Runs
@@ -237,7 +237,7 @@ class UnitReader:
                     missing += 1
                     continue
                 with reader:
-                    index = shard_index(shard, reader, store, key)
+                    index = shard_index(shard, reader, self._engine.store_identity, key)
                     self._inner_chunks(shard, reader, index, wanted, out[outer])
             except ChunkError as error:
                 error.key, error.chunk = key, coords
@@ -305,12 +305,15 @@ class UnitReader:
             out[outer] = place
 
 
-def shard_index(shard: Shard, reader: ValueReader, store: Store, key: str) -> Index:
-    """The index of a shard, which is read once as long as the shard stays as it is."""
+def shard_index(shard: Shard, reader: ValueReader, store: object, key: str) -> Index:
+    """The index of a shard, which is read once as long as the shard stays as it is.
+
+    ``store`` is the identity of the store.
+    """
     version = reader.version
     if version is None:
         return shard.decode_index(reader.read(shard.index_start, shard.index_size))
-    name = store.identity, key, shard.index_size
+    name = store, key, shard.index_size
     index = _indexes.get(name, version)
     if index is None:
         index = shard.decode_index(reader.read(shard.index_start, shard.index_size))

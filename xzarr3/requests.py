@@ -91,6 +91,8 @@ def element_ranges(
     itemsize = spec.dtype.itemsize
     strides = strides_of(spec.shape, itemsize)
     if all(isinstance(chosen, slice) for chosen in inner):
+        if all(chosen == slice(0, n, 1) for chosen, n in zip(inner, spec.shape, strict=True)):
+            return None
         found: ElementRanges | None = _strided(inner, strides, itemsize, request)
     elif spec.nbytes > _LARGEST:
         return None
