@@ -207,7 +207,11 @@ class Slices(Addressing):
         parts = [*map(_parts_within, inner, lengths, sizes)]
         if not parts:
             return (), [ONE]
-        chosen = np.ix_(*([part[0] for part in along] for along in parts))
+        # Mostly neighbours are wanted, which are selected without a copy.
+        if all(along[-1][0] - along[0][0] + 1 == len(along) for along in parts):
+            chosen: Any = tuple([slice(along[0][0], along[-1][0] + 1) for along in parts])
+        else:
+            chosen = np.ix_(*([part[0] for part in along] for along in parts))
         return chosen, [*map(tuple, itertools.starmap(zip, itertools.product(*parts)))]
 
     def offsets(self, inner: Inner, strides: tuple[int, ...]) -> Indices:

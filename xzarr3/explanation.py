@@ -86,7 +86,8 @@ class Explanation:
     What is counted is what a process asks for that has read nothing of these values before. Where the store
     tells whether a value has changed, as directories do, reading keeps the indexes of shards, and the next
     read makes ``index_requests`` fewer requests. A value that is absent is no request and no bytes, and
-    neither is asking whether there is one; nor is a look at the document of the array.
+    neither is asking whether there is one; nor is a look at the document of the array. A store that cannot tell
+    how large a value is has to read it for the explanation, as a whole.
 
     Parameters
     ----------

@@ -288,16 +288,16 @@ def _is_array(index: object) -> bool:
     return isinstance(index, (np.ndarray, list, tuple, range)) or getattr(index, "ndim", 0) != 0
 
 
-def _as_array(index: object) -> npt.NDArray[Any]:
-    """An index as an array of integers or of truth values, as numpy takes it."""
+def _as_array(index: object, at: int) -> npt.NDArray[Any]:
+    """An index, the ``at``-th of a selection, as an array of integers or of truth values, as numpy takes it."""
     try:
         array = np.asarray(index)
     except (TypeError, ValueError) as error:
-        raise SelectionError(f"not an index: {shorten(index)}; accepted: {_ANY}") from error
+        raise SelectionError(f"index {at}: not an index: {shorten(index)}; accepted: {_ANY}") from error
     if array.size == 0 and array.dtype.kind == "f" and not isinstance(index, np.ndarray):
         array = array.astype(np.intp)
     if array.dtype.kind not in "iub" or (array.dtype.kind == "b" and not array.ndim):
-        raise SelectionError(f"not an index: an array of {array.dtype}; accepted: {_ANY}")
+        raise SelectionError(f"index {at}: not an index: an array of {array.dtype}; accepted: {_ANY}")
     return array
 
 
@@ -328,7 +328,7 @@ def _with_arrays(
     With ``flat``, arrays of several dimensions are refused.
     """
     given = selection if isinstance(selection, tuple) else (selection,)
-    arrays = tuple(_as_array(index) if _is_array(index) else index for index in given)
+    arrays = tuple(_as_array(index, at) if _is_array(index) else index for at, index in enumerate(given))
 
     def taken(index: object) -> int:
         return index.ndim if isinstance(index, np.ndarray) and index.dtype.kind == "b" else 1

@@ -179,6 +179,9 @@ def windows(entries: Sequence[Sequence[int]], request: int) -> Iterator[list[tup
     list of (int, int, list of int)
         The ranges of a window: start, length, and which of the entries are in it.
     """
+    if len(entries) == 1:
+        yield [(entries[0][0], entries[0][1], [0])]
+        return
     window: list[tuple[int, int, list[int]]] = []
     held = 0
     for start, length, inside in _merged(entries, request):
