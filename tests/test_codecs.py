@@ -36,6 +36,7 @@ from hypothesis import strategies as st
 
 import xzarr3
 from xzarr3 import ChunkDecodeError, ChunkEncodeError, MetadataError
+from xzarr3._types import Buffer
 from xzarr3.codecs import (
     BloscCodec,
     BytesBytesCodec,
@@ -51,8 +52,8 @@ from xzarr3.codecs import (
     register_codec,
     registry,
 )
-from xzarr3.codecs.base import ChunkSpec
-from xzarr3.codecs.registry import codecs_from_json
+from xzarr3.codecs.base import BytesBytesCodec, ChunkSpec
+from xzarr3.codecs.registry import codecs_from_json, register_codec
 from xzarr3.dtypes import parse_dtype
 
 BIG = {"name": "bytes", "configuration": {"endian": "big"}}
@@ -1446,3 +1447,44 @@ def test_null_and_nan_are_two_configurations() -> None:
         assert repr(caught.value.found) == repr(value)
     assert registry._key([None]) != registry._key([float("nan")])  # type: ignore[list-item]
     assert registry._key([1]) != registry._key([1.0])
+
+
+@dataclass(frozen=True)
+class _HandedOn(BytesBytesCodec):
+    """Returns what it is given, not a copy of it."""
+
+    name = "test-handed-on"
+
+    @classmethod
+    def from_configuration(cls, configuration: Mapping[str, Any]) -> Self:
+        return cls()
+
+    def encoded_size(self, size: int) -> int:
+        return size
+
+    def max_encoded_size(self, size: int) -> int:
+        return size
+
+    def encode(self, data: Buffer) -> Buffer:
+        return data
+
+    def decode(self, data: Buffer, limit: int) -> Buffer:
+        return data
+
+
+@pytest.mark.parametrize("shards", [None, (4, 4)])
+def test_a_codec_may_hand_on_what_it_is_given(shards: tuple[int, int] | None, tmp_path: Path) -> None:
+    register_codec(_HandedOn)
+    try:
+        data = np.arange(64.0).reshape(8, 8)
+        for where in (xzarr3.MemoryStore(), tmp_path / "a"):
+            array = xzarr3.create_array(
+                where, data=data, chunks=(2, 2), shards=shards, compressors=_HandedOn()
+            )
+            assert np.array_equal(array[...], data)
+            array[1:7, 3] = -1.0
+            changed = data.copy()
+            changed[1:7, 3] = -1.0
+            assert np.array_equal(array[...], changed)
+    finally:
+        registry._loaded.pop(_HandedOn.name, None)

@@ -237,9 +237,10 @@ class CodecChain:
         """
         for filter_, spec in self._filters:
             array = filter_.encode(array, spec)
+        packed = self._packs and not array.flags.c_contiguous and (brief or bool(self._compressors))
         if self._shard is not None:
             data = self._shard.encode(array, keep_empty=keep_empty)
-        elif self._packs and not array.flags.c_contiguous and (brief or self._compressors):
+        elif packed:
             data = _scratch.packed(array, cast("np.dtype[np.generic]", self.stored_dtype))
         else:
             data = self._serializer.encode(array, self._stored)
@@ -249,7 +250,8 @@ class CodecChain:
                     f"{len(data)} bytes to encode, at most {limit} possible", codec=codec.name
                 )
             data = codec.encode(data)
-        return data
+        # A codec may hand on what it got, which is memory that is used again.
+        return bytes(data) if packed and not brief and not isinstance(data, bytes) else data
 
     def encoded_pieces(self, array: AnyArray, *, keep_empty: bool = False) -> list[Buffer]:
         """Encode a whole chunk; a shard in pieces that follow one another, so that they need no copy.
