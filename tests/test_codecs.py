@@ -52,8 +52,8 @@ from xzarr3.codecs import (
     register_codec,
     registry,
 )
-from xzarr3.codecs.base import BytesBytesCodec, ChunkSpec
-from xzarr3.codecs.registry import codecs_from_json, register_codec
+from xzarr3.codecs.base import ChunkSpec
+from xzarr3.codecs.registry import codecs_from_json
 from xzarr3.dtypes import parse_dtype
 
 BIG = {"name": "bytes", "configuration": {"endian": "big"}}
