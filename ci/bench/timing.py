@@ -31,7 +31,7 @@ LIBRARY_ERRORS = (
 """What a library may raise where it cannot do a row; the row says so, and the others go on."""
 
 
-LIMIT_S = 5.0
+LIMIT_S = 4.0
 """Seconds of timed rounds after which a library sits out the further rounds of a case."""
 LEAST_ROUNDS = 3
 """Rounds it takes part in however long they take."""
