@@ -20,6 +20,8 @@ from xzarr3.threads import Runs
 from xzarr3.writing import UnitWriter
 
 _SMALL = 2**18  # Bytes; below, starting another thread costs more than it saves.
+# Microseconds for a chunk; below, threads wait for each other (for Python's lock) longer than they save.
+_SHORT = 25.0
 
 
 @dataclass(frozen=True)
@@ -95,10 +97,13 @@ class Engine:
     def sharing(self, plan: ReadPlan, threads: int) -> tuple[int, int]:
         """How many threads carry out a plan, and into about how many pieces shards are cut for them."""
         number, pieces = plan.number, 1
-        # Never more than all units are, and mostly that tells already.
-        if threads > 1 and (number * self.meta.chain.spec.nbytes < _SMALL or plan.work() < _SMALL):
+        # No more than all units is ever decoded, which mostly tells already.
+        chain = self.meta.chain
+        if threads > 1 and (
+            number * chain.spec.nbytes < _SMALL or chain.decode_time < _SHORT or plan.work() < _SMALL
+        ):
             threads = 1
-        if self.meta.chain.shard is not None and threads > 1 and number < 2 * threads:
+        if chain.shard is not None and threads > 1 and number < 2 * threads:
             pieces = 2 * threads
         return min(threads, max(number, pieces)), pieces
 

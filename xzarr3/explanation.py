@@ -85,9 +85,10 @@ class Explanation:
 
     What is counted is what a process asks for that has read nothing of these values before. Where the store
     tells whether a value has changed, as directories do, reading keeps the indexes of shards, and the next
-    read makes ``index_requests`` fewer requests. A value that is absent is no request and no bytes, and
-    neither is asking whether there is one; nor is a look at the document of the array. A store that cannot tell
-    how large a value is has to read it for the explanation, as a whole.
+    read makes ``index_requests`` fewer requests; threads that share a shard may ask for its index at the same
+    time, each of them. A value that is absent is no request and no bytes, and neither is asking whether there
+    is one; nor is a look at the document of the array. A store that cannot tell how large a value is has to
+    read all of it for the explanation.
 
     Parameters
     ----------

@@ -289,7 +289,7 @@ def _is_array(index: object) -> bool:
 
 
 def _as_array(index: object, at: int) -> npt.NDArray[Any]:
-    """An index, the ``at``-th of a selection, as an array of integers or of truth values, as numpy takes it."""
+    """The index of a selection at a place as an array of integers or of truth values, as numpy takes it."""
     try:
         array = np.asarray(index)
     except (TypeError, ValueError) as error:

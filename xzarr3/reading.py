@@ -348,7 +348,7 @@ def _values(reader: ValueReader, entries: list[list[int]], request: int) -> Iter
 
 def _ranges(reader: ValueReader, entries: list[list[int]], request: int) -> Iterator[tuple[int, Buffer]]:
     for window in windows(entries, request):
-        parts = reader.read_ranges([start for start, _, _ in window], [length for _, length, _ in window])
+        parts = reader.iter_ranges([start for start, _, _ in window], [length for _, length, _ in window])
         for (start, _, inside), part in zip(window, parts, strict=True):
             view = memoryview(part)
             for at in inside:

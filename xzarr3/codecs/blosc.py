@@ -48,6 +48,7 @@ class BloscCodec(BytesBytesCodec):
     """
 
     name = "blosc"
+    decode_rate = 6000
     direct_from = 2**19
     direct_many = False
     cname: str = "zstd"

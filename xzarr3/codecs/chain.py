@@ -11,6 +11,7 @@ import math
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -38,6 +39,8 @@ EMPTY = 2**64 - 1
 """Offset and size, in the index of a shard, of an inner chunk that is not there."""
 _GAPS = 2**20  # Bytes
 _MAX_SCRATCH = 2**25  # Bytes
+_COPY_RATE = 8000  # Bytes that are copied from a file in a microsecond.
+_FILTER_RATE = 1000  # Bytes that a filter takes in a microsecond.
 
 
 class _Scratch(threading.local):
@@ -187,6 +190,15 @@ class CodecChain:
         for undo, spec in self._undo:
             array = undo.decode(array, spec)
         return array
+
+    @cached_property
+    def decode_time(self) -> float:
+        """About how many microseconds reading and decoding a chunk takes in which other threads can run."""
+        if self._shard is not None:
+            return self._shard.inner.decode_time
+        size = self._stored.nbytes
+        filters = size / _FILTER_RATE if self._filters else 0
+        return size / _COPY_RATE + filters + sum(size / codec.decode_rate for codec, _ in self._compressors)
 
     def is_direct(self, number: int) -> bool:
         """Whether it pays to use :meth:`decode_into` when ``number`` chunks are read."""

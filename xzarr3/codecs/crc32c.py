@@ -23,6 +23,7 @@ class Crc32cCodec(BytesBytesCodec):
     """A checksum behind the data, always verified."""
 
     name = "crc32c"
+    decode_rate = 10000
 
     @classmethod
     def from_configuration(cls, configuration: Mapping[str, JSON]) -> Self:

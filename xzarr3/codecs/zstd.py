@@ -48,6 +48,7 @@ class ZstdCodec(BytesBytesCodec):
     """
 
     name = "zstd"
+    decode_rate = 1500
     # Smaller results are not worth the look at the frame that decoding piecewise needs.
     direct_from = 2**19
     level: int = 0

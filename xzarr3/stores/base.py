@@ -179,6 +179,10 @@ class ValueReader(ABC):
         """Several parts, as :meth:`read` has them."""
         return [self.read(start, length) for start, length in zip(starts, lengths, strict=True)]
 
+    def iter_ranges(self, starts: Sequence[int], lengths: Sequence[int]) -> Iterator[Buffer]:
+        """The same parts one after the other; each may be read when it is asked for."""
+        return iter(self.read_ranges(starts, lengths))
+
     def read_into(self, start: int, out: memoryview) -> int:
         """Read from ``start`` on into ``out``; returns the number of bytes, fewer where the value ends."""
         part = self.read(start, len(out))

@@ -640,6 +640,9 @@ class _FileReader(ValueReader):
         whole = sum(map(len, parts)) == sum(lengths)
         return cast("list[Buffer]", parts) if whole else self.read_each(starts, lengths)
 
+    def iter_ranges(self, starts: Sequence[int], lengths: Sequence[int]) -> Iterator[Buffer]:
+        return map(self.read, starts, lengths)
+
     def read_each(self, starts: Sequence[int], lengths: Sequence[int]) -> list[Buffer]:
         """Several parts, each read until it is whole."""
         return [self.read(start, length) for start, length in zip(starts, lengths, strict=True)]
