@@ -24,15 +24,6 @@ WINDOW = 2**24
 _LARGEST = np.iinfo(np.intp).max
 
 
-def strides_of(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
-    """Strides in bytes of a C-contiguous array."""
-    strides = []
-    for length in reversed(shape):
-        strides.append(itemsize)
-        itemsize *= length
-    return tuple(reversed(strides))
-
-
 @dataclass(slots=True)
 class ElementRanges:
     """The byte ranges of a part of a chunk whose stored bytes are its elements.
@@ -87,20 +78,21 @@ def element_ranges(
     request : int
         How many bytes can be read in the time that one more range takes.
     """
-    spec = chain.spec
-    itemsize = spec.dtype.itemsize
-    strides = strides_of(spec.shape, itemsize)
-    if all(isinstance(chosen, slice) for chosen in inner):
+    spec, strides = chain.spec, chain.strides
+    itemsize, nbytes = spec.dtype.itemsize, spec.nbytes
+    found: ElementRanges | None
+    # Of very many chunks few elements each may be wanted.
+    if isinstance(addressing, Pointwise) and not addressing.others and len(inner[0]) <= _FEW:
+        found = _few(addressing.each_offset(inner, strides), itemsize, request)
+    elif all(isinstance(chosen, slice) for chosen in inner):
         if all(chosen == slice(0, n, 1) for chosen, n in zip(inner, spec.shape, strict=True)):
             return None
-        found: ElementRanges | None = _strided(inner, strides, itemsize, request)
-    elif spec.nbytes > _LARGEST:
+        found = _strided(inner, strides, itemsize, request)
+    elif nbytes > _LARGEST:
         return None
-    elif isinstance(addressing, Pointwise) and not addressing.others and len(inner[0]) <= _FEW:
-        found = _few(addressing.each_offset(inner, strides), itemsize, request)
     else:
-        found = _scattered(addressing.offsets(inner, strides), itemsize, spec.nbytes, request)
-    if found is None or found.size + request * len(found.starts) >= spec.nbytes:
+        found = _scattered(addressing.offsets(inner, strides), itemsize, nbytes, request)
+    if found is None or found.size + request * len(found.starts) >= nbytes:
         return None
     return found
 

@@ -192,6 +192,15 @@ class CodecChain:
         return array
 
     @cached_property
+    def strides(self) -> tuple[int, ...]:
+        """Strides in bytes of a chunk whose elements lie in C order."""
+        strides, distance = [], self.spec.dtype.itemsize
+        for length in reversed(self.spec.shape):
+            strides.append(distance)
+            distance *= length
+        return tuple(reversed(strides))
+
+    @cached_property
     def decode_time(self) -> float:
         """About how many microseconds reading and decoding a chunk takes in which other threads can run."""
         if self._shard is not None:
