@@ -85,6 +85,7 @@ def large_as_small() -> Iterator[None]:
     metadata._chain.cache_clear()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine, "_SMALL", 0)
+        patch.setattr(engine, "_SHORT", 0)
         patch.setattr(xzarr3.MemoryStore, "request_bytes", 8)
         patch.setattr(xzarr3.LocalStore, "request_bytes", 8)
         patch.setattr(ZstdCodec, "direct_from", 1)

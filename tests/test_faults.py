@@ -1202,6 +1202,7 @@ class SlowStore(MemoryStore):
     """Each access takes a while; counts them."""
 
     delay = 0.0
+    request_bytes = 2**20
 
     def __init__(self) -> None:
         super().__init__()

@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from xzarr3._types import AnyArray
-from xzarr3.codecs.chain import CodecChain
+from xzarr3.codecs.chain import COPY_RATE, CodecChain
 from xzarr3.division import Slices
 from xzarr3.errors import ChunkError
 from xzarr3.indexing import DimChoice, Points
@@ -20,7 +20,8 @@ from xzarr3.threads import Runs
 from xzarr3.writing import UnitWriter
 
 _SMALL = 2**18  # Bytes; below, starting another thread costs more than it saves.
-# Microseconds for a chunk; below, threads wait for each other (for Python's lock) longer than they save.
+# Microseconds in which a chunk is read and decoded; below, threads wait for each other, for Python's own
+# lock, longer than they save.
 _SHORT = 25.0
 
 
@@ -99,8 +100,9 @@ class Engine:
         number, pieces = plan.number, 1
         # No more than all units is ever decoded, which mostly tells already.
         chain = self.meta.chain
+        waiting = chain.decode_time + self.store.request_bytes / COPY_RATE
         if threads > 1 and (
-            number * chain.spec.nbytes < _SMALL or chain.decode_time < _SHORT or plan.work() < _SMALL
+            number * chain.spec.nbytes < _SMALL or waiting < _SHORT or plan.work() < _SMALL
         ):
             threads = 1
         if chain.shard is not None and threads > 1 and number < 2 * threads:

@@ -39,7 +39,8 @@ EMPTY = 2**64 - 1
 """Offset and size, in the index of a shard, of an inner chunk that is not there."""
 _GAPS = 2**20  # Bytes
 _MAX_SCRATCH = 2**25  # Bytes
-_COPY_RATE = 8000  # Bytes that are copied from a file in a microsecond.
+COPY_RATE = 8000
+"""About how many bytes are read from a file that is at hand in a microsecond."""
 _FILTER_RATE = 1000  # Bytes that a filter takes in a microsecond.
 
 
@@ -207,7 +208,7 @@ class CodecChain:
             return self._shard.inner.decode_time
         size = self._stored.nbytes
         filters = size / _FILTER_RATE if self._filters else 0
-        return size / _COPY_RATE + filters + sum(size / codec.decode_rate for codec, _ in self._compressors)
+        return size / COPY_RATE + filters + sum(size / codec.decode_rate for codec, _ in self._compressors)
 
     def is_direct(self, number: int) -> bool:
         """Whether it pays to use :meth:`decode_into` when ``number`` chunks are read."""
