@@ -1,0 +1,399 @@
+"""What ``explain`` says beforehand is what reading asks the store for: keys, ranges, requests, bytes."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from _recording import RecordingStore, Request, recording
+from _strategies import index_codecs
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import xzarr3
+from xzarr3 import engine, plan, requests
+from xzarr3.codecs import BytesCodec, Crc32cCodec, ShardingCodec, ZstdCodec
+from xzarr3.explanation import Explanation
+from xzarr3.reading import _indexes
+
+THOROUGH = settings(
+    max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
+
+
+def asked_for(explanation: Explanation) -> Counter[Request]:
+    """The requests that an explanation foretells."""
+    return Counter(
+        Request(fetch.key, start, length, fetch.size)
+        for fetch in explanation
+        for start, length in fetch.ranges
+        if fetch.size is not None
+    )
+
+
+def check(store: RecordingStore, reader: Any, selection: Any, *, threads: int = 1) -> Explanation:
+    """Compare what is explained with what is asked for when the same is read."""
+    given = threads if isinstance(reader, xzarr3.Array) else None  # Indexers take all cores.
+    _indexes.__init__()  # type: ignore[misc]
+    with store.recorded() as looked:
+        found: Explanation = reader.explain(selection, threads=given)
+    _indexes.__init__()  # type: ignore[misc]
+    with store.recorded() as made:
+        if isinstance(reader, xzarr3.Array):
+            result = reader.get(selection, threads=threads)
+        else:
+            result = np.asarray(reader[selection])
+    assert Counter(made) == asked_for(found)
+    assert found.requests == len(made)
+    assert found.bytes_moved == sum(request.length for request in made)
+    assert found.shape == result.shape
+    assert found.bytes_used == result.nbytes
+    assert {fetch.key for fetch in found if fetch.size is not None} == {request.key for request in made}
+    assert found.units == len(list(found))
+    assert found.absent == sum(fetch.size is None for fetch in found)
+    assert found.index_requests == sum(fetch.indexes for fetch in found)
+    for fetch in found:
+        assert fetch.whole == (fetch.size is not None and fetch.ranges == ((0, fetch.size),) and fetch.whole)
+        for start, length in fetch.ranges:
+            assert fetch.size is not None
+            assert 0 <= start < start + length <= fetch.size
+    if not looked_at_nested(reader):
+        assert {request.length for request in looked} <= {index_size(reader)}
+    return found
+
+
+def looked_at_nested(reader: Any) -> bool:
+    shard = (reader if isinstance(reader, xzarr3.Array) else reader._array).metadata.chain.shard
+    return shard is not None and shard.inner.shard is not None
+
+
+def index_size(reader: Any) -> int:
+    shard = (reader if isinstance(reader, xzarr3.Array) else reader._array).metadata.chain.shard
+    return -1 if shard is None else shard.index_size
+
+
+@st.composite
+def layouts(draw: st.DrawFn, shape: tuple[int, ...]) -> dict[str, Any]:
+    """Chunks that are plain or compressed, in shards or in shards within shards, regular or not."""
+    inner = tuple(draw(st.sampled_from([1, 2, 3, 8])) for _ in shape)
+    codecs: tuple[Any, ...] = (BytesCodec("little"),)
+    if draw(st.booleans()):
+        codecs = (*codecs, draw(st.sampled_from([ZstdCodec(), Crc32cCodec()])))
+    kind = draw(st.sampled_from(["chunks", "rectilinear", "shards", "shards", "nested"]))
+    if kind == "chunks":
+        return {"chunks": inner, "compressors": codecs[1:] or None}
+    if kind == "rectilinear":
+        lengths = [
+            [n] * (size // n) + [size % n] * (size % n > 0) for n, size in zip(inner, shape, strict=True)
+        ]
+        return {"chunks": [along[::-1] for along in lengths], "compressors": codecs[1:] or None}
+    location = st.sampled_from(["start", "end"])
+    serializer = ShardingCodec(
+        inner, codecs, index_codecs=draw(index_codecs()), index_location=draw(location)
+    )
+    unit = tuple(n * draw(st.sampled_from([1, 2, 4])) for n in inner)
+    if kind == "nested":
+        serializer = ShardingCodec(unit, (serializer,), index_location=draw(location))
+        unit = tuple(n * draw(st.sampled_from([1, 2])) for n in unit)
+    return {"chunks": unit, "serializer": serializer, "compressors": None}
+
+
+@st.composite
+def filled(draw: st.DrawFn) -> tuple[RecordingStore, xzarr3.Array]:
+    """An array of which some chunks are absent, in a store that notes what is asked for."""
+    shape = tuple(draw(st.lists(st.sampled_from([0, 1, 5, 8, 13]), max_size=3)))
+    store = recording(request_bytes=draw(st.sampled_from([1, 16, 64, 4096])))
+    options = draw(layouts(shape))
+    array = xzarr3.create_array(store, shape=shape, dtype=draw(st.sampled_from(["i2", "f8"])), **options)
+    rng = np.random.default_rng(draw(st.integers(0, 99)))
+    region = tuple(slice(draw(st.integers(0, n)) if n else 0, n) for n in shape)
+    array[region] = rng.integers(1, 99, [part.stop - part.start for part in region])
+    return store, array
+
+
+@st.composite
+def basic(draw: st.DrawFn, shape: tuple[int, ...]) -> tuple[Any, ...]:
+    found: list[Any] = []
+    for size in shape:
+        low, high = sorted(draw(st.tuples(st.integers(0, size), st.integers(0, size))))
+        part = slice(low, high, draw(st.sampled_from([1, 1, 2, 3])))
+        found.append(draw(st.integers(0, size - 1)) if size and draw(st.booleans()) else part)
+    return tuple(found)
+
+
+@st.composite
+def indices(draw: st.DrawFn, size: int, number: int) -> list[int]:
+    return [draw(st.integers(0, size - 1)) for _ in range(number)]
+
+
+@contextlib.contextmanager
+def small(*, windows: bool) -> Iterator[None]:
+    """Threads, and if asked for windows and parts of shards, also where there is little to read."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine, "_SMALL", 0)
+        patch.setattr(engine, "_SHORT", 0)
+        if windows:
+            patch.setattr(requests, "WINDOW", 64)
+            patch.setattr(plan, "WHOLE_SHARD", 32)
+        yield
+
+
+@THOROUGH
+@given(st.data())
+def test_what_is_explained_is_what_is_asked_for(data: st.DataObject) -> None:
+    store, array = data.draw(filled())
+    shape = array.shape
+    with small(windows=data.draw(st.booleans())):
+        for _ in range(2):
+            check(store, array, data.draw(basic(shape)), threads=data.draw(st.sampled_from([1, 1, 4])))
+        check(store, array, ...)
+        number = data.draw(st.integers(0, 5)) if 0 not in shape else 0
+        points = tuple(data.draw(indices(size, number)) for size in shape)
+        check(store, array.vindex, points)
+        check(store, array, tuple(map(np.array, points)) if number else ..., threads=1)
+        check(store, array.oindex, points)
+        if shape:
+            sliced = (*points[:-1], slice(None, None, data.draw(st.sampled_from([1, 2, -1]))))
+            check(store, array.vindex, sliced)
+            check(store, array.oindex, sliced)
+            blocks = data.draw(basic(array.cdata_shape))
+            blocks = tuple(slice(b.start, b.stop) if isinstance(b, slice) else b for b in blocks)
+            check(store, array.blocks, blocks)
+
+
+@pytest.mark.parametrize("shards", [None, (20, 30)])
+@pytest.mark.parametrize("compressors", [None, "zstd"])
+def test_directories(tmp_path: Path, compressors: str | None, shards: Any) -> None:
+    store = recording(xzarr3.LocalStore(tmp_path / "a"), request_bytes=32)
+    data = np.arange(1, 2401).reshape(40, 60)
+    array = xzarr3.create_array(store, data=data, chunks=(10, 15), shards=shards, compressors=compressors)
+    array[:20, :30] = 0
+    for selection in (..., (3, slice(None)), ([1, 39], [2, 59]), (slice(0, 40, 7), 5), (data % 50 == 0,)):
+        check(store, array, selection)
+        assert isinstance(array.get(selection), np.ndarray)
+    check(store, array.oindex, ([1, 39], slice(None, None, 20)))
+    check(store, array.blocks, (-1, -1))
+
+
+@pytest.mark.parametrize("threads", [2, 5])
+@pytest.mark.parametrize("compressors", [None, "zstd"])
+def test_shards_that_threads_share(
+    threads: int, compressors: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "_SMALL", 0)
+    monkeypatch.setattr(engine, "_SHORT", 0)
+    store = recording()
+    data = np.arange(64 * 64, dtype="i4").reshape(64, 64)
+    array = xzarr3.create_array(store, data=data, chunks=8, shards=32, compressors=compressors)
+    for selection in (..., (slice(3, 60), 5), (slice(None), [1, 40, 63]), (slice(0, 32), slice(0, 32))):
+        one = check(store, array, selection)
+        shared = check(store, array, selection, threads=threads)
+        assert array.engine.sharing(array.plan(selection), threads) != (1, 1)
+        assert shared.units == one.units
+        assert shared.index_requests >= one.index_requests
+    points = np.random.default_rng(0).integers(0, 64, (2, 50))
+    check(store, array, (points[0], points[1]), threads=threads)
+
+
+def test_plain_chunks_are_read_in_parts() -> None:
+    store = recording(request_bytes=4)
+    array = xzarr3.create_array(
+        store, data=np.arange(80, dtype="u1").reshape(8, 10), chunks=(4, 10), compressors=None
+    )
+    found = check(store, array, (slice(1, 6), 3))
+    assert [(fetch.key, fetch.ranges, fetch.whole) for fetch in found] == [
+        ("c/0/0", ((13, 1), (23, 1), (33, 1)), False),
+        ("c/1/0", ((3, 1), (13, 1)), False),
+    ]
+    assert (found.requests, found.bytes_moved, found.bytes_used, found.chunks) == (5, 5, 5, 2)
+    whole = check(store, array, slice(0, 4))
+    assert [(fetch.key, fetch.ranges, fetch.whole) for fetch in whole] == [("c/0/0", ((0, 40),), True)]
+
+
+def test_a_chunk_is_read_in_parts_only_where_that_is_faster() -> None:
+    store = recording(request_bytes=20)
+    array = xzarr3.create_array(
+        store, data=np.arange(80, dtype="u1").reshape(8, 10), chunks=(8, 10), compressors=None
+    )
+    assert check(store, array, (slice(None), 3)).requests == 1
+    assert check(store, array, (3, slice(None))).bytes_moved == 10
+
+
+def test_the_index_of_a_shard_is_read_once() -> None:
+    store = recording(request_bytes=1)
+    array = xzarr3.create_array(
+        store, data=np.arange(64, dtype="u1"), chunks=2, shards=32, compressors=None, fill_value=255
+    )
+    found = check(store, array, slice(3, 9))
+    size = 16 * 16 + 4
+    (fetch,) = found
+    assert fetch.ranges[0] == (32, size)
+    assert fetch.indexes == found.index_requests == 1
+    assert found.chunks == 4
+    assert fetch.size == 32 + size
+    whole = check(store, array, slice(0, 20))
+    (fetch,) = whole
+    assert fetch.whole
+    assert (whole.requests, whole.index_requests, whole.bytes_moved) == (1, 0, 32 + size)
+
+
+def test_shards_in_shards() -> None:
+    store = recording(request_bytes=1)
+    inner = ShardingCodec((2,), (BytesCodec("little"),), index_codecs=(BytesCodec("little"),))
+    outer = ShardingCodec((16,), (inner,), index_codecs=(BytesCodec("little"),))
+    array = xzarr3.create_array(
+        store, data=np.arange(1, 129, dtype="u1"), chunks=128, serializer=outer, compressors=None
+    )
+    size, index = 16 + 8 * 16, 8 * 16
+    (whole,) = check(store, array, slice(16, 32))  # One of the shards within, and all of it.
+    assert whole.ranges == ((8 * size, index), (size, size))
+    assert whole.chunks == 8
+    (part,) = check(store, array, [17, 22])  # Two of its chunks.
+    assert part.ranges == ((8 * size, index), (size + 16, index), (size, 2), (size + 6, 2))
+    assert (part.chunks, part.indexes) == (2, 1)
+    (most,) = check(store, array, slice(10, 128, 3))
+    assert most.whole
+    assert most.chunks == 40
+
+
+def test_absent_chunks_cost_nothing() -> None:
+    store = recording()
+    array = xzarr3.create_array(store, shape=12, chunks=3, dtype="i4")
+    array[3:6] = 1
+    found = check(store, array, ...)
+    assert (found.units, found.absent, found.requests, found.chunks) == (4, 3, 1, 1)
+    assert [fetch.size for fetch in found][::2] == [None, None]
+    assert "c/0: absent, the fill value" in str(found)
+    inner = xzarr3.create_array(store, overwrite=True, shape=12, chunks=1, shards=12, dtype="i4")
+    inner[4] = 1
+    found = check(store, inner, slice(3, 6))
+    assert (found.units, found.absent, found.chunks, found.requests) == (1, 0, 1, 2)
+
+
+def test_fields_are_fetched_with_all_others() -> None:
+    store = recording()
+    dtype = np.dtype([("x", "i4"), ("y", "f8"), ("z", "u1", (3,))])
+    array = xzarr3.create_array(
+        store, data=np.zeros(20, dtype), chunks=5, compressors=None, write_empty_chunks=True, zarr_format=2
+    )
+    whole = check(store, array, slice(0, 10))
+    assert whole.bytes_used == 10 * dtype.itemsize
+    for fields, size in (("x", 4), ("z", 3), (["x", "y"], 12), (["y"], 8)):
+        for reader in (array, array.oindex, array.vindex):
+            found = reader.explain((fields, slice(0, 10)))
+            assert found.bytes_moved == whole.bytes_moved
+            assert found.bytes_used == 10 * size
+            assert found.shape == np.shape(reader[fields, 0:10])
+
+
+def test_indexes_that_are_kept_are_asked_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = recording(xzarr3.LocalStore(tmp_path / "a"))
+    array = xzarr3.create_array(store, data=np.arange(100), chunks=1, shards=50)
+    for key in ("c/0", "c/1"):
+        os.utime(tmp_path / "a" / key, (0, 0))
+    monkeypatch.setattr("xzarr3.stores.local._SETTLED", -(2**63))
+    selection = [3, 60]
+    for _ in range(2):  # What is kept makes no difference to what is explained.
+        found = array.explain(selection)
+        assert (found.requests, found.index_requests) == (4, 2)
+    _indexes.__init__()  # type: ignore[misc]
+    with store.recorded() as first:
+        array[selection]
+    with store.recorded() as second:
+        array[selection]
+    assert len(first) == found.requests
+    assert len(second) == found.requests - found.index_requests
+    index = {(request.key, request.length) for request in first} - {(r.key, r.length) for r in second}
+    assert len(index) == 2
+    monkeypatch.setattr(engine, "_SMALL", 0)
+    monkeypatch.setattr(engine, "_SHORT", 0)
+    shared = array.explain(slice(None, None, 7), threads=8)  # Threads that share the shards, cut into pieces.
+    assert (shared.units, shared.index_requests) == (2, 2)
+    assert shared.requests == 2 + shared.chunks
+
+
+def test_text_and_json() -> None:
+    array = xzarr3.create_array(
+        xzarr3.MemoryStore(),
+        "a/b",
+        data=np.arange(1, 101, dtype="i2"),
+        chunks=10,
+        shards=50,
+        compressors="zstd",
+    )
+    array[:50] = 0
+    found = array.explain(slice(40, 62, 2))
+    text = str(found).splitlines()
+    assert text[:6] == [
+        "read of shape (11,) from array '/a/b'",
+        "values       2, of which 1 absent",
+        "chunks       2 decoded",
+        "requests     2, of which 1 for indexes of shards",
+        f"bytes moved  {found.bytes_moved}",
+        f"bytes used   22 ({found.bytes_moved / 22:.3g} moved for each)",
+    ]
+    assert text[6] == "  a/b/c/0: absent, the fill value"
+    assert text[7].startswith("  a/b/c/1: ")
+    document = found.to_json()
+    assert document["shape"] == [11]
+    assert document["requests"] == 2
+    assert [fetch["key"] for fetch in document["fetches"]] == ["a/b/c/0", "a/b/c/1"]  # type: ignore[union-attr, index, call-overload]
+    many = xzarr3.create_array(xzarr3.MemoryStore(), data=np.ones(50), chunks=1).explain()
+    assert str(many).endswith("  and 30 more")
+    assert len(many.first) == 20
+    assert len(list(many)) == 50
+
+
+def test_nothing_is_fetched_for_nothing() -> None:
+    store = recording()
+    array = xzarr3.create_array(store, data=np.ones((4, 0, 3)), chunks=2)
+    assert check(store, array, ...).units == 0
+    array = xzarr3.create_array(store, data=np.ones((4, 3)), chunks=2, overwrite=True)
+    for selection in (slice(0, 0), [], (slice(None), [])):
+        found = check(store, array, selection)
+        assert (found.units, found.requests, found.bytes_used) == (0, 0, 0)
+        assert "moved for each" not in str(found)
+
+
+def test_a_damaged_index_is_found() -> None:
+    store = xzarr3.MemoryStore()
+    array = xzarr3.create_array(store, data=np.arange(8), chunks=1, shards=8)
+    value = bytearray(store.get("c/0") or b"")
+    value[-1] ^= 1
+    store.set("c/0", value)
+    with pytest.raises(xzarr3.ChunkDecodeError, match=r"key 'c/0', chunk \(0,\).*index is not valid"):
+        array.explain(3)
+
+
+def test_a_store_that_cannot_tell_sizes() -> None:
+    class Plain(xzarr3.Store):
+        """Has the least that can be read and written."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.values: dict[str, bytes] = {}
+
+        def get(self, key: str, byte_range: Any = None) -> Any:
+            value = self.values.get(key)
+            return value if value is None or byte_range is None else xzarr3.stores.cut(value, byte_range)
+
+        def set(self, key: str, value: Any) -> None:
+            self.values[key] = bytes(value)
+
+        def list(self) -> Iterator[str]:
+            return iter(self.values)
+
+    array = xzarr3.create_array(
+        Plain(), data=np.arange(1, 65, dtype="u1"), chunks=1, shards=32, compressors=None
+    )
+    found = array.explain([3, 40])
+    assert [fetch.size for fetch in found] == [32 + 32 * 16 + 4] * 2
+    assert found.requests == 4
+    assert list(itertools.chain.from_iterable(fetch.ranges for fetch in found))[1] == (3, 1)
