@@ -22,7 +22,7 @@ import pytest
 from _unprivileged import run_child, run_unprivileged
 
 from xzarr3 import InvalidKeyError, InvalidRangeError, ReadOnlyError, Store, StoreError, Xzarr3Error
-from xzarr3.stores.base import OversizedError
+from xzarr3.stores.base import OversizedError, Scratch
 
 VALUE = b"0123456789"
 
@@ -484,7 +484,12 @@ class StoreConformance:
         values = {f"k{size}": bytes([size % 251]) * size for size in (10, 0, 300_000, 3, 70_000, 1)}
         for key, value in values.items():
             store.set(key, value)
-        load = store.loader()
+        load, again = store.loader(), store.scratch_loader(Scratch(), 10**6)
+        kept = [load(key) for key in values]  # Each has memory of its own.
+        assert [bytes(value or b"") for value in kept] == list(values.values())
+        for key in values:
+            assert bytes(again(key) or b"") == values[key]
+        assert [bytes(value or b"") for value in kept] == list(values.values())
         for key in [*values, *reversed(values)]:
             loaded = load(key)
             assert loaded is not None
@@ -495,10 +500,10 @@ class StoreConformance:
         assert loaded is not None
         assert bytes(loaded) == b"changed"
 
-    def test_loader_of_a_limit_reads_what_is_within_it(self, store: Store) -> None:
+    def test_scratch_loader_reads_what_is_within_its_limit(self, store: Store) -> None:
         store.set("a", VALUE)
         store.set("b", b"x" * 5000)
-        load = store.loader(100)
+        load = store.scratch_loader(Scratch(), 100)
         assert bytes(load("a") or b"") == VALUE
         assert load("not") is None
         try:
@@ -598,7 +603,7 @@ class StoreConformance:
             store.set(f"c/{at}", bytes([at]) * 50_000)
 
         def check(at: int) -> None:
-            load = store.loader()
+            load = store.scratch_loader(Scratch(), 10**6)
             for _ in range(60):
                 value = load(f"c/{at}")
                 time.sleep(0)

@@ -67,8 +67,8 @@ class RecordingStore(Store):
         reader = self.inner.open_value(key)
         return None if reader is None else _Recorded(self, key, reader)
 
-    def loader(self, limit: int | None = None) -> Any:
-        load = self.inner.loader(limit)
+    def loader(self) -> Any:
+        load = self.inner.loader()
 
         def noted(key: str) -> Any:
             self._note(key, 0, None)

@@ -359,8 +359,9 @@ TestOperations = Operations.TestCase
         None, "x", 1.0, 1.5, [0, 4], [True], True, False, np.True_, np.array([0, -5]), np.array([True] * 5),
         (None, 0), (0, None), (0, [6]), (..., ...), (0, 0, 0), (0, 0, 0, ...), 4, -5, (0, 6), (0, -7),
         slice(None, None, 0), slice("a"), slice(0.5), (slice(None), "x"), {}, object(), np.array(1.0), 2**70,
-        b"x", slice(None, None, 1.0), ((0, 7),), ([0, 1], [0, 1, 2]), [0.5], np.datetime64("2000"), 0j, [[0], [1, 2]],
-        np.array(True), [None], ["x"], (np.ones((4, 6), bool), 0), np.ones((4, 5), bool), np.array([2**63], "u8"),
+        b"x", slice(None, None, 1.0), ((0, 7),), ([0, 1], [0, 1, 2]), [0.5], np.datetime64("2000"), 0j,
+        [[0], [1, 2]], np.array(True), [None], ["x"], (np.ones((4, 6), bool), 0), np.ones((4, 5), bool),
+        np.array([2**63], "u8"),
     ],
     ids=repr,
 )  # fmt: skip

@@ -36,6 +36,7 @@ from xzarr3 import ChunkDecodeError
 from xzarr3.codecs import (
     ArrayArrayCodec,
     ArrayBytesCodec,
+    BloscCodec,
     ConditionalCodec,
     Crc32cCodec,
     ShardingCodec,
@@ -316,6 +317,7 @@ BOMBS: dict[str, tuple[Any, Callable[[], bytes]]] = {
     "lz4": ("numcodecs.lz4", lambda: bytes(numcodecs.LZ4().encode(bytes(2**30)))),
     "blosc-lz4": ("blosc", lambda: _blosc("lz4")),
     "blosc-zstd": ("numcodecs.blosc", lambda: _blosc("zstd")),
+    "blosc-snappy": ("blosc", lambda: BloscCodec("snappy", 1, "noshuffle", 1).encode(ZEROS)),
     "conditional": (
         ConditionalCodec(["zstd"]),
         lambda: b"\1" + zstandard.ZstdCompressor(level=1).compress(ZEROS) * GIB,
@@ -346,11 +348,18 @@ CLAIMS: dict[str, tuple[Any, Callable[[], bytes]]] = {
     "lz4": ("numcodecs.lz4", lambda: struct.pack("<I", 2**31 - 1) + bytes(100)),
     "lz4-longer": ("numcodecs.lz4", lambda: struct.pack("<I", 255 * MIB) + bytes(MIB + 100)),
     "blosc": ("blosc", lambda: struct.pack("<BBBBIII", 2, 1, 0x21, 1, 2**31 - 1, 2**20, 40) + bytes(24)),
+    "blosc-snappy": ("blosc", lambda: _claiming_snappy(2**31 - 1)),
+    "blosc-snappy-blocks": ("blosc", lambda: _claiming_snappy(2**7)),
     "vlen": (None, lambda: struct.pack("<II", 16, 2**31 - 1) + b"x" * 100),
     "vlen-lengths": (None, lambda: struct.pack("<I", 16) + struct.pack("<I", 2**32 - 1) * 16),
     "vlen-number": (None, lambda: struct.pack("<I", 2**32 - 1) + bytes(64)),
 }
 """What claims to be large where nothing but 2 GiB bounds a chunk of text."""
+
+
+def _claiming_snappy(blocksize: int) -> bytes:
+    """Blosc with one block of snappy, which claims to hold 2 GiB."""
+    return struct.pack("<BBBBIIIII", 2, 1, 0x50, 1, 2**31 - 1, blocksize, 40, 20, 16) + bytes(16)
 
 
 def _claiming_zstd(size: int) -> bytes:

@@ -1214,7 +1214,7 @@ class SlowStore(MemoryStore):
         self.threads.add(threading.get_ident())
         time.sleep(self.delay)
 
-    def loader(self, limit: int | None = None) -> Callable[[str], Buffer | None]:
+    def loader(self) -> Callable[[str], Buffer | None]:
         def load(key: str) -> Buffer | None:
             self._wait()
             return MemoryStore.get(self, key)

@@ -217,16 +217,6 @@ def test_blosc(direction: Direction, cname: str, shuffle: str, dtype: str, tmp_p
     assert_same_bits(reader.read(tmp_path / "a"), values)
 
 
-def test_snappy_inside_blosc_is_named(tmp_path: Path) -> None:
-    """tensorstore writes it, no build of numcodecs has it."""
-    request = Request(shape=(4000,), chunks=(4000,), codecs=(LITTLE, blosc("snappy", "shuffle", 4)))
-    library("tensorstore").save(tmp_path / "a", request, np.ones(4000, "float32"))
-    with pytest.raises(xzarr3.ChunkDecodeError, match="snappy"):
-        xzarr3.open_array(tmp_path / "a")[...]
-    with pytest.raises(xzarr3.ChunkEncodeError, match="snappy"):
-        Xzarr3().save(tmp_path / "b", request, np.ones(4000, "float32"))
-
-
 KEYS = {
     ("default", "/"): {"c/0/0", "c/2/2", "c/0/2", "c/2/0"},
     ("default", "."): {"c.0.0", "c.2.2", "c.0.2", "c.2.0"},

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from _unprivileged import run_child
 
 import xzarr3
 from xzarr3 import reading
@@ -20,7 +21,7 @@ Decoded = list[int]
 
 
 @pytest.fixture
-def decoded(monkeypatch: pytest.MonkeyPatch) -> Iterator[Decoded]:
+def decoded(monkeypatch: pytest.MonkeyPatch) -> Decoded:
     """The sizes of the indexes that are decoded, with an empty cache that takes shards of any age."""
     found: Decoded = []
     decode = Shard.decode_index
@@ -32,7 +33,7 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> Iterator[Decoded]:
     monkeypatch.setattr(Shard, "decode_index", counting)
     monkeypatch.setattr(reading, "_indexes", reading._Indexes())
     monkeypatch.setattr(local, "_SETTLED", 0)
-    yield found
+    return found
 
 
 def sharded(path: Path, data: Any = None, **options: Any) -> xzarr3.Array:
@@ -89,13 +90,15 @@ def test_a_changed_shard_is_seen(how: str, tmp_path: Path, decoded: Decoded) -> 
 
 
 def test_what_is_kept_is_bounded(tmp_path: Path, decoded: Decoded, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "_MAX_INDEXES", 1000)  # Bytes: three indexes of 256.
+    monkeypatch.setattr(
+        reading, "_MAX_INDEXES", 4000
+    )  # Bytes: three indexes of 256, and what they take beside.
     data = np.arange(10 * 64, dtype="int32").reshape(80, 8)
     array = xzarr3.open_array(sharded(tmp_path / "a", data).store)
     for _ in range(2):
         for row in range(0, 80, 8):
             assert array[row, 0] == data[row, 0]
-    assert reading._indexes._size <= 1000
+    assert reading._indexes._size <= 4000
     assert len(reading._indexes._kept) == 3
     decoded.clear()
     assert array[72, 0] == data[72, 0]
@@ -134,3 +137,23 @@ def test_threads_share_what_is_kept(tmp_path: Path, decoded: Decoded) -> None:
         thread.join()
     assert not wrong
     assert len(reading._indexes._kept) == 40
+
+
+def test_an_index_is_not_taken_for_that_of_another_layout(tmp_path: Path, decoded: Decoded) -> None:
+    """A document may describe the same shard in another way; its index then has another shape."""
+    data = np.arange(48, dtype="int32").reshape(4, 12)
+    xzarr3.create_array(tmp_path / "a", data=data, chunks=(2, 2), shards=(4, 12), compressors=None)
+    right = (tmp_path / "a" / "zarr.json").read_text()
+    wrong = json.loads(right)
+    wrong["shape"] = [12, 4]
+    wrong["chunk_grid"]["configuration"]["chunk_shape"] = [12, 4]
+    (tmp_path / "a" / "zarr.json").write_text(json.dumps(wrong))
+    assert xzarr3.open_array(tmp_path / "a")[:2, :2].shape == (2, 2)
+    (tmp_path / "a" / "zarr.json").write_text(right)
+    assert np.array_equal(xzarr3.open_array(tmp_path / "a")[2:4, 4:6], data[2:4, 4:6])
+
+
+def test_a_forked_child_reads_while_its_parent_looks_into_the_cache(tmp_path: Path, decoded: Decoded) -> None:
+    array = xzarr3.open_array(sharded(tmp_path / "a").store)
+    with reading._indexes._lock:
+        assert run_child(lambda: int(array[3, 5])).checked() == 29

@@ -19,7 +19,7 @@ from xzarr3.dtypes import Struct, ZDType
 from xzarr3.dtypes.structs import FieldArray
 from xzarr3.engine import Engine
 from xzarr3.errors import MetadataError, SelectionError, StoreError, listed, shorten
-from xzarr3.explanation import Explanation, explain
+from xzarr3.explanation import Explanation
 from xzarr3.formats import Format, documents, parse_format
 from xzarr3.formats.base import Held
 from xzarr3.grids import ChunkLengths, Edges, Grid, as_lengths
@@ -331,7 +331,7 @@ class Array(Node):
 
     def plan(self, selection: Selection = ...) -> ReadPlan:
         """What reading ``selection`` would touch."""
-        return self.engine.plan(numpy_selection(self.split(selection)[1], self.shape))
+        return self._indexer.plan(selection)
 
     def explain(self, selection: Selection = ..., *, threads: int | None = None) -> Explanation:
         """What reading ``selection`` fetches: keys, byte ranges, bytes moved against bytes used.
@@ -359,8 +359,11 @@ class Array(Node):
         >>> found.chunks, found.requests, found.bytes_moved, found.bytes_used
         (2, 8, 8, 8)
         """
-        fields, elements = self.split(selection)
-        return explain(self, self.engine.plan(numpy_selection(elements, self.shape)), fields, threads)
+        return self._indexer.explain(selection, threads=threads)
+
+    @property
+    def _indexer(self) -> Indexer:
+        return Indexer(self, numpy_selection)
 
     @property
     def oindex(self) -> Indexer:
@@ -417,7 +420,8 @@ class Array(Node):
         out : ndarray, optional
             An array of the shape of the result and this data type, to read into.
         threads : int, optional
-            Number of threads; by default all cores in the main thread and one in any other.
+            At most so many threads; by default as many as there are cores in the main thread, and one in any
+            other. Small work is not shared.
 
         Returns
         -------
@@ -438,14 +442,30 @@ class Array(Node):
         >>> array.get(slice(None, None, -2))
         array([5, 3, 1])
         """
-        fields, selection = self.split(selection)
-        return self.read(numpy_selection(selection, self.shape), fields, out=out, threads=threads)
+        return self._indexer.get(selection, out=out, threads=threads)
 
     def split(self, selection: Selection) -> tuple[Fields | None, Selection]:
-        """The fields that a selection names, and its elements."""
-        return (None, selection) if self.dtype.names is None else split_fields(selection)
+        """The fields that a selection names, None for all, and its elements.
 
-    def read(
+        Raises
+        ------
+        SelectionError
+            If the array has no such field, or one is named twice.
+        """
+        if self.dtype.names is None:
+            return None, selection
+        fields, elements = split_fields(selection)
+        named = [] if fields is None else [fields] if isinstance(fields, str) else fields
+        for at, name in enumerate(named):
+            if name not in self.dtype.names:
+                raise SelectionError(
+                    f"array '{self.name}' has no field {name!r}; accepted: {listed(self.dtype.names)}"
+                )
+            if name in named[:at]:
+                raise SelectionError(f"array '{self.name}': field {name!r} is named twice; accepted: once")
+        return fields, elements
+
+    def read_selected(
         self,
         selection: tuple[DimChoice, ...] | Points,
         fields: Fields | None = None,
@@ -458,9 +478,11 @@ class Array(Node):
         if fields is None:
             result, expected = out, np.empty(0, self.dtype)
         else:
-            self._check_fields(fields)
             result, expected = None, np.empty(0, self.dtype)[fields]
         shape = (*plan.shape, *expected.shape[1:])
+        if out is not None and not (isinstance(out, np.ndarray) and out.flags.writeable):
+            found = "an ndarray that is read-only" if isinstance(out, np.ndarray) else type(out).__name__
+            raise SelectionError(f"cannot read into {found}; accepted: an ndarray that can be written to")
         if out is not None and (out.shape != shape or out.dtype != expected.dtype):
             raise SelectionError(
                 f"cannot read {expected.dtype} of shape {shape} into {out.dtype} of shape {out.shape}"
@@ -482,12 +504,6 @@ class Array(Node):
             return chosen
         out[...] = result[fields]
         return out
-
-    def _check_fields(self, fields: Fields) -> None:
-        names = self.dtype.names or ()
-        for name in [fields] if isinstance(fields, str) else fields:
-            if name not in names:
-                raise SelectionError(f"array '{self.name}' has no field {name!r}; accepted: {listed(names)}")
 
     def __getitem__(self, selection: Selection) -> Any:
         result = self.get(selection)
@@ -555,7 +571,8 @@ class Array(Node):
         values : array_like
             Broadcast to the shape of the selection, as numpy does.
         threads : int, optional
-            Number of threads; by default all cores in the main thread and one in any other.
+            At most so many threads; by default as many as there are cores in the main thread, and one in any
+            other. Small work is not shared.
 
         Raises
         ------
@@ -566,10 +583,9 @@ class Array(Node):
         ReadOnlyError, StoreError
             If the store cannot be written.
         """
-        fields, selection = self.split(selection)
-        self.write(numpy_selection(selection, self.shape), values, fields, threads=threads)
+        self._indexer.set(selection, values, threads=threads)
 
-    def write(
+    def write_selected(
         self,
         selection: tuple[DimChoice, ...] | Points,
         values: npt.ArrayLike,
@@ -594,7 +610,6 @@ class Array(Node):
         if fields is None:
             spread = self.fitted(values, plan.shape)
         else:
-            self._check_fields(fields)
             names = (fields,) if isinstance(fields, str) else tuple(fields)
             spread = self._fitted_fields(values, plan.shape, fields)
         threads = available_threads() if threads is None else threads

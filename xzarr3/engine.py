@@ -19,6 +19,7 @@ from xzarr3.stores import Store
 from xzarr3.threads import Runs
 from xzarr3.writing import UnitWriter
 
+_SLACK = 2**20  # Bytes
 _SMALL = 2**18  # Bytes; below, starting another thread costs more than it saves.
 # Microseconds in which a chunk is read and decoded; below, threads wait for each other, for Python's own
 # lock, longer than they save.
@@ -55,6 +56,11 @@ class Engine:
     def fill(self) -> AnyArray:
         """The fill value as an array of no dimensions, which any element can be set to."""
         return self.meta.data_type.filled((), self.meta.fill_value)
+
+    @cached_property
+    def largest_value(self) -> int:
+        """Size in bytes of the largest value that may be a unit; encoders need not be at their best."""
+        return 2 * self.meta.chain.max_encoded_size + _SLACK
 
     @cached_property
     def store_identity(self) -> object:
@@ -101,9 +107,7 @@ class Engine:
         # No more than all units is ever decoded, which mostly tells already.
         chain = self.meta.chain
         waiting = chain.decode_time + self.store.request_bytes / COPY_RATE
-        if threads > 1 and (
-            number * chain.spec.nbytes < _SMALL or waiting < _SHORT or plan.work() < _SMALL
-        ):
+        if threads > 1 and (number * chain.spec.nbytes < _SMALL or waiting < _SHORT or plan.work() < _SMALL):
             threads = 1
         if chain.shard is not None and threads > 1 and number < 2 * threads:
             pieces = 2 * threads
@@ -121,17 +125,21 @@ class Engine:
         """Write ``source``, whose shape is that of the plan's buffer, to what ``plan`` selects.
 
         Each unit is replaced whole; a unit of which only a part is selected is read before. Units that
-        then hold only the fill value are erased, unless ``keep_empty``.
+        then hold only the fill value are erased, unless ``keep_empty``. Of elements that have fields, only
+        ``fields`` are written, if any are named.
 
         Raises
         ------
         StoreError, ChunkDecodeError, ChunkEncodeError
             If a unit cannot be written, or not be read to be changed. Each unit holds its old or its
-            new value then. Of elements that have fields, only ``fields`` are written, if there are any.
+            new value then.
         """
         if source.size == 0:
             return
-        if source.nbytes < _SMALL:
+        # Few values may change many units, which are read and written whole.
+        chain = self.meta.chain
+        work = plan.number * chain.spec.nbytes if chain.shard is None else plan.work()
+        if max(work, source.nbytes) < _SMALL:
             threads = 1
 
         def worker(runs: Runs) -> int:

@@ -190,7 +190,6 @@ def explain(
     engine = array.engine
     number, shape, used = math.prod(plan.shape), plan.shape, array.dtype.itemsize
     if fields is not None:
-        array._check_fields(fields)
         part = np.empty(0, array.dtype)[fields]
         shape += part.shape[1:]
         several = [*map(part.dtype.__getitem__, part.dtype.names or ())] if isinstance(fields, list) else []
@@ -307,6 +306,13 @@ def _of_shard(
             for window in windows(entries, plan.request):
                 ranges += [(first, length) for first, length, _ in window]
         return len(entries), ranges
+    if shard.inner.is_plain and len(units) > 1:
+        spans, scattered = plan.spans(shard.inner, entries, units)
+        chunks = len(spans)
+        if ranges is not None:
+            for window in windows([(span.start, span.length) for span in spans], plan.request):
+                ranges += [(first, length) for first, length, _ in window]
+        entries, units = [[*entry] for entry, _ in scattered], [unit for _, unit in scattered]
     for (offset, size), unit in zip(entries, units, strict=True):
         number, parts = _of_inner(plan, shard.inner, Within(reader, offset, size), unit[2])
         chunks += number

@@ -1,4 +1,4 @@
-"""``array.oindex``, ``array.vindex`` and ``array.blocks``: other ways to select than numpy's."""
+"""Ways to select from an array: numpy's, ``array.oindex``, ``array.vindex`` and ``array.blocks``."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy.typing as npt
 
+from xzarr3._types import AnyArray
 from xzarr3.explanation import Explanation, explain
 from xzarr3.indexing import DimChoice, Points, Selection, block_selection
 from xzarr3.plan import ReadPlan
@@ -20,6 +21,17 @@ Parse: TypeAlias = Callable[[object, tuple[int, ...]], "tuple[DimChoice, ...] | 
 class Indexer:
     """Reads and writes an array with selections of one kind.
 
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import xzarr3
+    >>> array = xzarr3.create_array(xzarr3.MemoryStore(), data=np.arange(12).reshape(3, 4), chunks=2)
+    >>> array.oindex[[0, 2], 1] = -1
+    >>> array.oindex.get((slice(None), [1, 3]), threads=1)
+    array([[-1,  3],
+           [ 5,  7],
+           [-1, 11]])
+
     Parameters
     ----------
     array : Array
@@ -31,25 +43,36 @@ class Indexer:
         self._array = array
         self._parse = parse
 
-    def __getitem__(self, selection: Selection) -> Any:
+    def get(
+        self, selection: Selection = ..., *, out: AnyArray | None = None, threads: int | None = None
+    ) -> AnyArray:
+        """Read a selection; see :meth:`xzarr3.Array.get`."""
         fields, elements = self._array.split(selection)
-        result = self._array.read(self._parse(elements, self._array.shape), fields)
-        return result[()] if result.ndim == 0 else result
+        return self._array.read_selected(self._parsed(elements), fields, out=out, threads=threads)
 
-    def __setitem__(self, selection: Selection, values: npt.ArrayLike) -> None:
+    def set(self, selection: Selection, values: npt.ArrayLike, *, threads: int | None = None) -> None:
+        """Write to a selection; see :meth:`xzarr3.Array.set`."""
         fields, elements = self._array.split(selection)
-        self._array.write(self._parse(elements, self._array.shape), values, fields)
+        self._array.write_selected(self._parsed(elements), values, fields, threads=threads)
 
     def plan(self, selection: Selection = ...) -> ReadPlan:
         """What reading ``selection`` would touch."""
-        _, elements = self._array.split(selection)
-        return self._array.engine.plan(self._parse(elements, self._array.shape))
+        return self._array.engine.plan(self._parsed(self._array.split(selection)[1]))
 
     def explain(self, selection: Selection = ..., *, threads: int | None = None) -> Explanation:
         """What reading ``selection`` fetches; see :meth:`xzarr3.Array.explain`."""
         fields, elements = self._array.split(selection)
-        plan = self._array.engine.plan(self._parse(elements, self._array.shape))
-        return explain(self._array, plan, fields, threads)
+        return explain(self._array, self._array.engine.plan(self._parsed(elements)), fields, threads)
+
+    def __getitem__(self, selection: Selection) -> Any:
+        result = self.get(selection)
+        return result[()] if result.ndim == 0 else result
+
+    def __setitem__(self, selection: Selection, values: npt.ArrayLike) -> None:
+        self.set(selection, values)
+
+    def _parsed(self, elements: Selection) -> tuple[DimChoice, ...] | Points:
+        return self._parse(elements, self._array.shape)
 
 
 def block_indexer(array: Array) -> Parse:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias, cast
 
@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from xzarr3._types import AnyArray
-from xzarr3.codecs.chain import EMPTY, CodecChain, Shard
+from xzarr3.codecs.chain import CodecChain, Shard
 from xzarr3.division import (
     ONE,
     Addressing,
@@ -31,7 +31,6 @@ from xzarr3.division import (
     axis_parts,
     split_part,
 )
-from xzarr3.errors import ChunkDecodeError
 from xzarr3.grids import Grid
 from xzarr3.indexing import DimChoice, DimIndices, DimSelection, Indices, Points
 from xzarr3.requests import ElementRanges, element_ranges
@@ -52,6 +51,21 @@ class InnerChunks(NamedTuple):
     """These inner chunks."""
     whole: bool
     """Whether the shard is read in one piece, index and all, because most of it is wanted."""
+
+
+class Span(NamedTuple):
+    """What is read of an inner chunk whose stored bytes are its elements."""
+
+    start: int
+    """Where in the shard it begins, in bytes."""
+    length: int
+    """Number of bytes."""
+    size: int
+    """Size in bytes of the inner chunk."""
+    unit: Any
+    """The inner chunk; see :data:`~xzarr3.division.Unit`."""
+    ranges: ElementRanges | None
+    """The one range of its elements; None for all of them."""
 
 
 class ReadPlan:
@@ -164,7 +178,7 @@ class ReadPlan:
 
     def hand_over(self, buffer: AnyArray, out: AnyArray) -> None:
         """Put what was read into the result, if it was not read there."""
-        if np.shares_memory(buffer, out):
+        if np.may_share_memory(buffer, out):
             return
         view = self.aligned(out)
         if not isinstance(self.selection, Points):
@@ -284,18 +298,28 @@ class ReadPlan:
             If the index cannot be true.
         """
         entries = index[wanted.chosen].reshape(-1, 2)
-        absent = entries[:, 1] > np.uint64(shard.max_inner_size)
-        if not absent.any():
+        there = shard.present(entries, lambda at: wanted.units[at][0])
+        if there is None:
             return entries.tolist(), wanted.units, []
-        for at in np.flatnonzero(absent & (entries != np.uint64(EMPTY)).any(axis=1)):
-            try:
-                shard.check_empty(entries[at].tolist())
-            except ChunkDecodeError as error:
-                error.inner_chunk = wanted.units[at][0]
-                raise
-        there = ~absent
         units = [*itertools.compress(wanted.units, there)]
-        return entries[there].tolist(), units, [*itertools.compress(wanted.units, absent)]
+        return entries[there].tolist(), units, [*itertools.compress(wanted.units, ~there)]
+
+    def spans(
+        self, chain: CodecChain, entries: Sequence[Sequence[int]], units: Sequence[Any]
+    ) -> tuple[list[Span], list[tuple[Sequence[int], Any]]]:
+        """What is read of inner chunks in one piece of each, and those of which several pieces are."""
+        spans: list[Span] = []
+        scattered: list[tuple[Sequence[int], Any]] = []
+        for entry, unit in zip(entries, units, strict=True):
+            offset, size = entry
+            ranges = self.elements(chain, unit[2])
+            if ranges is None:
+                spans.append(Span(offset, size, size, unit, None))
+            elif len(ranges.starts) == 1:
+                spans.append(Span(offset + ranges.starts[0], ranges.lengths[0], size, unit, ranges))
+            else:
+                scattered.append((entry, unit))
+        return spans, scattered
 
     def work(self) -> int:
         """About how many bytes have to be decoded."""

@@ -6,9 +6,11 @@ bytes are its elements only the wanted ranges are read, of a shard only the want
 
 from __future__ import annotations
 
+import contextlib
+import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
@@ -18,10 +20,10 @@ from xzarr3._types import AnyArray, Buffer
 from xzarr3.codecs.chain import CodecChain, Shard
 from xzarr3.division import Inner, Slices, Unit
 from xzarr3.errors import ChunkDecodeError, ChunkError
-from xzarr3.plan import InnerChunks, ReadPlan
+from xzarr3.plan import InnerChunks, ReadPlan, Span
 from xzarr3.requests import ElementRanges, windows
 from xzarr3.stores import ValueReader
-from xzarr3.stores.base import OversizedError
+from xzarr3.stores.base import OversizedError, Scratch
 from xzarr3.stores.memory import BytesReader
 from xzarr3.threads import Runs
 
@@ -29,9 +31,28 @@ if TYPE_CHECKING:
     from xzarr3.engine import Engine
 
 _MAX_INDEXES = 2**25  # Bytes
-_SLACK = 2**20  # Bytes
+_KEPT_SCRATCH = 2**25  # Bytes
+_ENTRY = 1024  # Bytes that an index takes beside its numbers.
 
 Index: TypeAlias = npt.NDArray[np.uint64]
+
+
+class _Local(threading.local):
+    scratch: Scratch | None = None
+
+
+_local = _Local()
+
+
+@contextlib.contextmanager
+def leased() -> Iterator[Scratch]:
+    """Memory of this thread that values are read into; a codec or store that reads meanwhile gets other."""
+    scratch, _local.scratch = _local.scratch or Scratch(), None
+    try:
+        yield scratch
+    finally:
+        if len(scratch.memory) <= _KEPT_SCRATCH:
+            _local.scratch = scratch
 
 
 class _Indexes:
@@ -41,6 +62,10 @@ class _Indexes:
         self._lock = threading.Lock()
         self._kept: OrderedDict[object, tuple[object, Index]] = OrderedDict()
         self._size = 0
+
+    def renew(self) -> None:
+        """Take another lock."""
+        self._lock = threading.Lock()
 
     def get(self, key: object, version: object) -> Index | None:
         with self._lock:
@@ -53,14 +78,23 @@ class _Indexes:
     def keep(self, key: object, version: object, index: Index) -> None:
         with self._lock:
             old = self._kept.pop(key, None)
-            self._size += index.nbytes - (0 if old is None else old[1].nbytes)
+            self._size += (0 if old else _ENTRY) + index.nbytes - (old[1].nbytes if old else 0)
             self._kept[key] = version, index
             while self._size > _MAX_INDEXES:
                 _, (_, dropped) = self._kept.popitem(last=False)
-                self._size -= dropped.nbytes
+                self._size -= dropped.nbytes + _ENTRY
 
 
 _indexes = _Indexes()
+
+
+def _renew() -> None:
+    """A forked child must not wait for a thread of its parent to give a lock back."""
+    _indexes.renew()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew)
 
 
 class Within(ValueReader):
@@ -106,14 +140,17 @@ class UnitReader:
         self._runs = runs
         self._fill = engine.fill
         self._slices = type(plan.addressing) is Slices
-        # A chunk may be encoded in more bytes than need be, but it is not read if it surely is none.
-        self._load = engine.store.loader(2 * engine.meta.chain.max_encoded_size + _SLACK)
         # What was found out for the last unit mostly holds for the next one, too.
         self._last: Inner | None = None
         self._wanted = InnerChunks((), [], False)
 
     def run(self) -> int:
         """Read units until there are none left; returns how many of these were not there."""
+        with leased() as scratch:
+            self._load = self._engine.store.scratch_loader(scratch, self._engine.largest_value)
+            return self._run()
+
+    def _run(self) -> int:
         missing = 0
         while run := self._runs.take():
             chain, units = run
@@ -139,12 +176,12 @@ class UnitReader:
                 break
             coords, texts, inner, outer, _ = unit
             key = key_prefix + join(texts)
-            data = load(key)
-            if data is None:
-                out[outer] = fill
-                missing += 1
-                continue
             try:
+                data = load(key)
+                if data is None:
+                    out[outer] = fill
+                    missing += 1
+                    continue
                 if direct and slices:
                     # Straight into its place if that is one piece of memory, or else with a copy.
                     place = out[outer]
@@ -198,7 +235,12 @@ class UnitReader:
                     placed = load_into(key, start, memory)
                     if placed is not None:
                         size, count = placed
-                        if count != len(memory) or (size is not None and size != spec.nbytes):
+                        whole = len(memory) == spec.nbytes
+                        if (
+                            count < len(memory)
+                            or (whole and count != len(memory))
+                            or (size is not None and size != spec.nbytes)
+                        ):
                             raise _size_error(chain, count if size is None else size)
                         if not straight:
                             place[...] = taken if slices else addressing.take(scratch, inner)
@@ -251,9 +293,18 @@ class UnitReader:
     ) -> None:
         """Read inner chunks of a shard into their places."""
         entries, units, absent = self._plan.present(shard, index, wanted)
+        if len(entries) + len(absent) != len(wanted.units):
+            raise ChunkDecodeError("the shard index is that of another layout", codec="sharding_indexed")
         for unit in absent:
             out[unit[3]] = self._fill
         chain, in_memory = shard.inner, isinstance(reader, BytesReader)
+        if chain.is_plain and not in_memory and len(units) > 1:
+            spans, scattered = self._plan.spans(chain, entries, units)
+            for at, data in _values(
+                reader, [(span.start, span.length) for span in spans], self._plan.request
+            ):
+                self._span(shard, spans[at], data, out)
+            entries, units = [[*entry] for entry, _ in scattered], [unit for _, unit in scattered]
         if chain.shard is not None or (chain.is_plain and not in_memory):
             for (offset, size), unit in zip(entries, units, strict=True):
                 self._part(shard, _within(reader, offset, size), unit, out)
@@ -274,6 +325,20 @@ class UnitReader:
             except ChunkError as error:
                 error.inner_chunk = coords + (error.inner_chunk or ())
                 raise
+
+    def _span(self, shard: Shard, span: Span, data: Buffer, out: AnyArray) -> None:
+        """Elements of an inner chunk, or all of it, from what was read of them."""
+        coords, _, inner, outer, _ = span.unit
+        try:
+            if len(data) != span.length:
+                raise shard.outside(span.start, span.length, len(data))
+            if span.ranges is None:
+                out[outer] = self._plan.addressing.take(shard.inner.decode(data), inner)
+            else:
+                out[outer] = _elements(shard.inner, span.ranges, span.size, [data])
+        except ChunkError as error:
+            error.inner_chunk = coords + (error.inner_chunk or ())
+            raise
 
     def _part(self, shard: Shard, reader: ValueReader, unit: Any, out: AnyArray) -> None:
         """Read an inner chunk, or just a part of it, if that is possible."""
@@ -313,7 +378,8 @@ def shard_index(shard: Shard, reader: ValueReader, store: object, key: str) -> I
     version = reader.version
     if version is None:
         return shard.decode_index(reader.read(shard.index_start, shard.index_size))
-    name = store, key, shard.index_size
+    # Another document may describe the same bytes in another way.
+    name = store, key, shard.index_layout
     index = _indexes.get(name, version)
     if index is None:
         index = shard.decode_index(reader.read(shard.index_start, shard.index_size))
@@ -338,7 +404,9 @@ def _all_of(reader: ValueReader) -> Buffer:
     return data
 
 
-def _values(reader: ValueReader, entries: list[list[int]], request: int) -> Iterable[tuple[int, Buffer]]:
+def _values(
+    reader: ValueReader, entries: Sequence[Sequence[int]], request: int
+) -> Iterable[tuple[int, Buffer]]:
     """The stored bytes of inner chunks at these offsets and of these sizes, each with its number."""
     if isinstance(reader, BytesReader):
         view = memoryview(reader.value)
@@ -346,7 +414,9 @@ def _values(reader: ValueReader, entries: list[list[int]], request: int) -> Iter
     return _ranges(reader, entries, request)
 
 
-def _ranges(reader: ValueReader, entries: list[list[int]], request: int) -> Iterator[tuple[int, Buffer]]:
+def _ranges(
+    reader: ValueReader, entries: Sequence[Sequence[int]], request: int
+) -> Iterator[tuple[int, Buffer]]:
     for window in windows(entries, request):
         parts = reader.iter_ranges([start for start, _, _ in window], [length for _, length, _ in window])
         for (start, _, inside), part in zip(window, parts, strict=True):

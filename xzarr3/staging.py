@@ -247,9 +247,11 @@ class _StagedFolder(LocalStore):
                     )
                 write_here(key, pieces)
 
-            yield write
-        if self._closed:
-            _remove(os.path.dirname(self.root))
+            try:
+                yield write
+            finally:
+                if self._closed:
+                    _remove(os.path.dirname(self.root))
 
     def close(self) -> None:
         """Take no more values."""

@@ -86,9 +86,16 @@ class Runs:
         """Have ``worker`` handle the units on several threads; returns the sum of what it returns."""
         if threads <= 1:
             return worker(self)
-        others: list[Future[int]] = [_pool.get().submit(self._help, worker) for _ in range(threads - 1)]
+        others: list[Future[int]] = []
         try:
+            for _ in range(threads - 1):
+                try:
+                    others.append(_pool.get().submit(self._help, worker))
+                except RuntimeError:  # The interpreter is shutting down and starts no more threads.
+                    break
             total = worker(self)
+            # Who has not begun yet may be waiting for a thread of the pool that waits for this one.
+            others = [other for other in others if not other.cancel()]
             return total + sum(other.result() for other in others)
         finally:
             self.stopped = True

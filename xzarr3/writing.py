@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -16,24 +17,33 @@ from xzarr3._types import AnyArray, Buffer
 from xzarr3.codecs.base import ChunkSpec
 from xzarr3.codecs.chain import CodecChain, Shard
 from xzarr3.division import Addressing, Inner, Slices
-from xzarr3.errors import ChunkError
-from xzarr3.stores.base import Writer
+from xzarr3.errors import ChunkDecodeError, ChunkError
+from xzarr3.reading import leased
+from xzarr3.stores.base import OversizedError, Writer
 from xzarr3.threads import Runs
 
 if TYPE_CHECKING:
     from xzarr3.engine import Engine
 
-_LOCKS = 64
-_unit_locks = [threading.RLock() for _ in range(_LOCKS)]  # A store may write to another array.
+_unit_locks: WeakValueDictionary[object, threading.RLock] = WeakValueDictionary()
+_guard = threading.Lock()
 
 
 def _renew_locks() -> None:
     """A forked child must not wait for a thread of its parent to give a lock back."""
-    _unit_locks[:] = [threading.RLock() for _ in _unit_locks]
+    global _guard
+    _guard = threading.Lock()
+    _unit_locks.clear()
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew_locks)
+
+
+def _unit_lock(store: object, key: str) -> threading.RLock:
+    """The lock of a unit, that of nothing else: while it is held, a store may write to another array."""
+    with _guard:
+        return _unit_locks.setdefault((store, key), threading.RLock())
 
 
 class UnitWriter:
@@ -67,7 +77,6 @@ class UnitWriter:
         self._addressing = addressing
         self._keep_empty = keep_empty
         self._fields = fields
-        self._load = engine.store.loader()
 
     def run(self, runs: Runs, source: AnyArray) -> int:
         """Write the units that are left with their parts of ``source``."""
@@ -92,7 +101,7 @@ class UnitWriter:
         """Store a unit all of whose elements are given."""
         spec = chain.spec
         if self._is_empty(spec, values):
-            with _unit_locks[hash(key) % _LOCKS]:
+            with _unit_lock(self._engine.store_identity, key):
                 if self._store.exists(key):
                     self._store.erase(key)
             return
@@ -102,13 +111,17 @@ class UnitWriter:
             values = chunk
         pieces = chain.encoded_pieces(values, keep_empty=self._keep_empty)
         # Not while another thread changes a part of what it has read before: this would be lost entirely.
-        with _unit_locks[hash(key) % _LOCKS]:
+        with _unit_lock(self._engine.store_identity, key):
             self._write(key, pieces)
 
     def update(self, chain: CodecChain, key: str, inner: Inner, values: AnyArray) -> None:
         """Change a part of a unit."""
-        with _unit_locks[hash(key) % _LOCKS]:
-            stored = self._load(key)
+        with _unit_lock(self._engine.store_identity, key), leased() as scratch:
+            load = self._store.scratch_loader(scratch, self._engine.largest_value)
+            try:
+                stored = load(key)
+            except OversizedError as error:
+                raise ChunkDecodeError(str(error)) from error
             spec = chain.spec
             if stored is None and self._is_empty(spec, values):
                 return

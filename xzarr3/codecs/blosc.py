@@ -1,5 +1,7 @@
 """``blosc``: the Blosc 1 container with its inner compressors and shuffles.
 
+numcodecs makes and reads it, but for snappy, which it is mostly built without.
+
 Specification: Zarr v3, "Blosc codec". Names: ``blosc``.
 Example: ``{"name": "blosc", "configuration": {"cname": "lz4", "clevel": 5, "shuffle": "shuffle",
 "typesize": 4, "blocksize": 0}}``.
@@ -14,6 +16,7 @@ from typing import Self
 from numcodecs import blosc
 
 from xzarr3._types import JSON, Buffer
+from xzarr3.codecs import _blosc_snappy
 from xzarr3.codecs.base import BytesBytesCodec, ChunkSpec, Configuration
 from xzarr3.errors import ChunkDecodeError, ChunkEncodeError, listed
 
@@ -36,7 +39,7 @@ class BloscCodec(BytesBytesCodec):
     Parameters
     ----------
     cname : {"lz4", "lz4hc", "blosclz", "snappy", "zlib", "zstd"}
-        The compressor inside.
+        The compressor inside. Snappy takes the package cramjam, where numcodecs is built without it.
     clevel : int
         0 (store) to 9 (smallest).
     shuffle : {"noshuffle", "shuffle", "bitshuffle"}, optional
@@ -104,11 +107,20 @@ class BloscCodec(BytesBytesCodec):
         if size > _MAX_SIZE - _HEADER:
             raise ChunkEncodeError(f"{size} bytes, blosc holds less than 2 GiB", codec=self.name)
         shuffle = _SHUFFLES.index(self.shuffle or "noshuffle")
+        if self.cname == "snappy" and _lacks_snappy():
+            return _blosc_snappy.compress(
+                data,
+                self.name,
+                clevel=self.clevel,
+                shuffle=shuffle,
+                blocksize=self.blocksize,
+                typesize=self.typesize or 1,
+            )
         try:
             return blosc.compress(  # type: ignore[no-any-return]
                 data, self.cname.encode(), self.clevel, shuffle, self.blocksize, self.typesize or 1
             )
-        except ValueError as error:  # The specification permits snappy, which a build of blosc may lack.
+        except ValueError as error:
             raise ChunkEncodeError(str(error), codec=self.name) from error
 
     # Blosc itself reads beyond the end of data that are shorter than their header says, so the stored size
@@ -125,6 +137,8 @@ class BloscCodec(BytesBytesCodec):
             raise self.too_large(limit, size)
         if size == 0:
             return b""
+        if data[2] >> 5 == _blosc_snappy.FORMAT and _lacks_snappy():
+            return _blosc_snappy.decompress(data, self.name)
         try:
             return blosc.decompress(data)  # type: ignore[no-any-return]
         except RuntimeError as error:
@@ -138,10 +152,17 @@ class BloscCodec(BytesBytesCodec):
 
     def decode_into(self, data: Buffer, out: memoryview) -> bool:
         size, stored = int.from_bytes(data[4:8], "little"), int.from_bytes(data[12:16], "little")
-        if size != len(out) or stored != len(data):
+        if size != len(out) or stored != len(data) or stored < _HEADER:
             return False
         try:
-            blosc.decompress(data, out)
-        except RuntimeError:  # Decoding once more tells what is wrong.
+            if data[2] >> 5 == _blosc_snappy.FORMAT and _lacks_snappy():
+                _blosc_snappy.decompress(data, self.name, out)
+            else:
+                blosc.decompress(data, out)
+        except (RuntimeError, ChunkDecodeError):  # Decoding once more tells what is wrong.
             return False
         return True
+
+
+def _lacks_snappy() -> bool:
+    return "snappy" not in blosc.list_compressors()

@@ -9,10 +9,11 @@ from __future__ import annotations
 import itertools
 import math
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +30,14 @@ from xzarr3.codecs.base import (
 from xzarr3.codecs.bytes import BytesCodec
 from xzarr3.dtypes import UInt64
 from xzarr3.dtypes.base import FOREIGN_ERRORS
-from xzarr3.errors import ChunkDecodeError, ChunkEncodeError, ChunkError, MetadataError, listed
+from xzarr3.errors import (
+    ChunkDecodeError,
+    ChunkEncodeError,
+    ChunkError,
+    MetadataError,
+    Xzarr3Error,
+    listed,
+)
 from xzarr3.grids import RegularGrid
 
 if TYPE_CHECKING:
@@ -37,30 +45,60 @@ if TYPE_CHECKING:
 
 EMPTY = 2**64 - 1
 """Offset and size, in the index of a shard, of an inner chunk that is not there."""
-_GAPS = 2**20  # Bytes
+MAX_CODECS = 64
+"""How many codecs a list may have. Each one may make a chunk larger, and takes time."""
+_SLACK = 2**20  # Bytes
+_INNER_SLACK = 2**12  # Bytes
 _MAX_SCRATCH = 2**25  # Bytes
 COPY_RATE = 8000
 """About how many bytes are read from a file that is at hand in a microsecond."""
 _FILTER_RATE = 1000  # Bytes that a filter takes in a microsecond.
 
 
-class _Scratch(threading.local):
-    """Memory in which this thread puts the elements of a chunk side by side: fresh memory costs more."""
+class _PackedElements(threading.local):
+    """Memory in which this thread puts the elements of a chunk side by side: fresh memory costs more.
+
+    It is lent to one chunk at a time, until nothing refers to that chunk's bytes any more. Who encodes
+    another one before, as a codec or a store may do that writes to an array itself, gets memory of its own.
+    """
 
     def __init__(self) -> None:
-        self._octets = np.empty(0, np.uint8)
+        self._free = [np.empty(0, np.uint8)]
+        self._lent: weakref.ref[npt.NDArray[np.uint8]] | None = None
 
-    def packed(self, array: AnyArray, dtype: np.dtype[np.generic]) -> memoryview:
-        """The elements of an array in C order, as this dtype, until the next call."""
+    def of(self, array: AnyArray, dtype: np.dtype[np.generic]) -> memoryview:
+        """The elements of an array in C order, as this dtype."""
         size = array.size * dtype.itemsize
-        if len(self._octets) < size:
-            self._octets = np.empty(size, np.uint8)
-        octets = self._octets[:size]
+        free = self._free
+        if free:
+            memory = free.pop()
+            if len(memory) < size:
+                memory = np.empty(size, np.uint8)
+            octets = memory[:size]  # The memory view refers to this, and what is made of it to the view.
+            self._lent = weakref.ref(octets, lambda _: free.append(memory))
+        else:
+            octets = np.empty(size, np.uint8)
         octets.view(dtype).reshape(array.shape)[...] = array
         return octets.data
 
 
-_scratch = _Scratch()
+_packed_elements = _PackedElements()
+
+_Error = TypeVar("_Error", bound=ChunkError)
+
+
+def foreign_error(kind: type[_Error], codec: Codec, error: Exception) -> _Error:
+    """The error for whatever a codec, which may be anybody's, raises instead of ours."""
+    return kind(f"{type(error).__name__}: {error}", codec=codec.name)
+
+
+def most_encoded(size: int) -> int:
+    """A size in bytes that ``size`` bytes are not believed to take, whatever codecs encode them.
+
+    Each codec has a bound of its own. Of many in a row these grow without limit, and so would the memory
+    that a few compressed bytes can fill.
+    """
+    return 2 * size + _SLACK
 
 
 def _truth_values(array: AnyArray) -> AnyArray:
@@ -96,7 +134,11 @@ class CodecChain:
         self._shard: Shard | None = None
         serializer: ArrayBytesCodec | None = None
         evolved: list[Codec] = []
-        size = 0
+        size = most = 0
+        if len(codecs) > MAX_CODECS:
+            raise MetadataError(
+                "too many codecs", field="codecs", found=len(codecs), accepted=f"at most {MAX_CODECS}"
+            )
         for at, given in enumerate(codecs):
             try:
                 codec = given.evolve(spec)
@@ -108,13 +150,16 @@ class CodecChain:
                     serializer = codec = replace(
                         cast("ShardingCodec", codec), codecs=self._shard.inner.codecs
                     )
-                    size = self._shard.max_encoded_size
+                    self.dense_size = self._shard.dense_size
+                    self._exact, size = None, self._shard.max_encoded_size
                 elif isinstance(codec, ArrayBytesCodec) and serializer is None:
                     codec.check(spec)
                     serializer, size = codec, codec.max_encoded_size(spec)
+                    self._exact, self.dense_size = codec.encoded_size(spec), size
                 elif isinstance(codec, BytesBytesCodec) and serializer is not None:
+                    most = MAX_VARIABLE if spec.data_type.is_variable else most_encoded(self.dense_size)
                     self._compressors.append((codec, size))
-                    size = codec.max_encoded_size(size)
+                    size = min(codec.max_encoded_size(size), most)
                 else:
                     raise _order_error(codecs)
             except MetadataError as error:
@@ -133,7 +178,6 @@ class CodecChain:
         self.max_encoded_size: int = size
         self._serializer = serializer
         self._stored = spec
-        self._exact = serializer.encoded_size(spec)
         self._undo = list(reversed(self._filters))
         self._stages = list(reversed(self._compressors))
         self.stored_dtype = serializer.stored_dtype(spec) if isinstance(serializer, BytesCodec) else None
@@ -143,7 +187,7 @@ class CodecChain:
         if self._shard is None and spec.dtype.kind == "b":
             self._settle = _truth_values
         elif self._shard is None and spec.data_type.has_unused_bits:
-            self._settle = spec.data_type.decoded
+            self._settle = self._decoded
         # A compressor that is alone may decode straight to where the chunk is wanted.
         alone = self._compressors[0][0] if len(self._compressors) == 1 and not self._filters else None
         floor = None if alone is None else alone.direct_from
@@ -176,21 +220,36 @@ class CodecChain:
         Raises
         ------
         ChunkDecodeError
-            If ``data`` are not a chunk of this shape and type.
+            If ``data`` are not a chunk of this shape and type, or a codec fails in any other way.
         """
-        for codec, limit in self._stages:
-            data = codec.decode(data, limit)
-        if self.stored_dtype is not None and len(data) == self._stored.nbytes != 0:
-            array = np.frombuffer(data, self.stored_dtype).reshape(self._stored.shape)
-        elif self._shard is not None:
-            array = self._shard.decode(data)
-        else:
-            array = self._serializer.decode(data, self._stored)
-        if self._settle is not None:
-            array = self._settle(array)
-        for undo, spec in self._undo:
-            array = undo.decode(array, spec)
+        codec: Any = self._serializer  # The one that runs, or ran last.
+        try:
+            for codec, limit in self._stages:
+                data = codec.decode(data, limit)
+            if self.stored_dtype is not None and len(data) == self._stored.nbytes != 0:
+                array = np.frombuffer(data, self.stored_dtype).reshape(self._stored.shape)
+            elif self._shard is not None:
+                codec = self._serializer
+                array = self._shard.decode(data)
+            else:
+                codec = self._serializer
+                array = codec.decode(data, self._stored)
+            if self._settle is not None:
+                array = self._settle(array)
+            for codec, spec in self._undo:
+                array = codec.decode(array, spec)
+        except (Xzarr3Error, MemoryError):
+            raise
+        except Exception as error:
+            raise foreign_error(ChunkDecodeError, codec, error) from error
         return array
+
+    def _decoded(self, array: AnyArray) -> AnyArray:
+        """Stored elements with the bits cleared that mean nothing, if all are values of the data type."""
+        try:
+            return cast("AnyArray", self._stored.data_type.decoded(array))
+        except FOREIGN_ERRORS as error:
+            raise ChunkDecodeError(str(error), codec=self._serializer.name) from error
 
     @cached_property
     def strides(self) -> tuple[int, ...]:
@@ -222,15 +281,27 @@ class CodecChain:
         bool
             Whether ``out`` now holds the chunk.
         """
-        if self._direct is None or not self._direct.decode_into(
-            data, memoryview(out.reshape(-1).view(np.uint8))
-        ):
+        codec = self._direct
+        if codec is None:
             return False
+        try:
+            if not codec.decode_into(data, memoryview(out.reshape(-1).view(np.uint8))):
+                return False
+        except (Xzarr3Error, MemoryError):
+            raise
+        except Exception as error:
+            raise foreign_error(ChunkDecodeError, codec, error) from error
         self.settle(out)
         return True
 
     def settle(self, out: AnyArray) -> None:
-        """Make values of elements that were read as they are stored, by bits that mean nothing."""
+        """Make values of elements that were read as they are stored, by bits that mean nothing.
+
+        Raises
+        ------
+        ChunkDecodeError
+            If one of them is no value of the data type.
+        """
         if self._settle is not None:
             settled = self._settle(out)
             if settled is not out:
@@ -240,8 +311,10 @@ class CodecChain:
         """What :meth:`settle` makes of an array, in memory of its own if that is another one."""
         return array if self._settle is None else self._settle(array)
 
-    def encode(self, array: AnyArray, *, keep_empty: bool = False, brief: bool = False) -> Buffer:
+    def encode(self, array: AnyArray, *, keep_empty: bool = False) -> Buffer:
         """Encode a whole chunk.
+
+        The result may lie in the memory of ``array``.
 
         Parameters
         ----------
@@ -249,40 +322,42 @@ class CodecChain:
             The chunk, of the full chunk shape.
         keep_empty : bool
             Store the inner chunks of shards even if they hold the fill value only.
-        brief : bool
-            Whether the result may lie in memory that this thread uses again to encode the next chunk.
 
         Raises
         ------
         ChunkEncodeError
             If a codec cannot encode it.
         """
-        for filter_, spec in self._filters:
-            array = filter_.encode(array, spec)
-        packed = self._packs and not array.flags.c_contiguous and (brief or bool(self._compressors))
-        if self._shard is not None:
-            data = self._shard.encode(array, keep_empty=keep_empty)
-        elif packed:
-            data = _scratch.packed(array, cast("np.dtype[np.generic]", self.stored_dtype))
-        else:
-            data = self._serializer.encode(array, self._stored)
-        for codec, limit in self._compressors:
-            if len(data) > limit:  # It could not be decoded again. Only elements of any size come to this.
-                raise ChunkEncodeError(
-                    f"{len(data)} bytes to encode, at most {limit} possible", codec=codec.name
-                )
-            data = codec.encode(data)
-        # A codec may hand on what it got, which is memory that is used again.
-        return bytes(data) if packed and not brief and not isinstance(data, bytes) else data
+        codec: Any = self._serializer  # The one that runs, or ran last.
+        try:
+            for codec, spec in self._filters:
+                array = codec.encode(array, spec)
+            if self._packs and not array.flags.c_contiguous:
+                data = _packed_elements.of(array, cast("np.dtype[np.generic]", self.stored_dtype))
+            elif self._shard is not None:
+                codec = self._serializer
+                data = self._shard.encode(array, keep_empty=keep_empty)
+            else:
+                codec = self._serializer
+                data = codec.encode(array, self._stored)
+            for codec, limit in self._compressors:
+                # It could not be decoded again. Elements of any size come to this, and codecs that are many.
+                if len(data) > limit:
+                    raise ChunkEncodeError(
+                        f"{len(data)} bytes to encode, at most {limit} possible", codec=codec.name
+                    )
+                data = codec.encode(data)
+        except (Xzarr3Error, MemoryError):
+            raise
+        except Exception as error:
+            raise foreign_error(ChunkEncodeError, codec, error) from error
+        return data
 
     def encoded_pieces(self, array: AnyArray, *, keep_empty: bool = False) -> list[Buffer]:
-        """Encode a whole chunk; a shard in pieces that follow one another, so that they need no copy.
-
-        They are good until this thread encodes the next chunk.
-        """
+        """Encode a whole chunk; a shard in pieces that follow one another, so that they need no copy."""
         if self.shard is not None:
             return self.shard.encoded_pieces(array, keep_empty=keep_empty)
-        return [self.encode(array, keep_empty=keep_empty, brief=True)]
+        return [self.encode(array, keep_empty=keep_empty)]
 
 
 def _order_error(codecs: tuple[Codec, ...]) -> MetadataError:
@@ -343,12 +418,21 @@ class Shard:
         self.index_size = size
         self._index_at_start = codec.index_location == "start"
         self.index_start = 0 if self._index_at_start else -size
+        # The gaps of an inner shard do not count here, or those of shards in shards would grow without limit.
+        most = min(self.inner.max_encoded_size, self.inner.dense_size + _INNER_SLACK)
+        self.dense_size = size + self.number * most
         # A shard may have gaps, of any size by the text. Where a bound is needed, so that what a compressor
         # yields cannot fill the memory, they may be as large as all the rest and then some.
-        self.max_encoded_size = 2 * (size + self.number * self.inner.max_encoded_size) + _GAPS
+        self.max_encoded_size = most_encoded(self.dense_size)
         if spec.data_type.is_variable:
-            self.max_encoded_size = MAX_VARIABLE
+            self.max_encoded_size = self.dense_size = MAX_VARIABLE
         self.max_inner_size = EMPTY - 1 if self.inner.shard is not None else self.inner.max_encoded_size
+        self._largest_entry = np.array([EMPTY - 1, self.max_inner_size], np.uint64)
+
+    @cached_property
+    def index_layout(self) -> object:
+        """What has to agree for an index of one array to be that of another one."""
+        return self.counts, self.index_start, self._index_chain.codecs
 
     def decode_index(self, data: Buffer) -> npt.NDArray[np.uint64]:
         """The index, of the shape of the grid of inner chunks and then 2: offset and size in bytes.
@@ -381,39 +465,76 @@ class Shard:
             view[: self.index_size] if self._index_at_start else view[-self.index_size :]
         )
 
-    def check_empty(self, entry: list[int]) -> None:
-        """Refuse an entry of the index, offset and size, that should say that there is no inner chunk.
+    def present(
+        self,
+        entries: npt.NDArray[np.uint64],
+        coords: Callable[[int], tuple[int, ...]] | None = None,
+        size: int | None = None,
+    ) -> npt.NDArray[np.bool_] | None:
+        """Which inner chunks there are, by their entries in the index: the only place that decides it.
+
+        Parameters
+        ----------
+        entries : ndarray
+            Offset and size in bytes of each one, of shape (number, 2).
+        coords : callable, optional
+            Gives the coordinates of one of these inner chunks by its number, if they are not all of the
+            shard in C order.
+        size : int, optional
+            Size of the shard in bytes, if it is known: no inner chunk lies beyond its end.
+
+        Returns
+        -------
+        ndarray or None
+            Whether each one is there; None if all are.
 
         Raises
         ------
         ChunkDecodeError
-            If only one of them says so, or the size is more than an inner chunk can have.
+            If an entry says neither that there is no inner chunk nor where one can be.
         """
-        offset, size = entry
-        if offset != EMPTY or size != EMPTY:
-            raise ChunkDecodeError(
-                f"the shard index gives offset {offset} and size {size} where an inner chunk takes at most "
-                f"{self.max_inner_size} bytes",
-                codec="sharding_indexed",
-            )
+        odd = entries > self._largest_entry
+        there: npt.NDArray[np.bool_] | None = None
+        if odd.any():
+            absent: npt.NDArray[np.bool_] = (entries == EMPTY).all(axis=1)
+            there = ~absent
+            wrong = odd.any(axis=1) & there
+            if wrong.any():
+                at = int(wrong.argmax())
+                offset, length = entries[at].tolist()
+                error = ChunkDecodeError(
+                    f"the shard index gives offset {offset} and size {length} where an inner chunk takes at "
+                    f"most {self.max_inner_size} bytes",
+                    codec="sharding_indexed",
+                )
+                raise self._at(error, at, coords)
+        if size is not None:
+            offsets = np.minimum(entries[:, 0], np.uint64(size))
+            beyond = entries[:, 1] > np.uint64(size) - offsets
+            if there is not None:
+                beyond &= there
+            if beyond.any():
+                at = int(beyond.argmax())
+                left = size - int(offsets[at])
+                raise self._at(self.outside(*entries[at].tolist(), left), at, coords)
+        return there
 
-    def is_empty(self, entry: list[int]) -> bool:
-        """Whether an entry of the index says that there is no such inner chunk; see :meth:`check_empty`."""
-        offset, size = entry
-        if size > self.max_inner_size or offset == EMPTY:
-            self.check_empty(entry)
-            return True
-        return False
+    def _at(
+        self, error: ChunkDecodeError, at: int, coords: Callable[[int], tuple[int, ...]] | None
+    ) -> ChunkDecodeError:
+        """An error about an inner chunk that is given by its number."""
+        if coords is not None:
+            error.inner_chunk = coords(at)
+        else:
+            error.inner_chunk = tuple(map(int, np.unravel_index(at, self.counts))) if self.counts else ()
+        return error
 
     def cut(self, value: Buffer, entry: list[int]) -> Buffer | None:
         """The bytes of an inner chunk out of a whole shard, or None if it is empty."""
-        if self.is_empty(entry):
+        if self.present(np.array([entry], np.uint64), lambda _: (), len(value)) is not None:
             return None
         offset, size = entry
-        part = memoryview(value)[offset : offset + size]
-        if len(part) != size:
-            raise self.outside(offset, size, len(part))
-        return part
+        return memoryview(value)[offset : offset + size]
 
     @staticmethod
     def outside(offset: int, size: int, found: int) -> ChunkDecodeError:
@@ -436,12 +557,13 @@ class Shard:
     def decode(self, value: Buffer) -> AnyArray:
         """Decode a whole shard."""
         array = self.spec.data_type.filled(self.spec.shape, self.spec.fill_value)
-        index = self.read_index(value).reshape(-1, 2).tolist()
-        for coords, entry in zip(self.all_coords(), index, strict=True):
+        index = self.read_index(value).reshape(-1, 2)
+        there = self.present(index, size=len(value))
+        every = zip(self.all_coords(), index.tolist(), strict=True)
+        view = memoryview(value)
+        for coords, (offset, size) in every if there is None else itertools.compress(every, there):
             try:
-                data = self.cut(value, entry)
-                if data is not None:
-                    self._part(array, coords)[...] = self.inner.decode(data)
+                self._part(array, coords)[...] = self.inner.decode(view[offset : offset + size])
             except ChunkError as error:
                 error.inner_chunk = coords + (error.inner_chunk or ())
                 raise
@@ -496,12 +618,8 @@ class Shard:
             view = memoryview(value)
             index[...] = self.read_index(value).reshape(-1, 2)
         offsets, sizes = index[:, 0].copy(), index[:, 1].copy()
-        kept = (offsets != EMPTY) | (sizes != EMPTY)
-        left = len(view) - np.minimum(offsets, np.uint64(len(view)))
-        lies = (offsets == EMPTY) | (sizes > left) | (sizes > np.uint64(self.max_inner_size))
-        wrong = np.flatnonzero(kept & lies)
-        if wrong.size:
-            self.cut(view, index[wrong[0]].tolist())  # Tells what is wrong with it.
+        there = self.present(index, size=len(view))
+        kept = np.ones(self.number, np.bool_) if there is None else there
         new: dict[int, Buffer] = {}
         for coords, data in changes.items():
             at = int(np.ravel_multi_index(coords, self.counts)) if coords else 0
@@ -509,15 +627,15 @@ class Shard:
             sizes[at] = EMPTY if data is None else len(data)
             if data is not None:
                 new[at] = data
-        there = np.flatnonzero(sizes != EMPTY)
-        if not there.size:
+        left = np.flatnonzero(sizes != EMPTY)
+        if not left.size:
             return []
-        old = kept[there]
-        ends = offsets[there] + sizes[there]
-        follows = old[1:] & old[:-1] & (offsets[there][1:] == ends[:-1])
+        old = kept[left]
+        ends = offsets[left] + sizes[left]
+        follows = old[1:] & old[:-1] & (offsets[left][1:] == ends[:-1])
         begins = np.concatenate([[True], ~follows])
         first, last = np.flatnonzero(begins), np.flatnonzero(np.concatenate([~follows, [True]]))
-        spans = zip(offsets[there[first]].tolist(), ends[last].tolist(), there[first].tolist(), strict=True)
+        spans = zip(offsets[left[first]].tolist(), ends[last].tolist(), left[first].tolist(), strict=True)
         pieces = [new[at] if at in new else view[start:stop] for start, stop, at in spans]
         return self._with_index(sizes, pieces)
 

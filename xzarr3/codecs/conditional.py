@@ -20,10 +20,12 @@ from typing import Self, cast
 
 from xzarr3._types import JSON, Buffer
 from xzarr3.codecs.base import BytesBytesCodec, ChunkSpec, Configuration
+from xzarr3.codecs.chain import MAX_CODECS, foreign_error, most_encoded
 from xzarr3.codecs.registry import codecs_from_json, parse_codecs
-from xzarr3.errors import ChunkDecodeError, UnknownExtensionError
+from xzarr3.errors import ChunkDecodeError, ChunkEncodeError, UnknownExtensionError, Xzarr3Error
 
 _MAX_BITS = 2**16
+_MAX_DEPTH = 4  # Each level may let the data grow once more.
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,12 @@ class ConditionalCodec(BytesBytesCodec):
         fields = Configuration(self.name, {"codecs": [codec.name for codec in self.codecs]})
         if not self.codecs:
             raise fields.error("codecs", [], "at least one codec")
+        if len(self.codecs) > MAX_CODECS:
+            raise fields.error("codecs", len(self.codecs), f"at most {MAX_CODECS} codecs")
+        if self._depth > _MAX_DEPTH:
+            raise fields.error(
+                "codecs", f"{self._depth} levels of '{self.name}'", f"at most {_MAX_DEPTH} within one another"
+            )
         bits = self.header_bits
         if bits is not None and not (
             type(bits) is int and len(self.codecs) <= bits <= _MAX_BITS and bits % 8 == 0
@@ -92,6 +100,11 @@ class ConditionalCodec(BytesBytesCodec):
         return replace(self, codecs=tuple(codec.evolve(spec) for codec in self.codecs))
 
     @cached_property
+    def _depth(self) -> int:
+        """How many of this codec are within one another."""
+        return 1 + max((codec._depth for codec in self.codecs if isinstance(codec, ConditionalCodec)), default=0)
+
+    @cached_property
     def _header(self) -> int:
         """Size of the header in bytes."""
         return -(-len(self.codecs) // 8) if self.header_bits is None else self.header_bits // 8
@@ -100,17 +113,23 @@ class ConditionalCodec(BytesBytesCodec):
         return None
 
     def max_encoded_size(self, size: int) -> int:
+        most = most_encoded(size)
         for codec in self.codecs:
-            size = max(size, codec.max_encoded_size(size))
+            size = min(max(size, codec.max_encoded_size(size)), most)
         return self._header + size
 
     def encode(self, data: Buffer) -> Buffer:
         applied = 0
         for bit, codec in enumerate(self.codecs):
-            encoded = codec.encode(data)
-            if len(encoded) < len(data) or codec.encoded_size(len(data)) is not None:
-                data = encoded
-                applied |= 1 << bit
+            try:
+                encoded = codec.encode(data)
+                if len(encoded) < len(data) or codec.encoded_size(len(data)) is not None:
+                    data = encoded
+                    applied |= 1 << bit
+            except (Xzarr3Error, MemoryError):
+                raise
+            except Exception as error:
+                raise foreign_error(ChunkEncodeError, codec, error) from error
         return b"".join([applied.to_bytes(self._header, "little"), data])
 
     def decode(self, data: Buffer, limit: int) -> Buffer:
@@ -125,14 +144,19 @@ class ConditionalCodec(BytesBytesCodec):
                 f"the header names a codec behind the {len(self.codecs)} that there are", codec=self.name
             )
         stages: list[tuple[BytesBytesCodec, int]] = []
-        size = limit
+        size, largest = limit, most_encoded(limit)
         for bit, codec in enumerate(self.codecs):
             if applied >> bit & 1:
                 stages.append((codec, size))
-                size = codec.max_encoded_size(size)
+                size = min(codec.max_encoded_size(size), largest)
         value: Buffer = view[self._header :]
         if not stages and len(value) > limit:
             raise self.too_large(limit, len(value))
         for codec, most in reversed(stages):
-            value = codec.decode(value, most)
+            try:
+                value = codec.decode(value, most)
+            except (Xzarr3Error, MemoryError):
+                raise
+            except Exception as error:
+                raise foreign_error(ChunkDecodeError, codec, error) from error
         return value

@@ -67,7 +67,7 @@ class ZDType(ABC, Generic[DType, Scalar]):
     """Whether numpy's casts convert between byte orders; :meth:`swapped` always does."""
 
     has_unused_bits: ClassVar[bool] = False
-    """Whether stored elements have bits that mean nothing, which :meth:`decoded` has to clear."""
+    """Whether stored elements have bits that no value uses, to which :meth:`decoded` has to see."""
 
     # numpy's dtype
 
@@ -280,7 +280,13 @@ class ZDType(ABC, Generic[DType, Scalar]):
         return swapped(array)
 
     def decoded(self, array: AnyArray) -> AnyArray:
-        """``array``, as its elements were stored, with the bits cleared that mean nothing."""
+        """``array``, as its elements were stored, with the bits cleared that mean nothing.
+
+        Raises
+        ------
+        DataTypeValidationError
+            If they do mean something, and one of the elements is no value of this type.
+        """
         return array
 
     def _cannot_hold(

@@ -22,6 +22,7 @@ from xzarr3.dtypes.specs import ZarrFormat, check_format, from_base64, is_zero, 
 from xzarr3.errors import DataTypeValidationError, shorten
 
 _MAX_BYTES = 2**31 - 1  # numpy's limit
+_LAST_CHARACTER = 0x10FFFF
 
 
 def _length_bytes(name: str, data: Any, unit: int) -> int:
@@ -117,6 +118,7 @@ class FixedLengthUTF32(Ordered, _FixedLength):
 
     dtype_cls = np.dtypes.StrDType
     _zarr_v3_name: ClassVar[str] = "fixed_length_utf32"
+    has_unused_bits: ClassVar[bool] = True  # Of the 32 of a character Unicode uses 21.
     _unit: ClassVar[int] = 4
     _letter: ClassVar[str] = "U"
 
@@ -161,9 +163,27 @@ class FixedLengthUTF32(Ordered, _FixedLength):
     def bits(self, scalar: np.str_) -> bytes:
         return scalar.rstrip("\0").encode("utf-8", "surrogatepass")
 
+    def decoded(self, array: AnyArray) -> AnyArray:
+        """``array``, if all its characters are some of Unicode or halves of surrogate pairs.
+
+        Python cannot make text of any other, and numpy does not look.
+        """
+        order = np.dtype(np.uint32).newbyteorder(array.dtype.byteorder)
+        codes = array.view(np.dtype((order, (array.dtype.itemsize // self._unit,))))
+        last = codes.max(initial=0)
+        if last > _LAST_CHARACTER:
+            raise DataTypeValidationError(
+                f"no character for data type '{self.name}'",
+                found=f"0x{last:X}",
+                accepted=f"code points up to 0x{_LAST_CHARACTER:X}",
+            )
+        return array
+
     def cast_array(self, values: Any) -> AnyArray:
         given = unmasked(values, self, None if hasattr(values, "dtype") else object)
         dtype = self._dtype
+        if given.dtype.kind == "U":
+            self.decoded(given)
         if given.dtype == dtype:
             return given
         items = text_items(given, self)

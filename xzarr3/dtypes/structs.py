@@ -308,7 +308,7 @@ class Struct(ZDType[np.dtype[Any], np.void]):
         return {name: (each if each.dtype.names else native_order(each))[()] for name, each in cells.items()}
 
     def _of_bytes(self, raw: bytes) -> np.void:
-        return np.frombuffer(bytearray(raw), self._dtype)[0].copy()  # type: ignore[no-any-return]
+        return self.decoded(np.frombuffer(bytearray(raw), self._dtype))[0].copy()  # type: ignore[no-any-return]
 
     def default_scalar(self) -> np.void:
         return self._of_bytes(bytes(self.item_size))
@@ -400,12 +400,18 @@ class Struct(ZDType[np.dtype[Any], np.void]):
         return any(data_type.has_unused_bits for _, data_type in self.fields)
 
     def decoded(self, array: AnyArray) -> AnyArray:
-        if not self.has_unused_bits:
-            return array
-        result = array.copy()
+        result = array
         for name, data_type in self.fields:
             if data_type.has_unused_bits:
-                result[name] = data_type.decoded(result[name])
+                stored = result[name]
+                try:
+                    found = data_type.decoded(stored)
+                except MetadataError as error:
+                    error.at(field=name)
+                    raise
+                if found is not stored:
+                    result = array.copy() if result is array else result
+                    result[name] = found
         return result
 
     def cast_array(self, values: Any) -> AnyArray:

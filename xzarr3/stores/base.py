@@ -154,6 +154,13 @@ class OversizedError(Exception):
         super().__init__(f"found {size} bytes, at most {limit} bytes expected")
 
 
+class Scratch:
+    """Memory that values are read into one after the other; it grows as they need it."""
+
+    def __init__(self) -> None:
+        self.memory = memoryview(bytearray(0))
+
+
 class ValueReader(ABC):
     """One stored value, opened to read parts of it.
 
@@ -347,18 +354,24 @@ class Store:
         """Open the value of ``key`` to read parts of it, or None if there is none."""
         return _RangeReader(self, key) if self.exists(key) else None
 
-    def loader(self, limit: int | None = None) -> Loader:
-        """A function that reads whole values, for use by one thread.
+    def loader(self) -> Loader:
+        """A function that reads whole values, for use by one thread; its keys are not checked."""
+        return self.get
 
-        What it returns may be overwritten by its next call; its keys are not checked.
+    def scratch_loader(self, scratch: Scratch, limit: int) -> Loader:
+        """A function that reads whole values into memory it uses again, for use by one thread.
+
+        Its keys are not checked.
 
         Parameters
         ----------
-        limit : int, optional
+        scratch : Scratch
+            Memory in which the values may be returned, so that each is good until the next call.
+        limit : int
             Size in bytes beyond which a value is not read, if the store can tell its size before; then the
             function raises :class:`OversizedError`.
         """
-        return self.get
+        return self.loader()
 
     def range_loader(self) -> RangeLoader:
         """A function that reads parts of values, for use by one thread.
@@ -383,8 +396,9 @@ class Store:
         """A function that reads a part of a value into memory at hand, for use by one thread.
 
         It takes a key, the start and the memory, and returns the size of the value, None if that is not
-        known, and the number of bytes, fewer where the value ends; or None if there is no value. Its keys
-        are not checked.
+        known, and the number of bytes, fewer where the value ends; or None if there is no value. Where the
+        size is not known and the value goes on, the number is one more than there is memory for. Its keys are
+        not checked.
         """
 
         def load(key: str, start: int, out: memoryview) -> tuple[int | None, int] | None:
@@ -392,7 +406,11 @@ class Store:
             if reader is None:
                 return None
             with reader:
-                return reader.size, reader.read_into(start, out)
+                if reader.size is not None:
+                    return reader.size, reader.read_into(start, out)
+                data = reader.read(start, len(out) + 1)
+                out[: len(data)] = data[: len(out)]
+                return None, len(data)
 
         return load
 

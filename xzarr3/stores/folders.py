@@ -22,7 +22,9 @@ _BELOW = _SEARCH | getattr(os, "O_NOFOLLOW", 0)
 OTHER_KIND = frozenset({errno.ENOTDIR, errno.ELOOP})
 """The errors for a name that is a link or a file, and not a directory."""
 _MISSING = frozenset({errno.ENOENT, errno.ENOTDIR})
-_KEPT = 32
+_KEPT = 6  # Directories of one writer; there may be many, and a process has not many descriptors.
+NO_MORE = frozenset({errno.EMFILE, errno.ENFILE})
+"""The errors when there are no more descriptors."""
 _ATTEMPTS = 100
 
 
@@ -56,6 +58,15 @@ class Folders:
         found = self._open.get(folder)
         if found is not None:
             return found
+        try:
+            return self._opened(folder)
+        except OSError as error:
+            if error.errno not in NO_MORE or not self._open:
+                raise
+        self.forget()
+        return self._opened(folder)
+
+    def _opened(self, folder: str) -> int:
         if not folder:
             return self._keep("", os.open(self._root, _SEARCH))
         parent, _, last = folder.rpartition("/")

@@ -14,7 +14,6 @@ import itertools
 import os
 import stat
 import sys
-import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -28,6 +27,7 @@ from xzarr3.stores.base import (
     Loader,
     OversizedError,
     RangeLoader,
+    Scratch,
     Store,
     ValueReader,
     Writer,
@@ -37,7 +37,7 @@ from xzarr3.stores.base import (
     flat,
     negative_length,
 )
-from xzarr3.stores.folders import OTHER_KIND, Folders, LeadsOutError
+from xzarr3.stores.folders import NO_MORE, OTHER_KIND, Folders, LeadsOutError
 
 # Without blocking, so that nobody waits for the writer of a pipe; it makes no difference to a file.
 _OPEN = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
@@ -50,20 +50,10 @@ STAGED = ".xzarr3-staged-"
 _ABANDONED = 3600.0  # Seconds without a change after which a temporary file is nobody's any more.
 _ATTEMPTS = 100
 _SHORT = 512  # Characters; no system has a limit for paths that is lower.
-_KEPT_SCRATCH = 32 * 2**20
 _MOST_PIECES = 512  # Fewer than any system writes with one call.
 _SETTLED = 10**9  # Nanoseconds
 
 _serial = itertools.count()
-
-
-class _Scratch(threading.local):
-    """Memory of this thread that whole values are read into."""
-
-    buffer = memoryview(bytearray(0))
-
-
-_local = _Scratch()
 
 
 class LocalStore(Store):
@@ -169,7 +159,7 @@ class LocalStore(Store):
     # Readable
 
     def get(self, key: str, byte_range: ByteRange | None = None) -> Buffer | None:
-        reader = self.open_value(key)
+        reader = self._opened(key)
         if reader is None:
             return None
         with reader:
@@ -185,6 +175,11 @@ class LocalStore(Store):
             self._fail("read", key, error)
 
     def open_value(self, key: str) -> ValueReader | None:
+        if not self._is_own("get"):
+            return super().open_value(key)
+        return self._opened(key)
+
+    def _opened(self, key: str) -> _FileReader | None:
         path = self._path(key)
         try:
             descriptor = os.open(path, _OPEN)
@@ -202,19 +197,23 @@ class LocalStore(Store):
             return None
         return _FileReader(self, key, descriptor, info)
 
-    def _is_own(self, operation: str) -> bool:
-        """Whether an operation is that of this class, and not of a derived one, which is to be asked then."""
-        return getattr(type(self), operation) is _OWN[operation]
+    def _is_own(self, *operations: str) -> bool:
+        """Whether operations are those of this class, and not of a derived one, which is to be asked then."""
+        return all(getattr(type(self), operation) is _OWN[operation] for operation in operations)
 
-    def loader(self, limit: int | None = None) -> Loader:
-        if not self._is_own("get"):
-            return super().loader(limit)
-        base, most = self._base, sys.maxsize if limit is None else limit
+    def loader(self) -> Loader:
+        return self._loader(None, sys.maxsize) if self._is_own("get", "open_value") else super().loader()
+
+    def scratch_loader(self, scratch: Scratch, limit: int) -> Loader:
+        if not self._is_own("get", "open_value", "loader"):
+            return super().scratch_loader(scratch, limit)
+        return self._loader(scratch, limit)
+
+    def _loader(self, scratch: Scratch | None, limit: int) -> Loader:
+        base = self._base
         open_, close, fstat, readv = os.open, os.close, os.fstat, os.readv
-        scratch = _local.buffer
 
         def load(key: str) -> Buffer | None:
-            nonlocal scratch
             try:
                 descriptor = open_(base + key, _OPEN)
             except OSError as error:
@@ -224,16 +223,18 @@ class LocalStore(Store):
                 info = fstat(descriptor)
                 if stat.S_ISREG(info.st_mode):
                     size = info.st_size
-                    if size > most:
-                        raise OversizedError(size, most)
-                    if len(scratch) < size:
-                        scratch = memoryview(bytearray(max(size, 2**17)))
-                        if size <= _KEPT_SCRATCH:
-                            _local.buffer = scratch
-                    count = readv(descriptor, [scratch[:size]])
+                    if size > limit:
+                        raise OversizedError(size, limit)
+                    if scratch is None:
+                        memory = memoryview(bytearray(size))
+                    else:
+                        if len(scratch.memory) < size:
+                            scratch.memory = memoryview(bytearray(max(size, 2**17)))
+                        memory = scratch.memory[:size]
+                    count = readv(descriptor, [memory])
                     if count != size:
-                        count = _read_rest(descriptor, scratch, count, size)
-                    return scratch[:count]
+                        count = _read_rest(descriptor, memory, count, size)
+                    return memory[:count]
             except OSError as error:
                 self._fail("read", key, error)
             finally:
@@ -244,7 +245,7 @@ class LocalStore(Store):
         return load
 
     def range_loader(self) -> RangeLoader:
-        if not self._is_own("open_value"):
+        if not self._is_own("get", "open_value"):
             return super().range_loader()
         base = self._base
         open_, close, fstat, pread = os.open, os.close, os.fstat, os.pread
@@ -275,7 +276,7 @@ class LocalStore(Store):
         return load
 
     def into_loader(self) -> IntoLoader:
-        if not self._is_own("open_value"):
+        if not self._is_own("get", "open_value"):
             return super().into_loader()
         base = self._base
         open_, close, fstat, preadv = os.open, os.close, os.fstat, os.preadv
@@ -294,6 +295,8 @@ class LocalStore(Store):
                         rest = _FileReader(self, key, descriptor, info)
                         count += rest.read_into(start + count, out[count:])
                     return info.st_size, count
+            except OverflowError:  # So far out that there is nothing.
+                return info.st_size, 0
             except OSError as error:
                 self._fail("read", key, error)
             finally:
@@ -589,7 +592,7 @@ class LocalStore(Store):
             self._fail("list", prefix, error)
 
 
-_OWN = {operation: getattr(LocalStore, operation) for operation in ("get", "open_value", "set")}
+_OWN = {operation: getattr(LocalStore, operation) for operation in ("get", "loader", "open_value", "set")}
 
 
 class _FileReader(ValueReader):
@@ -655,6 +658,8 @@ class _FileReader(ValueReader):
                 if not more:
                     break
                 count += more
+        except OverflowError:  # So far out that there is nothing.
+            return count
         except OSError as error:
             self._store._fail("read", self._key, error)
         return count
@@ -679,6 +684,7 @@ def _create(folders: Folders, above: str, name: str) -> tuple[int, int]:
 
     The directories above it are made, too, which others may be removing just now.
     """
+    spared = False
     for _ in range(_ATTEMPTS):
         try:
             folder = folders.make(above)
@@ -690,6 +696,11 @@ def _create(folders: Folders, above: str, name: str) -> tuple[int, int]:
             return folder, os.open(name, _CREATE, 0o666, dir_fd=folder)
         except FileNotFoundError:
             folders.forget()
+        except OSError as error:
+            if error.errno not in NO_MORE or spared:
+                raise
+            folders.forget()  # So many are open that there is none left for the file.
+            spared = True
     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), above)
 
 

@@ -69,8 +69,8 @@ class LazyArray(BackendArray):
         if isinstance(key, indexing.VectorizedIndexer):
             return _read_points(self.array, key.tuple)
         if isinstance(key, indexing.OuterIndexer):
-            return self.array.read(orthogonal_selection(key.tuple, self.shape))
-        return self.array.read(basic_selection(key.tuple, self.shape))
+            return self.array.read_selected(orthogonal_selection(key.tuple, self.shape))
+        return self.array.read_selected(basic_selection(key.tuple, self.shape))
 
     async def async_getitem(self, key: indexing.ExplicitIndexer) -> AnyArray:
         return await asyncio.to_thread(self.__getitem__, key)
@@ -533,7 +533,7 @@ def _read_points(array: Array, key: Sequence[Any]) -> AnyArray:
     given = {axis: index for axis, index in enumerate(key) if isinstance(index, np.ndarray)}
     common = np.broadcast_shapes(*(index.shape for index in given.values()))
     if 0 in common:
-        return array.read(vectorized_selection(tuple(key), array.shape))
+        return array.read_selected(vectorized_selection(tuple(key), array.shape))
     chosen: list[Any] = list(key)
     # Where each dimension of the array goes in the result.
     target = {axis: len(common) + at for at, axis in enumerate(a for a in range(len(key)) if a not in given)}
@@ -549,7 +549,7 @@ def _read_points(array: Array, key: Sequence[Any]) -> AnyArray:
             chosen[axis] = index.ravel()
     if len(alone) == sum(map(bool, along.values())):
         target |= alone
-        block = array.read(orthogonal_selection(tuple(chosen), array.shape))
+        block = array.read_selected(orthogonal_selection(tuple(chosen), array.shape))
         order = [target[axis] for axis in sorted(target)]
     else:
         for axis, at in alone.items():
@@ -560,7 +560,7 @@ def _read_points(array: Array, key: Sequence[Any]) -> AnyArray:
         for axis, index in arrays.items():
             if axis not in target and along[axis]:
                 chosen[axis] = index.reshape([index.shape[at] for at in over])
-        block = array.read(vectorized_selection(tuple(chosen), array.shape))
+        block = array.read_selected(vectorized_selection(tuple(chosen), array.shape))
         order = [*over, *(target[axis] for axis in sorted(target))]
     shape = [*common, *(0,) * (len(key) - len(given))]
     for at, length in zip(order, block.shape, strict=True):
