@@ -738,7 +738,9 @@ def test_series_at_stations_are_no_points_of_their_own() -> None:
     array[:, 7, 9] = 3
     time, lat, lon = np.arange(2000)[:, None], np.array([[7, 100, 7]]), np.array([[9, 5, 9]])
     spread = [np.broadcast_to(index, (2000, 3)) for index in (time, lat, lon)]
-    with mock.patch.object(xzarr3.Array, "read", autospec=True, side_effect=xzarr3.Array.read) as read:
+    with mock.patch.object(
+        xzarr3.Array, "read_selected", autospec=True, side_effect=xzarr3.Array.read_selected
+    ) as read:
         found = LazyArray(array)[indexing.VectorizedIndexer(tuple(spread))]
     np.testing.assert_array_equal(found, np.tile(np.array([3, 0, 3], "i1"), (2000, 1)), strict=True)
     points = read.call_args.args[1]

@@ -2,7 +2,8 @@
 
 All ways to select end in one of two forms. Basic, orthogonal and block selections are a product over the
 dimensions: for each one a :class:`DimSelection`, a forward progression of elements, or :class:`DimIndices`,
-any elements in ascending order. Selections of single elements, and masks, are :class:`Points`.
+any elements in ascending order. Selections of single elements, and masks of several dimensions, are
+:class:`Points`.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ class UnitWriter:
         self._fields = fields
 
     def run(self, runs: Runs, source: AnyArray) -> int:
-        """Write the units that are left with their parts of ``source``."""
+        """Write the units that are left with their parts of ``source``; none of them is missing."""
         while run := runs.take():
             chain, units = run
             for unit in units:

@@ -106,19 +106,19 @@ class Folders:
         return self._made(folder)
 
     def _made(self, folder: str) -> int:
-        above, _, name = folder.rpartition("/")
         try:
             return self.open(folder)
         except FileNotFoundError:
-            if above not in self._open:
-                _make_root(self._root)
+            above = folder.rpartition("/")[0]
         if above not in self._open:
-            for at, letter in enumerate(folder):
+            _make_root(self._root)
+            for at, letter in enumerate(above):
                 if letter == "/":
-                    self._made(folder[:at])
+                    self._made(above[:at])
+            self._made(above)
         if folder:
             with contextlib.suppress(FileExistsError):
-                os.mkdir(name, dir_fd=self.open(above))
+                os.mkdir(folder.rpartition("/")[2], dir_fd=self.open(above))
         return self.open(folder)
 
     def forget(self) -> None:
