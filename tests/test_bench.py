@@ -54,7 +54,7 @@ def test_small_run_writes_page(tmp_path: Path) -> None:
     for row in ("full read", "one chunk", "one point through time", "1000 random points", "full write"):
         assert f"{row} (ms)" in finished.stdout
         assert f"{row} (ms)" in text
-    assert re.search(r"^\| file system \| .+ memory \|$", text, re.MULTILINE)
+    assert re.search(r"^\| file systems \| \w+ for what is read, \w+ for what is written \|$", text, re.MULTILINE)
     judged = [bar for bar in bar_lines(text) if bar[-1] in ("met", "missed")]
     assert any(bar[0].startswith("function calls") for bar in judged) == (sys.version_info >= (3, 12))
     if HAS_ZARR:
@@ -276,7 +276,7 @@ def test_many_files_on_a_disk_stay_until_the_end(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    run = bench.run.Bench(tmp_path, [], 1, 1)
+    run = bench.run.Bench(tmp_path, tmp_path, [], 1, 1)
     monkeypatch.setattr(run, "in_memory", in_memory)
     monkeypatch.setattr(bench.run.shutil, "disk_usage", lambda path: SimpleNamespace(free=free))
     written = tmp_path / "written"

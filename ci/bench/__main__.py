@@ -45,7 +45,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--directory",
         type=Path,
         metavar="DIR",
-        help="where the stores are made, and deleted (in memory if there is room)",
+        help="where stores are made and deleted (a temporary one; for writes one in memory)",
     )
     parser.add_argument("--out", type=Path, metavar="FILE", help=f"page to write (full runs: {RESULTS.name})")
     parser.add_argument("--no-write", action="store_true", help="write no page")
@@ -89,9 +89,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("nothing to measure: none of the libraries is installed", file=sys.stderr)
         return 1
     measured = Figures([])
-    directory = options.directory or room_in_memory()
-    with tempfile.TemporaryDirectory(prefix="xzarr3-bench-", dir=directory) as root:
-        bench = Bench(Path(root), libraries, options.size, options.repeat, options.only)
+    memory = options.directory or room_in_memory()
+    with (
+        tempfile.TemporaryDirectory(prefix="xzarr3-bench-", dir=options.directory) as root,
+        tempfile.TemporaryDirectory(prefix="xzarr3-bench-", dir=memory) as written,
+    ):
+        bench = Bench(Path(root), Path(written), libraries, options.size, options.repeat, options.only)
         for measure in ROWS:
             figures = Figures(measure(bench))
             measured = Figures([*measured.all, *figures.all])

@@ -301,11 +301,11 @@ source, is not counted. A library that has taken {limit:g} s in a case sits out 
 default pipeline, "fused" and "zarrs" are pipelines it is given; the fastest peer of a bar is the one of
 these and tensorstore with the least median in that case.
 
-The stores are files held in memory (tmpfs) where there is room, else files of a disk; the table at the top
-says which. What is read comes out of memory either way, a disk's files out of a warm page cache. What is
-written need not reach a disk: nobody calls fsync (tensorstore, which would, is told not to). On a disk,
-arrays of many files that were written stay until the end of the run, because ext4, when it makes files,
-passes by what was deleted in the last seconds, which makes a write of many files several times as long.
+What is read are files of a disk, out of a warm page cache. What is written in a timed round are files held
+in memory (tmpfs) where there is room, else files of the disk; the table at the top says which. It need not
+reach a disk: nobody calls fsync (tensorstore, which would, is told not to). On a disk, arrays of many files
+that were written stay until the end of the run, because ext4, when it makes files, passes by what was
+deleted in the last seconds, which makes a write of many files several times as long.
 
 Arrays are opened before the timing, so what a library keeps of an open array (a shard's index, say) counts
 in its favour. One chunk and one point through time are the mean of several places, read one after the
@@ -353,7 +353,10 @@ def _conditions(
         ["", ""],
         ["date", f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC"],
         ["field", f"{bench.size_mib} MiB of float32, shape {bench.source.shape}, seed {SEED}"],
-        ["file system", f"{kind_of(bench.root)}, {'in' if bench.in_memory else 'not in'} memory"],
+        [
+            "file systems",
+            f"{kind_of(bench.root)} for what is read, {kind_of(bench.written)} for what is written",
+        ],
         ["timed rounds of a case", ", ".join(map(str, sorted(repeats))) or "-"],
         ["duration", f"{seconds:.0f} s"],
         ["platform", f"{platform.system()} {platform.machine()}, {_processor()}"],

@@ -27,7 +27,9 @@ class Bench:
     Attributes
     ----------
     root : Path
-        Directory for the stores.
+        Directory for the stores that are read.
+    written : Path
+        Directory for those that are written in a timed round.
     libraries : list of Library
         The libraries compared.
     size_mib : int
@@ -41,6 +43,7 @@ class Bench:
     """
 
     root: Path
+    written: Path
     libraries: list[Library]
     size_mib: int
     repeat: int
@@ -63,8 +66,8 @@ class Bench:
 
     @functools.cached_property
     def in_memory(self) -> bool:
-        """Whether the stores are held in memory."""
-        return in_memory(self.root)
+        """Whether what is written is held in memory."""
+        return in_memory(self.written)
 
     @property
     def complete(self) -> list[Library]:
@@ -97,7 +100,7 @@ class Bench:
         what was freed in the last seconds), which would take more time than all that is measured here.
         """
         few = self.in_memory or n_files < MANY_FILES
-        if few or shutil.disk_usage(self.root).free < ROOM_TO_KEEP:
+        if few or shutil.disk_usage(self.written).free < ROOM_TO_KEEP:
             shutil.rmtree(path)
 
 

@@ -32,7 +32,7 @@ def full_write(bench: Bench) -> Iterator[Figure]:
 def _write_task(bench: Bench, library: Library, layout: Layout) -> Task:
     @contextlib.contextmanager
     def prepared(round_number: int) -> Iterator[Run]:
-        path = bench.root / directory_name(f"written {layout.name} {library.label} {round_number + 1}")
+        path = bench.written / directory_name(f"written {layout.name} {library.label} {round_number + 1}")
         write = library.writer(path, bench.source.shape, layout)
         try:
             with library.configured():
@@ -50,7 +50,7 @@ def small_regions(bench: Bench) -> Iterator[Figure]:
     for layout in bench.layouts:
         if layout.small and layout.compressor == ZSTD and bench.wants(REGIONS, layout.name):
             paths = {
-                library.label: bench.root / directory_name(f"regions {layout.name} {library.label}")
+                library.label: bench.written / directory_name(f"regions {layout.name} {library.label}")
                 for library in bench.complete
             }
             for path in paths.values():
