@@ -54,7 +54,8 @@ def test_small_run_writes_page(tmp_path: Path) -> None:
     for row in ("full read", "one chunk", "one point through time", "1000 random points", "full write"):
         assert f"{row} (ms)" in finished.stdout
         assert f"{row} (ms)" in text
-    assert re.search(r"^\| file systems \| \w+ for what is read, \w+ for what is written \|$", text, re.MULTILINE)
+    systems = r"^\| file systems \| \w+ for what is read, \w+ for what is written \|$"
+    assert re.search(systems, text, re.MULTILINE)
     judged = [bar for bar in bar_lines(text) if bar[-1] in ("met", "missed")]
     assert any(bar[0].startswith("function calls") for bar in judged) == (sys.version_info >= (3, 12))
     if HAS_ZARR:

@@ -192,7 +192,9 @@ class UnitReader:
                 error.key, error.chunk = key, coords
                 raise
             except OversizedError as error:
-                raise ChunkDecodeError(str(error), key=key, chunk=coords) from error
+                raise ChunkDecodeError(
+                    str(error), codec=chain.codecs[-1].name, key=key, chunk=coords
+                ) from error
         return missing
 
     def _plain(self, chain: CodecChain, units: list[Unit]) -> int:
@@ -285,7 +287,9 @@ class UnitReader:
                 error.key, error.chunk = key, coords
                 raise
             except OversizedError as error:
-                raise ChunkDecodeError(str(error), key=key, chunk=coords) from error
+                raise ChunkDecodeError(
+                    str(error), codec=chain.codecs[-1].name, key=key, chunk=coords
+                ) from error
         return missing
 
     def _inner_chunks(

@@ -121,7 +121,7 @@ class UnitWriter:
             try:
                 stored = load(key)
             except OversizedError as error:
-                raise ChunkDecodeError(str(error)) from error
+                raise ChunkDecodeError(str(error), codec=chain.codecs[-1].name) from error
             spec = chain.spec
             if stored is None and self._is_empty(spec, values):
                 return
