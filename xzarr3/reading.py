@@ -205,7 +205,8 @@ class UnitReader:
         load_ranges, load_into = self._engine.store.range_loader(), self._engine.store.into_loader()
         same, slices, settle = addressing.same, self._slices, chain.settle
         ranges: ElementRanges | None = None
-        scratch = taken = np.empty(0, stored)
+        scratch: AnyArray | None = None
+        taken: AnyArray | None = None
         missing = start = 0
         for unit in units:
             if runs.stopped:
@@ -216,9 +217,7 @@ class UnitReader:
             if self._last is None or not same(inner, self._last):
                 ranges = self._plan.elements(chain, inner)
                 start = 0 if ranges is None else ranges.starts[0]
-                if ranges is None and slices:
-                    scratch = scratch if scratch.size else np.empty(spec.shape, stored)
-                    taken = scratch[(*inner, ...)]
+                taken = None
                 self._last = inner
             try:
                 exact = slices and (
@@ -231,9 +230,11 @@ class UnitReader:
                         place[...] = _elements(chain, ranges, *found)
                         continue
                 else:
-                    if not straight and not scratch.size:
+                    if not straight and scratch is None:
                         scratch = np.empty(spec.shape, stored)
-                    memory = (place if straight else scratch).reshape(-1).view(np.uint8).data
+                    memory = (
+                        (place if straight or scratch is None else scratch).reshape(-1).view(np.uint8).data
+                    )
                     placed = load_into(key, start, memory)
                     if placed is not None:
                         size, count = placed
@@ -244,8 +245,10 @@ class UnitReader:
                             or (size is not None and size != spec.nbytes)
                         ):
                             raise _size_error(chain, count if size is None else size)
-                        if not straight:
-                            place[...] = taken if slices else addressing.take(scratch, inner)
+                        if not straight and scratch is not None:
+                            if taken is None or not slices:
+                                taken = scratch[(*inner, ...)] if slices else addressing.take(scratch, inner)
+                            place[...] = taken
                         settle(place)
                         continue
             except ChunkError as error:
