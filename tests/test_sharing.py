@@ -6,6 +6,7 @@ import resource
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,6 +94,7 @@ def test_few_values_that_change_many_chunks_are_shared_out() -> None:
     class Noting(MemoryStore):
         def get(self, key: str, byte_range: ByteRange | None = None) -> Buffer | None:
             found.add(threading.get_ident())
+            time.sleep(0.002)  # So that the other thread has its turn.
             return get(key, byte_range)
 
     other = xzarr3.Array(Noting(), "", array.metadata)
