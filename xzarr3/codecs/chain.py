@@ -134,7 +134,9 @@ class CodecChain:
         self._shard: Shard | None = None
         serializer: ArrayBytesCodec | None = None
         evolved: list[Codec] = []
-        size = most = 0
+        size = 0
+        self.dense_size: int = 0
+        """A size in bytes that no encoded chunk exceeds by much, the gaps of shards aside."""
         if len(codecs) > MAX_CODECS:
             raise MetadataError(
                 "too many codecs", field="codecs", found=len(codecs), accepted=f"at most {MAX_CODECS}"
@@ -181,6 +183,7 @@ class CodecChain:
         self._undo = list(reversed(self._filters))
         self._stages = list(reversed(self._compressors))
         self.stored_dtype = serializer.stored_dtype(spec) if isinstance(serializer, BytesCodec) else None
+        self._shapes_array = bool(self._filters) or self.stored_dtype is None  # A codec does, not we here.
         self._packs = self.stored_dtype is not None and 0 < spec.nbytes <= _MAX_SCRATCH
         # Bits that no value of the type uses may be set in what others stored. Shards see to their parts.
         self._settle: Callable[[AnyArray], AnyArray] | None = None
@@ -238,6 +241,10 @@ class CodecChain:
                 array = self._settle(array)
             for codec, spec in self._undo:
                 array = codec.decode(array, spec)
+            if self._shapes_array and array.shape != self.spec.shape:
+                raise ChunkDecodeError(
+                    f"decoded to shape {array.shape}, expected {self.spec.shape}", codec=codec.name
+                )
         except (Xzarr3Error, MemoryError):
             raise
         except Exception as error:
@@ -247,7 +254,7 @@ class CodecChain:
     def _decoded(self, array: AnyArray) -> AnyArray:
         """Stored elements with the bits cleared that mean nothing, if all are values of the data type."""
         try:
-            return cast("AnyArray", self._stored.data_type.decoded(array))
+            return self._stored.data_type.decoded(array)
         except FOREIGN_ERRORS as error:
             raise ChunkDecodeError(str(error), codec=self._serializer.name) from error
 
@@ -328,6 +335,7 @@ class CodecChain:
         ChunkEncodeError
             If a codec cannot encode it.
         """
+        data: Buffer
         codec: Any = self._serializer  # The one that runs, or ran last.
         try:
             for codec, spec in self._filters:
@@ -418,6 +426,8 @@ class Shard:
         self.index_size = size
         self._index_at_start = codec.index_location == "start"
         self.index_start = 0 if self._index_at_start else -size
+        self.dense_size: int
+        self.max_encoded_size: int
         # The gaps of an inner shard do not count here, or those of shards in shards would grow without limit.
         most = min(self.inner.max_encoded_size, self.inner.dense_size + _INNER_SLACK)
         self.dense_size = size + self.number * most
@@ -501,10 +511,9 @@ class Shard:
             wrong = odd.any(axis=1) & there
             if wrong.any():
                 at = int(wrong.argmax())
-                offset, length = entries[at].tolist()
                 error = ChunkDecodeError(
-                    f"the shard index gives offset {offset} and size {length} where an inner chunk takes at "
-                    f"most {self.max_inner_size} bytes",
+                    f"the shard index gives offset {entries[at, 0]} and size {entries[at, 1]} where an inner "
+                    f"chunk takes at most {self.max_inner_size} bytes",
                     codec="sharding_indexed",
                 )
                 raise self._at(error, at, coords)
@@ -515,8 +524,8 @@ class Shard:
                 beyond &= there
             if beyond.any():
                 at = int(beyond.argmax())
-                left = size - int(offsets[at])
-                raise self._at(self.outside(*entries[at].tolist(), left), at, coords)
+                offset, length = entries[at].tolist()
+                raise self._at(self.outside(offset, length, size - int(offsets[at])), at, coords)
         return there
 
     def _at(

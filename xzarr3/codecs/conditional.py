@@ -25,7 +25,6 @@ from xzarr3.codecs.registry import codecs_from_json, parse_codecs
 from xzarr3.errors import ChunkDecodeError, ChunkEncodeError, UnknownExtensionError, Xzarr3Error
 
 _MAX_BITS = 2**16
-_MAX_DEPTH = 4  # Each level may let the data grow once more.
 
 
 @dataclass(frozen=True)
@@ -60,10 +59,6 @@ class ConditionalCodec(BytesBytesCodec):
             raise fields.error("codecs", [], "at least one codec")
         if len(self.codecs) > MAX_CODECS:
             raise fields.error("codecs", len(self.codecs), f"at most {MAX_CODECS} codecs")
-        if self._depth > _MAX_DEPTH:
-            raise fields.error(
-                "codecs", f"{self._depth} levels of '{self.name}'", f"at most {_MAX_DEPTH} within one another"
-            )
         bits = self.header_bits
         if bits is not None and not (
             type(bits) is int and len(self.codecs) <= bits <= _MAX_BITS and bits % 8 == 0
@@ -100,11 +95,6 @@ class ConditionalCodec(BytesBytesCodec):
         return replace(self, codecs=tuple(codec.evolve(spec) for codec in self.codecs))
 
     @cached_property
-    def _depth(self) -> int:
-        """How many of this codec are within one another."""
-        return 1 + max((codec._depth for codec in self.codecs if isinstance(codec, ConditionalCodec)), default=0)
-
-    @cached_property
     def _header(self) -> int:
         """Size of the header in bytes."""
         return -(-len(self.codecs) // 8) if self.header_bits is None else self.header_bits // 8
@@ -133,6 +123,10 @@ class ConditionalCodec(BytesBytesCodec):
         return b"".join([applied.to_bytes(self._header, "little"), data])
 
     def decode(self, data: Buffer, limit: int) -> Buffer:
+        return self._decode(data, limit, most_encoded(limit))
+
+    def _decode(self, data: Buffer, limit: int, largest: int) -> Buffer:
+        """Decode to at most ``limit`` bytes, on the way to which there are never more than ``largest``."""
         if len(data) < self._header:
             raise ChunkDecodeError(
                 f"found {len(data)} bytes, the header takes {self._header}", codec=self.name
@@ -144,7 +138,7 @@ class ConditionalCodec(BytesBytesCodec):
                 f"the header names a codec behind the {len(self.codecs)} that there are", codec=self.name
             )
         stages: list[tuple[BytesBytesCodec, int]] = []
-        size, largest = limit, most_encoded(limit)
+        size = limit
         for bit, codec in enumerate(self.codecs):
             if applied >> bit & 1:
                 stages.append((codec, size))
@@ -154,7 +148,10 @@ class ConditionalCodec(BytesBytesCodec):
             raise self.too_large(limit, len(value))
         for codec, most in reversed(stages):
             try:
-                value = codec.decode(value, most)
+                if isinstance(codec, ConditionalCodec):  # Within one another they share one bound.
+                    value = codec._decode(value, most, largest)
+                else:
+                    value = codec.decode(value, most)
             except (Xzarr3Error, MemoryError):
                 raise
             except Exception as error:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from xzarr3._types import JSON, AnyArray
 from xzarr3.dtypes.base import ZDType, unmasked
@@ -169,8 +170,9 @@ class FixedLengthUTF32(Ordered, _FixedLength):
         Python cannot make text of any other, and numpy does not look.
         """
         order = np.dtype(np.uint32).newbyteorder(array.dtype.byteorder)
-        codes = array.view(np.dtype((order, (array.dtype.itemsize // self._unit,))))
-        last = codes.max(initial=0)
+        characters = np.dtype((order, (array.dtype.itemsize // self._unit,)))
+        codes: npt.NDArray[np.uint32] = array.view(characters)
+        last = int(codes.max(initial=0))
         if last > _LAST_CHARACTER:
             raise DataTypeValidationError(
                 f"no character for data type '{self.name}'",
