@@ -1,7 +1,7 @@
 """A bare loop of file read, decoder and placement, on as many threads as there are CPUs.
 
-It checks nothing and reads whole chunks only. It tells how much of a time is the work itself, and so what a
-reader that calls the same decoders can reach at all.
+It checks nothing and reads chunks whole, whatever is wanted of them. It tells how much of a time is the work
+itself, and so what a reader in Python that calls the same decoders can reach at all.
 """
 
 from __future__ import annotations
@@ -95,7 +95,8 @@ class BareArray:
 
     def __getitem__(self, selection: Selection) -> npt.NDArray[np.float32]:
         bounds = [
-            s.indices(n)[:2] for s, n in zip(selection, self._shape, strict=True) if isinstance(s, slice)
+            s.indices(n)[:2] if isinstance(s, slice) else (s, s + 1)
+            for s, n in zip(selection, self._shape, strict=True)
         ]
         out = np.empty([stop - start for start, stop in bounds], np.float32)
         ranges = [range(a // c, -(-b // c)) for (a, b), c in zip(bounds, self._chunks, strict=True)]
@@ -105,7 +106,10 @@ class BareArray:
             self._read_shards(coords, out, origin)
         else:
             self._in_threads(coords, lambda part: self._read_files(part, out, origin))
-        return out
+        result: npt.NDArray[np.float32] = out[
+            tuple(slice(None) if isinstance(s, slice) else 0 for s in selection)
+        ]
+        return result
 
     @staticmethod
     def _in_threads(coords: list[Coords], work: Callable[[list[Coords]], None]) -> None:
@@ -150,8 +154,14 @@ class BareArray:
     def _place(
         self, data: memoryview, at: Coords, out: npt.NDArray[np.float32], origin: Sequence[int]
     ) -> None:
-        starts = [i * c - o for i, c, o in zip(at, self._chunks, origin, strict=True)]
-        place = out[tuple(slice(a, a + c) for a, c in zip(starts, self._chunks, strict=True))]
         decoded = self._scratch.decode(self._compressor, data, self._nbytes)
         chunk = np.frombuffer(decoded, "<f4").reshape(self._chunks)
-        place[...] = chunk if place.shape == chunk.shape else chunk[tuple(map(slice, place.shape))]
+        starts = [i * c - o for i, c, o in zip(at, self._chunks, origin, strict=True)]
+        if all(0 <= a <= n - c for a, c, n in zip(starts, self._chunks, out.shape, strict=True)):
+            out[tuple(slice(a, a + c) for a, c in zip(starts, self._chunks, strict=True))] = chunk
+            return
+        ends = [min(a + c, n) for a, c, n in zip(starts, self._chunks, out.shape, strict=True)]
+        firsts = [max(a, 0) for a in starts]
+        out[tuple(map(slice, firsts, ends))] = chunk[
+            tuple(slice(f - a, e - a) for f, e, a in zip(firsts, ends, starts, strict=True))
+        ]

@@ -70,7 +70,7 @@ def point_through_time(bench: Bench) -> Iterator[Figure]:
         coords = rng_of_round(round_number).integers(0, bench.source.shape[1:], size=n_points).tolist()
         return [(slice(None), lat, lon) for lat, lon in coords]
 
-    yield from _reads(bench, POINT, bench.complete, places)
+    yield from _reads(bench, POINT, bench.libraries, places)
 
 
 def random_points(bench: Bench) -> Iterator[Figure]:
