@@ -16,6 +16,7 @@ import xzarr3
 from xzarr3 import ChunkDecodeError, ChunkEncodeError, MetadataError, UnknownExtensionError
 from xzarr3.codecs import BytesCodec, ChunkSpec, ShardingCodec, ZfpCodec, codec_from_json, parse_codec
 from xzarr3.codecs.numcodecs import from_numcodecs
+from xzarr3.codecs.numcodecs.zfpy import ZfpyCodec
 from xzarr3.dtypes import parse_dtype
 
 zfpy = pytest.importorskip("zfpy")
@@ -49,7 +50,9 @@ def values_of(dtype: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
     if dtype[0] == "f":
         return np.asarray(1000 * rng.normal(size=shape), dtype)
     limits = np.iinfo(dtype)
-    return np.asarray(rng.integers(limits.min, limits.max, shape, dtype, endpoint=True))
+    most = {"int32": 2**30, "int64": 2**62}.get(dtype, limits.max)  # Of what all modes keep.
+    least = max(limits.min, -most) if dtype[0] == "i" else 0
+    return np.asarray(rng.integers(least, min(most, limits.max), shape, dtype, endpoint=True))
 
 
 def expert(*limits: int) -> dict[str, Any]:
@@ -313,3 +316,80 @@ def test_any_bytes(data: bytes, shape: tuple[int, ...], dtype: str, configuratio
     if attempt(lambda: codec.check(spec), MetadataError)[1] is None:
         found, error = attempt(lambda: codec.decode(data, spec), ChunkDecodeError)
         assert error is not None or (found.shape, found.dtype) == (shape, np.dtype(dtype))
+
+
+# What a mode that loses something would make of values that stand beside others
+
+
+LOSSY: list[Any] = [
+    ZfpCodec(mode="fixed_accuracy", tolerance=0.1),
+    ZfpCodec(mode="fixed_precision", precision=16),
+    ZfpCodec(mode="fixed_rate", rate=12),
+    ZfpyCodec(tolerance=0.1),
+    ZfpyCodec(mode=3, precision=16),
+    ZfpyCodec(mode=2, rate=12),
+]
+
+
+@pytest.mark.parametrize("codec", LOSSY, ids=repr)
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_lossy_modes_refuse_what_is_not_finite(codec: Any, value: float) -> None:
+    array = xzarr3.create_array(
+        xzarr3.MemoryStore(), shape=(8, 8), chunks=(8, 8), dtype="float32", fill_value=0, serializer=codec
+    )
+    data = np.full((8, 8), 280, "float32")
+    array[...] = data
+    data[3, 5] = value
+    with pytest.raises(xzarr3.ChunkEncodeError, match="NaN and infinity in mode 'reversible' only"):
+        array[...] = data
+    assert np.isfinite(array[...]).all()
+
+
+@pytest.mark.parametrize("codec", LOSSY, ids=repr)
+def test_lossy_modes_refuse_a_fill_value_beyond_the_edge_that_is_not_finite(codec: Any) -> None:
+    array = xzarr3.create_array(
+        xzarr3.MemoryStore(),
+        shape=(9, 9),
+        chunks=(6, 6),
+        dtype="float32",
+        fill_value=np.nan,
+        serializer=codec,
+    )
+    with pytest.raises(xzarr3.ChunkEncodeError, match="finite fill value"):
+        array[...] = 280
+
+
+@pytest.mark.parametrize("fill", [1e20, 9.96921e36])
+@pytest.mark.parametrize("codec", [LOSSY[0], LOSSY[3]], ids=repr)
+def test_a_tolerance_is_kept_or_the_write_is_refused(codec: Any, fill: float) -> None:
+    data = (280 + 20 * np.random.default_rng(0).random((91, 180))).astype("float32")
+    options: dict[str, Any] = {"dtype": "float32", "serializer": codec}
+    large = xzarr3.create_array(
+        xzarr3.MemoryStore(), shape=data.shape, chunks=(30, 60), fill_value=fill, **options
+    )
+    with pytest.raises(xzarr3.ChunkEncodeError, match=r"does not keep the tolerance of 0\.1.*error of"):
+        large[...] = data
+    small = xzarr3.create_array(
+        xzarr3.MemoryStore(), shape=data.shape, chunks=(30, 60), fill_value=-999, **options
+    )
+    small[...] = data
+    assert np.abs(small[...] - data).max() <= 0.1
+
+
+@pytest.mark.parametrize("codec", [*LOSSY[1:3], *LOSSY[4:]], ids=repr)
+@pytest.mark.parametrize(("dtype", "most"), [("int32", 2**30), ("int64", 2**62)])
+def test_lossy_modes_refuse_integers_that_would_wrap(codec: Any, dtype: str, most: int) -> None:
+    array = xzarr3.create_array(
+        xzarr3.MemoryStore(), shape=4, chunks=4, dtype=dtype, serializer=codec, compressors=None
+    )
+    array[...] = [most, -most, 0, 1]
+    for value in (most + 1, -most - 1):
+        with pytest.raises(xzarr3.ChunkEncodeError, match="in mode 'reversible' only"):
+            array[...] = [value, 0, 0, 0]
+
+
+def test_the_mode_that_loses_nothing_takes_everything() -> None:
+    data = np.array([np.nan, np.inf, -np.inf, 1e38, -0.0, 1e-38], "float32")
+    for codec in (ZfpCodec(), ZfpyCodec()):
+        array = xzarr3.create_array(xzarr3.MemoryStore(), data=data, chunks=4, serializer=codec)
+        assert array[...].tobytes() == data.tobytes()

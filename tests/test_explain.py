@@ -333,7 +333,7 @@ def test_text_and_json() -> None:
     text = str(found).splitlines()
     assert text[:6] == [
         "read of shape (11,) from array '/a/b'",
-        "values       2, of which 1 absent",
+        "keys         2, of which 1 absent",
         "chunks       2 decoded",
         "requests     2, of which 1 for indexes of shards",
         f"bytes moved  {found.bytes_moved}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import resource
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from _unprivileged import run_child
 import xzarr3
 from xzarr3 import ChunkDecodeError, LocalStore, MemoryStore, Store, StoreError
 from xzarr3._types import Buffer, ByteRange
-from xzarr3.codecs import BytesBytesCodec, register_codec, registry
+from xzarr3.codecs import BytesBytesCodec, ShardingCodec, register_codec, registry
 from xzarr3.staging import _StagedFolder
 from xzarr3.stores.base import ValueReader
 from xzarr3.threads import _pool
@@ -377,3 +378,31 @@ def test_readers_are_of_the_type_that_stores_promise(tmp_path: Path) -> None:
     assert isinstance(reader, ValueReader)
     with reader:
         assert reader.read_into(2**70, memoryview(bytearray(3))) == 0
+
+
+def test_what_belongs_to_an_array_pickles() -> None:
+    array = xzarr3.create_array(MemoryStore(), data=np.arange(12).reshape(3, 4), chunks=2)
+    array.attrs["a"] = 1
+    blocks, attrs, found = pickle.loads(pickle.dumps((array.blocks, array.attrs, array.explain())))
+    assert np.array_equal(blocks[1, 0], array.blocks[1, 0])
+    assert dict(attrs) == {"a": 1}
+    assert list(found) == list(array.explain())
+
+
+@pytest.mark.parametrize("threads", [0, -1, "2", 1.5])
+def test_numbers_of_threads_that_are_none(threads: Any) -> None:
+    array = xzarr3.create_array(MemoryStore(), data=np.arange(4), chunks=2)
+    for call in (
+        lambda: array.get(threads=threads),
+        lambda: array.set(..., 1, threads=threads),
+        lambda: array.explain(threads=threads),
+    ):
+        with pytest.raises(ValueError, match="accepted: None or an integer of at least 1"):
+            call()
+
+
+@pytest.mark.parametrize("serializer", [ShardingCodec((4,)), "n5_default"], ids=str)
+def test_shards_and_blocks_of_n5_are_not_compressed_once_more(serializer: Any) -> None:
+    array = xzarr3.create_array(MemoryStore(), data=np.arange(64), chunks=16, serializer=serializer)
+    assert len(array.metadata.codecs) == 1
+    assert array[5] == 5

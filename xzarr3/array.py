@@ -41,7 +41,7 @@ from xzarr3.nodes import Node, document_lock, read_held, write_node
 from xzarr3.plan import ReadPlan
 from xzarr3.storage_transformers import transformed
 from xzarr3.stores import Store
-from xzarr3.threads import available_threads
+from xzarr3.threads import asked_threads
 
 if TYPE_CHECKING:
     from xzarr3.codecs.sharding import ShardingCodec
@@ -491,7 +491,7 @@ class Array(Node):
             result = np.empty(plan.shape, self.dtype)
         self._check_current()
         buffer = plan.buffer_for(result)
-        missing = self.engine.read(plan, buffer, available_threads() if threads is None else threads)
+        missing = self.engine.read(plan, buffer, asked_threads(threads))
         if missing and not self.store.exists(self._key):
             raise StoreError(
                 f"array '{self.name}' of {self.store} vanished: its document and {missing} chunks are gone"
@@ -612,7 +612,7 @@ class Array(Node):
         else:
             names = (fields,) if isinstance(fields, str) else tuple(fields)
             spread = self._fitted_fields(values, plan.shape, fields)
-        threads = available_threads() if threads is None else threads
+        threads = asked_threads(threads)
         self.engine.write(plan, plan.source(spread), threads, keep_empty=self._keeps_empty, fields=names)
 
     def _fitted_fields(self, values: npt.ArrayLike, shape: tuple[int, ...], fields: Fields) -> AnyArray:

@@ -38,6 +38,13 @@ def _explain(arguments: argparse.Namespace) -> None:
     print(json.dumps(explanation.to_json(), indent=2) if arguments.json else explanation)
 
 
+def _thread_count(text: str) -> int:
+    """A number of threads, for argparse."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"not a number of threads: {text!r}; accepted: 1 or more")
+    return int(text)
+
+
 def parse_selection(text: str) -> Any:
     """A selection from what stands between the brackets in Python; nothing is evaluated.
 
@@ -174,8 +181,7 @@ def parser() -> argparse.ArgumentParser:
     explain.add_argument(
         "--threads",
         metavar="N",
-        type=int,
-        choices=range(1, 1025),
+        type=_thread_count,
         help="threads that read (default: all cores)",
     )
     explain.add_argument("--json", action="store_true", help="print all of it as JSON")

@@ -90,7 +90,7 @@ def array_metadata(
         *filters,
         serializer,
         *packing,
-        *parse_codecs(format.default_compressor if _is_auto(compressors) else compressors, BytesBytesCodec),
+        *parse_codecs(_compressors(compressors, serializer, format), BytesBytesCodec),
     )
     if shards is not None:
         if not isinstance(grid, RegularGrid):
@@ -213,6 +213,13 @@ def _filters(filters: Any, format: Format) -> tuple[tuple[ArrayArrayCodec, ...],
         cast("tuple[ArrayArrayCodec, ...]", parsed[:first]),
         cast("tuple[BytesBytesCodec, ...]", parsed[first:]),
     )
+
+
+def _compressors(value: Any, serializer: ArrayBytesCodec, format: Format) -> Any:
+    if not _is_auto(value):
+        return value
+    # A compressed shard could be read as a whole only, a compressed block of N5 not by N5.
+    return None if serializer.name in ("sharding_indexed", "n5_default") else format.default_compressor
 
 
 def _serializer(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from xzarr3.plan import ReadPlan
 from xzarr3.reading import Within, shard_index
 from xzarr3.requests import windows
 from xzarr3.stores import ValueReader
-from xzarr3.threads import available_threads
+from xzarr3.threads import asked_threads
 
 if TYPE_CHECKING:
     from xzarr3.array import Array
@@ -135,7 +136,7 @@ class Explanation:
         indexes = f", of which {self.index_requests} for indexes of shards" if self.index_requests else ""
         lines = [
             f"read of shape {self.shape} from array '{self.name}'",
-            f"{'values':<13}{self.units}{absent}",
+            f"{'keys':<13}{self.units}{absent}",
             f"{'chunks':<13}{self.chunks} decoded",
             f"{'requests':<13}{self.requests}{indexes}",
             f"{'bytes moved':<13}{self.bytes_moved}",
@@ -151,7 +152,7 @@ class Explanation:
         return {
             "array": self.name,
             "shape": list(self.shape),
-            "values": self.units,
+            "keys": self.units,
             "absent": self.absent,
             "chunks": self.chunks,
             "requests": self.requests,
@@ -195,12 +196,7 @@ def explain(
         several = [*map(part.dtype.__getitem__, part.dtype.names or ())] if isinstance(fields, list) else []
         used = sum(each.itemsize for each in several or [part.dtype]) * math.prod(part.shape[1:])
 
-    def fetches() -> Iterator[Fetch]:
-        if number == 0:
-            return iter(())
-        _, pieces = engine.sharing(plan, available_threads() if threads is None else threads)
-        return _fetches(engine, plan) if pieces == 1 else _joined(engine, plan, pieces)
-
+    fetches = partial(_all_fetches, engine, plan, asked_threads(threads))
     first: list[Fetch] = []
     units = chunks = absent = requests = indexes = moved = 0
     for fetch in fetches():
@@ -225,6 +221,13 @@ def explain(
         first=tuple(first),
         _fetches=fetches,
     )
+
+
+def _all_fetches(engine: Engine, plan: ReadPlan, threads: int) -> Iterator[Fetch]:
+    if math.prod(plan.shape) == 0:
+        return iter(())
+    _, pieces = engine.sharing(plan, threads)
+    return _fetches(engine, plan) if pieces == 1 else _joined(engine, plan, pieces)
 
 
 def _joined(engine: Engine, plan: ReadPlan, pieces: int) -> Iterator[Fetch]:

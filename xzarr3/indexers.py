@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy.typing as npt
@@ -77,4 +78,8 @@ class Indexer:
 
 def block_indexer(array: Array) -> Parse:
     """Works out selections of whole units of storage of ``array``."""
-    return lambda selection, shape: block_selection(selection, shape, array.metadata.chunk_grid)
+    return partial(_block_selection, array)
+
+
+def _block_selection(array: Array, selection: object, shape: tuple[int, ...]) -> tuple[DimChoice, ...]:
+    return block_selection(selection, shape, array.metadata.chunk_grid)

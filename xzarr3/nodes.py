@@ -90,7 +90,10 @@ class Node(ABC):
     @property
     def attrs(self) -> MutableMapping[str, Any]:
         """The user attributes; a change is written to the store at once."""
-        return Attributes(lambda: self.metadata.attributes, self._change_attributes)
+        return Attributes(self._attributes, self._change_attributes)
+
+    def _attributes(self) -> Mapping[str, Any]:
+        return self.metadata.attributes
 
     @abstractmethod
     def _change_attributes(self, change: Callable[[dict[str, Any]], Mapping[str, Any]]) -> None:

@@ -6,6 +6,7 @@ A thread takes runs of units from what all of them share. There is no future, ta
 from __future__ import annotations
 
 import itertools
+import operator
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -29,6 +30,25 @@ def available_threads() -> int:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # Only some systems can tell which cores this process may use.
         return os.cpu_count() or 1
+
+
+def asked_threads(threads: int | None) -> int:
+    """How many threads a user asks for; None stands for those that are available.
+
+    Raises
+    ------
+    ValueError
+        If it is no positive integer.
+    """
+    if threads is None:
+        return available_threads()
+    try:
+        number = operator.index(threads)
+    except TypeError as error:
+        raise ValueError(f"threads={threads!r}: accepted: None or an integer of at least 1") from error
+    if number < 1:
+        raise ValueError(f"threads={threads!r}: accepted: None or an integer of at least 1")
+    return number
 
 
 class _Pool:

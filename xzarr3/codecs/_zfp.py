@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from xzarr3._types import AnyArray
 from xzarr3.codecs.base import Configuration
-from xzarr3.errors import ChunkDecodeError
+from xzarr3.errors import ChunkDecodeError, ChunkEncodeError
 
 HEADER_BITS = 32 + 52 + 64  # Magic number, type and shape, mode in its long form.
 _HEADER = 32  # Bytes, and some more.
@@ -38,6 +38,56 @@ def check_bits(codec: str, field: str, found: object, bits: int, dtype: np.dtype
     if bits < least:
         accepted = f"at least {least} bits for a block of '{dtype}'"
         raise Configuration(codec, {}).error(field, found, accepted, f"{bits} bits for a block are too few")
+
+
+_LARGEST = {"int32": 2**30, "int64": 2**62}
+_SURE = {"float32": 2.0**-20, "float64": 2.0**-48}  # Of the largest number: errors are smaller than that.
+
+
+def check_lossy(values: AnyArray, codec: str) -> None:
+    """Refuse values that come back as other ones from every mode that loses anything.
+
+    Raises
+    ------
+    ChunkEncodeError
+    """
+    if values.dtype.kind == "f":
+        if not np.isfinite(values).all():
+            raise ChunkEncodeError(
+                "zfp keeps NaN and infinity in mode 'reversible' only; accepted: finite numbers, and a "
+                "finite fill value, which stands beyond the edges of the array and where nothing is written",
+                codec=codec,
+            )
+        return
+    most = _LARGEST[values.dtype.name]
+    if values.size and (values.max() > most or values.min() < -most):
+        raise ChunkEncodeError(
+            f"zfp keeps integers of '{values.dtype}' beyond {most} in mode 'reversible' only, found "
+            f"{values.min()} to {values.max()}",
+            codec=codec,
+        )
+
+
+def check_tolerance(values: AnyArray, tolerance: float, codec: str, decoded: Callable[[], AnyArray]) -> None:
+    """Refuse values that do not come back within a tolerance, because much larger ones stand beside them.
+
+    A tolerance of 0 asks for as much as zfp can keep, which is not promised to be all.
+
+    Raises
+    ------
+    ChunkEncodeError
+    """
+    largest = float(np.abs(values).max(initial=0))
+    if values.dtype.kind != "f" or not tolerance or largest * _SURE[values.dtype.name] <= tolerance:
+        return
+    error = np.abs(decoded().astype("f8") - values.astype("f8")).max(initial=0)
+    if error > tolerance:
+        raise ChunkEncodeError(
+            f"zfp does not keep the tolerance of {tolerance} beside numbers as large as {largest:g}: found "
+            f"an error of {error:g}; accepted: a larger tolerance, mode 'reversible', or a fill value as "
+            "small as the data, as it stands beyond the edges of the array",
+            codec=codec,
+        )
 
 
 def blocks(shape: tuple[int, ...]) -> int:

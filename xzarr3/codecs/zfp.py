@@ -21,7 +21,14 @@ import numpy as np
 
 from xzarr3._types import JSON, AnyArray, Buffer
 from xzarr3.codecs._library import LibraryCodec
-from xzarr3.codecs._zfp import check_bits, decompress, max_encoded_size, rate_bits
+from xzarr3.codecs._zfp import (
+    check_bits,
+    check_lossy,
+    check_tolerance,
+    decompress,
+    max_encoded_size,
+    rate_bits,
+)
 from xzarr3.codecs.base import ChunkSpec, Configuration
 from xzarr3.errors import ChunkEncodeError, MetadataError
 
@@ -50,7 +57,8 @@ class ZfpCodec(LibraryCodec):
         Which of the other parameters are needed: none (it is lossless then), ``tolerance``, ``rate``,
         ``precision``, or the last four.
     tolerance : float, optional
-        The largest error that is accepted, for floating point numbers.
+        The largest error that is accepted, for floating point numbers. Values that zfp cannot keep so are
+        refused; with 0 it keeps what it can, which is less beside much larger numbers.
     rate : float, optional
         Bits for a number.
     precision : int, optional
@@ -196,10 +204,18 @@ class ZfpCodec(LibraryCodec):
         shape, dtype = self._field(spec)
         values = self._promoted(np.ascontiguousarray(array, dtype=spec.dtype), dtype).reshape(shape)
         arguments = self._arguments(shape, dtype)
+        if arguments:
+            check_lossy(values, self.name)
         try:
-            return self._coder.compress_numpy(values, write_header=False, **arguments)  # type: ignore[no-any-return]
+            data: bytes = self._coder.compress_numpy(values, write_header=False, **arguments)
         except (RuntimeError, TypeError, ValueError, OverflowError) as error:
             raise ChunkEncodeError(f"cannot compress so: {error}", codec=self.name) from error
+        if self.mode == "fixed_accuracy":
+            check_tolerance(
+                values.astype(spec.dtype).astype(dtype), self.tolerance or 0.0, self.name,
+                lambda: self.decode(data, spec).reshape(shape).astype(dtype),
+            )  # fmt: skip
+        return data
 
     def _promoted(self, values: AnyArray, dtype: np.dtype[Any]) -> AnyArray:
         own, bits = values.dtype, 8 * values.dtype.itemsize

@@ -24,6 +24,9 @@ from xzarr3.codecs.numcodecs._filters import TypedFilter
 class FixedScaleOffsetCodec(TypedFilter):
     """``(x - offset) * scale``, rounded to whole numbers.
 
+    NaN, and what the encoded dtype cannot hold, become whatever numpy makes of them, as in numcodecs; the
+    codecs ``scale_offset`` and ``cast_value`` refuse them.
+
     Parameters
     ----------
     offset, scale : int or float

@@ -15,7 +15,14 @@ from typing import Any, Self
 
 from xzarr3._types import JSON, AnyArray, Buffer
 from xzarr3.codecs._library import LibraryCodec
-from xzarr3.codecs._zfp import check_bits, decompress, max_encoded_size, rate_bits
+from xzarr3.codecs._zfp import (
+    check_bits,
+    check_lossy,
+    check_tolerance,
+    decompress,
+    max_encoded_size,
+    rate_bits,
+)
 from xzarr3.codecs.base import ChunkSpec, Configuration
 from xzarr3.errors import MetadataError
 
@@ -31,7 +38,8 @@ class ZfpyCodec(LibraryCodec):
     mode : {4, 2, 3}
         Fixed accuracy (lossless if the tolerance is negative), fixed rate or fixed precision.
     tolerance : float
-        The largest error that is accepted.
+        The largest error that is accepted. What zfp cannot keep so is refused; with 0 it
+        keeps what it can, which is less beside much larger numbers.
     rate : float
         Bits for a number.
     precision : int
@@ -100,6 +108,15 @@ class ZfpyCodec(LibraryCodec):
     def max_encoded_size(self, spec: ChunkSpec) -> int:
         rate = math.ceil(self.rate * 4 ** len(spec.shape)) if self.mode == _RATE else 0
         return max_encoded_size(spec.shape, spec.dtype.itemsize, rate)
+
+    def encode(self, array: AnyArray, spec: ChunkSpec) -> Buffer:
+        tolerance = self.tolerance if self.mode == _ACCURACY else None
+        if tolerance is None or tolerance >= 0:
+            check_lossy(array, self.name)
+        data = super().encode(array, spec)
+        if tolerance is not None and tolerance >= 0:
+            check_tolerance(array, tolerance, self.name, lambda: self.decode(data, spec))
+        return data
 
     def decode(self, data: Buffer, spec: ChunkSpec) -> AnyArray:
         most = self.max_encoded_size(spec)
