@@ -475,20 +475,9 @@ class Array(Node):
     ) -> AnyArray:
         """Read a selection that is worked out already; see :meth:`get`."""
         plan = self.engine.plan(selection)
-        if fields is None:
-            result, expected = out, np.empty(0, self.dtype)
-        else:
-            result, expected = None, np.empty(0, self.dtype)[fields]
-        shape = (*plan.shape, *expected.shape[1:])
-        if out is not None and not (isinstance(out, np.ndarray) and out.flags.writeable):
-            found = "an ndarray that is read-only" if isinstance(out, np.ndarray) else type(out).__name__
-            raise SelectionError(f"cannot read into {found}; accepted: an ndarray that can be written to")
-        if out is not None and (out.shape != shape or out.dtype != expected.dtype):
-            raise SelectionError(
-                f"cannot read {expected.dtype} of shape {shape} into {out.dtype} of shape {out.shape}"
-            )
-        if result is None:
-            result = np.empty(plan.shape, self.dtype)
+        if out is not None:
+            self._check_out(out, plan.shape, fields)
+        result = np.empty(plan.shape, self.dtype) if out is None or fields is not None else out
         self._check_current()
         buffer = plan.buffer_for(result)
         missing = self.engine.read(plan, buffer, asked_threads(threads))
@@ -504,6 +493,18 @@ class Array(Node):
             return chosen
         out[...] = result[fields]
         return out
+
+    def _check_out(self, out: AnyArray, shape: tuple[int, ...], fields: Fields | None) -> None:
+        """Refuse what a selection of this shape, or these fields of it, cannot be read into."""
+        if not (isinstance(out, np.ndarray) and out.flags.writeable):
+            found = "an ndarray that is read-only" if isinstance(out, np.ndarray) else type(out).__name__
+            raise SelectionError(f"cannot read into {found}; accepted: an ndarray that can be written to")
+        element = np.empty(1, self.dtype) if fields is None else np.empty(1, self.dtype)[fields]
+        expected = (*shape, *element.shape[1:])
+        if out.shape != expected or out.dtype != element.dtype:
+            raise SelectionError(
+                f"cannot read {element.dtype} of shape {expected} into {out.dtype} of shape {out.shape}"
+            )
 
     def __getitem__(self, selection: Selection) -> Any:
         result = self.get(selection)

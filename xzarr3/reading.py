@@ -23,7 +23,7 @@ from xzarr3.errors import ChunkDecodeError, ChunkError
 from xzarr3.plan import InnerChunks, ReadPlan, Span
 from xzarr3.requests import ElementRanges, windows
 from xzarr3.stores import ValueReader
-from xzarr3.stores.base import OversizedError, Scratch
+from xzarr3.stores.base import Loader, OversizedError, Scratch
 from xzarr3.stores.memory import BytesReader
 from xzarr3.threads import Runs
 
@@ -146,11 +146,13 @@ class UnitReader:
 
     def run(self) -> int:
         """Read units until there are none left; returns how many of these were not there."""
+        if self._engine.meta.chain.is_plain:  # It is read elsewhere.
+            return self._run(self._engine.store.loader())
         with leased() as scratch:
-            self._load = self._engine.store.scratch_loader(scratch, self._engine.largest_value)
-            return self._run()
+            return self._run(self._engine.store.scratch_loader(scratch, self._engine.largest_value))
 
-    def _run(self) -> int:
+    def _run(self, load: Loader) -> int:
+        self._load = load
         missing = 0
         while run := self._runs.take():
             chain, units = run

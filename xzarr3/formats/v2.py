@@ -22,7 +22,7 @@ from xzarr3.chunk_keys import ChunkKeyEncoding
 from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, ChunkSpec, Codec
 from xzarr3.codecs.bytes import BytesCodec
 from xzarr3.codecs.numcodecs import from_numcodecs, stored_endian, to_numcodecs
-from xzarr3.codecs.registry import default_serializer, remembered
+from xzarr3.codecs.registry import NUMCODECS, default_serializer, remembered
 from xzarr3.codecs.transpose import TransposeCodec
 from xzarr3.dtypes import ZDType
 from xzarr3.dtypes.base import FOREIGN_ERRORS
@@ -646,7 +646,11 @@ def _codec_words(
             try:
                 config = to_numcodecs(codec, spec, endian)
             except MetadataError as error:
-                raise _cannot_say(field, codec.name, "codecs that numcodecs has") from error
+                twin = f"numcodecs.{codec.name}"
+                accepted = f"'{twin}'" if twin in NUMCODECS else "codecs that numcodecs has"
+                if codec.name == "sharding_indexed":
+                    accepted = "no shards"
+                raise _cannot_say(field, codec.name, accepted) from error
             (filters if isinstance(codec, ArrayArrayCodec) else encoded).append(config)
             endian = stored_endian(codec) or endian
         if isinstance(codec, ArrayArrayCodec):
