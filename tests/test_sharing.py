@@ -23,7 +23,7 @@ from xzarr3._types import Buffer, ByteRange
 from xzarr3.codecs import BytesBytesCodec, ShardingCodec, register_codec, registry
 from xzarr3.staging import _StagedFolder
 from xzarr3.stores.base import ValueReader
-from xzarr3.threads import _pool
+from xzarr3.concurrency import cores
 
 TOO_LONG = 30.0  # Seconds after which a thread hangs.
 
@@ -69,7 +69,7 @@ def test_a_read_in_every_thread_of_the_pool_that_asks_for_more_threads() -> None
     def read() -> bool:
         return np.array_equal(array.get(threads=4), data)
 
-    futures = [_pool.get().submit(read) for _ in range(8)]
+    futures = [cores.get().submit(read) for _ in range(8)]
     assert [future.result(TOO_LONG) for future in futures] == [True] * 8
 
 
@@ -139,7 +139,7 @@ def test_stores_that_write_to_another_array_do_not_wait_for_each_other() -> None
 
 
 def test_a_forked_child_writes_while_its_parent_holds_the_lock_of_the_same_chunk() -> None:
-    from xzarr3 import writing
+    from xzarr3.stores.locks import key_lock
 
     array = xzarr3.create_array(MemoryStore(), data=np.zeros(4), chunks=4)
 
@@ -147,7 +147,7 @@ def test_a_forked_child_writes_while_its_parent_holds_the_lock_of_the_same_chunk
         array[1] = 5
         return float(array[1])
 
-    lock = writing._unit_lock(array.engine.store_identity, "c/0")
+    lock = key_lock(array.engine.store_identity, "c/0")
     held, done = threading.Event(), threading.Event()
 
     def hold() -> None:

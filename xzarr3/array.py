@@ -15,6 +15,7 @@ import numpy.typing as npt
 from xzarr3._types import AnyArray, Scalar
 from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, Codec
 from xzarr3.codecs.chain import Shard
+from xzarr3.concurrency import asked_threads
 from xzarr3.dtypes import Struct, ZDType
 from xzarr3.dtypes.structs import FieldArray
 from xzarr3.engine import Engine
@@ -41,7 +42,6 @@ from xzarr3.nodes import Node, document_lock, read_held, write_node
 from xzarr3.plan import ReadPlan
 from xzarr3.storage_transformers import transformed
 from xzarr3.stores import Store
-from xzarr3.threads import asked_threads
 
 if TYPE_CHECKING:
     from xzarr3.codecs.sharding import ShardingCodec

@@ -22,6 +22,7 @@ from xzarr3.array import Array
 from xzarr3.codecs.base import ArrayBytesCodec, BytesBytesCodec, ChunkSpec, Codec
 from xzarr3.codecs.chain import CodecChain
 from xzarr3.codecs.registry import parse_codecs
+from xzarr3.concurrency import available_threads
 from xzarr3.conventions import fill_value_is_mask, from_fill_value_attribute, to_fill_value_attribute
 from xzarr3.errors import MetadataError, NodeExistsError, listed
 from xzarr3.formats import Format, ZarrFormat, documents, parse_format
@@ -35,7 +36,6 @@ from xzarr3.metadata import ArrayMetadata, GroupMetadata
 from xzarr3.nodes import check_new_path, find_format, format_for_new, normal_path, write_node
 from xzarr3.replacement import Replacement
 from xzarr3.stores import LocalStore, Store, StoreLike, open_store
-from xzarr3.threads import available_threads
 
 _KEEP = "keep"
 _FEW = 4096  # Up to so many, reading every unit is cheaper than listing which are there.

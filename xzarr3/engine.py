@@ -9,6 +9,7 @@ import numpy as np
 
 from xzarr3._types import AnyArray
 from xzarr3.codecs.chain import COPY_RATE, CodecChain
+from xzarr3.concurrency import Pool, available_threads, cores, waiters
 from xzarr3.division import Slices
 from xzarr3.errors import ChunkError
 from xzarr3.indexing import DimChoice, Points
@@ -82,8 +83,23 @@ class Engine:
             selection, self.meta.shape, self.meta.chunk_grid, self.chain_of, self.store.request_bytes
         )
 
-    def read(self, plan: ReadPlan, out: AnyArray, threads: int) -> int:
+    def read(
+        self,
+        plan: ReadPlan,
+        out: AnyArray,
+        threads: int | None,
+        absent: list[tuple[int, ...]] | None = None,
+    ) -> int:
         """Read what ``plan`` selects into ``out``, whose shape is that of the plan's buffer.
+
+        Parameters
+        ----------
+        plan : ReadPlan
+        out : ndarray
+        threads : int, optional
+            At most so many; None for as many as make sense.
+        absent : list, optional
+            Gets the coordinates of the units that are not there.
 
         Returns
         -------
@@ -99,25 +115,37 @@ class Engine:
             return 0
         threads, pieces = self.sharing(plan, threads)
         runs = Runs(plan.batches(pieces), max(plan.number, pieces), threads)
-        return runs.share(threads, lambda runs: UnitReader(self, plan, out, runs).run())
+        return runs.share(threads, lambda runs: UnitReader(self, plan, out, runs, absent).run(), self.pool)
 
-    def sharing(self, plan: ReadPlan, threads: int) -> tuple[int, int]:
+    @cached_property
+    def waiting(self) -> int:
+        """How many threads wait for answers of the store at a time; 0 if it is one that answers at once."""
+        return self.store.concurrency if self.store.concurrency > 1 else 0
+
+    @property
+    def pool(self) -> Pool:
+        """Whose threads help."""
+        return waiters if self.waiting else cores
+
+    def sharing(self, plan: ReadPlan, threads: int | None) -> tuple[int, int]:
         """How many threads carry out a plan, and into about how many pieces shards are cut for them."""
-        number, pieces = plan.number, 1
-        # No more than all units is ever decoded, which mostly tells already.
+        number, pieces, busy = plan.number, 1, threads or available_threads()
         chain = self.meta.chain
-        waiting = chain.decode_time + self.store.request_bytes / COPY_RATE
-        if threads > 1 and (number * chain.spec.nbytes < _SMALL or waiting < _SHORT or plan.work() < _SMALL):
-            threads = 1
-        if chain.shard is not None and threads > 1 and number < 2 * threads:
-            pieces = 2 * threads
-        return min(threads, max(number, pieces)), pieces
+        if not self.waiting and busy > 1:
+            time = chain.decode_time + self.store.request_bytes / COPY_RATE
+            # No more than all units is ever decoded, which mostly tells already.
+            if number * chain.spec.nbytes < _SMALL or time < _SHORT or plan.work() < _SMALL:
+                busy = 1
+        if chain.shard is not None and busy > 1 and number < 2 * busy:
+            pieces = 2 * busy
+        most = (threads or self.waiting) if self.waiting else busy
+        return min(most, max(number, pieces)), pieces
 
     def write(
         self,
         plan: ReadPlan,
         source: AnyArray,
-        threads: int,
+        threads: int | None,
         *,
         keep_empty: bool,
         fields: tuple[str, ...] = (),
@@ -139,16 +167,17 @@ class Engine:
         # Few values may change many units, which are read and written whole.
         chain = self.meta.chain
         work = plan.number * chain.spec.nbytes if chain.shard is None else plan.work()
-        if max(work, source.nbytes) < _SMALL:
+        if threads is None:
+            threads = self.waiting or available_threads()
+        if not self.waiting and max(work, source.nbytes) < _SMALL:
             threads = 1
+        threads = min(threads, plan.number)
 
         def worker(runs: Runs) -> int:
-            with self.store.writer() as write:
-                writer = UnitWriter(self, write, plan.addressing, keep_empty=keep_empty, fields=fields)
+            with UnitWriter(self, plan.addressing, keep_empty=keep_empty, fields=fields) as writer:
                 return writer.run(runs, source)
 
-        threads = min(threads, plan.number)
-        Runs(plan.batches(), plan.number, threads).share(threads, worker)
+        Runs(plan.batches(), plan.number, threads).share(threads, worker, self.pool)
 
     def clear(self, coords: tuple[int, ...], inner: tuple[slice, ...], *, keep_empty: bool) -> None:
         """Set a part of a unit that is stored to the fill value."""
@@ -156,8 +185,8 @@ class Engine:
         chain = self.chain_of(self.meta.chunk_grid.chunk_shape_at(coords))
         key = self.key(coords)
         try:
-            with self.store.writer() as write:
-                UnitWriter(self, write, Slices(), keep_empty=keep_empty).update(chain, key, inner, fill)
+            with UnitWriter(self, Slices(), keep_empty=keep_empty) as writer:
+                writer.update(chain, key, inner, fill)
         except ChunkError as error:
             error.key, error.chunk = key, coords
             raise

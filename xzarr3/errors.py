@@ -124,6 +124,18 @@ class ReadOnlyError(StoreError):
     """A write to a store, array or group that was opened for reading."""
 
 
+class ChangedError(StoreError):
+    """A value, parts of which were read, has been replaced or erased in the meantime."""
+
+
+class ConflictError(StoreError):
+    """A change that could not be made because others kept changing the same value."""
+
+
+class MissingChunksError(StoreError):
+    """Chunks that are absent from the store, where all of them were expected to be there."""
+
+
 class StoreCapabilityError(StoreError, NotImplementedError):
     """A store lacks an operation of the store interface, and what it could be made from."""
 
@@ -194,6 +206,10 @@ class SelectionError(Xzarr3Error, IndexError):
 
 class AlignmentError(Xzarr3Error, ValueError):
     """Blocks that share a write unit, where each unit must have exactly one writer."""
+
+
+class MissingChunksWarning(UserWarning):
+    """Chunks that are absent from the store were read as the fill value."""
 
 
 class FallbackWarning(UserWarning):

@@ -16,13 +16,13 @@ import numpy as np
 
 from xzarr3._types import JSON
 from xzarr3.codecs.chain import CodecChain, Shard
+from xzarr3.concurrency import asked_threads
 from xzarr3.division import Inner
 from xzarr3.errors import ChunkError
 from xzarr3.plan import ReadPlan
 from xzarr3.reading import Within, shard_index
 from xzarr3.requests import windows
 from xzarr3.stores import ValueReader
-from xzarr3.threads import asked_threads
 
 if TYPE_CHECKING:
     from xzarr3.array import Array
@@ -223,7 +223,7 @@ def explain(
     )
 
 
-def _all_fetches(engine: Engine, plan: ReadPlan, threads: int) -> Iterator[Fetch]:
+def _all_fetches(engine: Engine, plan: ReadPlan, threads: int | None) -> Iterator[Fetch]:
     if math.prod(plan.shape) == 0:
         return iter(())
     _, pieces = engine.sharing(plan, threads)

@@ -19,11 +19,12 @@ import numpy.typing as npt
 from xzarr3._types import AnyArray, Buffer
 from xzarr3.codecs.chain import CodecChain, Shard
 from xzarr3.division import Inner, Slices, Unit
-from xzarr3.errors import ChunkDecodeError, ChunkError
+from xzarr3.errors import ChangedError, ChunkDecodeError, ChunkError
 from xzarr3.plan import InnerChunks, ReadPlan, Span
 from xzarr3.requests import ElementRanges, windows
 from xzarr3.stores import ValueReader
 from xzarr3.stores.base import Loader, OversizedError, Scratch
+from xzarr3.stores.locks import key_lock
 from xzarr3.stores.memory import BytesReader
 from xzarr3.threads import Runs
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 _MAX_INDEXES = 2**25  # Bytes
 _KEPT_SCRATCH = 2**25  # Bytes
+_ATTEMPTS = 3  # To read parts of one version of a shard that is being replaced.
 _ENTRY = 1024  # Bytes that an index takes beside its numbers.
 
 Index: TypeAlias = npt.NDArray[np.uint64]
@@ -74,6 +76,18 @@ class _Indexes:
                 return None
             self._kept.move_to_end(key)
             return found[1]
+
+    def version(self, key: object) -> object | None:
+        """The version of the index that is kept, None if none is."""
+        with self._lock:
+            found = self._kept.get(key)
+            return None if found is None else found[0]
+
+    def forget(self, key: object) -> None:
+        with self._lock:
+            old = self._kept.pop(key, None)
+            if old is not None:
+                self._size -= old[1].nbytes + _ENTRY
 
     def keep(self, key: object, version: object, index: Index) -> None:
         with self._lock:
@@ -131,13 +145,23 @@ class UnitReader:
         What the units are put into, of the shape of the plan's buffer.
     runs : Runs
         Where the units are taken from.
+    absent : list, optional
+        Gets the coordinates of the units that are not there.
     """
 
-    def __init__(self, engine: Engine, plan: ReadPlan, out: AnyArray, runs: Runs) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        plan: ReadPlan,
+        out: AnyArray,
+        runs: Runs,
+        absent: list[tuple[int, ...]] | None = None,
+    ) -> None:
         self._engine = engine
         self._plan = plan
         self._out = out
         self._runs = runs
+        self._absent = absent
         self._fill = engine.fill
         self._slices = type(plan.addressing) is Slices
         # What was found out for the last unit mostly holds for the next one, too.
@@ -165,6 +189,12 @@ class UnitReader:
                 missing += self._whole(chain, units)
         return missing
 
+    def _note(self, coords: tuple[int, ...]) -> int:
+        """Note that a unit is not there, and count it."""
+        if self._absent is not None:
+            self._absent.append(coords)
+        return 1
+
     def _whole(self, chain: CodecChain, units: list[Unit]) -> int:
         """Units that are read and decoded whole."""
         runs, out, load, fill = self._runs, self._out, self._load, self._fill
@@ -182,7 +212,7 @@ class UnitReader:
                 data = load(key)
                 if data is None:
                     out[outer] = fill
-                    missing += 1
+                    missing += self._note(coords)
                     continue
                 if direct and slices:
                     # Straight into its place if that is one piece of memory, or else with a copy.
@@ -257,11 +287,11 @@ class UnitReader:
                 error.key, error.chunk = key, coords
                 raise
             place[...] = fill
-            missing += 1
+            missing += self._note(coords)
         return missing
 
     def _shards(self, chain: CodecChain, shard: Shard, units: list[Unit]) -> int:
-        out, fill, store = self._out, self._fill, self._engine.store
+        out, fill = self._out, self._fill
         key_prefix, join = self._engine.key_prefix, self._engine.separator.join
         same = self._plan.addressing.same
         missing = 0
@@ -273,21 +303,10 @@ class UnitReader:
             if self._last is None or not same(inner, self._last):
                 self._wanted = self._plan.inner_chunks(shard, inner)
                 self._last = inner
-            wanted = self._wanted
-            reader: ValueReader | None
             try:
-                if wanted.whole:
-                    value = self._load(key)
-                    reader = None if value is None else BytesReader(value)
-                else:
-                    reader = store.open_value(key)
-                if reader is None:
+                if not self._shard(shard, key, self._wanted, out, outer):
                     out[outer] = fill
-                    missing += 1
-                    continue
-                with reader:
-                    index = shard_index(shard, reader, self._engine.store_identity, key)
-                    self._inner_chunks(shard, reader, index, wanted, out[outer])
+                    missing += self._note(coords)
             except ChunkError as error:
                 error.key, error.chunk = key, coords
                 raise
@@ -296,6 +315,43 @@ class UnitReader:
                     str(error), codec=chain.codecs[-1].name, key=key, chunk=coords
                 ) from error
         return missing
+
+    def _shard(self, shard: Shard, key: str, wanted: InnerChunks, out: AnyArray, outer: Any) -> bool:
+        """Read what is wanted of a shard; returns whether there is one."""
+        if wanted.whole:
+            value = self._load(key)
+            if value is None:
+                return False
+            reader = BytesReader(value)
+            self._inner_chunks(shard, reader, shard.read_index(value), wanted, out[outer])
+            return True
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                opened = self._open_shard(shard, key)
+                if opened is None:
+                    return False
+                with opened[0] as part_reader:
+                    self._inner_chunks(shard, part_reader, opened[1], wanted, out[outer])
+                return True
+            except ChangedError:
+                _indexes.forget(_index_name(shard, self._engine.store_identity, key))
+                if attempt == _ATTEMPTS:
+                    raise
+        return False
+
+    def _open_shard(self, shard: Shard, key: str) -> tuple[ValueReader, Index] | None:
+        """Open a shard and read its index, if that is not known; None if there is no shard."""
+        store, identity = self._engine.store, self._engine.store_identity
+        if not self._engine.waiting:
+            reader = store.open_value(key)
+            return None if reader is None else (reader, shard_index(shard, reader, identity, key))
+        name = _index_name(shard, identity, key)
+        known = _indexes.version(name)
+        # Several threads may want the same shard; the first one asks for its index.
+        with key_lock(name, key) if known is None else contextlib.nullcontext():
+            version = known or _indexes.version(name)
+            reader = store.open_part(key, shard.index_start, shard.index_size, version)
+            return None if reader is None else (reader, shard_index(shard, reader, identity, key))
 
     def _inner_chunks(
         self, shard: Shard, reader: ValueReader, index: Index, wanted: InnerChunks, out: AnyArray
@@ -387,14 +443,18 @@ def shard_index(shard: Shard, reader: ValueReader, store: object, key: str) -> I
     version = reader.version
     if version is None:
         return shard.decode_index(reader.read(shard.index_start, shard.index_size))
-    # Another document may describe the same bytes in another way.
-    name = store, key, shard.index_layout
+    name = _index_name(shard, store, key)
     index = _indexes.get(name, version)
     if index is None:
         index = shard.decode_index(reader.read(shard.index_start, shard.index_size))
         index.flags.writeable = False
         _indexes.keep(name, version, index)
     return index
+
+
+def _index_name(shard: Shard, store: object, key: str) -> object:
+    # Another document may describe the same bytes in another way.
+    return store, key, shard.index_layout
 
 
 def _within(reader: ValueReader, offset: int, size: int) -> ValueReader:

@@ -6,10 +6,10 @@ the inner chunks that change and, as they are stored, all others.
 
 from __future__ import annotations
 
-import os
-import threading
-from typing import TYPE_CHECKING
-from weakref import WeakValueDictionary
+from contextlib import ExitStack
+from functools import cached_property
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
@@ -19,41 +19,20 @@ from xzarr3.codecs.chain import CodecChain, Shard
 from xzarr3.division import Addressing, Inner, Slices
 from xzarr3.errors import ChunkDecodeError, ChunkError
 from xzarr3.reading import leased
-from xzarr3.stores.base import OversizedError, Writer
+from xzarr3.stores.base import UNCHANGED, OversizedError, Unchanged, Updater, Writer
+from xzarr3.stores.locks import key_lock
 from xzarr3.threads import Runs
 
 if TYPE_CHECKING:
     from xzarr3.engine import Engine
 
-_unit_locks: WeakValueDictionary[object, threading.RLock] = WeakValueDictionary()
-_guard = threading.Lock()
-
-
-def _renew_locks() -> None:
-    """A forked child must not wait for a thread of its parent to give a lock back."""
-    global _guard
-    _guard = threading.Lock()
-    _unit_locks.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_locks)
-
-
-def _unit_lock(store: object, key: str) -> threading.RLock:
-    """The lock of a unit, that of nothing else: while it is held, a store may write to another array."""
-    with _guard:
-        return _unit_locks.setdefault((store, key), threading.RLock())
-
 
 class UnitWriter:
-    """Writes units, for one thread.
+    """Writes units, for one thread within a ``with`` statement.
 
     Parameters
     ----------
     engine : Engine
-    write : callable
-        What the store's ``writer`` gives.
     addressing : Addressing
         How it is told which elements of a unit are given.
     keep_empty : bool
@@ -65,7 +44,6 @@ class UnitWriter:
     def __init__(
         self,
         engine: Engine,
-        write: Writer,
         addressing: Addressing,
         *,
         keep_empty: bool,
@@ -73,10 +51,27 @@ class UnitWriter:
     ) -> None:
         self._engine = engine
         self._store = engine.store
-        self._write = write
+        self._open = ExitStack()
         self._addressing = addressing
         self._keep_empty = keep_empty
         self._fields = fields
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open.close()
+
+    @cached_property
+    def _write(self) -> Writer:
+        return self._open.enter_context(self._store.writer())
+
+    @cached_property
+    def _update(self) -> Updater:
+        scratch = self._open.enter_context(leased())
+        return self._open.enter_context(self._store.updater(scratch, self._engine.largest_value))
 
     def run(self, runs: Runs, source: AnyArray) -> int:
         """Write the units that are left with their parts of ``source``; none of them is missing."""
@@ -101,7 +96,7 @@ class UnitWriter:
         """Store a unit all of whose elements are given."""
         spec = chain.spec
         if self._is_empty(spec, values):
-            with _unit_lock(self._engine.store_identity, key):
+            with key_lock(self._engine.store_identity, key):
                 if self._store.exists(key):
                     self._store.erase(key)
             return
@@ -111,29 +106,29 @@ class UnitWriter:
             values = chunk
         pieces = chain.encoded_pieces(values, keep_empty=self._keep_empty)
         # Not while another thread changes a part of what it has read before: this would be lost entirely.
-        with _unit_lock(self._engine.store_identity, key):
+        with key_lock(self._engine.store_identity, key):
             self._write(key, pieces)
 
     def update(self, chain: CodecChain, key: str, inner: Inner, values: AnyArray) -> None:
-        """Change a part of a unit."""
-        with _unit_lock(self._engine.store_identity, key), leased() as scratch:
-            load = self._store.scratch_loader(scratch, self._engine.largest_value)
-            try:
-                stored = load(key)
-            except OversizedError as error:
-                raise ChunkDecodeError(str(error), codec=chain.codecs[-1].name) from error
-            spec = chain.spec
+        """Change a part of a unit, and lose no change of others to it."""
+        spec = chain.spec
+
+        def change(stored: Buffer | None) -> list[Buffer] | Unchanged | None:
             if stored is None and self._is_empty(spec, values):
-                return
+                return UNCHANGED
             if chain.shard is not None:
                 pieces = self._updated_shard(chain.shard, stored, inner, values)
             else:
                 data = self._updated(chain, stored, inner, values)
                 pieces = [] if data is None else [data]
-            if pieces:
-                self._write(key, pieces)
-            elif stored is not None:
-                self._store.erase(key)
+            if pieces or stored is None or self._store.erases_conditionally:
+                return pieces or None
+            return chain.encoded_pieces(spec.data_type.filled(spec.shape, spec.fill_value))
+
+        try:
+            self._update(key, change)
+        except OversizedError as error:
+            raise ChunkDecodeError(str(error), codec=chain.codecs[-1].name) from error
 
     def _updated(
         self, chain: CodecChain, stored: Buffer | None, inner: Inner, values: AnyArray

@@ -4,6 +4,9 @@ Specification: Zarr v3 core, "Abstract store interface", in the final text and i
 operations have the names of the text and come in its three sets, readable, writeable and listable. A store
 implements those that it has; the others are made from them.
 
+Beyond the text, a store can change a value without losing the changes that others make at the same time:
+:meth:`Store.compare_and_set`, and :meth:`Store.update` on top of it.
+
 Keys are ``/``-separated, relative and never climb; prefixes end with ``/``, except the empty prefix, which
 means every key. The draft permits few characters in keys; here every other Unicode name is a key as well.
 """
@@ -11,18 +14,25 @@ means every key. The draft permits few characters in keys; here every other Unic
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
+import random
+import sys
 import threading
+import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from enum import Enum
 from operator import index
 from types import TracebackType
-from typing import NoReturn, Self, TypeAlias
+from typing import Final, Literal, NoReturn, Self, TypeAlias
 
 from xzarr3._types import Buffer, ByteRange
+from xzarr3.concurrency import spread
 from xzarr3.errors import (
+    ConflictError,
     InvalidKeyError,
     InvalidRangeError,
     ReadOnlyError,
@@ -30,13 +40,29 @@ from xzarr3.errors import (
     StoreError,
     shorten,
 )
+from xzarr3.stores.locks import key_lock
 
 Loader: TypeAlias = Callable[[str], Buffer | None]
 RangeLoader: TypeAlias = Callable[[str, Sequence[int], Sequence[int]], tuple[int | None, list[Buffer]] | None]
 IntoLoader: TypeAlias = Callable[[str, int, memoryview], tuple[int | None, int] | None]
 Writer: TypeAlias = Callable[[str, Sequence[Buffer]], None]
+
+
+class Unchanged(Enum):
+    """That a value is to stay as it is."""
+
+    UNCHANGED = 0
+
+
+UNCHANGED: Final = Unchanged.UNCHANGED
+Change: TypeAlias = Callable[[Buffer | None], Sequence[Buffer] | Literal[Unchanged.UNCHANGED] | None]
+Updater: TypeAlias = Callable[[str, Change], None]
 KeySet: TypeAlias = set[str]  # Within the classes, `set` is the method.
 Parts: TypeAlias = list[tuple[int, memoryview]]
+
+_ABSENT = "absent"
+_FIRST_PAUSE = 0.002  # Seconds
+_LONGEST_PAUSE = 1.0
 
 _ACCEPTED_KEY = "names separated by single '/', relative, none of them empty, '.' or '..'"
 
@@ -117,6 +143,12 @@ def flat(value: Buffer, key: str) -> memoryview:
     if view.format == "B" and view.ndim == 1 and view.c_contiguous:
         return view
     return memoryview(view.tobytes())
+
+
+def joined(pieces: Sequence[Buffer]) -> Buffer:
+    """The pieces of a value as one, which a store may keep: their memory will be used for something else."""
+    owned = len(pieces) == 1 and isinstance(pieces[0], bytes)
+    return pieces[0] if owned else b"".join(pieces)
 
 
 def negative_length(length: int) -> InvalidRangeError:
@@ -262,6 +294,15 @@ class Store:
     request_bytes: int = 2**20
     """About how many bytes can be read in the time that asking for one more range takes."""
 
+    concurrency: int = 1
+    """How many requests are worth having under way at once: 1 where answers do not have to be waited for."""
+
+    conflict_deadline: float = 60.0
+    """Seconds after which a change is given up because others keep changing the same value."""
+
+    erases_conditionally: bool = True
+    """Whether :meth:`compare_and_set` can erase."""
+
     def __init__(self, *, read_only: bool = False) -> None:
         self.read_only = read_only
         self._identity = uuid.uuid4().hex
@@ -344,7 +385,18 @@ class Store:
         """
         if not self._has("get"):
             self._lacks("get_partial_values", "'get' or 'get_partial_values'")
-        return [self.get(key, byte_range) for key, byte_range in key_ranges]
+        return spread(lambda wanted: self.get(*wanted), key_ranges, self.concurrency)
+
+    def get_values(self, keys: Iterable[str]) -> list[Buffer | None]:
+        """Several values, many requests at a time where that helps; None for keys without one.
+
+        Examples
+        --------
+        >>> from xzarr3 import MemoryStore
+        >>> MemoryStore({"a": b"1"}).get_values(["a", "b"])
+        [b'1', None]
+        """
+        return spread(self.get, keys, self.concurrency)
 
     def exists(self, key: str) -> bool:
         """Whether ``key`` has a value."""
@@ -353,6 +405,25 @@ class Store:
     def open_value(self, key: str) -> ValueReader | None:
         """Open the value of ``key`` to read parts of it, or None if there is none."""
         return _RangeReader(self, key) if self.exists(key) else None
+
+    def open_part(
+        self, key: str, start: int, length: int, version: object | None = None
+    ) -> ValueReader | None:
+        """Open a value of which a certain part is read first, or None if there is none.
+
+        A store that has to ask whether there is a value gets that part with the answer.
+
+        Parameters
+        ----------
+        key : str
+        start, length : int
+            The part, in bytes; a negative start counts from the end.
+        version : object, optional
+            What :attr:`ValueReader.version` was when the value was open before. A store may then return a
+            reader without asking, which raises :class:`~xzarr3.errors.ChangedError` as soon as it finds that
+            the value is not of that version any more.
+        """
+        return self.open_value(key)
 
     def loader(self) -> Loader:
         """A function that reads whole values, for use by one thread; its keys are not checked."""
@@ -425,7 +496,132 @@ class Store:
         """What changes whenever the value of ``key`` does, if that costs no request; otherwise None."""
         return None
 
+    # Changes that lose no others
+
+    def get_versioned(self, key: str) -> tuple[Buffer | None, object]:
+        """The value of a key, None if there is none, and what tells this version of it from others.
+
+        That there is no value is a version, too. See :meth:`compare_and_set`.
+        """
+        value = self.get(key)
+        return value, _ABSENT if value is None else hashlib.blake2b(value, digest_size=20).digest()
+
+    def compare_and_set(self, key: str, version: object, value: Buffer | None) -> bool:
+        """Store a value if there is that version of it now; returns whether there was.
+
+        Without an implementation of its own a store compares within this process only.
+
+        Parameters
+        ----------
+        key : str
+        version : object
+            What :meth:`get_versioned` gave.
+        value : bytes or None
+            The new value; None erases the key.
+
+        Raises
+        ------
+        StoreCapabilityError
+            If the store cannot do that.
+
+        Examples
+        --------
+        >>> from xzarr3 import MemoryStore
+        >>> store = MemoryStore()
+        >>> value, version = store.get_versioned("a")
+        >>> store.compare_and_set("a", version, b"mine"), store.compare_and_set("a", version, b"yours")
+        (True, False)
+        >>> store.get("a")
+        b'mine'
+        """
+        self._check_writable()
+        with key_lock(self.identity, check_key(key)):
+            if self.get_versioned(key)[1] != version:
+                return False
+            if value is None:
+                self.erase(key)
+            else:
+                self.set(key, value)
+            return True
+
+    def update(self, key: str, change: Change) -> None:
+        """Replace a value by what is made of it, so that no change of others gets lost.
+
+        Parameters
+        ----------
+        key : str
+        change : callable
+            Takes the value, None if there is none, and gives the pieces of the new one, None to erase the
+            key, or ``UNCHANGED``. It is called again if somebody else was faster. What it takes is good
+            during the call only.
+
+        Raises
+        ------
+        ConflictError
+            If others kept changing the value for :attr:`conflict_deadline` seconds.
+
+        Examples
+        --------
+        >>> from xzarr3 import MemoryStore
+        >>> store = MemoryStore({"a": b"1"})
+        >>> store.update("a", lambda stored: [stored, b"2"])
+        >>> store.get("a")
+        b'12'
+        """
+        with self.updater() as update:
+            update(check_key(key), change)
+
+    def updater(
+        self, scratch: Scratch | None = None, limit: int = sys.maxsize
+    ) -> AbstractContextManager[Updater]:
+        """A function that changes values as :meth:`update` does, for one thread within a ``with`` statement.
+
+        Its keys are not checked.
+
+        Parameters
+        ----------
+        scratch : Scratch, optional
+            Memory into which values may be read.
+        limit : int
+            Size in bytes beyond which a value is not read, if the store can tell its size before; then the
+            function raises :class:`OversizedError`.
+        """
+        return contextlib.nullcontext(self._update)
+
+    def _update(self, key: str, change: Change) -> None:
+        self._check_writable()
+        end = time.monotonic() + self.conflict_deadline
+        pause = _FIRST_PAUSE
+        attempts = 0
+        # Threads of this process take turns; others are noticed.
+        with key_lock(self.identity, key):
+            while True:
+                stored, version = self.get_versioned(key)
+                pieces = change(stored)
+                if pieces is UNCHANGED or (pieces is None and stored is None):
+                    return
+                attempts += 1
+                if self.compare_and_set(key, version, None if pieces is None else joined(pieces)):
+                    return
+                if time.monotonic() >= end:
+                    raise ConflictError(
+                        f"cannot change key '{key}' of {self}: others changed it {attempts} times within "
+                        f"{self.conflict_deadline:g} s; accepted: fewer writers of it, or a longer "
+                        "conflict_deadline"
+                    )
+                time.sleep(random.uniform(0, pause))
+                pause = min(2 * pause, _LONGEST_PAUSE)
+
     # A writeable store
+
+    def set_values(self, items: Iterable[tuple[str, Buffer]]) -> None:
+        """Store several values, many requests at a time where that helps, in any order.
+
+        Of those that were not stored yet when one of them fails, some may stay as they were.
+        """
+        self._check_writable()
+        wanted = [(check_key(key), value) for key, value in items]
+        spread(lambda item: self.set(*item), wanted, self.concurrency)
 
     def writer(self) -> AbstractContextManager[Writer]:
         """A function that stores values, for use by one thread within a ``with`` statement.
@@ -434,9 +630,7 @@ class Store:
         """
 
         def write(key: str, pieces: Sequence[Buffer]) -> None:
-            # The store may keep what it gets; the memory of the pieces will be used for something else.
-            owned = len(pieces) == 1 and isinstance(pieces[0], bytes)
-            self.set(key, pieces[0] if owned else b"".join(pieces))
+            self.set(key, joined(pieces))
 
         return contextlib.nullcontext(write)
 
@@ -505,8 +699,7 @@ class Store:
         """Remove several keys, or none of them if one is not valid."""
         if not self._has("erase"):
             self._cannot_erase("erase_values")
-        for key in [check_key(key) for key in keys]:
-            self.erase(key)
+        spread(self.erase, [check_key(key) for key in keys], self.concurrency)
 
     def erase_prefix(self, prefix: str) -> None:
         """Remove every key that begins with ``prefix``, which must not be empty."""
