@@ -13,14 +13,18 @@ from xzarr3.array import Array, ChunkTask
 from xzarr3.copying import copy
 from xzarr3.errors import (
     AlignmentError,
+    ChangedError,
     ChunkDecodeError,
     ChunkEncodeError,
     ChunkError,
+    ConflictError,
     DataTypeValidationError,
     FallbackWarning,
     InvalidKeyError,
     InvalidRangeError,
     MetadataError,
+    MissingChunksError,
+    MissingChunksWarning,
     NodeExistsError,
     NodeNotFoundError,
     NodeTypeError,
@@ -47,6 +51,15 @@ from xzarr3.stores import LocalStore, MemoryStore, Store, open_store
 
 if TYPE_CHECKING:
     from xzarr3.dask import from_zarr, store
+    from xzarr3.stores import (
+        CacheStore,
+        FsspecStore,
+        LoggingStore,
+        ObjectStore,
+        ReadOnlyStore,
+        WrapperStore,
+        ZipStore,
+    )
     from xzarr3.xarray import open_dataset, to_zarr
 
 __version__ = "0.1.0"
@@ -54,22 +67,31 @@ __version__ = "0.1.0"
 __all__ = [
     "AlignmentError",
     "Array",
+    "CacheStore",
+    "ChangedError",
     "ChunkDecodeError",
     "ChunkEncodeError",
     "ChunkError",
     "ChunkTask",
+    "ConflictError",
     "DataTypeValidationError",
     "FallbackWarning",
+    "FsspecStore",
     "Group",
     "InvalidKeyError",
     "InvalidRangeError",
     "LocalStore",
+    "LoggingStore",
     "MemoryStore",
     "MetadataError",
+    "MissingChunksError",
+    "MissingChunksWarning",
     "NodeExistsError",
     "NodeNotFoundError",
     "NodeTypeError",
+    "ObjectStore",
     "ReadOnlyError",
+    "ReadOnlyStore",
     "SelectionError",
     "StorageTransformer",
     "Store",
@@ -77,8 +99,10 @@ __all__ = [
     "StoreError",
     "StorePermissionError",
     "UnknownExtensionError",
+    "WrapperStore",
     "Xzarr3Error",
     "ZarrFormat",
+    "ZipStore",
     "consolidate_metadata",
     "copy",
     "create_array",
@@ -94,8 +118,15 @@ __all__ = [
     "to_zarr",
 ]
 
-# These need dask or xarray, which are imported when one of them is first used.
+# These need dask, xarray or other packages, which are imported when one of them is first used.
 _LAZY = {
+    **dict.fromkeys(
+        (
+            *("CacheStore", "FsspecStore", "LoggingStore", "ObjectStore", "ReadOnlyStore", "WrapperStore"),
+            "ZipStore",
+        ),
+        "xzarr3.stores",
+    ),
     "from_zarr": "xzarr3.dask",
     "open_dataset": "xzarr3.xarray",
     "store": "xzarr3.dask",

@@ -10,7 +10,7 @@ import itertools
 import os
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, cast
@@ -56,6 +56,8 @@ def copy(
     consolidated: bool | None = None,
     progress: bool = False,
     threads: int | None = None,
+    source_options: Mapping[str, Any] | None = None,
+    target_options: Mapping[str, Any] | None = None,
 ) -> Array | Group:
     """Copy an array, or a group with all that is below it, in the same format or another one.
 
@@ -83,7 +85,10 @@ def copy(
     progress : bool
         Show a progress bar.
     threads : int, optional
-        Number of threads; by default all cores in the main thread and one in any other.
+        Number of threads; by default all cores in the main thread and one in any other, and as many as a
+        store answers at a time if one of the two has to be waited for.
+    source_options, target_options : mapping, optional
+        What the stores take besides; see :func:`xzarr3.open_store`.
 
     Returns
     -------
@@ -109,8 +114,11 @@ def copy(
     >>> xzarr3.copy(old, new, zarr_format=3)["sst"].dimension_names
     ('time',)
     """
-    node = source if isinstance(source, (Array, Group)) else open_node(source, source_path)
-    store = open_store(target)
+    if isinstance(source, (Array, Group)):
+        node = source
+    else:
+        node = open_node(source, source_path, storage_options=source_options)
+    store = open_store(target, target_options, writable=True)
     wanted = None if zarr_format is None else parse_format(zarr_format)
     normal = normal_path(path)
     format = format_for_new(store, normal, zarr_format)
@@ -130,7 +138,8 @@ def copy(
     ]
     for job in jobs:
         check_new_path(job.path, format)
-    threads = available_threads() if threads is None else threads
+    if threads is None:
+        threads = max(available_threads(), node.store.concurrency, store.concurrency)
     with place.discarding():
         with _bar(sum(job.number for job in jobs), node.name, progress) as advance:
             moves = itertools.chain.from_iterable(job.moves() for job in jobs)
@@ -447,12 +456,12 @@ def _spread(moves: Iterable[Callable[[], _T]], threads: int) -> Iterator[_T]:
         for move in moves:
             yield move()
         return
-    with ThreadPoolExecutor(min(threads, os.cpu_count() or 1)) as pool:
+    with ThreadPoolExecutor(threads) as pool:
         waiting: deque[Future[_T]] = deque()
         try:
             for move in moves:
                 waiting.append(pool.submit(move))
-                if len(waiting) >= _AHEAD:
+                if len(waiting) >= max(_AHEAD, 2 * threads):
                     yield waiting.popleft().result()
             while waiting:
                 yield waiting.popleft().result()

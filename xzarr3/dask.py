@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import dask.array as da
@@ -134,6 +134,7 @@ def from_zarr(
     *,
     chunks: Literal["auto", "units"] | Any = "auto",
     name: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> da.Array:
     """A dask array that reads from an array in a store.
 
@@ -168,7 +169,7 @@ def from_zarr(
     >>> float(from_zarr(array)[5:8].sum().compute())
     18.0
     """
-    array = source if isinstance(source, Array) else open_array(source, path)
+    array = source if isinstance(source, Array) else open_array(source, path, storage_options=storage_options)
     blocks = _chunks(array, chunks)
     if name is None:
         name = f"read-zarr-{tokenize(array, [_shortened(along) for along in blocks])}"

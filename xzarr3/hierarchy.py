@@ -76,13 +76,14 @@ def open(
     mode: Literal["r", "r+", "a"] = "r",
     zarr_format: ZarrFormat | None = None,
     use_consolidated: bool | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Array | Group:
     """Open an array or a group.
 
     Parameters
     ----------
     store : path, URL or Store
-        Where the hierarchy is.
+        Where the hierarchy is; see :func:`xzarr3.open_store` for what is accepted.
     path : str
         Path of the node in it; the root by default.
     mode : {"r", "r+", "a"}
@@ -92,6 +93,8 @@ def open(
     use_consolidated : bool, optional
         Whether groups find their nodes in consolidated metadata: if there are any by default; True
         demands them.
+    storage_options : mapping, optional
+        What the store takes besides; see :func:`xzarr3.open_store`.
 
     Raises
     ------
@@ -111,7 +114,8 @@ def open(
     (<xzarr3.Group /ocean of <MemoryStore, 3 keys>>, (4,))
     """
     _check_mode(mode, ("r", "r+", "a"))
-    opened, normal = open_store(store), normal_path(path)
+    opened = open_store(store, storage_options, writable=mode != "r")
+    normal = normal_path(path)
     node = _load(opened, normal, zarr_format, read_only=mode == "r", use_consolidated=use_consolidated)
     if node is None:
         raise _not_found(opened, normal, "array or group", zarr_format)
@@ -124,6 +128,7 @@ def open_array(
     *,
     mode: Literal["r", "r+", "a"] = "r",
     zarr_format: ZarrFormat | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Array:
     """Open an array; see :func:`open`.
 
@@ -133,7 +138,8 @@ def open_array(
         If there is a group at ``path``.
     """
     _check_mode(mode, ("r", "r+", "a"))
-    opened, normal = open_store(store), normal_path(path)
+    opened = open_store(store, storage_options, writable=mode != "r")
+    normal = normal_path(path)
     node = _load(opened, normal, zarr_format, read_only=mode == "r", use_consolidated=None)
     if node is None:
         raise _not_found(opened, normal, "array", zarr_format)
@@ -150,6 +156,7 @@ def open_group(
     attributes: Mapping[str, Any] | None = None,
     zarr_format: ZarrFormat | None = None,
     use_consolidated: bool | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Group:
     """Open a group, or make one; see :func:`open`.
 
@@ -169,7 +176,8 @@ def open_group(
         If there is a node already and ``mode`` is ``w-``.
     """
     _check_mode(mode, ("r", "r+", "a", "w", "w-"))
-    opened, normal = open_store(store), normal_path(path)
+    opened = open_store(store, storage_options, writable=mode != "r")
+    normal = normal_path(path)
     if mode in ("w", "w-"):
         place = _place_for_new(opened, normal, zarr_format)
         return make_group(opened, *place, attributes=attributes, overwrite=mode == "w")
@@ -190,6 +198,7 @@ def create_group(
     attributes: Mapping[str, Any] | None = None,
     overwrite: bool = False,
     zarr_format: ZarrFormat | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Group:
     """Make a group, and the groups above it that are not there.
 
@@ -203,6 +212,8 @@ def create_group(
         Replace a node that is there, with all that is below it.
     zarr_format : {3, 2, "3-draft"}, optional
         By default that of the groups above, and 3 where there are none.
+    storage_options : mapping, optional
+        What the store takes besides; see :func:`xzarr3.open_store`.
 
     Raises
     ------
@@ -217,7 +228,7 @@ def create_group(
     >>> xzarr3.create_group(xzarr3.MemoryStore(), "ocean", attributes={"title": "SST"}).attrs
     {'title': 'SST'}
     """
-    opened = open_store(store)
+    opened = open_store(store, storage_options, writable=True)
     place = _place_for_new(opened, path, zarr_format)
     return make_group(opened, *place, attributes=attributes, overwrite=overwrite)
 
@@ -243,6 +254,7 @@ def create_array(
     write_empty_chunks: bool = False,
     overwrite: bool = False,
     zarr_format: ZarrFormat | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Array:
     """Make an array, and the groups above it that are not there.
 
@@ -285,6 +297,8 @@ def create_array(
         Replace a node that is there, with all that is below it.
     zarr_format : {3, 2, "3-draft"}, optional
         By default that of the groups above, and 3 where there are none.
+    storage_options : mapping, optional
+        What the store takes besides; see :func:`xzarr3.open_store`.
 
     Returns
     -------
@@ -308,7 +322,7 @@ def create_array(
     >>> array.chunks, array.shards, array.cdata_shape
     ((73, 45, 45), (365, 90, 90), (1, 1, 2))
     """
-    opened = open_store(store)
+    opened = open_store(store, storage_options, writable=True)
     return make_array(
         opened,
         *_place_for_new(opened, path, zarr_format),
@@ -331,7 +345,9 @@ def create_array(
     )
 
 
-def consolidate_metadata(store: StoreLike, path: str = "") -> Group:
+def consolidate_metadata(
+    store: StoreLike, path: str = "", *, storage_options: Mapping[str, Any] | None = None
+) -> Group:
     """Write the documents of all nodes below a group into that of the group, or ``.zmetadata`` in version 2.
 
     One request then opens the whole hierarchy. Returns the group, opened from what was written.
@@ -344,5 +360,5 @@ def consolidate_metadata(store: StoreLike, path: str = "") -> Group:
     >>> xzarr3.consolidate_metadata(store).consolidated
     True
     """
-    group = open_group(store, path, mode="r+", use_consolidated=False)
+    group = open_group(store, path, mode="r+", use_consolidated=False, storage_options=storage_options)
     return group.consolidate()

@@ -132,7 +132,7 @@ def to_zarr(
         By default that of what is there, and 3 where there is nothing. In 2 the fill value of an array
         is its ``_FillValue``, as xarray has it.
     storage_options : mapping, optional
-        For remote stores, of which there are none yet; anything but an empty mapping is refused.
+        What the store takes besides; see :func:`xzarr3.open_store`.
 
     Returns
     -------
@@ -183,12 +183,7 @@ def to_zarr(
         raise ValueError(f"mode {mode!r} is not supported by to_zarr; accepted: {listed(_MODES)}")
     if zarr_format is not None:
         parse_format(zarr_format)
-    if storage_options:
-        raise TypeError(
-            f"storage_options {dict(storage_options)!r} have no meaning for {store!r}; "
-            "accepted: none, for a local path or a Store"
-        )
-    opened, path = open_store(store), normal_path(group or "")
+    opened, path = open_store(store, storage_options, writable=True), normal_path(group or "")
     if "\\" in path:
         raise InvalidKeyError(f"invalid name {path!r} of a group; accepted: one with no '\\' in it")
     for part in path.split("/"):

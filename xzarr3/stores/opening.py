@@ -1,0 +1,142 @@
+"""Which store a path, a URL or another library's object stands for."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+from urllib.parse import unquote, urlsplit
+
+from xzarr3.errors import StoreError, listed, shorten
+from xzarr3.stores.base import Store
+from xzarr3.stores.local import LocalStore
+
+StoreLike: TypeAlias = Any
+"""A path, a URL, a :class:`Store`, a store of obstore, or a mapper of fsspec."""
+
+OBJECT_SCHEMES = frozenset(("s3", "s3a", "gs", "gcs", "az", "azure", "abfs", "abfss", "adl", "http", "https"))
+"""The schemes of URLs that :class:`~xzarr3.stores.ObjectStore` is for."""
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)(::|://)")
+_ACCEPTED = "a path, a URL, a Store, a store of obstore, or a mapper of fsspec"
+
+
+def open_store(
+    store: StoreLike, storage_options: Mapping[str, Any] | None = None, *, writable: bool = False
+) -> Store:
+    """The store that a path, a URL or a ready store stands for. Nothing is asked of it yet.
+
+    Parameters
+    ----------
+    store : path, URL, Store, store of obstore, or mapper of fsspec
+        ``s3://``, ``gs://``, ``az://`` and ``http(s)://`` are an :class:`~xzarr3.stores.ObjectStore`, other
+        URLs and chains of them, such as ``simplecache::s3://``, what fsspec knows. What ends with ``.zip``
+        and is no directory is a :class:`~xzarr3.stores.ZipStore`.
+    storage_options : mapping, optional
+        What the store takes besides: credentials, ``anon``, ``endpoint_url``, ``concurrency``, ...
+    writable : bool
+        Open a zip for additions. It is complete once its store is closed.
+
+    Raises
+    ------
+    StoreError
+        If there is no store for the URL.
+    TypeError
+        If it is none of these, or there are options for a ready store.
+
+    Examples
+    --------
+    >>> open_store("/data/era5.zarr")
+    <LocalStore '/data/era5.zarr'>
+    >>> open_store("/data/era5.zarr", {"fsync": True, "read_only": True}).read_only
+    True
+    """
+    options = dict(storage_options or {})
+    if isinstance(store, Store):
+        _refuse_options(store, options)
+        return store
+    module = type(store).__module__.partition(".")[0]
+    if module in ("obstore", "builtins") and not isinstance(store, (str, os.PathLike)):
+        if module == "builtins":
+            raise TypeError(f"not a store: {type(store).__name__}; accepted: {_ACCEPTED}")
+        from xzarr3.stores.object import ObjectStore
+
+        return ObjectStore(store, storage_options=options)
+    if hasattr(store, "fs") and not isinstance(store, (str, os.PathLike)):
+        from xzarr3.stores.fsspec_store import store_for
+
+        _refuse_options(store, options)
+        return store_for(store)
+    if not isinstance(store, (str, os.PathLike)):
+        raise TypeError(f"not a store: {type(store).__name__}; accepted: {_ACCEPTED}")
+    return _open_location(os.fspath(store), options, writable=writable)
+
+
+def _open_location(location: str, options: dict[str, Any], *, writable: bool) -> Store:
+    if not location:
+        raise StoreError("no store at the empty path; accepted: a path, '.' for the current directory")
+    found = _SCHEME.match(location)
+    scheme = None if found is None else found[1].lower()
+    if found is not None and found[2] == "::":
+        return _fsspec(location, options)
+    if scheme is None or scheme == "file":
+        path = location if scheme is None else _path(location)
+        if _is_zip(path) and not os.path.isdir(path):
+            from xzarr3.stores.zip import ZipStore
+
+            return ZipStore(
+                path, **_keywords({"mode": "a" if writable else "r", **options}, path, "mode", "fsync")
+            )
+        return LocalStore(path, **_keywords(options, path, "read_only", "fsync", "locks", "follow_links"))
+    if scheme in OBJECT_SCHEMES:
+        from xzarr3.stores.object import ObjectStore
+
+        above, _, name = location.rstrip("/").rpartition("/")
+        if not _is_zip(name):
+            return ObjectStore.from_url(location, storage_options=options)
+        from xzarr3.stores.zip import ZipStore
+
+        return ZipStore(
+            ObjectStore.from_url(above, storage_options=options), name, mode="a" if writable else "r"
+        )
+    return _fsspec(location, options)
+
+
+def _fsspec(url: str, options: dict[str, Any]) -> Store:
+    from xzarr3.stores.fsspec_store import FsspecStore
+
+    return FsspecStore.from_url(url, storage_options=options)
+
+
+def _is_zip(name: str) -> bool:
+    return name.lower().endswith(".zip")
+
+
+def _path(location: str) -> str:
+    """The path that a ``file://`` URL names."""
+    url = urlsplit(location)
+    if url.netloc not in ("", "localhost") or not url.path.startswith("/") or url.query or url.fragment:
+        raise StoreError(
+            f"not a URL of a directory: {location!r}; accepted: 'file:///' and an absolute path, '#' and '?' "
+            "in it spelled as '%23' and '%3F'"
+        )
+    return unquote(url.path)
+
+
+def _keywords(options: dict[str, Any], path: str, *accepted: str) -> dict[str, Any]:
+    """Options of a store on the local file system, where few have a meaning."""
+    unknown = sorted(set(options) - set(accepted))
+    if unknown:
+        raise TypeError(
+            f"storage_options {listed(unknown)} have no meaning for {shorten(path)}; "
+            f"accepted: {listed(accepted)}"
+        )
+    return options
+
+
+def _refuse_options(store: object, options: dict[str, Any]) -> None:
+    if options:
+        raise TypeError(
+            f"storage_options {listed(sorted(options))} have no meaning for a {type(store).__name__}, "
+            "which has its own; accepted: none"
+        )
