@@ -26,12 +26,12 @@ def _demo(arguments: argparse.Namespace) -> None:
 
 
 def _info(arguments: argparse.Namespace) -> None:
-    node = xzarr3.open(arguments.store, arguments.path)
+    node = xzarr3.open(arguments.store, arguments.path, storage_options=dict(arguments.option))
     print(node.info if isinstance(node, xzarr3.Array) else node.tree())
 
 
 def _explain(arguments: argparse.Namespace) -> None:
-    array = xzarr3.open_array(arguments.store, arguments.node)
+    array = xzarr3.open_array(arguments.store, arguments.node, storage_options=dict(arguments.option))
     found = getattr(array, arguments.way or "explain")
     explain = found if arguments.way is None else found.explain
     explanation = explain(parse_selection(arguments.selection), threads=arguments.threads)
@@ -43,6 +43,28 @@ def _thread_count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"not a number of threads: {text!r}; accepted: 1 or more")
     return int(text)
+
+
+def _option(text: str) -> tuple[str, Any]:
+    """An option of a store, for argparse: ``name=value``, the value JSON or a plain word."""
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise argparse.ArgumentTypeError(f"not an option: {text!r}; accepted: NAME=VALUE")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
+
+
+def _takes_options(command: argparse.ArgumentParser, name: str, of: str) -> None:
+    command.add_argument(
+        name,
+        metavar="NAME=VALUE",
+        type=_option,
+        action="append",
+        default=[],
+        help=f"an option of {of}, such as anon=true or endpoint_url=http://127.0.0.1:9000; may be repeated",
+    )
 
 
 def parse_selection(text: str) -> Any:
@@ -109,6 +131,8 @@ def _copy(arguments: argparse.Namespace) -> None:
         shards=None if arguments.no_shards else "keep",
         overwrite=arguments.overwrite,
         progress=not arguments.quiet,
+        source_options=dict(arguments.source_option),
+        target_options=dict(arguments.target_option),
     )
     if not arguments.quiet:
         print(node.info if isinstance(node, xzarr3.Array) else node.tree())
@@ -151,10 +175,11 @@ def parser() -> argparse.ArgumentParser:
     info = commands.add_parser(
         "info", help="describe an array, or list a group", description="Describe an array, or list a group."
     )
-    info.add_argument("store", metavar="STORE", help="path of the store")
+    info.add_argument("store", metavar="STORE", help="path or URL of the store")
     info.add_argument(
         "path", metavar="PATH", nargs="?", default="", help="path of the node (default: the root)"
     )
+    _takes_options(info, "--option", "the store")
     info.set_defaults(command=_info)
 
     explain = commands.add_parser(
@@ -164,7 +189,7 @@ def parser() -> argparse.ArgumentParser:
         "moved against bytes used. Indexes of shards are read for that, and no data.",
         epilog="A selection that begins with '-' has to be given after '--'.",
     )
-    explain.add_argument("store", metavar="STORE", help="path of the store")
+    explain.add_argument("store", metavar="STORE", help="path or URL of the store")
     explain.add_argument(
         "selection",
         metavar="SELECTION",
@@ -185,6 +210,7 @@ def parser() -> argparse.ArgumentParser:
         help="threads that read (default: all cores)",
     )
     explain.add_argument("--json", action="store_true", help="print all of it as JSON")
+    _takes_options(explain, "--option", "the store")
     explain.set_defaults(command=_explain)
 
     copy = commands.add_parser(
@@ -194,8 +220,8 @@ def parser() -> argparse.ArgumentParser:
         "Chunks are moved untouched where both formats describe them in the same way; what the format of the "
         "copy cannot say is an error before anything is written.",
     )
-    copy.add_argument("source", metavar="SOURCE", help="path of the store to copy from")
-    copy.add_argument("target", metavar="TARGET", help="path of the store to copy to")
+    copy.add_argument("source", metavar="SOURCE", help="path or URL of the store to copy from")
+    copy.add_argument("target", metavar="TARGET", help="path or URL of the store to copy to")
     copy.add_argument("--source-path", metavar="PATH", default="", help="node to copy (default: the root)")
     copy.add_argument("--path", metavar="PATH", default="", help="where to copy it to (default: the root)")
     copy.add_argument(
@@ -205,6 +231,8 @@ def parser() -> argparse.ArgumentParser:
     copy.add_argument("--no-shards", action="store_true", help="store the chunks of shards one by one")
     copy.add_argument("--overwrite", action="store_true", help="replace a node that is there")
     copy.add_argument("--quiet", action="store_true", help="show no progress and no description of the copy")
+    _takes_options(copy, "--source-option", "the store to copy from")
+    _takes_options(copy, "--target-option", "the store to copy to")
     copy.set_defaults(command=_copy)
     return top
 

@@ -23,6 +23,8 @@ Reader: TypeAlias = Callable[[Selection], npt.NDArray[np.generic]]
 Writer: TypeAlias = Callable[[Float32Array], None]
 Updater: TypeAlias = Callable[[Selection, Float32Array], None]
 Builder: TypeAlias = Callable[[], da.Array]
+Place: TypeAlias = Any
+"""A path, or what a library takes for a URL."""
 
 
 class Library(ABC):
@@ -44,8 +46,12 @@ class Library(ABC):
         """Return the context in which the library is to open, read and write."""
         return nullcontext()
 
+    def remote(self, url: str) -> Place:
+        """Return what the library takes for a store behind an HTTP URL."""
+        raise NotImplementedError(f"{self.label} is not measured over HTTP")
+
     @abstractmethod
-    def reader(self, path: Path) -> Reader:
+    def reader(self, path: Place) -> Reader:
         """Open the array at `path` and return what reads a selection of it."""
 
     def point_reader(self, path: Path) -> Reader:
@@ -88,7 +94,10 @@ class Xzarr3(Library):
     def __init__(self) -> None:
         self._module = importlib.import_module("xzarr3")
 
-    def reader(self, path: Path) -> Reader:
+    def remote(self, url: str) -> Place:
+        return self._module.open_store(url)
+
+    def reader(self, path: Place) -> Reader:
         array = self._module.open_array(path)
         return lambda selection: array[selection]
 
@@ -154,6 +163,14 @@ class ZarrPython(Library):
         finally:
             blosc.use_threads = before
 
+    def remote(self, url: str) -> Place:
+        if type(self) is Zarrs:
+            return super().remote(url)  # It opens such stores by itself, with options of its own.
+        client = importlib.import_module("obstore.store").HTTPStore.from_url(
+            url, client_options={"allow_http": True}
+        )
+        return importlib.import_module("zarr.storage").ObjectStore(client, read_only=True)
+
     def _checked(self, array: object) -> None:
         found = type(getattr(getattr(array, "async_array", array), "codec_pipeline", None))
         if found is not self._pipeline:
@@ -161,13 +178,13 @@ class ZarrPython(Library):
                 f"{self.label}: array has the pipeline {found}, {self._pipeline} was asked for"
             )
 
-    def _opened(self, path: Path, mode: str) -> Any:
+    def _opened(self, path: Place, mode: str) -> Any:
         with self.configured():
             array = self._zarr.open_array(path, mode=mode)
         self._checked(array)
         return array
 
-    def reader(self, path: Path) -> Reader:
+    def reader(self, path: Place) -> Reader:
         array = self._opened(path, "r")
         return lambda selection: array[selection]
 
@@ -237,11 +254,15 @@ class Tensorstore(Library):
         self._module = importlib.import_module("tensorstore")
         self._context = self._module.Context({"file_io_sync": False})
 
-    def _opened(self, path: Path, *, write: bool = False) -> Any:
-        spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(path)}}
+    def remote(self, url: str) -> Place:
+        return {"driver": "http", "base_url": f"{url}/"}
+
+    def _opened(self, path: Place, *, write: bool = False) -> Any:
+        kvstore = path if isinstance(path, dict) else {"driver": "file", "path": str(path)}
+        spec = {"driver": "zarr3", "kvstore": kvstore}
         return self._module.open(spec, open=True, read=True, write=write, context=self._context).result()
 
-    def reader(self, path: Path) -> Reader:
+    def reader(self, path: Place) -> Reader:
         array = self._opened(path)
         return lambda selection: array[selection].read().result()
 
@@ -276,7 +297,7 @@ class BareLoop(Library):
     label = "bare loop"
     whole_chunks_only = True
 
-    def reader(self, path: Path) -> Reader:
+    def reader(self, path: Place) -> Reader:
         array = BareArray(path)
         return lambda selection: array[selection]
 

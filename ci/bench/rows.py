@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from cost_rows import function_calls, peak_memory
+from latency_rows import latency
 from lazy_rows import dask_array, xarray_compute, xarray_open
 from read_rows import full_read, growth, one_chunk, point_through_time, random_points
 from run import Bench
@@ -23,5 +24,6 @@ ROWS: tuple[Callable[[Bench], Iterator[Figure]], ...] = (
     xarray_open,
     xarray_compute,
     dask_array,
+    latency,
     growth,
 )

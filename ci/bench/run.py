@@ -75,6 +75,11 @@ class Bench:
         return [library for library in self.libraries if not library.whole_chunks_only]
 
     @property
+    def remote(self) -> list[Library]:
+        """The libraries that read over HTTP."""
+        return [library for library in self.complete if type(library).remote is not Library.remote]
+
+    @property
     def reference(self) -> Library:
         """The library that writes what all read: zarr-python if it is there."""
         return next((library for library in self.libraries if library.engine == "zarr"), self.libraries[0])

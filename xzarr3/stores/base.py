@@ -455,7 +455,7 @@ class Store:
         def load(
             key: str, starts: Sequence[int], lengths: Sequence[int]
         ) -> tuple[int | None, list[Buffer]] | None:
-            reader = self.open_value(key)
+            reader = self.open_part(key, starts[0], lengths[0]) if starts else self.open_value(key)
             if reader is None:
                 return None
             with reader:
@@ -473,7 +473,7 @@ class Store:
         """
 
         def load(key: str, start: int, out: memoryview) -> tuple[int | None, int] | None:
-            reader = self.open_value(key)
+            reader = self.open_part(key, start, len(out))
             if reader is None:
                 return None
             with reader:
