@@ -6,6 +6,7 @@ size, as reading would find them; no chunk is.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -16,8 +17,8 @@ import numpy as np
 
 from xzarr3._types import JSON
 from xzarr3.codecs.chain import CodecChain, Shard
-from xzarr3.concurrency import asked_threads
-from xzarr3.division import Inner
+from xzarr3.concurrency import asked_threads, spread
+from xzarr3.division import Inner, Unit
 from xzarr3.errors import ChunkError
 from xzarr3.plan import ReadPlan
 from xzarr3.reading import Within, shard_index
@@ -250,21 +251,31 @@ def _joined(engine: Engine, plan: ReadPlan, pieces: int) -> Iterator[Fetch]:
 
 def _fetches(engine: Engine, plan: ReadPlan, pieces: int = 1) -> Iterator[Fetch]:
     known: set[tuple[int, ...]] = set()  # Shards whose index is kept when the next piece is read.
+    at_once = max(engine.waiting, 1)
     for chain, units in plan.batches(pieces):
-        for coords, _, inner, _, _ in units:
-            key = engine.key(coords)
-            reader = engine.store.open_value(key)
-            if reader is None:
-                yield Fetch(key, coords, 0, (), None, whole=False)
-                continue
-            with reader:
-                try:
-                    yield _fetch(engine, plan, chain, inner, reader, coords, known=coords in known)
-                    if pieces > 1 and reader.version is not None:
-                        known.add(coords)
-                except ChunkError as error:
-                    error.key, error.chunk = key, coords
-                    raise
+        one = partial(_fetch_unit, engine, plan, chain, known if pieces > 1 else None)
+        while some := list(itertools.islice(units, at_once)):
+            yield from spread(one, some, at_once)
+
+
+def _fetch_unit(
+    engine: Engine, plan: ReadPlan, chain: CodecChain, known: set[tuple[int, ...]] | None, unit: Unit
+) -> Fetch:
+    coords, _, inner, _, _ = unit
+    key = engine.key(coords)
+    reader = engine.store.open_value(key)
+    if reader is None:
+        return Fetch(key, coords, 0, (), None, whole=False)
+    with reader:
+        try:
+            index_is_known = known is not None and coords in known
+            fetch = _fetch(engine, plan, chain, inner, reader, coords, known=index_is_known)
+        except ChunkError as error:
+            error.key, error.chunk = key, coords
+            raise
+        if known is not None and reader.version is not None:
+            known.add(coords)
+        return fetch
 
 
 def _fetch(

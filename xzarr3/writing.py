@@ -97,7 +97,7 @@ class UnitWriter:
         spec = chain.spec
         if self._is_empty(spec, values):
             with key_lock(self._engine.store_identity, key):
-                if self._store.exists(key):
+                if self._engine.waiting or self._store.exists(key):
                     self._store.erase(key)
             return
         if values.shape != spec.shape or not isinstance(self._addressing, Slices) or _is_mesh(inner):
