@@ -316,6 +316,17 @@ class Store:
         """The identity and, if the store can tell, something that changes when a value does."""
         return self.identity
 
+    def close(self) -> None:  # noqa: B027 - most stores have nothing left to write
+        """Write what is still to be written; a zip is complete only then. Reading goes on."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
     # What it can do. A store that hands its operations on to another one also hands these on.
 
     @property
