@@ -5,6 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from _servers import (  # noqa: F401 - fixtures, and what says which of them there were
+    azure_server,
+    fault_process,
+    fault_server,
+    gcs_server,
+    http_server,
+    pytest_runtest_call,
+    pytest_terminal_summary,
+    s3_server,
+)
 
 from xzarr3 import LocalStore, MemoryStore, Store
 

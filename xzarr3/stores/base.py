@@ -316,7 +316,7 @@ class Store:
         """The identity and, if the store can tell, something that changes when a value does."""
         return self.identity
 
-    def close(self) -> None:  # noqa: B027 - most stores have nothing left to write
+    def close(self) -> None:
         """Write what is still to be written; a zip is complete only then. Reading goes on."""
 
     def __enter__(self) -> Self:
