@@ -84,13 +84,17 @@ def test_module_needs_only_declared_dependencies(source: Path) -> None:
         "iris-sample-data": "iris_sample_data",
         "zlib-ng": "zlib_ng",
     }
-    # pandas and pyyaml, say, come with a declared one, which documents it as its own interface.
-    declared = {"pandas", "xzarr3"}
+    # pandas and botocore, say, come with a declared one, which documents it as its own interface.
+    declared = {"botocore", "pandas", "xzarr3"}
     if "if TYPE_CHECKING:\n    from typing_extensions" in source.read_text(encoding="utf-8"):
         declared.add("typing_extensions")
     names = PROJECT["dependencies"]
-    extra = {"demo.py": "demo", "small.py": "ml-dtypes"}.get(source.name)
-    if extra is not None:
+    extras = {
+        "demo.py": ("demo",),
+        "small.py": ("ml-dtypes",),
+        "object_client.py": ("object", "aws"),
+    }
+    for extra in extras.get(source.name, ()):
         names = names + PROJECT["optional-dependencies"][extra]
     for requirement in names:
         name = re.split(r"[\[<>=]", requirement)[0]

@@ -18,7 +18,7 @@ StoreLike: TypeAlias = Any
 OBJECT_SCHEMES = frozenset(("s3", "s3a", "gs", "gcs", "az", "azure", "abfs", "abfss", "adl", "http", "https"))
 """The schemes of URLs that :class:`~xzarr3.stores.ObjectStore` is for."""
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)(::|://)")
-_ACCEPTED = "a path, a URL, a Store, a store of obstore, or a mapper of fsspec"
+_ACCEPTED = "a path, a URL, a Store, a store of obstore, a mapper or file system of fsspec"
 
 
 def open_store(
@@ -55,21 +55,22 @@ def open_store(
     if isinstance(store, Store):
         _refuse_options(store, options)
         return store
-    module = type(store).__module__.partition(".")[0]
-    if module in ("obstore", "builtins") and not isinstance(store, (str, os.PathLike)):
-        if module == "builtins":
-            raise TypeError(f"not a store: {type(store).__name__}; accepted: {_ACCEPTED}")
+    if any(_package(cls) == "obstore" for cls in type(store).__mro__):
         from xzarr3.stores.object import ObjectStore
 
         return ObjectStore(store, storage_options=options)
-    if hasattr(store, "fs") and not isinstance(store, (str, os.PathLike)):
+    if isinstance(store, (str, os.PathLike)):
+        return _open_location(os.fspath(store), options, writable=writable)
+    if hasattr(store, "fs") or any(_package(cls) == "fsspec" for cls in type(store).__mro__):
         from xzarr3.stores.fsspec_store import store_for
 
         _refuse_options(store, options)
         return store_for(store)
-    if not isinstance(store, (str, os.PathLike)):
-        raise TypeError(f"not a store: {type(store).__name__}; accepted: {_ACCEPTED}")
-    return _open_location(os.fspath(store), options, writable=writable)
+    raise TypeError(f"not a store: {type(store).__name__}; accepted: {_ACCEPTED}")
+
+
+def _package(cls: type) -> str:
+    return cls.__module__.partition(".")[0]
 
 
 def _open_location(location: str, options: dict[str, Any], *, writable: bool) -> Store:

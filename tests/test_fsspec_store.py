@@ -1,0 +1,1287 @@
+"""Stores on file systems of fsspec: conformance, and that no failure is ever taken for absence."""
+
+from __future__ import annotations
+
+import asyncio
+import ftplib
+import gc
+import hashlib
+import json
+import os
+import pickle
+import signal
+import threading
+import time
+import uuid
+import zipfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, ClassVar
+
+import fsspec
+import numpy as np
+import pytest
+from _conformance import VALUE, ReadingConformance, StoreConformance, contents, read_back
+from _unprivileged import run_child
+from fsspec.asyn import AsyncFileSystem
+from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
+from fsspec.implementations.dirfs import DirFileSystem
+from fsspec.implementations.local import LocalFileSystem
+from fsspec.implementations.memory import MemoryFileSystem
+
+import xzarr3
+from xzarr3 import LocalStore, Store, StoreCapabilityError, StoreError
+from xzarr3.errors import InvalidKeyError, ReadOnlyError, StorePermissionError
+from xzarr3.stores.fsspec_store import FsspecStore, store_for
+
+SECRET = "hunter2-very-secret"
+
+
+class Slow(AsyncFileSystem):
+    """Objects in files of a directory, asked for in an event loop; each answer takes some time."""
+
+    protocol = "slow"
+    under_way = 0
+    most = 0
+    requests: ClassVar[list[str]] = []
+
+    def __init__(self, place: str = "", latency: float = 0.0, token: str = "", **options: Any) -> None:
+        super().__init__(**options)
+        self.place = place
+        self.latency = latency
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return path.removeprefix("slow://").strip("/")
+
+    def _file(self, path: str) -> str:
+        return os.path.join(self.place, hashlib.sha256(path.encode(errors="surrogatepass")).hexdigest())
+
+    async def _wait(self, what: str) -> None:
+        cls = Slow
+        cls.requests.append(what)
+        cls.under_way += 1
+        cls.most = max(cls.most, cls.under_way)
+        try:
+            await asyncio.sleep(self.latency)
+        finally:
+            cls.under_way -= 1
+
+    def _read(self, file: str) -> tuple[str, bytes]:
+        with open(file, "rb") as opened:
+            return pickle.load(opened)  # type: ignore[no-any-return]
+
+    async def _cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
+        await self._wait(f"cat {path} {start} {end}")
+        return self._read(self._file(self._strip_protocol(path)))[1][start:end]
+
+    async def _pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **_: Any) -> None:
+        await self._wait(f"pipe {path}")
+        os.makedirs(self.place, exist_ok=True)
+        path = self._strip_protocol(path)
+        temporary = f"{self._file(path)}.{uuid.uuid4().hex}"
+        with open(temporary, "wb") as opened:
+            pickle.dump((path, bytes(value)), opened)
+        os.replace(temporary, self._file(path))
+
+    async def _rm_file(self, path: str, **_: Any) -> None:
+        await self._wait(f"rm {path}")
+        os.unlink(self._file(self._strip_protocol(path)))
+
+    async def _info(self, path: str, **_: Any) -> dict[str, Any]:
+        await self._wait(f"info {path}")
+        path = self._strip_protocol(path)
+        return {"name": path, "type": "file", "size": len(self._read(self._file(path))[1])}
+
+    async def _ls(self, path: str, detail: bool = True, **_: Any) -> list[dict[str, Any]]:
+        await self._wait(f"ls {path}")
+        path = self._strip_protocol(path)
+        beginning = f"{path}/" if path else ""
+        found: dict[str, dict[str, Any]] = {}
+        for file in os.listdir(self.place) if os.path.isdir(self.place) else []:
+            try:
+                name, value = self._read(os.path.join(self.place, file)) if "." not in file else ("", b"")
+            except FileNotFoundError:
+                continue
+            if name.startswith(beginning) and name:
+                child, slash, _rest = name[len(beginning) :].partition("/")
+                kind = "directory" if slash else "file"
+                found[child + slash] = {"name": beginning + child, "type": kind, "size": len(value)}
+        if not found:
+            raise FileNotFoundError(path)
+        return list(found.values())
+
+
+fsspec.register_implementation("slow", Slow, clobber=True)
+"".encode("cp437")  # Of names in archives; children without rights cannot import it.
+
+
+@pytest.fixture(autouse=True)
+def _reset() -> Iterator[None]:
+    Slow.requests.clear()
+    Slow.most = Slow.under_way = 0
+    yield
+    MemoryFileSystem.store.clear()
+    MemoryFileSystem.pseudo_dirs[:] = [""]
+
+
+class Conformance(StoreConformance):
+    stamps = False
+    holds_versions = False
+
+    def read_only(self, store: Store) -> Store:
+        assert isinstance(store, FsspecStore)
+        guarded = pickle.loads(pickle.dumps(store))
+        guarded.read_only = True
+        return guarded  # type: ignore[no-any-return]
+
+
+class TestMemory(Conformance):
+    holds_versions = True
+
+    def test_value_beside_prefix_of_the_same_name(self, store: Store) -> None:
+        """It is the file system that lets one of the two be."""
+        store.set("a/b", VALUE)
+        with pytest.raises(StoreError, match="a/b/c"):
+            store.set("a/b/c", b"below")
+        assert contents(store) == {"a/b": VALUE}
+
+    def test_pickling_to_another_process(self, store: Store) -> None:
+        """The memory stays here; what a child inherited by fork is not it either."""
+        store.set("a/b", VALUE)
+        array = xzarr3.create_array(store, "x", data=[1, 2, 3])
+        data = pickle.dumps((store, array))
+
+        def work() -> object:
+            twin, there = pickle.loads(data)
+            for ask in (
+                lambda: twin.get("a/b"),
+                lambda: twin.exists("a/b"),
+                lambda: twin.open_value("a/b"),
+                lambda: twin.set("a/b", b""),
+                lambda: twin.erase("a/b"),
+                lambda: list(twin.list()),
+                lambda: twin.list_dir(""),
+                lambda: there[:],
+                lambda: there.__setitem__(0, 5),
+                lambda: pickle.loads(pickle.dumps(twin)).get("a/b"),
+            ):
+                with pytest.raises(StoreError, match="memory of another process"):
+                    ask()
+            assert "memory" in repr(twin)
+            return twin.__dask_tokenize__()
+
+        assert run_child(work).checked() == store.__dask_tokenize__()
+        assert pickle.loads(data)[1][:].tolist() == [1, 2, 3]
+
+    def make(self, base: Path) -> Store:
+        return FsspecStore(f"memory://{uuid.uuid4().hex}/x.zarr")
+
+    def test_a_fork_keeps_what_it_inherited(self, store: Store) -> None:
+        store.set("a", VALUE)
+        assert run_child(lambda: bytes(store.get("a") or b"")).checked() == VALUE
+
+    def test_memory_of_its_own(self) -> None:
+        fs = MemoryFileSystem(global_store=False, skip_instance_cache=True)
+        store = FsspecStore(DirFileSystem(path="/some/place", fs=fs), "x.zarr")
+        assert repr(store) == "<FsspecStore 'memory:///some/place/x.zarr'>"
+        self.test_pickling_within_the_process(store)
+        store.erase("c")
+        self.test_pickling_to_another_process(store)
+        fs = MemoryFileSystem(global_store=False, skip_instance_cache=True)
+        store = FsspecStore(fs, "x.zarr")
+        data = pickle.dumps(store)
+        assert pickle.loads(data).identity == store.identity
+        del store, fs
+        gc.collect()
+        with pytest.raises(StoreError, match="memory of another process"):
+            pickle.loads(data).get("a/b")
+
+
+class TestLocalFiles(Conformance):
+    nests = False
+
+    def make(self, base: Path) -> Store:
+        return FsspecStore(DirFileSystem(path=str(base), fs=LocalFileSystem()), "store")
+
+    def test_only_whole_values_get_the_name(self, tmp_path: Path) -> None:
+        store = self.make(tmp_path)
+        store.set("a/b", VALUE)
+        with (tmp_path / "store/a/b").open("rb") as old:
+            store.set("a/b", b"new")
+            assert old.read() == VALUE
+        assert os.listdir(tmp_path / "store/a") == ["b"]
+        store.erase("a/b")
+        assert os.listdir(tmp_path / "store") == []
+
+    def test_leftovers_are_no_keys_and_are_swept(self, tmp_path: Path) -> None:
+        store = self.make(tmp_path)
+        store.set("a/b", VALUE)
+        for name, age in (("old", 7200), ("young", 10)):
+            file = tmp_path / f"store/a/.xzarr3-partial-{name}"
+            file.write_bytes(b"half")
+            os.utime(file, (time.time() - age,) * 2)
+        assert contents(store) == {"a/b": VALUE}
+        assert store.list_dir("a/") == ({"a/b"}, set())
+        with pytest.raises(InvalidKeyError):
+            store.get("a/.xzarr3-partial-old")
+        store.sweep()
+        assert sorted(os.listdir(tmp_path / "store/a")) == [".xzarr3-partial-young", "b"]
+
+    def test_folder_that_may_not_be_read_is_no_empty_one(self, tmp_path: Path) -> None:
+        store = self.make(tmp_path)
+        store.set("a/b", VALUE)
+        store.set("c/d/e", VALUE)
+
+        def work() -> None:
+            for ask in (
+                lambda: list(store.list()),
+                lambda: store.list_dir("c/d/"),
+                lambda: store.get("c/d/e"),
+                lambda: store.exists("c/d/none"),
+                lambda: store.set("c/d/new", b""),
+                lambda: store.open_value("c/d/e"),
+            ):
+                with pytest.raises(StorePermissionError, match=r"c/d|list key ''"):
+                    ask()
+
+        for folder in (
+            tmp_path,
+            tmp_path.parent,
+            tmp_path.parent.parent,
+            tmp_path / "store",
+            tmp_path / "store/c",
+        ):
+            os.chmod(folder, 0o755)
+        os.chmod(tmp_path / "store/c/d", 0)
+        try:
+            run_child(work, drop=True).checked()
+        finally:
+            os.chmod(tmp_path / "store/c/d", 0o755)
+
+
+class TestAsynchronous(Conformance):
+    def make(self, base: Path) -> Store:
+        return FsspecStore("slow://bucket/x.zarr", storage_options={"place": str(base / "store")})
+
+
+class TestSimpleCache(ReadingConformance):
+    def make(self, base: Path) -> Store:
+        write(base / "store/source", self.VALUES)
+        return FsspecStore(
+            f"simplecache::file://{base / 'store/source'}",
+            storage_options={"simplecache": {"cache_storage": str(base / "store/cache")}},
+        )
+
+
+class TestFileCache(ReadingConformance):
+    def make(self, base: Path) -> Store:
+        write(base / "store/source", self.VALUES)
+        return FsspecStore(
+            f"filecache::file://{base / 'store/source'}",
+            storage_options={"filecache": {"cache_storage": str(base / "store/cache")}},
+        )
+
+
+class TestArchive(ReadingConformance):
+    def make(self, base: Path) -> Store:
+        os.makedirs(base / "store", exist_ok=True)
+        with zipfile.ZipFile(base / "store/x.zip", "w") as archive:
+            archive.mkdir("a")
+            archive.mkdir("empty")
+            for key, value in self.VALUES.items():
+                archive.writestr(key, value)
+        return FsspecStore(f"zip://::file://{base / 'store/x.zip'}")
+
+    def test_lists(self, store: Store) -> None:
+        super().test_lists(store)
+        (other,) = {*store.list_prefix("e/")}
+        assert other == "e/f/g"
+
+
+class TestReferences(ReadingConformance):
+    def make(self, base: Path) -> Store:
+        os.makedirs(base / "store", exist_ok=True)
+        (base / "store/data").write_bytes(b"#####" + VALUE + b"abcdef#####")
+        (base / "store/x").write_bytes(b"x")
+        where = f"file://{base / 'store/data'}"
+        references = {
+            "a/b": ["{{u}}", 5, 10],
+            "a/c/d": "",
+            "e/f/g": [where, 15, 6],
+            "\N{SNOWFLAKE}/e\u0301": [f"file://{base / 'store/x'}"],
+            "../out": "no key",
+            "/out": "no key",
+        }
+        document = {"version": 1, "templates": {"u": where}, "refs": references}
+        return FsspecStore("reference://", storage_options={"fo": document})
+
+
+def write(base: Path, values: dict[str, bytes]) -> None:
+    for key, value in values.items():
+        (base / key).parent.mkdir(parents=True, exist_ok=True)
+        (base / key).write_bytes(value)
+
+
+# Failures are no absence
+
+
+class Failing(Slow):
+    """Answers everything with an error, or with what is no answer."""
+
+    protocol = "failing"
+    answer: ClassVar[Any] = None
+    spared: ClassVar[tuple[str, ...]] = ()
+
+    async def _fail(self, path: str) -> Any:
+        if isinstance(Failing.answer, BaseException):
+            raise Failing.answer
+        return Failing.answer() if callable(Failing.answer) else Failing.answer
+
+    async def _cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> Any:
+        if path.endswith(Failing.spared):
+            return await super()._cat_file(path, start, end)
+        return await self._fail(path)
+
+    async def _info(self, path: str, **_: Any) -> Any:
+        return await self._fail(path)
+
+    async def _ls(self, path: str, detail: bool = True, **_: Any) -> Any:
+        return await self._fail(path)
+
+    async def _pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **_: Any) -> None:
+        if Failing.answer is None:
+            await super()._pipe_file(path, value)
+        else:
+            await self._fail(path)
+
+    async def _rm_file(self, path: str, **_: Any) -> None:
+        await self._fail(path)
+
+
+fsspec.register_implementation("failing", Failing, clobber=True)
+
+
+class StatusError(Exception):
+    def __init__(self, status: int) -> None:
+        super().__init__(f"status {status}")
+        self.status = status
+
+
+class BotoError(Exception):
+    def __init__(self, status: int) -> None:
+        super().__init__(f"boto {status}")
+        self.response = {"ResponseMetadata": {"HTTPStatusCode": status}}
+
+
+def because(error: BaseException, cause: BaseException) -> BaseException:
+    error.__cause__ = cause
+    return error
+
+
+def within(error: BaseException, context: BaseException) -> BaseException:
+    error.__context__ = context
+    return error
+
+
+FAILURES: list[Any] = [
+    ftplib.error_temp("421 Too many connections"),
+    because(FileNotFoundError("a/b"), ftplib.error_perm("500 Unknown command")),
+    ConnectionError("refused"),
+    ConnectionResetError(104, "reset"),
+    TimeoutError("too slow"),
+    fsspec.exceptions.FSTimeoutError("too slow"),
+    OSError(5, "input/output error"),
+    KeyError("a/b"),
+    RuntimeError("Loop is not running"),
+    ValueError("what"),
+    StatusError(500),
+    StatusError(416),
+    BotoError(503),
+    because(FileNotFoundError("a/b"), ConnectionError("refused")),
+    because(FileNotFoundError("a/b"), StatusError(503)),
+    within(FileNotFoundError("a/b"), TimeoutError("too slow")),
+    because(FileNotFoundError("a/b"), within(KeyError("a"), ValueError("table"))),
+    asyncio.CancelledError(),
+    NotImplementedError(),
+]
+REFUSALS: list[Any] = [
+    because(FileNotFoundError("a/b"), ftplib.error_perm("550 Permission denied")),
+    ftplib.error_perm("530 Log in first"),
+    PermissionError(13, "denied"),
+    StatusError(401),
+    StatusError(403),
+    BotoError(403),
+    because(FileNotFoundError("a/b"), StatusError(403)),
+    because(OSError(5, "io"), BotoError(403)),
+]
+ABSENCES: list[Any] = [
+    StatusError(404),
+    ftplib.error_perm("550 No such file or directory."),
+    FileNotFoundError("a/b"),
+    because(FileNotFoundError("a/b"), KeyError("a/b")),
+    because(FileNotFoundError("a/b"), StatusError(404)),
+    because(FileNotFoundError("a/b"), BotoError(404)),
+    because(FileNotFoundError("a/b"), type("NoSuchKey", (Exception,), {})()),
+    IsADirectoryError(21, "directory"),
+    NotADirectoryError(20, "no directory"),
+]
+
+
+def named(values: list[Any]) -> list[str]:
+    return [
+        repr(value).replace(" ", "") + ("-of-" + repr(value.__cause__) if value.__cause__ else "")
+        for value in values
+    ]
+
+
+@pytest.fixture
+def failing(tmp_path: Path) -> Iterator[FsspecStore]:
+    Failing.answer, Failing.spared = None, ()
+    fs = Failing(place=str(tmp_path / "store"), skip_instance_cache=True)
+    yield FsspecStore(fs, "bucket/x.zarr", concurrency=4)
+    Failing.answer, Failing.spared = None, ()
+
+
+def questions(store: Store) -> list[Callable[[], object]]:
+    return [
+        lambda: store.get("a/b"),
+        lambda: store.get("a/b", (3, 4)),
+        lambda: store.get("a/b", (3, None)),
+        lambda: store.get("a/b", (-3, 2)),
+        lambda: store.get("a/b", (3, 0)),
+        lambda: store.exists("a/b"),
+        lambda: store.open_value("a/b"),
+        lambda: store.open_part("a/b", -4, 4),
+        lambda: store.get_values(["a/b"]),
+        lambda: store.get_values(["a/b", "a/b", "a/b"]),
+        lambda: store.get_partial_values([("a/b", (0, 2)), ("a/b", (5, 2))]),
+        lambda: store.loader()("a/b"),
+        lambda: store.range_loader()("a/b", [0], [1]),
+        lambda: store.into_loader()("a/b", 0, memoryview(bytearray(3))),
+        lambda: store.get_versioned("a/b"),
+        lambda: list(store.list_prefix("a/b/")),
+        lambda: store.list_dir("a/b/"),
+    ]
+
+
+@pytest.mark.parametrize("error", FAILURES, ids=named(FAILURES))
+def test_a_failure_is_an_error_that_names_the_key(failing: FsspecStore, error: BaseException) -> None:
+    Failing.answer = error
+    for ask in questions(failing):
+        with pytest.raises(StoreError, match="a/b"):
+            ask()
+    for change in (
+        lambda: failing.set("a/b", VALUE),
+        lambda: failing.erase("a/b"),
+        lambda: failing.erase_prefix("a/b/"),
+        lambda: failing.update("a/b", lambda stored: [b"new"]),
+        lambda: failing.set_partial_values([("a/b", 0, b"x")]),
+    ):
+        if not isinstance(error, asyncio.CancelledError):
+            with pytest.raises(StoreError, match="a/b"):
+                change()
+
+
+@pytest.mark.parametrize("error", REFUSALS, ids=named(REFUSALS))
+def test_a_refusal_is_an_error_of_its_own(failing: FsspecStore, error: BaseException) -> None:
+    Failing.answer = error
+    for ask in [*questions(failing), lambda: failing.set("a/b", VALUE), lambda: failing.erase("a/b")]:
+        with pytest.raises(StorePermissionError, match="a/b"):
+            ask()
+
+
+@pytest.mark.parametrize("error", ABSENCES, ids=named(ABSENCES))
+def test_absence_is_no_error(failing: FsspecStore, error: BaseException) -> None:
+    Failing.answer = error
+    empty: list[object] = [None, [], (set(), set()), False, [None], [None] * 2, [None] * 3, (None, "absent")]
+    for ask in questions(failing):
+        assert ask() in empty
+    failing.erase("a/b")
+
+
+@pytest.mark.parametrize("answer", [lambda: None, lambda: "text", lambda: 5, dict, lambda: [None]])
+def test_what_is_no_answer_is_an_error(failing: FsspecStore, answer: Callable[[], object]) -> None:
+    Failing.answer = staticmethod(answer).__func__
+    for ask in questions(failing)[:-2]:
+        with pytest.raises(StoreError, match="a/b"):
+            ask()
+
+
+@pytest.mark.parametrize("error", FAILURES[:10] + FAILURES[13:16], ids=repr)
+def test_arrays_never_show_fill_values_for_failures(failing: FsspecStore, error: BaseException) -> None:
+    slow = FsspecStore(Slow(place=failing._filesystem().fs.place, skip_instance_cache=True), "bucket/x.zarr")
+    xzarr3.create_array(slow, "x", data=np.arange(1, 7), chunks=(2,), fill_value=0)
+    Failing.spared = ("zarr.json",)
+    Failing.answer = error
+    array = xzarr3.open_array(failing, "x")
+    with pytest.raises(StoreError, match="x/c/"):
+        array[:]
+    with pytest.raises(StoreError, match="x/c/"):
+        array[2]
+    Failing.answer = FileNotFoundError("gone")
+    assert array[:].tolist() == [0] * 6
+
+
+# Ranges
+
+
+class Misranging(Slow):
+    """Does with ranges what servers do to them."""
+
+    protocol = "misranging"
+    way: ClassVar[str] = ""
+
+    async def _cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
+        whole = await super()._cat_file(path)
+        part = whole[start:end]
+        if start is None and end is None:
+            return whole
+        if Misranging.way == "ignores":
+            return whole
+        if Misranging.way == "short":
+            return part[: len(part) // 2]
+        if Misranging.way == "416" and (start or 0) >= len(whole):
+            raise StatusError(416)
+        return part
+
+
+@pytest.mark.parametrize("way", ["ignores", "short", "416", ""])
+@pytest.mark.parametrize("protocol", ["misranging", "http"])
+def test_ranges_are_right_or_an_error(
+    tmp_path: Path, way: str, protocol: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Misranging, "protocol", protocol)  # Some are trusted with ranges from the end.
+    store = FsspecStore(Misranging(place=str(tmp_path / "store"), skip_instance_cache=True), "bucket")
+    files = store._filesystem()
+    for value in (VALUE, b"", b"1"):
+        files.put(files.path("bucket", "a"), value)
+        right = wrong = 0
+        Misranging.way = way
+        for start in range(-12, 13):
+            for length in (None, *range(13)):
+                first = start if start >= 0 else max(len(value) + start, 0)
+                try:
+                    found = store.get("a", (start, length))
+                except StoreError:
+                    wrong += 1
+                else:
+                    right += 1
+                    assert found is not None
+                    expected = value[first:][:length]
+                    if way == "short" and first == 0:  # No answer tells; its own protocol has to.
+                        assert expected.startswith(bytes(found))
+                    elif protocol != "http" and way == "ignores" and start > 0 and length == len(value):
+                        assert len(found) == length  # Nor does it here; HTTP is not trusted that far.
+                    else:
+                        assert bytes(found) == expected, (start, length)
+        Misranging.way = ""
+        assert right > 20
+        assert wrong == 0 or way in ("ignores", "short")
+        if value == VALUE and way in ("ignores", "short"):
+            assert wrong > 30
+
+
+# Listings
+
+
+class Remembering(Slow):
+    """Remembers listings, as most file systems of object storage do."""
+
+    protocol = "remembering"
+
+    async def _ls(self, path: str, detail: bool = True, **options: Any) -> list[dict[str, Any]]:
+        path = self._strip_protocol(path)
+        if path not in self.dircache:
+            self.dircache[path] = await super()._ls(path, detail)
+        return self.dircache[path]  # type: ignore[no-any-return]
+
+    async def _info(self, path: str, **_: Any) -> dict[str, Any]:
+        path = self._strip_protocol(path)
+        for info in await self._ls(path.rpartition("/")[0]):
+            if info["name"] == path:
+                return info
+        raise FileNotFoundError(path)
+
+    def invalidate_cache(self, path: str | None = None) -> None:
+        self.dircache.clear()
+
+
+def test_listings_are_not_stale(tmp_path: Path) -> None:
+    store = FsspecStore(Remembering(place=str(tmp_path)), "bucket")
+    other = FsspecStore(Slow(place=str(tmp_path)), "bucket")
+    other.set("a/b", VALUE)
+    assert contents(store) == {"a/b": VALUE}
+    assert store.list_dir("") == (set(), {"a/"})
+    other.set("a/c", VALUE)
+    other.set("d", b"longer than before")
+    assert sorted(store.list()) == ["a/b", "a/c", "d"]
+    assert store.list_dir("") == ({"d"}, {"a/"})
+    reader = store.open_value("d")
+    assert reader is not None
+    assert reader.size == 18
+    other.set("d", b"short")
+    assert read_back(store, "d") == [b"short"] * 4
+    other.erase("a/b")
+    assert sorted(store.list_prefix("a/")) == ["a/c"]
+    assert store.open_value("a/b") is None
+
+
+class Marked(Slow):
+    """Lists directories as object storage with markers does, and what is no key."""
+
+    protocol = "marked"
+
+    async def _ls(self, path: str, detail: bool = True, **options: Any) -> list[dict[str, Any]]:
+        path = self._strip_protocol(path)
+        found = await super()._ls(path, detail)
+        return (
+            [
+                {"name": f"{path}/", "type": "file", "size": 0},
+                {"name": path, "type": "directory", "size": 0},
+                {"name": f"{path}/marker/", "type": "directory", "size": 0},
+                *found,
+            ]
+            if path == "bucket"
+            else [{"name": f"{path}/", "type": "file", "size": 0}, *found]
+        )
+
+
+def test_markers_of_directories_are_no_keys(tmp_path: Path) -> None:
+    store = FsspecStore(Marked(place=str(tmp_path)), "bucket")
+    store.set("a/b", VALUE)
+    assert list(store.list()) == ["a/b"]
+    assert store.list_dir("a/") == ({"a/b"}, set())
+
+
+def test_a_root_that_is_not_there_is_empty(tmp_path: Path) -> None:
+    for store in (
+        FsspecStore(LocalFileSystem(), str(tmp_path / "none")),
+        FsspecStore("memory://none"),
+        FsspecStore("slow://none", storage_options={"place": str(tmp_path / "none")}),
+    ):
+        assert list(store.list()) == []
+        assert store.list_dir("") == (set(), set())
+        store.erase_prefix("a/")
+        assert not (tmp_path / "none").exists()
+
+
+# Many at a time
+
+
+@pytest.mark.parametrize("concurrency", [None, 7, 1])
+def test_requests_are_made_at_once_within_the_bound(tmp_path: Path, concurrency: int | None) -> None:
+    latency = 0.02 if concurrency != 1 else 0.001
+    store = FsspecStore(Slow(place=str(tmp_path), latency=latency), "b", concurrency=concurrency)
+    bound = 64 if concurrency is None else concurrency
+    assert store.concurrency == bound
+    keys = [f"c/{at}" for at in range(130 if concurrency is None else 40)]
+    store.set_values((key, key.encode()) for key in keys)
+    with ThreadPoolExecutor(3) as pool:
+        jobs = [pool.submit(store.get_values, keys) for _ in range(3)]
+        for job in jobs:
+            assert job.result(timeout=30) == [key.encode() for key in keys]
+    assert min(bound, 7) <= Slow.most <= bound
+    reader = store.open_value("c/5")
+    assert reader is not None
+    Slow.most = 0
+    assert reader.read_ranges([0, 1, 2] * 5, [1, 1, 1] * 5) == [b"c", b"/", b"5"] * 5
+    assert Slow.most == min(bound, 15)
+    begun = time.monotonic()
+    store.get_values(keys)
+    assert time.monotonic() - begun < len(keys) / bound * latency * 3 + 0.5
+
+
+def test_file_systems_that_are_not_for_threads_are_used_by_one(tmp_path: Path) -> None:
+    class Single(MemoryFileSystem):
+        protocol = "single"
+        inside = 0
+
+        def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
+            assert Single.inside == 0, "two threads at once"
+            Single.inside += 1
+            time.sleep(0.002)
+            Single.inside -= 1
+            return super().cat_file(path, start, end)
+
+    fs = Single(global_store=False, skip_instance_cache=True)
+    stores = [FsspecStore(fs, "/a"), FsspecStore(fs, "/a")]
+    stores[0].set("x", VALUE)
+    with ThreadPoolExecutor(8) as pool:
+        jobs = [pool.submit(stores[at % 2].get, "x") for at in range(30)]
+        assert [job.result(timeout=30) for job in jobs] == [VALUE] * 30
+
+
+def test_the_part_that_is_read_first_comes_with_the_answer(tmp_path: Path) -> None:
+    fs = Slow(place=str(tmp_path))
+    store = FsspecStore(fs, "b")
+    store.set("a", VALUE)
+    for first in ((2, 5), (-4, 4), (-20, 20), (8, 9), (0, 4)):
+        for start in range(-12, 13):
+            for length in (None, *range(12)):
+                reader = store.open_part("a", *first)
+                assert reader is not None
+                expected = VALUE[start if start >= 0 else max(10 + start, 0) :][:length]
+                assert bytes(reader.read(start, length)) == expected, (first, start, length)
+    Slow.requests.clear()
+    reader = store.open_part("a", 2, 5)
+    assert reader is not None
+    assert bytes(reader.read(3, 2)) == b"34"
+    assert len(Slow.requests) == 1
+    assert store.open_part("none", 2, 5) is None
+
+
+# Other processes
+
+
+@pytest.mark.parametrize("ready", [True, False])
+def test_a_forked_child_can_use_the_store(tmp_path: Path, ready: bool) -> None:
+    options = {"place": str(tmp_path), "latency": 0.001}
+    store = FsspecStore(Slow(**options), "b") if ready else FsspecStore("slow://b", storage_options=options)
+    store.set_values((f"a/{at}", VALUE) for at in range(20))
+    data = pickle.dumps(store)
+
+    def work() -> object:
+        signal.alarm(20)
+        twin = pickle.loads(data)
+        store.set("child", b"of the fork")
+        twin.set("twin", b"by pickle")
+        return len(store.get_values([f"a/{at}" for at in range(20)])), store.identity == twin.identity
+
+    stopping = threading.Event()
+
+    def keep_busy() -> None:
+        while not stopping.is_set():
+            store.get_values([f"a/{at}" for at in range(20)])
+
+    with ThreadPoolExecutor(2) as pool:  # The loop is in the midst of something when the child is made.
+        jobs = [pool.submit(keep_busy) for _ in range(2)]
+        time.sleep(0.05)
+        try:
+            for _ in range(3):
+                assert run_child(work).checked() == (20, True)
+        finally:
+            stopping.set()
+        for job in jobs:
+            job.result(timeout=20)
+    assert store.get("child") == b"of the fork"
+    assert store.get("twin") == b"by pickle"
+
+
+def test_a_forked_child_opens_an_archive_again(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
+        for at in range(50):
+            archive.writestr(f"c/{at}", bytes([at]) * 5000)
+    store = FsspecStore(f"zip://::file://{tmp_path / 'x.zip'}")
+    ready = FsspecStore(fsspec.filesystem("zip", fo=str(tmp_path / "x.zip")))
+
+    def check() -> bool:
+        for _ in range(20):
+            for at in range(50):
+                assert store.get(f"c/{at}") == ready.get(f"c/{at}") == bytes([at]) * 5000
+        return True
+
+    with ThreadPoolExecutor(1) as pool:
+        job = pool.submit(check)
+        assert run_child(check).checked()
+        assert job.result(timeout=30)
+
+
+def test_dask_writes_and_reads(tmp_path: Path) -> None:
+    dask_array = pytest.importorskip("dask.array")
+    xarray = pytest.importorskip("xarray")
+    data = np.random.default_rng(3).normal(size=(40, 30))
+    for store in (
+        FsspecStore("slow://b/x.zarr", storage_options={"place": str(tmp_path / "slow")}),
+        FsspecStore(f"memory://{uuid.uuid4().hex}"),
+        FsspecStore(LocalFileSystem(), str(tmp_path / "local")),
+    ):
+        lazy = xarray.DataArray(dask_array.from_array(data, chunks=(10, 10)), dims=("y", "x"), name="v")
+        xzarr3.to_zarr(lazy.to_dataset(), store)
+        with xzarr3.open_dataset(store) as found:
+            np.testing.assert_array_equal(found["v"].values, data)
+        lazy = xzarr3.from_zarr(store, "v")
+        np.testing.assert_array_equal(lazy.compute(scheduler="threads"), data)
+        array = xzarr3.open_array(store, "v", mode="r+")
+        np.testing.assert_array_equal(array[3:35:4, -7:], data[3:35:4, -7:])
+        array[5:25, 3:7] = -1
+        data_now = data.copy()
+        data_now[5:25, 3:7] = -1
+        np.testing.assert_array_equal(array[:], data_now)
+
+
+def test_shards_and_threads_that_write_parts_of_them(tmp_path: Path) -> None:
+    store = FsspecStore("slow://b", storage_options={"place": str(tmp_path), "latency": 0.001})
+    array = xzarr3.create_array(
+        store, "x", shape=(64,), dtype="int32", chunks=(4,), shards=(32,), fill_value=-1
+    )
+
+    def work(at: int) -> None:
+        for place in range(at, 64, 8):
+            array[place] = place
+
+    with ThreadPoolExecutor(8) as pool:
+        for job in [pool.submit(work, at) for at in range(8)]:
+            job.result(timeout=60)
+    np.testing.assert_array_equal(array[:], np.arange(64))
+
+
+# Creation where there is nothing
+
+
+class Creating(Slow):
+    protocol = "s3"  # Where fsspec creates conditionally.
+    rival: ClassVar[bytes | None] = None
+
+    async def _pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **_: Any) -> None:
+        if mode == "create":
+            if Creating.rival is not None:
+                rival, Creating.rival = Creating.rival, None
+                await super()._pipe_file(path, rival)
+            if os.path.exists(self._file(self._strip_protocol(path))):
+                raise FileExistsError(path)
+        await super()._pipe_file(path, value)
+
+
+def test_creation_notices_other_processes_where_the_file_system_does(tmp_path: Path) -> None:
+    store = FsspecStore(Creating(place=str(tmp_path)), "b")
+    assert store.creates_conditionally
+    _, version = store.get_versioned("a")
+    Creating.rival = b"theirs,"
+    assert store.compare_and_set("a", version, b"mine") is False
+    store.update("b", lambda stored: [stored or b"", b"1"])
+    Creating.rival = b"theirs,"
+    store.update("c", lambda stored: [stored or b"", b"mine"])
+    assert contents(store) == {"a": b"theirs,", "b": b"1", "c": b"theirs,mine"}
+    assert not FsspecStore("memory://x").creates_conditionally
+    assert not FsspecStore(Slow(place=str(tmp_path)), "b").creates_conditionally
+
+
+# What stands for a store
+
+
+def test_what_stands_for_which_store(tmp_path: Path) -> None:
+    local = LocalFileSystem()
+    for given in (
+        fsspec.get_mapper(f"file://{tmp_path}/x"),
+        DirFileSystem(path=f"{tmp_path}/x", fs=local),
+        DirFileSystem(path="x", fs=DirFileSystem(path=str(tmp_path), fs=local)),
+        fsspec.FSMap("x", DirFileSystem(path=str(tmp_path), fs=local)),
+        fsspec.FSMap(f"{tmp_path}/x", AsyncFileSystemWrapper(local, asynchronous=True)),
+    ):
+        assert store_for(given) == LocalStore(tmp_path / "x")
+    store = store_for(fsspec.get_mapper("slow://b/x", place=str(tmp_path)), read_only=True)
+    assert (type(store), repr(store), store.read_only) == (FsspecStore, "<FsspecStore 'slow://b/x'>", True)
+    joined = FsspecStore(fsspec.get_mapper("slow://b/x", place=str(tmp_path)), "y/")
+    assert repr(joined) == "<FsspecStore 'slow://b/x/y'>"
+    for wrong in (5, object(), None, {}):
+        with pytest.raises(TypeError, match="mapper"):
+            store_for(wrong)
+    with pytest.raises(TypeError, match="storage_options"):
+        FsspecStore(local, str(tmp_path), storage_options={"a": 1})
+    for number in (0, -1):
+        with pytest.raises(ValueError, match="at least 1"):
+            FsspecStore(local, str(tmp_path), concurrency=number)
+
+
+def test_asynchronous_file_systems_are_made_again(tmp_path: Path) -> None:
+    fs = Slow(place=str(tmp_path), asynchronous=True)
+    for given, path in ((fs, "b"), (DirFileSystem(path="b", fs=fs, asynchronous=True), "")):
+        store = FsspecStore(given, path)
+        store.set("a", VALUE)
+        assert store.get("a") == VALUE
+    reference = fsspec.filesystem("reference", fo={"a": ["slow://b/a", 2, 3]}, fs=fs, asynchronous=True)
+    assert FsspecStore(reference).get("a") == b"234"
+
+    class Stubborn(Slow):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            options["asynchronous"] = options.pop("loud")
+            super().__init__(*args, **options)
+
+    with pytest.raises(StoreError, match="asynchronous=False"):
+        FsspecStore(Stubborn(loud=True), "b")
+
+
+def test_urls_that_lead_nowhere() -> None:
+    with pytest.raises(StoreError, match=r"nosuch.*accepted: a URL that fsspec knows"):
+        FsspecStore("nosuch://a/b")
+    with pytest.raises(StoreError, match=r"(?i)webdav4.*accepted: an environment"):
+        FsspecStore("webdav://a/b")
+    with pytest.raises(StoreError, match=r"none\.zip"):
+        FsspecStore("zip://::file:///none.zip")
+    with pytest.raises(StoreError, match=r"none\.json"):
+        FsspecStore("reference://", storage_options={"fo": "/none.json"})
+
+
+# Secrets
+
+
+def test_secrets_are_nowhere_to_be_seen(tmp_path: Path) -> None:
+    Failing.answer = ConnectionError(f"cannot reach https://user:{SECRET}@host/x?sig={SECRET} with {SECRET}")
+    fs = Failing(place=str(tmp_path), token=SECRET)
+    stores = [
+        FsspecStore(fs, "bucket/x.zarr"),
+        FsspecStore("failing://bucket/x", storage_options={"place": str(tmp_path), "token": SECRET}),
+        FsspecStore(f"slow://b?token={SECRET}", storage_options={"client_kwargs": {"secret": SECRET}}),
+        FsspecStore(
+            "simplecache::failing://b",
+            storage_options={"failing": {"place": str(tmp_path), "token": SECRET}},
+        ),
+        FsspecStore(
+            "reference://",
+            storage_options={
+                "fo": {"a/b": [f"https://user:{SECRET}@host/x?sig={SECRET}", 1, 2]},
+                "fs": {"failing": {"token": SECRET}},
+            },
+        ),
+    ]
+    for store in stores:
+        shown = [repr(store), str(store), repr(store.identity), repr(store.__dask_tokenize__())]
+        errors: list[BaseException] = []
+        for ask in questions(store):
+            try:
+                shown.append(repr(ask()))
+            except StoreError as error:
+                errors.append(error)
+        for error in errors:
+            while error is not None:
+                shown += [str(error), repr(error), repr(getattr(error, "__notes__", ""))]
+                error = error.__cause__ or error.__context__  # type: ignore[assignment]
+        assert SECRET not in "\n".join(shown)
+        assert pickle.loads(pickle.dumps(store)).identity == store.identity
+    with pytest.raises(StoreError) as caught:
+        FsspecStore(f"nosuch://user:{SECRET}@a/b?token={SECRET}", storage_options={"password": SECRET})
+    assert SECRET not in f"{caught.value!r} {caught.value.__cause__!r} {caught.value.__context__!r}"
+
+
+def test_identities_are_those_of_places(tmp_path: Path) -> None:
+    def named(**options: Any) -> object:
+        return FsspecStore("slow://b/x", storage_options={"place": str(tmp_path), **options}).identity
+
+    assert named() == named() == FsspecStore(Slow(place=str(tmp_path)), "b/x").identity
+    assert named(token="one") == named(token="two"), "whoever asks, the place is the same"
+    assert named(latency=0.1) != named()
+    assert FsspecStore("memory://a").identity != FsspecStore("memory://b").identity
+    here = FsspecStore("slow://b/x", storage_options={"place": str(tmp_path)})
+    code = lambda: pickle.loads(pickle.dumps(here)).identity  # noqa: E731
+    assert run_child(code).checked() == here.identity
+    own = [FsspecStore(MemoryFileSystem(global_store=False, skip_instance_cache=True), "a") for _ in range(2)]
+    assert own[0].identity != own[1].identity
+
+
+# Caches
+
+
+def test_a_cache_whose_source_fails_is_no_absence(tmp_path: Path) -> None:
+    for kind in ("simplecache", "filecache", "blockcache"):
+        Failing.answer, Failing.spared = ConnectionError("refused"), ()
+        store = FsspecStore(
+            f"{kind}::failing://b",
+            storage_options={
+                "failing": {"place": str(tmp_path)},
+                kind: {"cache_storage": str(tmp_path / kind)},
+            },
+        )
+        for ask in questions(store):
+            with pytest.raises(StoreError, match="a/b"):
+                ask()
+        Failing.answer = PermissionError(13, "denied")
+        with pytest.raises(StorePermissionError):
+            store.get("a/b")
+        Failing.answer = FileNotFoundError("a/b")
+        assert store.get("a/b") is None
+        with pytest.raises(ReadOnlyError):
+            store.set("a/b", b"")
+    Failing.answer = None
+
+
+class Hiding(MemoryFileSystem):
+    """Not asked in an event loop; for those fsspec itself takes a failure to look for absence."""
+
+    protocol = "hiding"
+    error: ClassVar[Exception] = ConnectionError("refused")
+
+    def info(self, path: str, **_: Any) -> Any:
+        raise Hiding.error
+
+    cat_file = info
+
+
+fsspec.register_implementation("hiding", Hiding, clobber=True)
+
+
+@pytest.mark.parametrize("kind", ["simplecache", "filecache", "blockcache"])
+def test_a_cache_is_not_believed_that_there_is_nothing(tmp_path: Path, kind: str) -> None:
+    store = FsspecStore(f"{kind}::hiding://b", storage_options={kind: {"cache_storage": str(tmp_path)}})
+    for error, expected in (
+        (ConnectionError("refused"), StoreError),
+        (StatusError(403), StorePermissionError),
+    ):
+        Hiding.error = error
+        for ask in (
+            lambda: store.get("a/b"),
+            lambda: store.get("a/b", (2, 3)),
+            lambda: store.open_value("a/b"),
+        ):
+            with pytest.raises(expected, match="a/b"):
+                ask()
+    Hiding.error = FileNotFoundError("a/b")
+    assert store.get("a/b") is None
+
+
+def test_a_cache_keeps_whole_values_only(tmp_path: Path) -> None:
+    source = FsspecStore("slow://b", storage_options={"place": str(tmp_path / "s"), "latency": 0.01})
+    source.set("a", VALUE * 1000)
+    url, options = (
+        "simplecache::slow://b",
+        {
+            "slow": {"place": str(tmp_path / "s"), "latency": 0.01},
+            "simplecache": {"cache_storage": str(tmp_path / "cache")},
+        },
+    )
+    store = FsspecStore(url, storage_options=options)
+    Slow.requests.clear()
+    with ThreadPoolExecutor(8) as pool:
+        jobs = [pool.submit(store.get, "a", (at, 10)) for at in range(40)]
+        assert [job.result(timeout=20) for job in jobs] == [(VALUE * 2)[at % 10 :][:10] for at in range(40)]
+    assert Slow.requests == ["cat b/a None None"]
+    (name,) = os.listdir(tmp_path / "cache")
+    assert (tmp_path / "cache" / name).read_bytes() == VALUE * 1000
+    assert FsspecStore(url, storage_options=options).get("a", (-3, None)) == b"789"
+    assert len(Slow.requests) == 1
+
+
+# References
+
+
+@pytest.mark.parametrize(
+    ("reference", "text"),
+    [
+        (["file://{}/none", 0, 5], "not there"),
+        (["file://{}/none"], "not there"),
+        (["file://{}/data", 5, 20], "found [45]"),
+        (["file://{}/data", 50, 20], "found 0"),
+        (["ftp://host/data", 5, 2], "ftp"),
+        (["file://{}/data", -5, 2], "malformed"),
+        (["file://{}/data", 5, -2], "malformed"),
+        (["file://{}/data", "x", 2], "malformed"),
+        (["file://{}/data", 0.5, 2], "malformed"),
+        (["file://{}/data", 5], "malformed"),
+        ([None, 5, 2], "malformed"),
+        ([], "malformed"),
+        (7, "malformed"),
+        ("base64:%%%", "base64"),
+    ],
+)
+def test_references_that_lead_nowhere_are_errors(tmp_path: Path, reference: Any, text: str) -> None:
+    (tmp_path / "data").write_bytes(VALUE)
+    if isinstance(reference, list) and reference and reference[0]:
+        reference = [reference[0].format(tmp_path), *reference[1:]]
+    fs = fsspec.filesystem("reference", fo={"a/b": reference}, remote_protocol="file")
+    for store in (FsspecStore(fs), store_for(fsspec.FSMap("", fs, missing_exceptions=(Exception,)))):
+        with pytest.raises(StoreError, match=f"a/b.*{text}"):
+            store.get("a/b")
+        with pytest.raises(StoreError, match=f"a/b.*{text}"):
+            store.get("a/b", (1, None))
+        assert store.get("a/c") is None
+
+
+def test_references_whose_files_cannot_be_reached_are_errors(tmp_path: Path) -> None:
+    for error, kind in ((ConnectionError("refused"), StoreError), (StatusError(403), StorePermissionError)):
+        Failing.answer, Failing.spared = error, ()
+        fs = Failing(place=str(tmp_path), skip_instance_cache=True)
+        store = FsspecStore("reference://", storage_options={"fo": {"a/b": ["failing://x", 2, 30]}, "fs": fs})
+        for ask in questions(store)[:4]:
+            with pytest.raises(kind, match="a/b"):
+                ask()
+    Failing.answer = None
+
+
+def test_references_in_a_document(tmp_path: Path) -> None:
+    (tmp_path / "data").write_bytes(VALUE)
+    references = {
+        "a/b": [f"file://{tmp_path}/data", 2, 5],
+        "c": "base64:AAEC",
+        "d": '{"zarr_format": 2}',
+        "e": "text",
+    }
+    (tmp_path / "refs.json").write_text(json.dumps({"version": 1, "refs": references}))
+    store = FsspecStore("reference://", storage_options={"fo": f"{tmp_path}/refs.json"})
+    assert contents(store) == {"a/b": b"23456", "c": b"\0\1\2", "d": b'{"zarr_format": 2}', "e": b"text"}
+    twin = pickle.loads(pickle.dumps(store))
+    assert contents(twin) == contents(store)
+    assert twin.identity == store.identity
+    assert run_child(lambda: contents(pickle.loads(pickle.dumps(store)))).checked() == contents(store)
+    below = FsspecStore(fsspec.FSMap("a", fsspec.filesystem("reference", fo=f"{tmp_path}/refs.json")))
+    assert contents(below) == {"b": b"23456"}
+
+
+class Tables:
+    """What fsspec gives of references that lie in Parquet files."""
+
+    record_size = 4
+
+    def __init__(self, tables: dict[int, Any]) -> None:
+        self.zmetadata = {
+            ".zgroup": {"zarr_format": 2},
+            "v/.zarray": {"shape": [6, 4], "chunks": [2, 2], "zarr_format": 2},
+        }
+        self._items: dict[object, Any] = {".zmetadata": b"{}"}
+        self.tables = tables
+
+    def open_refs(self, field: str, record: int) -> Any:
+        found = self.tables.get(record, FileNotFoundError(f"refs.{record}.parq"))
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def _get_chunk_sizes(self, field: str) -> list[int]:
+        return [3, 2]
+
+    def _keys_in_field(self, field: str) -> Iterator[str]:
+        return (f"v/{row}.{column}" for row in range(3) for column in range(2))
+
+
+def test_references_in_tables(tmp_path: Path) -> None:
+    (tmp_path / "data").write_bytes(VALUE)
+    url = f"file://{tmp_path}/data"
+    table = {
+        "path": np.array([url, None, float("nan"), url], dtype=object),
+        "offset": np.array([2, 0, 0, 0]),
+        "size": np.array([3, 0, 0, 0]),
+        "raw": np.array([None, b"raw", None, float("nan")], dtype=object),
+    }
+    fs = fsspec.filesystem("reference", fo={"x": ""}, remote_protocol="file")
+    store = FsspecStore(fs)
+
+    def use(tables: dict[int, Any]) -> None:
+        store._filesystem().fs.references = Tables(tables)
+
+    use({0: table})
+    assert store.get("v/0.0") == b"234"
+    assert store.get("v/0.1") == b"raw"
+    assert store.get("v/1.0") is None
+    assert store.get("v/1.1") == VALUE
+    for absent in ("v/2.0", "v/3.0", "v/0.2", "v/0", "v/0.0.0", "v/x", "v/zarr.json", "w/0.0", "v", "v/-1.0"):
+        assert store.get(absent) is None, absent
+    assert json.loads(bytes(store.get("v/.zarray") or b""))["shape"] == [6, 4]
+    assert sorted(store.list()) == sorted([".zgroup", ".zmetadata", "v/.zarray", "v/0.0", "v/0.1", "v/1.1"])
+    for broken in (ValueError("corrupt"), TypeError("x"), PermissionError(13, "no"), ConnectionError(), None):
+        use({0: broken})
+        with pytest.raises(StoreError, match=r"v/0\.0"):
+            store.get("v/0.0")
+
+
+def test_parquet_tables(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("fastparquet")
+    (tmp_path / "data").write_bytes(VALUE)
+    base = tmp_path / "refs.parq"
+    (base / "v").mkdir(parents=True)
+    metadata = {".zgroup": {"zarr_format": 2}, "v/.zarray": {"shape": [6], "chunks": [2]}}
+    (base / ".zmetadata").write_text(json.dumps({"metadata": metadata, "record_size": 2}))
+    url = f"file://{tmp_path}/data"
+    frame = pandas.DataFrame({"path": [url, None], "offset": [2, 0], "size": [3, 0], "raw": [None, b"raw"]})
+    frame.to_parquet(
+        base / "v/refs.0.parq", engine="fastparquet", object_encoding={"raw": "bytes", "path": "utf8"}
+    )
+    options = {"fo": str(base), "remote_protocol": "file"}
+    store = FsspecStore("reference://", storage_options=options)
+    assert [store.get(f"v/{at}") for at in range(4)] == [b"234", b"raw", None, None]
+    (base / "v/refs.0.parq").write_bytes(b"corrupt")
+    broken = FsspecStore("reference://", storage_options={**options, "target_options": {}})
+    with pytest.raises(StoreError, match="v/0"):
+        broken.get("v/0")
+
+
+def test_xarray_opens_references_to_netcdf(tmp_path: Path) -> None:
+    xarray = pytest.importorskip("xarray")
+    scipy_io = pytest.importorskip("scipy.io")
+    data = np.random.default_rng(5).normal(size=(3, 4))
+    with scipy_io.netcdf_file(tmp_path / "x.nc", "w") as file:
+        file.createDimension("y", 3)
+        file.createDimension("x", 4)
+        file.createVariable("t", "f8", ("y", "x"))[:] = data
+    raw = (tmp_path / "x.nc").read_bytes()
+    offset = raw.index(data.astype(">f8").tobytes())
+    document = {
+        "zarr_format": 2, "shape": [3, 4], "chunks": [3, 4], "dtype": ">f8", "order": "C",
+        "compressor": None, "filters": None, "fill_value": None,
+    }  # fmt: skip
+    references = {
+        ".zgroup": '{"zarr_format": 2}',
+        ".zattrs": "{}",
+        "t/.zarray": json.dumps(document),
+        "t/.zattrs": json.dumps({"_ARRAY_DIMENSIONS": ["y", "x"]}),
+        "t/0.0": [f"file://{tmp_path}/x.nc", offset, 96],
+    }
+    fs = fsspec.filesystem("reference", fo={"version": 1, "refs": references}, remote_protocol="file")
+    expected = xarray.open_dataset(tmp_path / "x.nc", engine="scipy")
+    with xzarr3.open_dataset(FsspecStore(fs), consolidated=False) as found:
+        xarray.testing.assert_identical(found.load(), expected.load())
+    expected.close()
+    (tmp_path / "x.nc").write_bytes(raw[: offset + 90])
+    with (
+        xzarr3.open_dataset(FsspecStore(fs), consolidated=False) as broken,
+        pytest.raises(StoreError, match=r"t/0\.0"),
+    ):
+        broken.load()
+
+
+# HTTP
+
+
+def test_http(fault_server: Any) -> None:
+    pytest.importorskip("aiohttp")
+    server = fault_server
+    odd = "a?b#c%41 d/e"
+    server.put_all({"/b/x/a": VALUE, "/b/x/" + odd: b"odd", "/b/x/e": b""})
+    fs = fsspec.filesystem("http", skip_instance_cache=True)
+    store = FsspecStore(fs, f"{server.url}/b/x")
+    assert not store.listable
+    assert not store.writeable
+    for ask in (lambda: list(store.list()), lambda: store.list_dir("")):
+        with pytest.raises(StoreCapabilityError, match="list"):
+            ask()
+    assert [store.get(key) for key in ("a", odd, "e", "none", "a?b")] == [VALUE, b"odd", b"", None, None]
+    assert read_back(store, "a") == [VALUE] * 4
+    assert read_back(store, "none") == [None] * 4
+    assert store.get("a", (-3, None)) == b"789"
+    assert store.get("a", (4, 100)) == b"456789"
+    assert store.get("a", (40, 100)) == b""
+    assert store.get("none", (-3, 2)) is None
+    for kind, parameters, error in (
+        ("status", {"status": 500}, StoreError),
+        ("status", {"status": 503}, StoreError),
+        ("status", {"status": 403}, StorePermissionError),
+        ("status", {"status": 401}, StorePermissionError),
+        ("reset", {}, StoreError),
+        ("short", {}, StoreError),
+    ):
+        number = server.fault(kind, "/b/x/*", **parameters)
+        for ask in (
+            lambda: store.get("a"),
+            lambda: store.get("a", (3, 4)),
+            lambda: store.get_values(["a", "none"]),
+        ):
+            with pytest.raises(error, match=r"'a'|'none'"):
+                ask()
+        if kind == "status":
+            for ask in (lambda: store.open_value("a"), lambda: store.exists("none")):
+                with pytest.raises(error, match=r"'a'|'none'"):
+                    ask()
+        assert server.hits(number) > 0
+        server.clear_faults()
+    server.fault("ignore-range", "/b/x/*")
+    for byte_range in ((3, 4), (1, 9), (2, None), (-4, 2), (12, 3)):
+        start = byte_range[0] if byte_range[0] >= 0 else 10 + byte_range[0]
+        try:
+            found = store.get("a", byte_range)
+        except StoreError:
+            continue
+        assert bytes(found or b"") == VALUE[start:][: byte_range[1]]
+    server.clear_faults()
+    guarded = FsspecStore(fs, f"{server.url}/b/x?token={SECRET}")
+    assert guarded.get("a") == VALUE
+    assert SECRET not in repr(guarded)
