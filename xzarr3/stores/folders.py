@@ -11,7 +11,7 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from types import TracebackType
 from typing import Self
 
@@ -38,6 +38,8 @@ class Folders:
     def __init__(self, root: str) -> None:
         self._root = root
         self._open: dict[str, int] = {}
+        self._made_above: set[str] = set()
+        self._synced: set[str] = set()
 
     def __enter__(self) -> Self:
         return self
@@ -111,7 +113,7 @@ class Folders:
         except FileNotFoundError:
             above = folder.rpartition("/")[0]
         if above not in self._open:
-            _make_root(self._root)
+            self._made_above.update(map(os.path.dirname, _make_root(self._root)))
             for at, letter in enumerate(above):
                 if letter == "/":
                     self._made(above[:at])
@@ -119,6 +121,7 @@ class Folders:
         if folder:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(folder.rpartition("/")[2], dir_fd=self.open(above))
+            self._synced.discard(above)
         return self.open(folder)
 
     def forget(self) -> None:
@@ -142,7 +145,7 @@ class Folders:
             self.open(folder)
         except OSError as error:
             if error.errno in OTHER_KIND:
-                return self._without_links(folder)
+                return self.without_links(folder)
             if error.errno != errno.ENOENT:
                 raise
         return folder
@@ -166,13 +169,20 @@ class Folders:
                     return None
                 if error.errno not in OTHER_KIND:
                     raise
-                if self._without_links(folder) == real:
+                if self.without_links(folder) == real:
                     return None  # There is a file where a directory was expected.
             else:
                 return real
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), folder)
 
-    def _without_links(self, folder: str) -> str:
+    def without_links(self, folder: str) -> str:
+        """The path of what the links in ``folder`` lead to, as it is at this moment.
+
+        Raises
+        ------
+        LeadsOutError
+            If that is not below the root.
+        """
         inside = os.path.join(os.path.realpath(self._root), "")
         real = os.path.join(os.path.realpath(os.path.join(self._root, folder)), "")
         if not real.startswith(inside):
@@ -213,6 +223,59 @@ class Folders:
         if kept is not None:
             os.close(kept)
 
+    def sync(self, folder: str) -> None:
+        """Let the disk know of the names in ``folder``, and of the directories that lead there.
+
+        Raises
+        ------
+        OSError
+            If that fails; :class:`FileNotFoundError` if it has gone.
+        """
+        start = here = self.open("")
+        reached = ""
+        try:
+            for name in filter(None, folder.split("/")):
+                if reached not in self._synced:  # Somebody else may have made what is in it just now.
+                    _sync(".", here)
+                    self._synced.add(reached)
+                above, here = here, os.open(name, _BELOW, dir_fd=here)
+                if above != start:
+                    os.close(above)
+                reached = f"{reached}/{name}" if reached else name
+            _sync(".", here)
+        finally:
+            if here != start:
+                os.close(here)
+        for place in tuple(self._made_above):
+            _sync(place)
+            self._made_above.discard(place)
+
+    def sync_erased(self, folders: Iterable[str]) -> None:
+        """Let the disk know of the names in ``folders``, or in what is left above those that have gone.
+
+        Raises
+        ------
+        OSError
+            If that fails; :class:`FileNotFoundError` if the root has gone.
+        """
+        left: set[str] = set()
+        gone: set[str] = set()
+        for folder in folders:
+            here = folder
+            while here not in left:
+                try:
+                    if here not in gone:
+                        self.open(here)
+                        left.add(here)
+                        break
+                except OSError as error:
+                    if not here or (error.errno != errno.ENOENT and error.errno not in OTHER_KIND):
+                        raise
+                    gone.add(here)
+                here = here.rpartition("/")[0]
+        for folder in left:
+            self.sync(folder)
+
     def links_to_folder(self, folder: str, name: str) -> bool | None:
         """Whether something is a link to a directory; None if it is a directory itself.
 
@@ -233,12 +296,22 @@ class Folders:
             raise
 
 
-def _make_root(folder: str) -> None:
-    """Make a directory and those above it; as many as the system permits."""
+def _sync(folder: str, start: int | None = None) -> None:
+    descriptor = os.open(folder, _READ, dir_fd=start)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _make_root(folder: str) -> list[str]:
+    """Make a directory and those above it, as many as the system permits; returns those that were made."""
     missing = []
+    made = []
     while True:
         try:
             os.mkdir(folder)
+            made.append(folder)
             break
         except FileExistsError:
             break
@@ -248,3 +321,5 @@ def _make_root(folder: str) -> None:
     for below in reversed(missing):
         with contextlib.suppress(FileExistsError):
             os.mkdir(below)
+        made.append(below)
+    return made

@@ -2,8 +2,9 @@
 
 Specification: Zarr v3, "File system store". A key is a path below the root, a value is a file.
 
-Reading follows links. What writes and erases goes through links within the root only, and nothing is erased
-behind a link that lies below an erased prefix: the link itself is. POSIX systems only.
+Reading follows links, unless it is told to stay within the root. What writes and erases goes through links
+within the root only, and nothing is erased behind a link that lies below an erased prefix: the link itself
+is. POSIX systems only.
 """
 
 from __future__ import annotations
@@ -15,13 +16,17 @@ import os
 import stat
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import NoReturn, cast
+from functools import cached_property
+from types import TracebackType
+from typing import NoReturn, Self, TypeVar, cast
 
 from xzarr3._types import Buffer, ByteRange
-from xzarr3.errors import InvalidKeyError, StoreError, StorePermissionError, shorten
+from xzarr3.errors import ConflictError, InvalidKeyError, StoreError, StorePermissionError, shorten
 from xzarr3.stores.base import (
+    UNCHANGED,
+    Change,
     IntoLoader,
     KeySet,
     Loader,
@@ -29,6 +34,7 @@ from xzarr3.stores.base import (
     RangeLoader,
     Scratch,
     Store,
+    Updater,
     ValueReader,
     Writer,
     check_erasable_prefix,
@@ -37,12 +43,17 @@ from xzarr3.stores.base import (
     flat,
     negative_length,
 )
+from xzarr3.stores.file_locks import LOCK_NAME, FileLock, LockingError, LockTimeoutError
 from xzarr3.stores.folders import NO_MORE, OTHER_KIND, Folders, LeadsOutError
+from xzarr3.stores.locks import key_lock
+
+T = TypeVar("T")
 
 # Without blocking, so that nobody waits for the writer of a pipe; it makes no difference to a file.
 _OPEN = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR})
+_IS_LINK = frozenset({errno.ELOOP, errno.EMLINK})
 TEMPORARY = ".xzarr3-partial-"
 """What the files begin with that values are written to before they get their names."""
 STAGED = ".xzarr3-staged-"
@@ -63,6 +74,13 @@ class LocalStore(Store):
     A failed or interrupted write leaves the old value. What a killed writer leaves beside it is no key; it
     is removed once it is an hour old, when the directory it lies in has no key left or by :meth:`sweep`.
 
+    :meth:`update`, and what writes a part of a chunk or a shard, loses no change that other threads,
+    processes and hosts make in the same way. It holds a lock of the key from reading the old value to
+    replacing it, in a lock file beside the value, which is gone afterwards. A network mount has to support
+    locks for that, and the hosts have to be of one kind. Who replaces a value whole takes no lock: if that
+    happens while a part of the old one is being changed, it is noticed up to the moment before the new one
+    gets its name, and the change is made again; after that moment, the last one wins.
+
     A key that has a value cannot be the beginning of another key: ``a`` and ``a/b`` exclude each other. File
     systems that do not tell upper from lower case, or that change the form of letters, merge such keys.
 
@@ -72,6 +90,14 @@ class LocalStore(Store):
         The directory. It need not exist; the first write makes it.
     read_only : bool
         Refuse every write.
+    fsync : bool
+        Wait until the disk has what is written or erased, so that it is there after the system has crashed.
+    locks : bool
+        Whether processes take turns where they change parts of values. Without, threads of one process do;
+        that is for file systems that have no locks, and only one process may write then.
+    follow_links : bool
+        Whether reading and listing follow links out of the root. Otherwise such keys are refused, as they
+        are when writing; links within the root are always followed.
 
     Examples
     --------
@@ -87,8 +113,19 @@ class LocalStore(Store):
 
     request_bytes = 2**12
 
-    def __init__(self, root: str | os.PathLike[str], *, read_only: bool = False) -> None:
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        *,
+        read_only: bool = False,
+        fsync: bool = False,
+        locks: bool = True,
+        follow_links: bool = True,
+    ) -> None:
         super().__init__(read_only=read_only)
+        self.fsync = fsync
+        self.locks = locks
+        self.follow_links = follow_links
         self.root = os.path.abspath(os.path.expanduser(os.fspath(root)))
         if not _is_name(self.root):
             raise StoreError(f"no store at {shorten(self.root)}; accepted: a path that the system can name")
@@ -98,17 +135,24 @@ class LocalStore(Store):
         return f"<LocalStore '{self.root}'>"
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and (other.root, other.read_only) == (self.root, self.read_only)
+        return type(other) is type(self) and (other.root, other._options()) == (self.root, self._options())
 
     def __hash__(self) -> int:
         return hash(self.root)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _restore, (self.root, self.read_only)
+        return _restore, (self.root, self.read_only, self._options())
+
+    def _options(self) -> dict[str, bool]:
+        return {name: getattr(self, name) for name in ("read_only", "fsync", "locks", "follow_links")}
 
     @property
     def identity(self) -> object:
         return "LocalStore", os.path.realpath(self.root)
+
+    @cached_property
+    def _lock_identity(self) -> object:
+        return self.identity
 
     def __dask_tokenize__(self) -> object:
         return self.identity, self.stamp([""])
@@ -143,6 +187,8 @@ class LocalStore(Store):
 
     def _nothing(self, key: str, error: OSError) -> None:
         """See to it that there really is nothing where a file could not be opened."""
+        if isinstance(error, StoreError):
+            raise error
         if error.errno not in _ABSENT or (error.errno == errno.ENOENT and os.path.islink(self._base + key)):
             self._fail("read", key, error)
 
@@ -168,11 +214,60 @@ class LocalStore(Store):
     def exists(self, key: str) -> bool:
         path = self._path(key)
         try:
-            return stat.S_ISREG(os.stat(path).st_mode)
+            return stat.S_ISREG(self._stat(path).st_mode)
+        except StoreError:
+            raise
         except OSError as error:
             if error.errno in _ABSENT:
                 return False
             self._fail("read", key, error)
+
+    @property
+    def _open(self) -> Callable[[str, int], int]:
+        """What opens the file of a path."""
+        return os.open if self.follow_links else self._open_inside
+
+    @property
+    def _stat(self) -> Callable[[str], os.stat_result]:
+        return os.stat if self.follow_links else self._stat_inside
+
+    def _open_inside(self, path: str, flags: int) -> int:
+        """Open a file without following a link out of the root."""
+
+        def act(folder: int, name: str) -> int | None:
+            try:
+                return os.open(name, flags | os.O_NOFOLLOW, dir_fd=folder)
+            except OSError as error:
+                if error.errno not in _IS_LINK:
+                    raise
+                return None
+
+        return self._inside(path[len(self._base) :], act)
+
+    def _stat_inside(self, path: str) -> os.stat_result:
+        def act(folder: int, name: str) -> os.stat_result | None:
+            info = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            return None if stat.S_ISLNK(info.st_mode) else info
+
+        return self._inside(path[len(self._base) :], act)
+
+    def _inside(self, key: str, act: Callable[[int, str], T | None]) -> T:
+        """Do something with a name in an open directory, which returns None if the name is that of a link."""
+        here = key
+        with Folders(self.root) as folders:
+            for _ in range(_ATTEMPTS):
+                above, _, name = here.rpartition("/")
+                try:
+                    place = folders.resolve(above)
+                    if place is None:
+                        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+                    done = act(folders.open(place), name)
+                    if done is not None:
+                        return done
+                    here = folders.without_links(f"{place}/{name}" if place else name)
+                except LeadsOutError as error:
+                    raise self._leads_out(key) from error
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
 
     def open_value(self, key: str) -> ValueReader | None:
         if not self._is_own("get"):
@@ -182,7 +277,7 @@ class LocalStore(Store):
     def _opened(self, key: str) -> _FileReader | None:
         path = self._path(key)
         try:
-            descriptor = os.open(path, _OPEN)
+            descriptor = self._open(path, _OPEN)
         except OSError as error:
             self._nothing(key, error)
             return None
@@ -211,7 +306,7 @@ class LocalStore(Store):
 
     def _loader(self, scratch: Scratch | None, limit: int) -> Loader:
         base = self._base
-        open_, close, fstat, readv = os.open, os.close, os.fstat, os.readv
+        open_, close, fstat, readv = self._open, os.close, os.fstat, os.readv
 
         def load(key: str) -> Buffer | None:
             try:
@@ -248,7 +343,7 @@ class LocalStore(Store):
         if not self._is_own("get", "open_value"):
             return super().range_loader()
         base = self._base
-        open_, close, fstat, pread = os.open, os.close, os.fstat, os.pread
+        open_, close, fstat, pread = self._open, os.close, os.fstat, os.pread
 
         def load(key: str, starts: Sequence[int], lengths: Sequence[int]) -> tuple[int, list[Buffer]] | None:
             try:
@@ -279,7 +374,7 @@ class LocalStore(Store):
         if not self._is_own("get", "open_value"):
             return super().into_loader()
         base = self._base
-        open_, close, fstat, preadv = os.open, os.close, os.fstat, os.preadv
+        open_, close, fstat, preadv = self._open, os.close, os.fstat, os.preadv
 
         def load(key: str, start: int, out: memoryview) -> tuple[int, int] | None:
             try:
@@ -325,7 +420,7 @@ class LocalStore(Store):
 
     def version(self, key: str) -> object | None:
         try:
-            info = os.stat(self._base + key)
+            info = self._stat(self._base + key)
         except OSError:  # There is none, or none to be seen; reading it will say which.
             return None
         return info.st_ino, info.st_mtime_ns, info.st_size
@@ -347,46 +442,23 @@ class LocalStore(Store):
     @contextlib.contextmanager
     def _writer(self) -> Iterator[Writer]:
         self._check_writable()
-        folders = Folders(self.root)
-        pid, token = os.getpid(), os.urandom(4).hex()
-        wrote = False
+        with _FileWriter(self) as writer:
+            yield writer.write
 
-        def write(key: str, pieces: Sequence[Buffer]) -> None:
-            nonlocal wrote
-            path = self._path(key)
-            if len(path) > _SHORT:
-                self._check_length(path, key)
-            contents = [flat(piece, key) for piece in pieces]
-            above, _, name = key.rpartition("/")
-            temporary = f"{TEMPORARY}{pid}-{next(_serial)}-{token}"
-            try:
-                folder, descriptor = _create(folders, above, temporary)
-            except LeadsOutError as error:
-                raise self._leads_out(key) from error
-            except OSError as error:
-                self._fail("write", key, error)
-            try:
-                try:
-                    _write_all(descriptor, contents)
-                finally:
-                    os.close(descriptor)
-                os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
-            except BaseException as error:
-                with contextlib.suppress(OSError):  # The write has failed; that error is the one to report.
-                    os.unlink(temporary, dir_fd=folder)
-                if isinstance(error, OSError):
-                    self._fail("write", key, error)
-                raise
-            if not wrote:  # Before all is written, too: the writer may be killed.
-                self._touch()
-                wrote = True
+    def updater(
+        self, scratch: Scratch | None = None, limit: int = sys.maxsize
+    ) -> AbstractContextManager[Updater]:
+        if not self._is_own("get", "open_value", "loader", "set", "_writer", "compare_and_set"):
+            return super().updater(scratch, limit)
+        self._check_writable()
+        return _FileUpdater(self, scratch, limit)
 
-        with folders:
-            try:
-                yield write
-            finally:
-                if wrote:
-                    self._touch()
+    def compare_and_set(self, key: str, version: object, value: Buffer | None) -> bool:
+        self._check_writable()
+        self._path(key)
+        updater = _FileUpdater(self, None, sys.maxsize)
+        with updater, updater.locked(key):
+            return super().compare_and_set(key, version, value)
 
     def _check_length(self, path: str, key: str) -> None:
         """Store nothing so deep that no path leads there."""
@@ -419,6 +491,9 @@ class LocalStore(Store):
             emptied = {place for place in places.values() if place}
             for place in sorted(emptied, key=len, reverse=True):
                 self._prune(folders, place, sweep=len(wanted) > 1)
+            if self.fsync and wanted:
+                found = {place for place in places.values() if place is not None}
+                self._sync_erased(folders, found, wanted[0])
 
     def erase_prefix(self, prefix: str) -> None:
         self._path(check_erasable_prefix(prefix)[:-1])
@@ -432,12 +507,24 @@ class LocalStore(Store):
                 is_link = folders.links_to_folder(place, name)
             except OSError as error:
                 self._fail("erase", prefix, error)
+            emptied = [place]
             if is_link:
                 self._unlink(folders, place, name, prefix)
             elif is_link is None:
-                self._erase_tree(folders, f"{place}/{name}" if place else name)
+                emptied += self._erase_tree(folders, f"{place}/{name}" if place else name)
             self._touch()
             self._prune(folders, place)
+            if self.fsync:
+                self._sync_erased(folders, emptied, prefix)
+
+    def _sync_erased(self, folders: Folders, places: Iterable[str], key: str) -> None:
+        """Wait until the disk knows that names are gone, directories among them."""
+        try:
+            folders.sync_erased(places)
+        except FileNotFoundError:  # The root has gone.
+            return
+        except OSError as error:
+            self._fail("erase", key, error)
 
     def _survey(
         self, folders: Folders, top: str, doing: str
@@ -458,14 +545,14 @@ class LocalStore(Store):
                             found.append(f"{folder}/{entry.name}" if folder else entry.name)
                     elif not is_temporary:
                         keys.append((folder, entry.name))
-                    elif _is_abandoned(entry):
+                    elif entry.name == LOCK_NAME or _is_abandoned(entry):
                         leftovers.append((folder, entry.name))
             except OSError as error:
                 if error.errno != errno.ENOENT:
                     self._fail(doing, folder, error)
         return found, keys, leftovers
 
-    def _erase_tree(self, folders: Folders, top: str) -> None:
+    def _erase_tree(self, folders: Folders, top: str) -> Sequence[str]:
         found, keys, leftovers = self._survey(folders, top, "erase")
         for folder, name in keys:
             self._unlink(folders, folder, name, f"{folder}/{name}")
@@ -474,6 +561,7 @@ class LocalStore(Store):
         for folder in reversed(found):
             with contextlib.suppress(OSError):  # Not empty, in use, or not ours to remove: it stays.
                 folders.rmdir(folder)
+        return found
 
     def _resolve(self, folders: Folders, above: str, key: str, doing: str = "erase") -> str | None:
         try:
@@ -505,9 +593,7 @@ class LocalStore(Store):
         while place:
             if sweep:
                 _sweep_folder(folders, place)
-            try:
-                folders.rmdir(place)
-            except OSError:  # Not empty, in use, or not ours to remove: it stays.
+            if not _remove_folder(folders, place):
                 return
             place = place.rpartition("/")[0]
 
@@ -548,7 +634,7 @@ class LocalStore(Store):
             elif not entry.is_symlink() or not self._is_circle(entry, here):
                 levels.append((f"{key}/", iter(self._scan(f"{key}/"))))
 
-    def _is_circle(self, entry: os.DirEntry[str], prefix: str) -> bool:
+    def _is_circle(self, entry: os.DirEntry[str] | _Entry, prefix: str) -> bool:
         """Whether a link in a directory leads to that directory or to one above it."""
         try:
             target = entry.stat()
@@ -574,7 +660,7 @@ class LocalStore(Store):
                 keys.add(prefix + entry.name)
         return keys, prefixes
 
-    def _is_folder(self, entry: os.DirEntry[str], key: str) -> bool:
+    def _is_folder(self, entry: os.DirEntry[str] | _Entry, key: str) -> bool:
         try:
             return entry.is_dir()
         except OSError as error:
@@ -582,7 +668,9 @@ class LocalStore(Store):
                 return False
             self._fail("list", key, error)
 
-    def _scan(self, prefix: str) -> list[os.DirEntry[str]]:
+    def _scan(self, prefix: str) -> Sequence[os.DirEntry[str] | _Entry]:
+        if not self.follow_links:
+            return self._scan_inside(prefix)
         try:
             with os.scandir(self._base + prefix) as entries:
                 return [entry for entry in entries if not _is_hidden(entry)]
@@ -591,8 +679,418 @@ class LocalStore(Store):
                 return []
             self._fail("list", prefix, error)
 
+    def _scan_inside(self, prefix: str) -> list[_Entry]:
+        """The entries of a directory; links that lead out of the root are refused."""
+        found: list[_Entry] = []
+        with Folders(self.root) as folders:
+            place = self._resolve(folders, prefix[:-1], prefix, "list")
+            if place is None:
+                return found
+            try:
+                with contextlib.closing(folders.scan(place)) as entries:
+                    for entry in entries:
+                        if not _is_hidden(entry):
+                            if entry.is_symlink():
+                                folders.without_links(f"{place}/{entry.name}" if place else entry.name)
+                            found.append(_Entry(entry, self._base + prefix))
+            except LeadsOutError as error:
+                raise self._leads_out(prefix + entry.name) from error
+            except OSError as error:
+                if error.errno not in _ABSENT:
+                    self._fail("list", prefix, error)
+        return found
 
-_OWN = {operation: getattr(LocalStore, operation) for operation in ("get", "loader", "open_value", "set")}
+
+class _Entry:
+    """What is known of an entry of a directory after that has been closed."""
+
+    def __init__(self, entry: os.DirEntry[str], base: str) -> None:
+        self.name = entry.name
+        self._base = base
+        self._is_link = entry.is_symlink()
+        try:
+            self._is_folder = entry.is_dir()
+        except OSError as error:
+            if error.errno != errno.ELOOP:  # A link to itself; who reads it hears of that.
+                raise
+            self._is_folder = False
+
+    def is_dir(self) -> bool:
+        return self._is_folder
+
+    def is_symlink(self) -> bool:
+        return self._is_link
+
+    def stat(self) -> os.stat_result:
+        return os.stat(self._base + self.name)
+
+
+_OWN = {
+    operation: getattr(LocalStore, operation)
+    for operation in ("get", "loader", "open_value", "set", "_writer", "compare_and_set")
+}
+
+
+class _FileWriter:
+    """Puts values into files, for one thread within a ``with`` statement."""
+
+    def __init__(self, store: LocalStore) -> None:
+        self._store = store
+        self.folders = Folders(store.root)
+        self._beginning = f"{TEMPORARY}{os.getpid()}-"
+        self._end = f"-{os.urandom(4).hex()}"
+        self._wrote = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if self._wrote:
+                self._store._touch()
+        finally:
+            self.folders.forget()
+
+    def check(self, key: str) -> None:
+        """Refuse a key under which nothing can be stored."""
+        path = self._store._path(key)
+        if len(path) > _SHORT:
+            self._store._check_length(path, key)
+
+    def write(self, key: str, pieces: Sequence[Buffer]) -> None:
+        """Store a value."""
+        self.check(key)
+        contents = [flat(piece, key) for piece in pieces]
+        above, _, name = key.rpartition("/")
+        temporary = self.temporary()
+        try:
+            folder, descriptor = _create(self.folders, above, temporary)
+        except LeadsOutError as error:
+            raise self._store._leads_out(key) from error
+        except OSError as error:
+            self._store._fail("write", key, error)
+        self.finish(key, contents, folder, descriptor, temporary, name)
+        if self._store.fsync:
+            self.sync(key, above)
+
+    def temporary(self) -> str:
+        """A name that no file has."""
+        return f"{self._beginning}{next(_serial)}{self._end}"
+
+    def finish(
+        self,
+        key: str,
+        contents: list[memoryview],
+        folder: int,
+        descriptor: int,
+        temporary: str,
+        name: str,
+        may_replace: Callable[[], bool] | None = None,
+    ) -> bool:
+        """Write a value into a new file, which then gets its name if it still may; returns whether it did."""
+        try:
+            try:
+                _write_all(descriptor, contents)
+                if self._store.fsync:
+                    os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            if may_replace is not None and not may_replace():
+                os.unlink(temporary, dir_fd=folder)
+                return False
+            os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+        except BaseException as error:
+            with contextlib.suppress(OSError):  # The write has failed; that error is the one to report.
+                os.unlink(temporary, dir_fd=folder)
+            if isinstance(error, OSError) and not isinstance(error, StoreError):
+                self._store._fail("write", key, error)
+            raise
+        self.touch()
+        return True
+
+    def touch(self) -> None:
+        """Let the root tell of the change, at the first one and at the end."""
+        if not self._wrote:  # Before all is written, too: the writer may be killed.
+            self._store._touch()
+            self._wrote = True
+
+    def sync(self, key: str, above: str) -> None:
+        """Wait until the disk knows the name of a value."""
+        try:
+            self.folders.sync(self.folders.real(above))
+        except LeadsOutError as error:
+            raise self._store._leads_out(key) from error
+        except FileNotFoundError:  # Somebody has just erased it.
+            return
+        except OSError as error:
+            self._store._fail("write", key, error)
+
+
+class _RetryError(Exception):
+    """Something failed that may be otherwise once the directories are opened anew."""
+
+    def __init__(self, doing: str, error: OSError) -> None:
+        super().__init__(doing)
+        self.doing = doing
+        self.error = error
+
+
+class _FileUpdater(AbstractContextManager[Updater]):
+    """Changes values, each under its lock, for one thread within a ``with`` statement."""
+
+    def __init__(self, store: LocalStore, scratch: Scratch | None, limit: int) -> None:
+        self._store = store
+        self._writer = _FileWriter(store)
+        self._folders = self._writer.folders
+        self._scratch = Scratch() if scratch is None else scratch
+        self._limit = limit
+        self._identity = store._lock_identity
+        self._lock = FileLock() if store.locks else None
+        self._above: str | None = None
+
+    def __enter__(self) -> Updater:
+        return self.update
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._leave()
+        self._writer.__exit__(kind, error, trace)
+
+    def update(self, key: str, change: Change) -> None:
+        """Replace a value by what ``change`` makes of it."""
+        self._writer.check(key)
+        store = self._store
+        with key_lock(self._identity, key):
+            end = time.monotonic() + store.conflict_deadline
+            conflicts = failures = 0
+            while True:
+                try:
+                    if self._attempt(key, change, end):
+                        return
+                except _RetryError as again:
+                    self._start_anew(key, again, failures)
+                    failures += 1
+                    continue
+                conflicts += 1
+                if time.monotonic() >= end:
+                    raise ConflictError(
+                        f"cannot change key '{key}' of {store}: others replaced it {conflicts} times within "
+                        f"{store.conflict_deadline:g} s; accepted: fewer writers of it, or a longer "
+                        "conflict_deadline"
+                    )
+
+    def _start_anew(self, key: str, again: _RetryError, failures: int) -> None:
+        if failures >= (1 if again.error.errno in NO_MORE else _ATTEMPTS):
+            self._store._fail(again.doing, key, again.error)
+        self._leave()
+        self._folders.forget()
+
+    @contextlib.contextmanager
+    def locked(self, key: str) -> Iterator[None]:
+        """Hold the lock of a key."""
+        self._writer.check(key)
+        above, _, name = key.rpartition("/")
+        with key_lock(self._identity, key):
+            end = time.monotonic() + self._store.conflict_deadline
+            failures = 0
+            while True:
+                try:
+                    folder = self._enter(key, above)
+                    self._acquire(key, folder, name, end)
+                    break
+                except _RetryError as again:
+                    self._start_anew(key, again, failures)
+                    failures += 1
+            try:
+                yield
+            finally:
+                self._release()
+                self._tidy(key, above)
+
+    def _attempt(self, key: str, change: Change, end: float) -> bool:
+        """Change a value; returns False if somebody replaced it meanwhile."""
+        above, _, name = key.rpartition("/")
+        ready: Sequence[Buffer] | None = None
+        if self._find(key, above) is None:
+            made = change(None)
+            if made is UNCHANGED or made is None:
+                return True
+            ready = made
+        folder = self._enter(key, above)
+        self._acquire(key, folder, name, end)
+        kept = True
+        try:
+            descriptor, info = self._open(key, folder, name)
+            try:
+                stored = None if info is None else self._read(key, descriptor, info.st_size)
+                pieces = ready if stored is None and ready is not None else change(stored)
+
+                def may_replace() -> bool:
+                    self._check_lock(key)
+                    return _is_still(info, folder, name)
+
+                if pieces is UNCHANGED or (pieces is None and stored is None):
+                    kept = stored is not None
+                elif pieces is None:
+                    if not self._erase(key, folder, name, may_replace):
+                        return False
+                    kept = False
+                elif not self._put(key, pieces, folder, name, may_replace):
+                    return False
+            finally:
+                if descriptor >= 0:
+                    with contextlib.suppress(OSError):  # It was only read.
+                        os.close(descriptor)
+        finally:
+            self._release()
+        if not kept:
+            self._tidy(key, above)
+        elif self._store.fsync:
+            self._writer.sync(key, above)
+        return True
+
+    def _find(self, key: str, above: str) -> str | None:
+        """The path of a directory without the links in it, or None if it is not there."""
+        if above != self._above:
+            self._leave()  # As long as the directory of its lock is open.
+            self._above = above
+        try:
+            return self._folders.resolve(above)
+        except LeadsOutError as error:
+            raise self._store._leads_out(key) from error
+        except OSError as error:
+            raise self._retry("write", key, error) from error
+
+    def _enter(self, key: str, above: str) -> int:
+        """A descriptor of a directory, which is made if it is not there."""
+        if above != self._above:
+            self._leave()
+            self._above = above
+        try:
+            return _made(self._folders, above)
+        except LeadsOutError as error:
+            raise self._store._leads_out(key) from error
+        except OSError as error:
+            raise self._retry("write", key, error) from error
+
+    def _retry(self, doing: str, key: str, error: OSError) -> _RetryError:
+        if error.errno not in NO_MORE and error.errno != errno.ENOENT:
+            self._store._fail(doing, key, error)
+        return _RetryError(doing, error)
+
+    def _acquire(self, key: str, folder: int, name: str, end: float) -> None:
+        if self._lock is None:
+            return
+        try:
+            self._lock.acquire(folder, name, end)
+        except LockTimeoutError as error:
+            who = f", maybe one of the processes {error.holders}" if error.holders else ""
+            raise ConflictError(
+                f"cannot change key '{key}' of {self._store}: somebody else{who} held its lock for "
+                f"{self._store.conflict_deadline:g} s; accepted: fewer writers of it, or a longer "
+                "conflict_deadline"
+            ) from error
+        except LockingError as error:
+            raise StoreError(
+                f"cannot lock key '{key}' of {self._store}: {error.strerror}; accepted: a file system with "
+                "locks, or LocalStore(..., locks=False) if no other process writes to it"
+            ) from error
+        except OSError as error:
+            raise self._retry("lock", key, error) from error
+
+    def _check_lock(self, key: str) -> None:
+        if self._lock is not None and not self._lock.held:
+            raise StoreError(
+                f"cannot change key '{key}' of {self._store}: the process was forked in the middle of it; "
+                "accepted: to fork at another time"
+            )
+
+    def _release(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
+
+    def _leave(self) -> None:
+        self._above = None
+        if self._lock is not None:
+            self._lock.leave()
+
+    def _open(self, key: str, folder: int, name: str) -> tuple[int, os.stat_result | None]:
+        """The open file of a value, -1 if there is none, and what it is like."""
+        store = self._store
+        try:
+            if store.follow_links:
+                descriptor = os.open(name, _OPEN, dir_fd=folder)
+            else:
+                descriptor = store._open_inside(store._base + key, _OPEN)
+        except OSError as error:
+            if error.errno in NO_MORE:
+                raise _RetryError("read", error) from error
+            store._nothing(key, error)
+            return -1, None
+        try:
+            info = os.fstat(descriptor)
+        except OSError as error:
+            os.close(descriptor)
+            store._fail("read", key, error)
+        if not stat.S_ISREG(info.st_mode):
+            os.close(descriptor)
+            store._not_a_file(key, info.st_mode)
+            return -1, None
+        return descriptor, info
+
+    def _read(self, key: str, descriptor: int, size: int) -> Buffer:
+        if size > self._limit:
+            raise OversizedError(size, self._limit)
+        scratch = self._scratch
+        if len(scratch.memory) < size:
+            scratch.memory = memoryview(bytearray(max(size, 2**17)))
+        memory = scratch.memory[:size]
+        try:
+            count = os.readv(descriptor, [memory])
+            if count != size:
+                count = _read_rest(descriptor, memory, count, size)
+        except OSError as error:
+            self._store._fail("read", key, error)
+        return memory[:count]
+
+    def _put(
+        self, key: str, pieces: Sequence[Buffer], folder: int, name: str, may_replace: Callable[[], bool]
+    ) -> bool:
+        contents = [flat(piece, key) for piece in pieces]
+        temporary = self._writer.temporary()
+        try:
+            descriptor = os.open(temporary, _CREATE, 0o666, dir_fd=folder)
+        except OSError as error:
+            raise self._retry("write", key, error) from error
+        return self._writer.finish(key, contents, folder, descriptor, temporary, name, may_replace)
+
+    def _erase(self, key: str, folder: int, name: str, may_erase: Callable[[], bool]) -> bool:
+        try:
+            if not may_erase():
+                return False
+            os.unlink(name, dir_fd=folder)
+        except StoreError:
+            raise
+        except FileNotFoundError:
+            return True
+        except OSError as error:
+            self._store._fail("erase", key, error)
+        self._writer.touch()
+        return True
+
+    def _tidy(self, key: str, above: str) -> None:
+        """Remove the directory that a lock was needed in, if it is empty."""
+        self._leave()
+        try:
+            place = self._folders.real(above)
+        except (OSError, LeadsOutError):  # Not to be reached, or not ours: it stays.
+            return
+        self._store._prune(self._folders, place)
+        if self._store.fsync:
+            self._store._sync_erased(self._folders, {place}, key)
 
 
 class _FileReader(ValueReader):
@@ -679,6 +1177,30 @@ def _read_rest(descriptor: int, scratch: memoryview, count: int, size: int) -> i
     return count
 
 
+def _made(folders: Folders, above: str) -> int:
+    """Open a directory, which is made if it is not there."""
+    try:
+        return folders.make(above)
+    except OSError as error:
+        if error.errno not in OTHER_KIND:
+            raise
+        return folders.make(folders.real(above))
+
+
+def _is_still(info: os.stat_result | None, folder: int, name: str) -> bool:
+    """Whether a name is that of the file that was read, None for that of none."""
+    try:
+        now = os.stat(name, dir_fd=folder)
+    except FileNotFoundError:
+        return info is None
+    if info is None:
+        return stat.S_ISDIR(now.st_mode)  # Which is no value, and not replaced by one.
+    return (now.st_ino, now.st_mtime_ns, now.st_size, now.st_dev) == (
+        *(info.st_ino, info.st_mtime_ns, info.st_size),
+        info.st_dev,
+    )
+
+
 def _create(folders: Folders, above: str, name: str) -> tuple[int, int]:
     """Open a directory and a new file in it.
 
@@ -686,12 +1208,7 @@ def _create(folders: Folders, above: str, name: str) -> tuple[int, int]:
     """
     spared = False
     for _ in range(_ATTEMPTS):
-        try:
-            folder = folders.make(above)
-        except OSError as error:
-            if error.errno not in OTHER_KIND:
-                raise
-            folder = folders.make(folders.real(above))
+        folder = _made(folders, above)
         try:
             return folder, os.open(name, _CREATE, 0o666, dir_fd=folder)
         except FileNotFoundError:
@@ -720,7 +1237,25 @@ def _write_all(descriptor: int, pieces: list[memoryview]) -> None:
 def _discard(folders: Folders, folder: str, name: str) -> None:
     """Remove what is no key; whether that succeeds is no matter of the caller's keys."""
     with contextlib.suppress(OSError):
-        folders.unlink(folder, name)
+        if name == LOCK_NAME:
+            FileLock().discard(folders.open(folder))
+        else:
+            folders.unlink(folder, name)
+
+
+def _remove_folder(folders: Folders, folder: str) -> bool:
+    """Remove a directory if nothing is in it but a lock file that nobody uses."""
+    try:
+        try:
+            folders.rmdir(folder)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            FileLock().discard(folders.open(folder))
+            folders.rmdir(folder)
+    except OSError:  # Not empty, in use, or not ours to remove: it stays.
+        return False
+    return True
 
 
 def _sweep_folder(folders: Folders, folder: str) -> None:
@@ -729,7 +1264,9 @@ def _sweep_folder(folders: Folders, folder: str) -> None:
     try:
         with contextlib.closing(folders.scan(folder)) as entries:
             for entry in entries:
-                if not entry.name.startswith(TEMPORARY) or not _is_abandoned(entry):
+                if not entry.name.startswith(TEMPORARY):
+                    return
+                if entry.name != LOCK_NAME and not _is_abandoned(entry):
                     return
                 names.append(entry.name)
     except OSError:  # It has gone, or is not ours to look into: it stays as it is.
@@ -760,5 +1297,5 @@ def _is_name(text: str) -> bool:
         return False
 
 
-def _restore(root: str, read_only: bool) -> LocalStore:
-    return LocalStore(root, read_only=read_only)
+def _restore(root: str, read_only: bool, options: dict[str, bool] | None = None) -> LocalStore:
+    return LocalStore(root, **{"read_only": read_only, **(options or {})})

@@ -1,0 +1,105 @@
+"""Forked processes that work at the same time: started together, waited for or killed, bounded in time."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+class Process:
+    """A forked child that runs ``work`` and ends; what it raises is printed and makes it fail."""
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        self._go, self._gate = os.pipe()[::-1]
+        self._said, saying = os.pipe()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # Other threads of the tests are idle now.
+            self.pid = os.fork()
+        if self.pid == 0:
+            status = 1
+            try:
+                os.close(self._go)
+                os.close(self._said)
+                os.read(self._gate, 1)
+                Process.say = lambda: os.write(saying, b"x")  # type: ignore[method-assign, assignment]
+                work()
+                status = 0
+            except BaseException:  # noqa: BLE001 - the parent judges it
+                traceback.print_exc()
+            finally:
+                os._exit(status)
+        os.close(self._gate)
+        os.close(saying)
+        self._status: int | None = None
+
+    @staticmethod
+    def say() -> object:
+        """In the child: let the parent know."""
+        raise AssertionError("this is not a child")
+
+    def start(self) -> None:
+        """Let it begin."""
+        os.write(self._go, b"x")
+
+    def hear(self) -> bool:
+        """Wait until the child says something, or has ended."""
+        return bool(os.read(self._said, 1))
+
+    def ended(self) -> bool:
+        """Whether it has ended by itself."""
+        if self._status is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self._status = status if pid else None
+        return self._status is not None
+
+    def kill(self) -> None:
+        """Kill it, if it has not ended yet."""
+        if self._status is None:
+            os.kill(self.pid, signal.SIGKILL)
+            _, self._status = os.waitpid(self.pid, 0)
+
+    def wait(self, seconds: float) -> int:
+        """The status it ends with; it is killed after so many seconds."""
+        end = time.monotonic() + seconds
+        while not self.ended():
+            if time.monotonic() > end:
+                self.kill()
+                raise AssertionError(f"a process did not end within {seconds} s")
+            time.sleep(0.002)
+        assert self._status is not None
+        return self._status
+
+    def close(self) -> None:
+        """Kill it and forget it."""
+        self.kill()
+        os.close(self._go)
+        os.close(self._said)
+
+
+@contextmanager
+def processes(*works: Callable[[], object]) -> Iterator[list[Process]]:
+    """Processes that work at the same time; those that have not ended by the end of the block are killed."""
+    started: list[Process] = []
+    try:
+        for work in works:
+            started.append(Process(work))
+        for process in started:
+            process.start()
+        yield started
+    finally:
+        for process in started:
+            process.close()
+
+
+def run_processes(*works: Callable[[], object], seconds: float = 60.0) -> None:
+    """Run works in processes at the same time; the failure of one is a failure of the test."""
+    end = time.monotonic() + seconds
+    with processes(*works) as started:
+        for process in started:
+            status = process.wait(end - time.monotonic())
+            assert status == 0, f"a process ended with wait status {status}; see what it printed"
