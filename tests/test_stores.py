@@ -23,6 +23,7 @@ from xzarr3 import (
     InvalidRangeError,
     LocalStore,
     MemoryStore,
+    NodeNotFoundError,
     ReadOnlyError,
     Store,
     StoreCapabilityError,
@@ -839,14 +840,54 @@ def test_open_store(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "location",
-    ["s3://bucket/x", "https://example.invalid/x.zarr", "memory://x", "zip::file:///x", "gs://a/b"],
+    ("location", "kind"),
+    [
+        ("s3://bucket/x", "ObjectStore"),
+        ("https://example.invalid/x.zarr", "ObjectStore"),
+        ("gs://a/b", "ObjectStore"),
+        ("memory://x", "FsspecStore"),
+        ("simplecache::memory://x", "FsspecStore"),
+        ("file:///x.zarr", "LocalStore"),
+    ],
 )
-def test_open_store_refuses_urls_it_has_no_store_for(location: str) -> None:
-    with pytest.raises(StoreError) as caught:
-        open_store(location)
-    assert location in str(caught.value)
+def test_open_store_knows_what_a_url_is(location: str, kind: str) -> None:
+    assert type(open_store(location)).__name__ == kind
+
+
+def test_open_store_knows_zips(tmp_path: Path) -> None:
+    path = tmp_path / "x.zarr.zip"
+    with pytest.raises(NodeNotFoundError, match="ZipStore"):
+        open_store(path)
+    with open_store(path, writable=True) as store:
+        store.set("a", VALUE)
+    assert bytes(open_store(f"file://{path}").get("a") or b"") == VALUE
+    folder = tmp_path / "folder.zip"
+    folder.mkdir()
+    assert open_store(folder) == LocalStore(folder)
+
+
+def test_open_store_refuses_urls_it_has_no_store_for() -> None:
+    with pytest.raises(StoreError, match="nowhere") as caught:
+        open_store("nowhere://a/b")
     assert "accepted" in str(caught.value)
+
+
+def test_open_store_takes_options(tmp_path: Path) -> None:
+    store = open_store(tmp_path, {"fsync": True, "read_only": True})
+    assert (store, store.read_only) == (LocalStore(tmp_path, fsync=True, read_only=True), True)
+    for place, option in ((tmp_path, "anon"), (MemoryStore(), "read_only"), (tmp_path / "a.zip", "secret")):
+        with pytest.raises(TypeError, match=option) as caught:
+            open_store(place, {option: "hush"})
+        assert "hush" not in str(caught.value)
+
+
+def test_open_store_takes_what_other_libraries_have(tmp_path: Path) -> None:
+    fsspec = pytest.importorskip("fsspec")
+    obstore = pytest.importorskip("obstore.store")
+    assert type(open_store(fsspec.filesystem("memory"))).__name__ == "FsspecStore"
+    assert type(open_store(fsspec.get_mapper("memory://a"))).__name__ == "FsspecStore"
+    assert open_store(fsspec.get_mapper(str(tmp_path))) == LocalStore(tmp_path)
+    assert type(open_store(obstore.S3Store("bucket", skip_signature=True))).__name__ == "ObjectStore"
 
 
 @pytest.mark.parametrize("thing", [None, 5, b"path", {}, ["a"], object()])

@@ -24,7 +24,7 @@ _ACCEPTED = "a path, a URL, a Store, a store of obstore, a mapper or file system
 def open_store(
     store: StoreLike, storage_options: Mapping[str, Any] | None = None, *, writable: bool = False
 ) -> Store:
-    """The store that a path, a URL or a ready store stands for. Nothing is asked of it yet.
+    """The store that a path, a URL or a ready store stands for. Only a zip is looked at yet.
 
     Parameters
     ----------
