@@ -858,7 +858,7 @@ def test_open_store_knows_zips(tmp_path: Path) -> None:
     path = tmp_path / "x.zarr.zip"
     with pytest.raises(NodeNotFoundError, match="ZipStore"):
         open_store(path)
-    with open_store(path, writable=True) as store:
+    with open_store(path, mode="a") as store:
         store.set("a", VALUE)
     assert bytes(open_store(f"file://{path}").get("a") or b"") == VALUE
     folder = tmp_path / "folder.zip"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 from urllib.parse import unquote, urlsplit
 
 from xzarr3.errors import StoreError, listed, shorten
@@ -15,6 +15,8 @@ from xzarr3.stores.local import LocalStore
 StoreLike: TypeAlias = Any
 """A path, a URL, a :class:`Store`, a store of obstore, or a mapper of fsspec."""
 
+Mode: TypeAlias = Literal["r", "r+", "a"]
+
 OBJECT_SCHEMES = frozenset(("s3", "s3a", "gs", "gcs", "az", "azure", "abfs", "abfss", "adl", "http", "https"))
 """The schemes of URLs that :class:`~xzarr3.stores.ObjectStore` is for."""
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)(::|://)")
@@ -22,7 +24,10 @@ _ACCEPTED = "a path, a URL, a Store, a store of obstore, a mapper or file system
 
 
 def open_store(
-    store: StoreLike, storage_options: Mapping[str, Any] | None = None, *, writable: bool = False
+    store: StoreLike,
+    storage_options: Mapping[str, Any] | None = None,
+    *,
+    mode: Mode = "r",
 ) -> Store:
     """The store that a path, a URL or a ready store stands for. Only a zip is looked at yet.
 
@@ -34,8 +39,9 @@ def open_store(
         and is no directory is a :class:`~xzarr3.stores.ZipStore`.
     storage_options : mapping, optional
         What the store takes besides: credentials, ``anon``, ``endpoint_url``, ``concurrency``, ...
-    writable : bool
-        Open a zip for additions. It is complete once its store is closed.
+    mode : {"r", "r+", "a"}
+        Whether a zip is opened for additions, and made if it is not there. It is complete once its store is
+        closed. Other stores can be written in any case.
 
     Raises
     ------
@@ -60,7 +66,7 @@ def open_store(
 
         return ObjectStore(store, storage_options=options)
     if isinstance(store, (str, os.PathLike)):
-        return _open_location(os.fspath(store), options, writable=writable)
+        return _open_location(os.fspath(store), options, mode)
     if hasattr(store, "fs") or any(_package(cls) == "fsspec" for cls in type(store).__mro__):
         from xzarr3.stores.fsspec_store import store_for
 
@@ -73,7 +79,7 @@ def _package(cls: type) -> str:
     return cls.__module__.partition(".")[0]
 
 
-def _open_location(location: str, options: dict[str, Any], *, writable: bool) -> Store:
+def _open_location(location: str, options: dict[str, Any], mode: Mode) -> Store:
     if not location:
         raise StoreError("no store at the empty path; accepted: a path, '.' for the current directory")
     found = _SCHEME.match(location)
@@ -85,9 +91,7 @@ def _open_location(location: str, options: dict[str, Any], *, writable: bool) ->
         if _is_zip(path) and not os.path.isdir(path):
             from xzarr3.stores.zip import ZipStore
 
-            return ZipStore(
-                path, **_keywords({"mode": "a" if writable else "r", **options}, path, "mode", "fsync")
-            )
+            return ZipStore(path, **_keywords({"mode": mode, **options}, path, "mode", "fsync"))
         return LocalStore(path, **_keywords(options, path, "read_only", "fsync", "locks", "follow_links"))
     if scheme in OBJECT_SCHEMES:
         from xzarr3.stores.object import ObjectStore
@@ -97,9 +101,7 @@ def _open_location(location: str, options: dict[str, Any], *, writable: bool) ->
             return ObjectStore.from_url(location, storage_options=options)
         from xzarr3.stores.zip import ZipStore
 
-        return ZipStore(
-            ObjectStore.from_url(above, storage_options=options), name, mode="a" if writable else "r"
-        )
+        return ZipStore(ObjectStore.from_url(above, storage_options=options), name, mode=mode)
     return _fsspec(location, options)
 
 
