@@ -1,0 +1,664 @@
+"""URLs and options of object stores, their pickles, and what is loaded when."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import pickle
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from _fault_server import FaultServer
+from _unprivileged import run_child
+
+from xzarr3 import InvalidKeyError, StoreError
+from xzarr3.errors import StoreCapabilityError, StorePermissionError
+from xzarr3.stores import obstore_image
+from xzarr3.stores.object import ObjectStore
+from xzarr3.stores.object_errors import describe, scrub
+from xzarr3.stores.object_options import SCHEMES, SETTINGS, parse
+
+CREDENTIALS = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_PROFILE",
+    "AWS_ENDPOINT_URL",
+    "GOOGLE_BASE_URL",
+)
+
+
+@pytest.fixture(autouse=True)
+def _environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in CREDENTIALS:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+
+
+def config(url: str, options: dict[str, Any] | None = None) -> dict[str, Any]:
+    """What obstore is told."""
+    recipe = parse(url, options).recipe
+    return {**recipe.arguments.get("config", {}), **recipe.arguments["client_options"]}
+
+
+@pytest.mark.parametrize(
+    ("url", "kind", "address", "prefix"),
+    [
+        ("s3://bucket", "s3", "s3://bucket", ""),
+        ("s3://bucket/", "s3", "s3://bucket", ""),
+        ("S3://bucket/a/b", "s3", "s3://bucket", "a/b/"),
+        ("s3a://bucket/a/b/", "s3", "s3://bucket", "a/b/"),
+        ("s3://bucket/50%25 of#it?+~", "s3", "s3://bucket", "50%25 of#it?+~/"),
+        ("gs://bucket/x.zarr", "gs", "gs://bucket", "x.zarr/"),
+        ("gcs://bucket/x.zarr", "gs", "gs://bucket", "x.zarr/"),
+        ("az://container/x", "az", "az://container", "x/"),
+        ("abfs://container/x", "az", "az://container", "x/"),
+        ("abfss://c@acc.dfs.core.windows.net/x", "az", "az://c of acc", "x/"),
+        ("http://host:8080/a%20b/c", "http", "http://host:8080/a%20b/c", ""),
+        ("https://host", "http", "https://host", ""),
+        ("HTTPS://Host/", "http", "https://host", ""),
+        ("https://bucket.s3.eu-west-1.amazonaws.com/x", "http", None, ""),
+        ("https://acc.blob.core.windows.net/c/x", "http", None, ""),
+        ("http://[::1]:9000/x", "http", "http://[::1]:9000/x", ""),
+    ],
+)
+def test_urls(url: str, kind: str, address: str | None, prefix: str) -> None:
+    place = parse(url)
+    assert (place.recipe.kind, place.prefix) == (kind, prefix)
+    assert place.recipe.address == (address or url)
+    assert url.partition("://")[0].lower() in SCHEMES
+    store = ObjectStore(url)
+    assert repr(store).startswith("<ObjectStore '")
+    assert ObjectStore.from_url(url) == store
+    assert hash(ObjectStore(url)) == hash(store)
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "expected"),
+    [
+        ("https://data.s3.eu-west-1.amazonaws.com/x/y", {"anon": True}, ("s3", "data", "x/y/", "eu-west-1")),
+        ("https://s3.eu-west-1.amazonaws.com/data/x", {"anon": True}, ("s3", "data", "x/", "eu-west-1")),
+        ("https://data.s3.amazonaws.com/x", {"anon": True}, ("s3", "data", "x/", None)),
+        ("https://acc.r2.cloudflarestorage.com/data/x", {"anon": True}, ("s3", "data", "x/", "auto")),
+        ("https://acc.blob.core.windows.net/data/x", {"sas_token": "sig"}, ("az", "data", "x/", None)),
+    ],
+)
+def test_web_addresses_of_services(url: str, options: dict[str, Any], expected: tuple[Any, ...]) -> None:
+    place = parse(url, options)
+    known = place.recipe.arguments["config"]
+    bucket = known.get("bucket") or known.get("container_name")
+    assert (place.recipe.kind, bucket, place.prefix, known.get("region")) == expected
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *(
+            "",
+            "bucket",
+            "ftp://host/x",
+            "s3://",
+            "s3:///x",
+            "s3://user:pass@bucket/x",
+            "s3://a b/x",
+            "gs://b//x",
+        ),
+        *(
+            "s3://b/../x",
+            "s3://b/a/./x",
+            "s3://b/a\nb",
+            "http://",
+            "http:///x",
+            "https://host/x?token=secret",
+        ),
+        *("https://host/x#y", "http://host:port/x", "memory://x", "file:///x", "az://@account/x"),
+    ],
+)
+def test_urls_that_are_refused(url: str) -> None:
+    with pytest.raises(StoreError, match="accepted") as caught:
+        ObjectStore(url)
+    assert "pass" not in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"anon": True}, {"skip_signature": True}),
+        ({"skip_signature": "true"}, {"skip_signature": True}),
+        ({"key": "k", "secret": "s"}, {"access_key_id": "k", "secret_access_key": "s"}),
+        (
+            {"aws_access_key_id": "k", "aws_secret_access_key": "s", "aws_session_token": "t"},
+            {"access_key_id": "k", "secret_access_key": "s", "session_token": "t"},
+        ),
+        (
+            {"client_kwargs": {"endpoint_url": "http://h:1/", "region_name": "r"}},
+            {"endpoint": "http://h:1", "region": "r", "allow_http": True},
+        ),
+        ({"endpoint_url": "h:1", "use_ssl": False}, {"endpoint": "http://h:1", "allow_http": True}),
+        ({"endpoint": "https://h", "region": "r", "key": None}, {"endpoint": "https://h", "region": "r"}),
+        ({"requester_pays": True}, {"request_payer": True}),
+        ({"request_payer": "requester"}, {"request_payer": True}),
+        ({"config_kwargs": {"s3": {"addressing_style": "virtual"}}}, {"virtual_hosted_style_request": True}),
+        ({"config_kwargs": {"s3": {"addressing_style": "auto"}}}, {}),
+        ({"default_cache_type": "readahead", "use_listings_cache": False}, {}),
+        ({"client_kwargs": {"verify": False}}, {"allow_invalid_certificates": True}),
+        ({"client_options": {"user_agent": "me"}}, {"user_agent": "me"}),
+        (
+            {"key": "k", "aws_access_key_id": "k", "secret": "s"},
+            {"access_key_id": "k", "secret_access_key": "s"},
+        ),
+    ],
+)
+def test_options_of_s3(options: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert config("s3://bucket", options) == {"bucket": "bucket", **expected}
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"token": "anon"}, {"skip_signature": True}),
+        ({"token": None}, {}),
+        ({"token": "google_default", "project": "p"}, {}),
+        ({"token": "/home/me/key.json"}, {"application_credentials": "/home/me/key.json"}),
+        ({"token": {"type": "service_account"}}, {"service_account_key": '{"type": "service_account"}'}),
+        ({"token": '{"type": 1}'}, {"service_account_key": '{"type": 1}'}),
+        ({"service_account_file": Path("/k.json")}, {"service_account": "/k.json"}),
+        ({"endpoint_url": "http://h:1"}, {"base_url": "http://h:1", "allow_http": True}),
+    ],
+)
+def test_options_of_google(options: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert config("gs://bucket", options) == {"bucket": "bucket", **expected}
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"account_name": "acc", "account_key": "a2V5"}, {"account_name": "acc", "account_key": "a2V5"}),
+        ({"account_name": "acc", "sas_token": "sig=x"}, {"account_name": "acc", "sas_key": "sig=x"}),
+        (
+            {
+                "connection_string": "DefaultEndpointsProtocol=https;AccountName=acc;AccountKey=a2V5==;"
+                "EndpointSuffix=h"
+            },
+            {"account_name": "acc", "account_key": "a2V5==", "endpoint": "https://acc.blob.h"},
+        ),
+        (
+            {"connection_string": "BlobEndpoint=http://h:1/acc/;SharedAccessSignature=sig=x;AccountName=acc"},
+            {"account_name": "acc", "sas_key": "sig=x", "endpoint": "http://h:1/acc", "allow_http": True},
+        ),
+        ({"connection_string": "UseDevelopmentStorage=true"}, {"use_emulator": True, "allow_http": True}),
+        (
+            {"account_host": "acc.blob.h", "anon": True},
+            {"endpoint": "https://acc.blob.h", "skip_signature": True},
+        ),
+    ],
+)
+def test_options_of_azure(options: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert config("az://data", options) == {"container_name": "data", **expected}
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "text"),
+    [
+        ("s3://b", {"secrte": "hidden"}, "'secrte' not known"),
+        ("s3://b", {"account_name": "a"}, "'account_name' not known"),
+        ("gs://b", {"key": "a"}, "'key' not known"),
+        ("http://h", {"anon": True}, "'anon' not known"),
+        ("s3://b", {"client_kwargs": {"regoin": "x"}}, "'regoin' not known"),
+        ("s3://b", {"client_kwargs": "x"}, "'client_kwargs' is str"),
+        ("s3://b", {"config_kwargs": {"signature_version": "x"}}, "'config_kwargs'"),
+        ("s3://b", {"key": "hidden"}, "'access_key_id' alone"),
+        ("s3://b", {"token": "hidden"}, "'token' alone"),
+        ("s3://b", {"anon": True, "key": "hidden", "secret": "hidden"}, "'anon' contradicts"),
+        ("s3://b", {"anon": True, "profile": "p"}, "'anon' contradicts 'profile'"),
+        ("s3://b", {"profile": "p", "key": "hidden", "secret": "hidden"}, "'profile' contradicts"),
+        ("s3://b", {"key": "hidden", "aws_access_key_id": "another", "secret": "s"}, "mean the same"),
+        (
+            "s3://b",
+            {"endpoint_url": "http://a", "client_kwargs": {"endpoint_url": "http://b"}},
+            "mean the same",
+        ),
+        ("s3://b", {"endpoint_url": "http://a", "use_ssl": True}, "use_ssl=True contradicts"),
+        ("s3://b", {"endpoint_url": "http://a", "allow_http": False}, "allow_http=False contradicts"),
+        ("s3://b", {"endpoint_url": "https://a", "use_ssl": False}, "use_ssl=False contradicts"),
+        ("s3://b", {"anon": "perhaps"}, "'anon' is of type str; accepted: True or False"),
+        ("s3://b", {"anon": 1}, "'anon' is of type int"),
+        ("s3://b", {"key": 7, "secret": "x"}, "'key' is of type int"),
+        ("s3://b", {"region": ""}, "'region' is of type str; accepted: a string that is not empty"),
+        ("s3://b", {7: "x"}, "name of type int"),
+        ("s3://b", {"credential_provider": "x"}, "'credential_provider'"),
+        ("gs://b", {"token": "anon", "service_account": "/k"}, "'anon' contradicts"),
+        ("gs://b", {"token": "browser"}, "token='browser'"),
+        ("gs://b", {"anon": True, "bearer_token": "hidden"}, "'anon' contradicts"),
+        ("az://c", {"account_key": "hidden", "sas_token": "hidden"}, "contradicts"),
+        ("az://c", {"anon": True, "sas_token": "hidden"}, "'anon' contradicts"),
+        ("az://c", {"connection_string": "hidden"}, "names no account"),
+        (
+            "az://c",
+            {"connection_string": "AccountName=a;AccountKey=hidden", "account_name": "b"},
+            "contradicts",
+        ),
+        ("abfs://c@acc.dfs.core.windows.net", {"account_name": "b"}, "the URL names account 'acc'"),
+        ("http://h", {"password": "hidden"}, "'password' alone"),
+        ("http://h", {"username": "u", "headers": {"authorization": "hidden"}}, "'username' contradicts"),
+        ("http://h", {"bearer_token": "hidden", "username": "u"}, "'bearer_token' contradicts"),
+        ("http://h", {"headers": {"a": 7}}, "'headers' has a value"),
+        ("http://h", {"headers": "hidden"}, "'headers' is of type str"),
+        ("s3://b", {"concurrency": 0}, "concurrency=0"),
+        ("s3://b", {"retries": -1}, "retries=-1"),
+        ("s3://b", {"retries": 1.5}, "retries=1.5"),
+        ("s3://b", {"deadline": 0}, "deadline=0"),
+        ("s3://b", {"timeout": "x"}, "timeout='x'"),
+        ("s3://b", {"timeout": float("nan")}, "timeout=nan"),
+        ("s3://b", {"absent_status": 403}, "absent_status=403"),
+        ("s3://b", {"absent_status": (500,)}, "absent_status="),
+        ("s3://b", {"conditional": "never"}, "conditional='never'"),
+    ],
+)
+def test_options_that_are_refused(url: str, options: dict[Any, Any], text: str) -> None:
+    with pytest.raises(StoreError, match="accepted") as caught:
+        ObjectStore(url, storage_options=options)
+    assert text in str(caught.value)
+    assert "hidden" not in str(caught.value)
+
+
+def test_settings_may_be_among_the_options() -> None:
+    options = {
+        "anon": True,
+        "concurrency": 7,
+        "retries": 0,
+        "deadline": 9,
+        "timeout": 20.0,
+        "absent_status": [404, 403],
+        "request_bytes": 1000,
+        "conditional": "process",
+    }
+    assert options.keys() - {"anon"} == SETTINGS
+    store = ObjectStore("s3://b/x", storage_options=options)
+    assert (store.concurrency, store.request_bytes) == (7, 1000)
+    given = {name: value for name, value in options.items() if name != "anon"}
+    assert ObjectStore("s3://b/x", storage_options={"anon": True}, **given) == store  # type: ignore[arg-type]
+    assert ObjectStore("s3://b/x", storage_options=options, concurrency=7) == store
+    with pytest.raises(StoreError, match="'concurrency' in storage_options contradicts"):
+        ObjectStore("s3://b/x", storage_options=options, concurrency=8)
+    assert store != ObjectStore("s3://b/x", storage_options={"anon": True})
+    assert store != ObjectStore("s3://b/y", storage_options=options)
+
+
+def test_identities() -> None:
+    names = {
+        ObjectStore(url, storage_options=options).identity
+        for url, options in [
+            ("s3://b/x", {}),
+            ("s3://b/y", {}),
+            ("s3://c/x", {}),
+            ("gs://b/x", {}),
+            ("s3://b/x", {"endpoint_url": "http://h"}),
+            ("az://b/x", {"account_name": "one"}),
+            ("az://b/x", {"account_name": "two"}),
+            ("http://h/b/x", {}),
+        ]
+    }
+    assert len(names) == 8
+    one = ObjectStore("s3://b/x", storage_options={"key": "kkkk", "secret": "ssss"})
+    assert one.identity == ObjectStore("s3://b/x").identity, "whoever asks, it is the same place"
+    assert one.__dask_tokenize__() == one.identity
+
+
+def test_the_environment_names_a_plain_endpoint(
+    fault_server: FaultServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fault_server.put("/b/x/a", b"value")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", fault_server.url)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test-secret")
+    store = ObjectStore("s3://b/x")
+    assert fault_server.url in repr(store)
+    assert store.get("a") == b"value"
+    assert fault_server.log()[-1]["signed"]
+    monkeypatch.setenv("GOOGLE_BASE_URL", fault_server.url)
+    assert ObjectStore("gs://b/x", storage_options={"token": "anon"}).get("a") == b"value"
+    assert not fault_server.log()[-1]["signed"]
+
+
+@pytest.mark.parametrize("how", ["option", "environment", "file"])
+def test_profiles(
+    fault_server: FaultServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, how: str
+) -> None:
+    pytest.importorskip("boto3")
+    name = "default" if how == "file" else "mine"
+    path = tmp_path / "credentials"
+    path.write_text(f"[{name}]\naws_access_key_id = AKIAPROFILE\naws_secret_access_key = profile-secret\n")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(path))
+    if how == "environment":
+        monkeypatch.setenv("AWS_PROFILE", "mine")
+    fault_server.put("/b/x/a", b"value")
+    options: dict[str, Any] = {"endpoint_url": fault_server.url}
+    if how == "option":
+        options["profile"] = "mine"
+    store = ObjectStore("s3://b/x", storage_options=options)
+    assert store.get("a") == b"value"
+    assert fault_server.log()[-1]["signed"]
+    assert run_child(lambda: bytes(pickle.loads(pickle.dumps(store)).get("a"))).checked() == b"value"
+    missing = ObjectStore("s3://b/x", storage_options={**options, "profile": "nobody"})
+    with pytest.raises(StoreError, match="nobody"):
+        missing.get("a")
+
+
+def test_no_credentials(monkeypatch: pytest.MonkeyPatch, fault_server: FaultServer) -> None:
+    """Nobody waits for the machine to have some."""
+    text = (
+        "Generic S3 error: Error performing PUT http://169.254.169.254/latest/api/token in 1.2ms - "
+        "Server returned non-2xx status code: 404 Not Found: \n\nDebug source:\nGeneric { retries: 0 }"
+    )
+    error = type("GenericError", (Exception,), {})(text)
+    failure = describe(error)
+    assert (failure.passing, failure.sort) == (False, "credentials")
+    store = ObjectStore("s3://b/x", storage_options={"endpoint_url": fault_server.url})
+    with pytest.raises(StorePermissionError, match="anon=True"):
+        store._is_absent("a", "x/a", failure)
+
+
+def test_scrubbing() -> None:
+    text = "PUT https://u:p@h/x?sig=abc&X-Amz-Signature=def, Authorization: Bearer ghi, AccountKey=jkl\nnext"
+    assert scrub(text) == "PUT <URL> Authorization: *** AccountKey=*** next" or "abc" not in scrub(text)
+    for secret in ("abc", "def", "ghi", "jkl", "u:p"):
+        assert secret not in scrub(text)
+    assert scrub("a secret-value b", ["secret-value", "", "b"]) == "a *** b"
+    assert len(scrub("x" * 5000)) == 300
+
+
+# Keys
+
+
+@pytest.mark.parametrize("key", ["a\nb", "a\x7f", "\x01", "a/\tb", "\ud800"])
+def test_keys_that_obstore_has_not(key: str) -> None:
+    store = ObjectStore("s3://b/x")
+    asks: list[Callable[[], Any]] = [
+        *(
+            lambda: store.get(key),
+            lambda: store.exists(key),
+            lambda: store.set(key, b""),
+            lambda: store.erase(key),
+        ),
+        *(lambda: store.list_dir(f"{key}/"), lambda: list(store.list_prefix(f"{key}/"))),
+        *(lambda: store.compare_and_set(key, "absent", b""), lambda: store.erase_values(["a", key])),
+        *(lambda: store.range_loader()(key, [0], [1]), lambda: store.open_part(key, 0, 1, ("e", None))),
+    ]
+    for ask in asks:
+        with pytest.raises(InvalidKeyError):
+            ask()
+
+
+@pytest.mark.parametrize("key", ["a\\b", "a.", "a./b", "..."])
+def test_keys_that_azure_changes(key: str) -> None:
+    with pytest.raises(InvalidKeyError, match="Azure changes"):
+        ObjectStore("az://c/x", storage_options={"account_name": "a"}).get(key)
+
+
+def test_every_other_character_comes_back(fault_server: FaultServer) -> None:
+    options = {"key": "test", "secret": "test-secret", "endpoint_url": fault_server.url}
+    store = ObjectStore("s3://b/x", storage_options=options)
+    codes = [*range(32, 127), *range(128, 0x180), 0x2028, 0xFFFD, 0x1F600]
+    letters = [chr(code) for code in codes if chr(code) != "/"]
+    keys = [f"{letter}k{letter}/{letter}-" for letter in letters]
+    store.set_values([(key, key.encode()) for key in keys])
+    assert sorted(fault_server.keys("/b/")) == sorted(f"/b/x/{key}" for key in keys)
+    assert [bytes(value or b"") for value in store.get_values(keys)] == [key.encode() for key in keys]
+    assert sorted(store.list()) == sorted(keys)
+    web = ObjectStore(f"{fault_server.url}/b/x")
+    assert [bytes(value or b"") for value in web.get_values(keys)] == [key.encode() for key in keys]
+
+
+# Pickles, and what is loaded when
+
+
+def test_copies_share_a_client(fault_server: FaultServer) -> None:
+    fault_server.put_all({"/b/x/a": b"1", "/b/y/a": b"2"})
+    options = {"key": "test", "secret": "test-secret", "endpoint_url": fault_server.url}
+    store = ObjectStore("s3://b/x", storage_options=options)
+    data = pickle.dumps(store)
+    copies = [pickle.loads(data) for _ in range(1000)]
+    assert {id(copy._use()) for copy in copies} == {id(store._use())}
+    assert len({copy.identity for copy in copies}) == 1
+    assert all(copy == store for copy in copies)
+    beside = ObjectStore("s3://b/y", storage_options={**options, "access_key_id": "test"})
+    assert beside._use() is store._use(), "one pool of connections for a bucket"
+    assert (store.get("a"), beside.get("a")) == (b"1", b"2")
+    other = ObjectStore("s3://b/x", storage_options={**options, "secret": "another"})
+    assert other._use() is not store._use()
+    guarded = ObjectStore("s3://b/x", storage_options=options, read_only=True)
+    assert pickle.loads(pickle.dumps(guarded)).read_only
+    assert len(data) < 2000
+
+
+def provide() -> dict[str, Any]:
+    """Credentials."""
+    return {
+        "access_key_id": "provided",
+        "secret_access_key": "provided-secret",
+        "token": None,
+        "expires_at": None,
+    }
+
+
+def test_providers_of_credentials(fault_server: FaultServer) -> None:
+    cloudpickle = pytest.importorskip("cloudpickle")
+    fault_server.put("/b/x/a", b"1")
+    options = {"endpoint_url": fault_server.url, "credential_provider": provide}
+    store = ObjectStore("s3://b/x", storage_options=options)
+    assert store.get("a") == b"1"
+    assert fault_server.log()[-1]["signed"]
+    assert pickle.loads(pickle.dumps(store))._use() is store._use()
+    local = ObjectStore("s3://b/x", storage_options={**options, "credential_provider": lambda: provide()})
+    assert pickle.loads(cloudpickle.dumps(local)).get("a") == b"1"
+    assert run_child(lambda: bytes(local.get("a") or b"")).checked() == b"1"
+
+
+def fail() -> dict[str, Any]:
+    raise KeyError("something hidden")
+
+
+@pytest.mark.parametrize("url", ["s3://b/x", "gs://b/x", "az://b/x"])
+def test_providers_of_credentials_fail(fault_server: FaultServer, url: str) -> None:
+    for provider in (fail, dict):
+        options: dict[str, Any] = {"endpoint_url": fault_server.url, "credential_provider": provider}
+        if url.startswith("az"):
+            options["account_name"] = "account"
+        store = ObjectStore(url, storage_options=options, absent_status=(401, 403, 404))
+        with pytest.raises(StorePermissionError, match=r"provider fails with (Key|Type)Error") as caught:
+            store.get("a")
+        assert "hidden" not in str(caught.value)
+    assert fault_server.log() == []
+
+
+def run_python(code: str, *arguments: str, **environment: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, **environment},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_nothing_is_loaded_or_started_before_the_first_request(fault_server: FaultServer) -> None:
+    fault_server.put("/b/x/a", b"value")
+    options = {"key": "test", "secret": "test-secret", "endpoint_url": fault_server.url}
+    data = pickle.dumps(ObjectStore("s3://b/x", storage_options=options))
+    out = run_python(
+        """
+        import json, pickle, sys, os
+        import xzarr3
+        from xzarr3.stores.object import ObjectStore
+        before = len(os.listdir("/proc/self/task"))
+        store = pickle.loads(bytes.fromhex(sys.argv[1]))
+        made = ObjectStore("s3://b/x", storage_options=json.loads(sys.argv[2]))
+        repr(made), made.identity, made.__dask_tokenize__(), made.listable
+        threads = len(os.listdir("/proc/self/task")) - before
+        print("obstore" in sys.modules, threads, store == made)
+        print(bytes(store.get("a")), "obstore" in sys.modules)
+        """,
+        data.hex(),
+        json.dumps(options),
+    )
+    assert out.split() == ["False", "0", "True", "b'value'", "True"]
+    assert len(fault_server.log()) == 1
+
+
+def test_obstore_is_not_installed() -> None:
+    out = run_python(
+        """
+        import sys
+        sys.modules["obstore"] = None
+        import xzarr3
+        from xzarr3 import StoreError
+        from xzarr3.stores.object import ObjectStore
+        try:
+            ObjectStore("s3://b/x")
+        except StoreError as error:
+            print(error)
+        """
+    )
+    assert "pip install 'xzarr3[object]'" in out
+
+
+def _pool_read(store: ObjectStore) -> bytes:
+    return bytes(store.get("a") or b"")
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_processes_of_multiprocessing(fault_server: FaultServer) -> None:
+    fault_server.put("/b/x/a", b"value")
+    store = ObjectStore(f"{fault_server.url}/b/x")
+    assert store.get("a") == b"value"
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        assert pool.map(_pool_read, [store] * 6) == [b"value"] * 6
+
+
+def test_children_end_in_good_order(fault_server: FaultServer) -> None:
+    """Also those that take everything apart at their end, what their parent had made among it."""
+    fault_server.put("/b/x/a", b"value")
+    out = run_python(
+        """
+        import gc, os, signal, sys
+        from xzarr3.stores.object import ObjectStore
+        store = ObjectStore(sys.argv[1])
+        assert store.get("a") == b"value"
+        for use in (True, False):
+            child = os.fork()
+            if child == 0:
+                signal.alarm(20)
+                if use:
+                    assert store.get("a") == b"value"
+                del store
+                gc.collect()
+                sys.exit(3)
+            print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        print(store.get("a") == b"value")
+        """,
+        f"{fault_server.url}/b/x",
+    )
+    assert out.split() == ["3", "3", "True"]
+
+
+def test_a_copy_in_a_file_will_do(fault_server: FaultServer, tmp_path: Path) -> None:
+    """Where there are no files in memory."""
+    fault_server.put("/b/x/a", b"value")
+    out = run_python(
+        """
+        import os, signal, sys, tempfile
+        from xzarr3.stores.object import ObjectStore
+        import obstore.store
+        def none(name):
+            raise OSError("no files in memory")
+        os.memfd_create = none
+        store = ObjectStore(sys.argv[1])
+        assert store.get("a") == b"value"
+        tempfile.tempdir = sys.argv[2]
+        before = sys.modules["obstore"], sys.modules["obstore._obstore"], obstore.store.HTTPStore
+        def work(depth):
+            signal.alarm(20)
+            assert store.get("a") == b"value"
+            now = sys.modules["obstore"], sys.modules["obstore._obstore"], obstore.store.HTTPStore
+            assert now == before
+            if depth:
+                child = os.fork()
+                if child == 0:
+                    work(depth - 1)
+                    os._exit(0)
+                assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        work(2)
+        print("done", os.listdir(sys.argv[2]))
+        """,
+        f"{fault_server.url}/b/x",
+        str(tmp_path),
+    )
+    assert out.split() == ["done", "[]"]
+
+
+def test_others_used_obstore_before_the_fork(fault_server: FaultServer) -> None:
+    """And the package is only imported by the child."""
+    fault_server.put("/b/x/a", b"value")
+    out = run_python(
+        """
+        import os, signal, sys
+        import obstore.store
+        web = obstore.store.HTTPStore.from_url(sys.argv[1], client_options={"allow_http": True})
+        assert obstore.get(web, "a").bytes() == b"value"
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)
+            from xzarr3.stores.object import ObjectStore
+            assert ObjectStore(sys.argv[1]).get("a") == b"value"
+            assert ObjectStore(web).get("a") == b"value"
+            os._exit(0)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        assert obstore.get(web, "a").bytes() == b"value"
+        from xzarr3.stores.object import ObjectStore
+        memory = ObjectStore(obstore.store.MemoryStore())
+        memory.set("a", b"1")
+        print(bytes(memory.get("a")))
+        """,
+        f"{fault_server.url}/b/x",
+    )
+    assert out.split() == ["0", "b'1'"]
+    out = run_python(
+        """
+        import obstore.store
+        from xzarr3.stores.object import ObjectStore
+        memory = ObjectStore(obstore.store.MemoryStore())
+        memory.set("a", b"1")
+        print(bytes(memory.get("a")))
+        """
+    )
+    assert out.split() == ["b'1'"]
+
+
+def test_a_copy_that_cannot_be_loaded(monkeypatch: pytest.MonkeyPatch, fault_server: FaultServer) -> None:
+    store = ObjectStore(f"{fault_server.url}/b/x")
+    store.exists("a")
+
+    def work() -> str:
+        def fail(path: str) -> Any:
+            raise OSError("no space left")
+
+        monkeypatch.setattr(obstore_image, "_copied", fail)
+        with pytest.raises(StoreError, match=r"a second time: no space left; accepted") as caught:
+            store.get("a")
+        return str(caught.value)
+
+    assert "spawned" in run_child(work).checked()
+
+
+def test_web_servers_have_no_lists() -> None:
+    with pytest.raises(StoreCapabilityError):
+        ObjectStore("https://example.org").list()

@@ -1,0 +1,135 @@
+"""How many bytes of answers may be under way at once, over all stores of this process.
+
+Many requests at a time are worth having as long as what they bring fits into memory. Every store that fetches
+values from elsewhere reserves their sizes here while they arrive; who comes first is served first. A value
+that is larger than all there is may come alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections import deque
+from collections.abc import Iterator
+from operator import index
+
+DEFAULT = 2**29
+"""Bytes that may be under way if nobody says otherwise."""
+
+
+class _Held(threading.local):
+    """How many reservations a thread has."""
+
+    depth = 0
+
+
+class Budget:
+    """A number of bytes that threads share.
+
+    Parameters
+    ----------
+    limit : int
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.renew()
+
+    def renew(self) -> None:
+        """Begin with nothing under way: the threads of a forked child's parent are not here."""
+        self._changed = threading.Condition(threading.Lock())
+        self._waiting: deque[object] = deque()
+        self._used = 0
+        self._held = _Held()
+
+    @property
+    def used(self) -> int:
+        """Bytes under way."""
+        return self._used
+
+    @contextlib.contextmanager
+    def reserved(self, size: int) -> Iterator[None]:
+        """Have a number of bytes, once there are as many left.
+
+        Who has some already does not wait for more: others may be waiting for what this thread has.
+        """
+        self._take(size, wait=self._held.depth == 0)
+        self._held.depth += 1
+        try:
+            yield
+        finally:
+            self._held.depth -= 1
+            with self._changed:
+                self._used -= size
+                if self._waiting:
+                    self._changed.notify_all()
+
+    def _take(self, size: int, *, wait: bool) -> None:
+        with self._changed:
+            if not wait or (not self._waiting and self._fits(size)):
+                self._used += size
+                return
+            ticket = object()
+            self._waiting.append(ticket)
+            try:
+                while self._waiting[0] is not ticket or not self._fits(size):
+                    self._changed.wait()
+                self._used += size
+            finally:
+                self._waiting.remove(ticket)
+                self._changed.notify_all()
+
+    def _fits(self, size: int) -> bool:
+        return self._used == 0 or self._used + size <= self.limit
+
+    def resize(self, limit: int) -> None:
+        """Have another limit from now on."""
+        with self._changed:
+            self.limit = limit
+            self._changed.notify_all()
+
+
+_budget = Budget(DEFAULT)
+reserved = _budget.reserved
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_budget.renew)
+
+
+def get_limit() -> int:
+    """How many bytes may be under way at once in this process."""
+    return _budget.limit
+
+
+def set_limit(limit: int) -> None:
+    """Set how many bytes may be under way at once in this process.
+
+    What has arrived counts no more, so this is not the memory that reading takes in all.
+
+    Parameters
+    ----------
+    limit : int
+        At least 1. A single value may be larger; it comes alone then.
+
+    Raises
+    ------
+    ValueError
+        If it is no positive integer.
+
+    Examples
+    --------
+    >>> from xzarr3.stores import in_flight
+    >>> before = in_flight.get_limit()
+    >>> in_flight.set_limit(2**28)
+    >>> in_flight.get_limit()
+    268435456
+    >>> in_flight.set_limit(before)
+    """
+    try:
+        number = index(limit)
+    except TypeError as error:
+        raise ValueError(f"limit={limit!r}: accepted: an integer of at least 1") from error
+    if number < 1:
+        raise ValueError(f"limit={limit!r}: accepted: an integer of at least 1")
+    _budget.resize(number)

@@ -1,0 +1,906 @@
+"""A store in an object storage service or on a web server: S3, Google, Azure, HTTP, by obstore.
+
+A key is the name of an object behind a prefix. Requests are made by the threads that ask, at most so many at
+once, and tried again where that may help; what cannot be read is an error and never taken for absence.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from operator import index
+from typing import Any, Final, Self, TypeAlias, TypeVar
+
+from xzarr3._types import Buffer, ByteRange
+from xzarr3.concurrency import spread
+from xzarr3.errors import (
+    ChangedError,
+    InvalidKeyError,
+    ReadOnlyError,
+    StoreCapabilityError,
+    StoreError,
+    StorePermissionError,
+    shorten,
+)
+from xzarr3.stores import object_client, obstore_image
+from xzarr3.stores.base import (
+    IntoLoader,
+    KeySet,
+    Loader,
+    RangeLoader,
+    Scratch,
+    Store,
+    Updater,
+    ValueReader,
+    check_erasable_prefix,
+    check_key,
+    check_prefix,
+    flat,
+    negative_length,
+)
+from xzarr3.stores.locks import key_lock
+from xzarr3.stores.object_client import Answer, Client, Listing, Pace, Use, fetch, shared
+from xzarr3.stores.object_errors import Failure
+from xzarr3.stores.object_options import Recipe, of_ready, parse
+
+Result = TypeVar("Result")
+Names: TypeAlias = list[str]
+
+_CONCURRENCY: Final = 64
+_RETRIES: Final = 10
+_DEADLINE: Final = 180.0
+_TIMEOUT: Final = 30.0
+_ABSENT_VERSION: Final = "absent"
+_ATTEMPTS = 4  # To get parts of one version of a value that is being replaced.
+_FAR = 2**62  # Bytes; no value is that large, and services do not take much larger numbers.
+_BULK = 1000  # Keys that one request erases.
+_LARGE = 2**26  # Bytes; larger values are sent in parts.
+_LONG = 2**20  # Bytes; larger values may take a while to send.
+_SENT_PART = 2**24
+_SENT_AT_ONCE = 4
+_SETTLED = timedelta(seconds=5)
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_WRONG_TAG = '"00000000000000000000000000000000"'
+_IGNORED = Failure("the service ignores conditions")
+_PLACES = ("service", "process")
+_PASSING_STATE = frozenset({"_client", "_identity", "_ready_pid"})
+_SERVICES = frozenset({"s3", "gs", "az"})
+
+
+class ObjectStore(Store):
+    """Values are objects of S3, Google Cloud Storage or Azure, or files of a web server.
+
+    It needs the package obstore (``pip install 'xzarr3[object]'``), which is loaded and asked for nothing
+    before the first request.
+
+    The URLs are ``s3://``, ``gs://`` and ``az://`` (also ``s3a``, ``gcs``, ``abfs``, ``abfss``), a bucket or
+    container and a path, which is taken as it is, ``%`` and ``#`` included;
+    ``abfs://container@account.dfs.core.windows.net/path``; ``http://`` and ``https://``. A web server is read
+    only and cannot be listed. An ``https://`` URL of S3 or Azure is that of a web server, too, unless there
+    are options of the service, ``anon=True`` say.
+
+    Credentials are those of `storage_options`, or else of the environment as obstore has it (``AWS_...``,
+    ``GOOGLE_...``, ``AZURE_...``); a profile of AWS, or its file of credentials, is read by boto3 if that is
+    installed. They are in pickles of the store, because other processes need them, and nowhere else.
+
+    A missing object is an absent key. All else that goes wrong is tried again where that may help, and then
+    it is an error: an answer shorter than promised or of another range, an HTML page, no such bucket, refused
+    access.
+
+    :meth:`compare_and_set` is done by the service, which is checked once to keep to conditions. An object
+    cannot be erased on condition.
+
+    Parameters
+    ----------
+    store : str or store of obstore
+        A URL, or a ready store, whose own settings for trying again are not used.
+    storage_options : dict, optional
+        In the words of fsspec or obstore: ``anon``, ``key``, ``secret``, ``token``, ``endpoint_url``,
+        ``client_kwargs``, ``region``, ``profile``, ``account_name``, ``account_key``, ``sas_token``,
+        ``connection_string``, ``headers`` and others, as well as the following arguments. Names that are not
+        known are refused.
+    read_only : bool
+        Refuse every write.
+    concurrency : int, default 64
+        How many requests there are at most at a time. See also :mod:`xzarr3.stores.in_flight`.
+    retries : int, default 10
+        How often a request is tried again. Pauses grow from 0.1 to 15 seconds; what a server says in
+        ``Retry-After`` is not seen.
+    deadline : float, default 180
+        Seconds after which a request is not tried again.
+    timeout : float, default 30
+        Seconds without a byte of the answer after which one attempt has failed; `deadline` for an attempt
+        that sends more than 1 MiB.
+    absent_status : tuple of int, default (404,)
+        HTTP statuses that mean that there is no such key; ``(404, 403)`` for buckets that answer so.
+    request_bytes : int, default 2**20
+        About how many bytes can be read in the time that one more request takes: parts of a value that are
+        closer are read together.
+    conditional : {"service", "process"}, default "service"
+        Where values are compared before they are replaced: ``"process"`` for services without conditions,
+        where changes of other processes may get lost.
+
+    Raises
+    ------
+    StoreError
+        If obstore is not installed, or the URL or an option cannot be used.
+
+    Examples
+    --------
+    >>> store = ObjectStore("s3://noaa-goes16/a", storage_options={"anon": True, "region": "us-east-1"})
+    >>> store
+    <ObjectStore 's3://noaa-goes16/a'>
+    >>> store.listable, store.concurrency
+    (True, 64)
+    >>> ObjectStore("https://example.org/era5.zarr").writeable
+    False
+    >>> ObjectStore("s3://bucket", storage_options={"anon": True, "secret": "x"})
+    Traceback (most recent call last):
+    xzarr3.errors.StoreError: storage_options of S3: 'secret_access_key' alone; accepted: 'key' with it
+    """
+
+    request_bytes = 2**20
+    concurrency = _CONCURRENCY
+    erases_conditionally = False
+
+    def __init__(
+        self,
+        store: Any,
+        *,
+        storage_options: Mapping[str, Any] | None = None,
+        read_only: bool = False,
+        concurrency: int | None = None,
+        retries: int | None = None,
+        deadline: float | None = None,
+        timeout: float | None = None,
+        absent_status: Sequence[int] | None = None,
+        request_bytes: int | None = None,
+        conditional: str | None = None,
+    ) -> None:
+        super().__init__(read_only=read_only)
+        obstore_image.require()
+        asked: dict[str, Any] = {
+            "concurrency": concurrency,
+            "retries": retries,
+            "deadline": deadline,
+            "timeout": timeout,
+            "absent_status": absent_status,
+            "request_bytes": request_bytes,
+            "conditional": conditional,
+        }
+        self._ready: Any = None
+        self._ready_pid = os.getpid()
+        if isinstance(store, (str, os.PathLike)):
+            place = parse(os.fspath(store), storage_options)
+            self._recipe, self._prefix = place.recipe, place.prefix
+            for name, value in place.settings.items():
+                if asked[name] not in (None, value):
+                    raise StoreError(
+                        f"'{name}' in storage_options contradicts the argument; accepted: one of them"
+                    )
+                asked[name] = value
+        else:
+            self._take(store, storage_options)
+        self.concurrency = _whole("concurrency", asked["concurrency"], _CONCURRENCY, 1)
+        self.request_bytes = _whole("request_bytes", asked["request_bytes"], ObjectStore.request_bytes, 0)
+        self._retries = _whole("retries", asked["retries"], _RETRIES, 0)
+        self._deadline = _seconds("deadline", asked["deadline"], _DEADLINE)
+        self._timeout = min(_seconds("timeout", asked["timeout"], _TIMEOUT), self._deadline)
+        self._absent_status = _statuses(asked["absent_status"])
+        self._conditional = asked["conditional"] or _PLACES[0]
+        if self._conditional not in _PLACES:
+            raise StoreError(f"conditional={shorten(self._conditional)}; accepted: 'service', 'process'")
+        self.erases_conditionally = self._conditional == "process"
+        self._limit: int | None = None
+        self._client: Client | None = None
+
+    def _take(self, store: Any, storage_options: Mapping[str, Any] | None) -> None:
+        """Use a ready store."""
+        if storage_options:
+            raise StoreError(
+                "storage_options with a ready store; accepted: options with a URL, or the store alone"
+            )
+        if not any(cls.__module__.partition(".")[0] == "obstore" for cls in type(store).__mro__):
+            raise TypeError(f"not a store: {type(store).__name__}; accepted: a URL or a store of obstore")
+        found = of_ready(store)
+        if found is not None:
+            self._recipe, self._prefix = found
+            return
+        name = type(store).__name__
+        self._recipe = Recipe("", name, {}, f"obstore.{name} {self._identity[:8]}")
+        self._prefix = ""
+        self._ready = store
+
+    @classmethod
+    def from_url(cls, url: str, *, storage_options: Mapping[str, Any] | None = None, **settings: Any) -> Self:
+        """The store at a URL; see the class for what is taken.
+
+        Examples
+        --------
+        >>> ObjectStore.from_url("gs://gcp-public-data-arco-era5/ar", storage_options={"token": "anon"})
+        <ObjectStore 'gs://gcp-public-data-arco-era5/ar'>
+        """
+        return cls(url, storage_options=storage_options, **settings)
+
+    def __repr__(self) -> str:
+        where, at, host = self._recipe.address.partition(" ")
+        path = f"{where}/{self._prefix[:-1]}" if self._prefix else where
+        return f"<{type(self).__name__} '{path}'{at}{host}>"
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and other._same() == self._same()
+
+    def __hash__(self) -> int:
+        return hash((self._recipe.address, self._prefix))
+
+    def _same(self) -> object:
+        state = {name: value for name, value in self.__dict__.items() if name not in _PASSING_STATE}
+        return state | {"_ready": id(self._ready)}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_client": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._ready_pid = os.getpid()
+
+    @property
+    def identity(self) -> object:
+        return "ObjectStore", self._recipe.address, self._prefix
+
+    # What it can do
+
+    @property
+    def _is_web(self) -> bool:
+        return self._recipe.kind == "http"
+
+    @property
+    def writeable(self) -> bool:
+        return not self._is_web and super().writeable
+
+    @property
+    def erasable(self) -> bool:
+        return not self._is_web and super().erasable
+
+    @property
+    def listable(self) -> bool:
+        return not self._is_web and super().listable
+
+    def _check_writable(self) -> None:
+        super()._check_writable()
+        if self._is_web:
+            raise ReadOnlyError(
+                f"{self} cannot be written: it is a web server; accepted: s3://, gs://, az://"
+            )
+
+    def _check_listable(self) -> None:
+        if self._is_web:
+            raise StoreCapabilityError(
+                f"{self} cannot be listed: it is a web server; accepted: consolidated metadata, keys by name"
+            )
+
+    # Requests
+
+    def _use(self) -> Client:
+        client = self._client
+        if client is None or client.pid != os.getpid():
+            bounds = self.concurrency, self._retries, self._timeout, self._deadline
+            if self._ready is None:
+                client = shared.get(self._recipe, *bounds)
+            elif self._ready_pid != os.getpid():
+                obstore_image.keep(self._ready)
+                raise StoreError(
+                    f"{self} was made before this process was forked and cannot be used here; accepted: "
+                    "spawned processes, or a store by URL"
+                )
+            else:
+                client = Client(self._recipe, *bounds, ready=self._ready)
+            self._client = client
+        return client
+
+    def _request(self, call: Callable[[Any, Any], Result], use: Use | None = None) -> Result | Failure:
+        return self._use().request(call, use)
+
+    def _path(self, key: str) -> str:
+        return self._checked(self._prefix + check_key(key), key)
+
+    def _checked(self, path: str, key: str) -> str:
+        """Refuse what obstore or the service would not take for the name that it is."""
+        if _CONTROL.search(path):
+            raise InvalidKeyError(f"invalid key {shorten(key)} for {self}; accepted: no control characters")
+        try:
+            path.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidKeyError(
+                f"invalid key {shorten(key)} for {self}; accepted: text in Unicode"
+            ) from error
+        if self._recipe.kind == "az" and ("\\" in path or "./" in path or path.endswith(".")):
+            raise InvalidKeyError(
+                f"invalid key {shorten(key)} for {self}; accepted: no '\\' and no name that ends with '.', "
+                "which Azure changes"
+            )
+        return path
+
+    def _error(self, doing: str, key: str, failure: Failure) -> StoreError:
+        what = f"key '{key}'" if key and doing != "list" else f"keys below '{key}'" if key else "keys"
+        text = f"cannot {doing} {what} of {self}: {failure.text}"
+        if failure.attempts > 1:
+            text += f", in {failure.attempts} attempts"
+        kind: type[StoreError] = StoreError
+        if failure.status in (401, 403) or failure.bad_credentials or failure.sort == "credentials":
+            kind = StorePermissionError
+            text += (
+                f"; accepted: storage_options with credentials that may {doing} it, anon=True for public data"
+            )
+            if failure.status == 403 and doing == "read":
+                text += ", absent_status=(404, 403) where absent keys are answered so"
+        elif failure.no_place:
+            text += "; accepted: a bucket or container that is there"
+        elif doing == "erase" and self._recipe.kind == "s3" and failure.status in (400, 405, 501):
+            text += (
+                "; accepted: disable_bulk_delete=True in storage_options, if it erases one key at a time only"
+            )
+        elif failure.status == 501 or failure.sort == "unsupported":
+            kind = StoreCapabilityError
+            text += "; accepted: a service that can"
+        elif failure.status in (301, 307) or "AuthorizationHeaderMalformed" in failure.code:
+            text += "; accepted: the region of the bucket, region='...' in storage_options"
+        elif failure.sort == "whole":
+            text += "; accepted: a server that sends parts of values"
+        elif failure.unreachable:
+            text += "; accepted: the address of a server that runs"
+        elif failure.passing:
+            text += f"; accepted: more than retries={self._retries}, deadline={self._deadline:g}, or fewer "
+            text += f"requests at a time than concurrency={self.concurrency}"
+        error = kind(text)
+        error.__cause__ = failure.cause()
+        return error
+
+    def _names_absence(self, failure: Failure) -> bool:
+        """Whether a status means that there is no such key."""
+        about_key = not (failure.no_place or failure.bad_credentials or failure.sort)
+        return about_key and failure.status in self._absent_status
+
+    def _is_absent(self, key: str, path: str, failure: Failure) -> bool:
+        """Whether a failure to read means that there is no such key; raises the error if not."""
+        if not self._names_absence(failure):
+            raise self._error("read", key, failure)
+        client = self._use()
+        if failure.status == 404 and not client.place_is_known:
+            # Where only the head was asked for, it may be the bucket that is missing.
+            asked = None if failure.names_key else self._request(fetch(path, {"range": (0, 1)}, None))
+            if isinstance(asked, Failure) and not (asked.beyond or self._names_absence(asked)):
+                raise self._error("read", key, asked)
+            client.place_is_known = True
+        return True
+
+    def _ask(
+        self, key: str, path: str, options: dict[str, Any] | None, limit: int | None = None
+    ) -> Answer | Failure | None:
+        """A value or a part of it; None if there is none, a failure if there is no such part."""
+        found = self._request(fetch(path, options, limit))
+        if isinstance(found, Failure):
+            if (
+                found.beyond
+                or found.sort == "whole"
+                or (found.status == 412 and options and "if_match" in options)
+            ):
+                return found
+            return None if self._is_absent(key, path, found) else found
+        if not self._use().place_is_known:
+            self._use().place_is_known = True
+        return found
+
+    def _whole(self, key: str, path: str, limit: int | None = None) -> Answer | None:
+        found = self._ask(key, path, None, limit)
+        if isinstance(found, Failure):
+            raise self._error("read", key, found)
+        return found
+
+    def _head(self, key: str, path: str) -> Answer | None:
+        found = self._ask(key, path, {"head": True})
+        if isinstance(found, Failure):
+            raise self._error("read", key, found)
+        return found
+
+    def _open(self, key: str, path: str, start: int, length: int | None) -> ObjectReader | None:
+        """A reader that has a part already, where one request gets it."""
+        options = self._range(start, length)
+        if options is None:
+            answer = self._head(key, path)
+            return None if answer is None else ObjectReader(self, key, path, answer)
+        found = self._ask(key, path, options or None)
+        if isinstance(found, Failure):
+            answer = self._head(key, path)
+            if answer is not None and answer.size and found.sort == "whole":
+                raise self._error("read", key, found)
+            return None if answer is None else ObjectReader(self, key, path, answer)
+        return None if found is None else ObjectReader(self, key, path, found)
+
+    def _range(self, start: int, length: int | None) -> dict[str, Any] | None:
+        """The options that ask for a part; None if the size of the value has to be known before."""
+        if length == 0 or not -_FAR < start < _FAR:
+            return None
+        if start >= 0:
+            if length is None:
+                return {"range": {"offset": start}} if start else {}
+            return {"range": (start, min(start + length, _FAR))}
+        if self._recipe.kind == "az" or (length is not None and -start - length > self.request_bytes):
+            return None
+        return {"range": {"suffix": -start}}
+
+    # Readable
+
+    def get(self, key: str, byte_range: ByteRange | None = None) -> Buffer | None:
+        path = self._path(key)
+        if byte_range is None or byte_range == (0, None):
+            answer = self._whole(key, path)
+            return None if answer is None else answer.body
+        start, length = byte_range
+        if length is not None and length < 0:
+            raise negative_length(length)
+
+        def read() -> Buffer | None:
+            reader = self._open(key, path, start, length)
+            return None if reader is None else reader.read(start, length)
+
+        return _steady(read)
+
+    def exists(self, key: str) -> bool:
+        return self._head(key, self._path(key)) is not None
+
+    def open_value(self, key: str) -> ValueReader | None:
+        path = self._path(key)
+        answer = self._head(key, path)
+        return None if answer is None else ObjectReader(self, key, path, answer)
+
+    def open_part(
+        self, key: str, start: int, length: int, version: object | None = None
+    ) -> ValueReader | None:
+        path = self._path(key)
+        if isinstance(version, tuple) and len(version) == 2:
+            return ObjectReader(self, key, path, None, version)
+        return self._open(key, path, start, length)
+
+    def loader(self) -> Loader:
+        return self.get
+
+    def scratch_loader(self, scratch: Scratch, limit: int) -> Loader:
+        def load(key: str) -> Buffer | None:
+            answer = self._whole(key, self._path(key), limit)
+            return None if answer is None else answer.body
+
+        return load
+
+    def range_loader(self) -> RangeLoader:
+        def load(
+            key: str, starts: Sequence[int], lengths: Sequence[int]
+        ) -> tuple[int | None, list[Buffer]] | None:
+            path = self._path(key)
+            return _steady(lambda: self._parts(key, path, starts, lengths))
+
+        return load
+
+    def _parts(
+        self, key: str, path: str, starts: Sequence[int], lengths: Sequence[int]
+    ) -> tuple[int, list[Buffer]] | None:
+        """Several parts of one version of a value."""
+        wanted = list(zip(starts, lengths, strict=True))
+        if not wanted:
+            answer = self._head(key, path)
+            return None if answer is None else (answer.size, [])
+        readers = spread(lambda part: self._open(key, path, *part), wanted, self.concurrency)
+        first = readers[0]
+        for reader in readers:
+            if (first is None) is not (reader is None) or (first and reader and reader.mark != first.mark):
+                raise _changed(self, key)
+        if first is None:
+            return None
+        parts = [
+            reader.read(*part) for reader, part in zip(readers, wanted, strict=True) if reader is not None
+        ]
+        return first.size or 0, parts
+
+    def into_loader(self) -> IntoLoader:
+        def load(key: str, start: int, out: memoryview) -> tuple[int | None, int] | None:
+            path = self._path(key)
+
+            def read() -> tuple[int | None, int] | None:
+                reader = self._open(key, path, start, len(out))
+                return None if reader is None else (reader.size, reader.read_into(start, out))
+
+            return _steady(read)
+
+        return load
+
+    # Changes that lose no others
+
+    def get_versioned(self, key: str) -> tuple[Buffer | None, object]:
+        if self._conditional != "service":
+            return super().get_versioned(key)
+        answer = self._whole(key, self._path(key), self._limit)
+        if answer is None:
+            return None, _ABSENT_VERSION
+        return answer.body, (answer.tag, answer.generation)
+
+    def compare_and_set(self, key: str, version: object, value: Buffer | None) -> bool:
+        if self._conditional != "service":
+            return super().compare_and_set(key, version, value)
+        self._check_writable()
+        path = self._path(key)
+        if value is None:
+            raise StoreCapabilityError(
+                f"{self} cannot erase key '{key}' on condition; accepted: a value, or erase() without one"
+            )
+        content = flat(value, key)
+        mode: object = "create"
+        if version != _ABSENT_VERSION:
+            tag, generation = version if isinstance(version, tuple) and len(version) == 2 else (None, None)
+            mode = {
+                name: known for name, known in (("e_tag", tag), ("version", generation)) if known is not None
+            }
+            if not mode or (tag is not None and tag.startswith("W/")):
+                raise StoreCapabilityError(
+                    f"{self} does not tell versions of key '{key}' apart; accepted: a service with e-tags, "
+                    "or conditional='process', which compares within one process only"
+                )
+        with key_lock(self.identity, key):
+            return self._put_if(key, path, mode, version, content)
+
+    def _put_if(self, key: str, path: str, mode: object, version: object, content: memoryview) -> bool:
+        client = self._use()
+        kind = "create" if mode == "create" else "update"
+        if kind in client.ignored:
+            raise self._unconditional(key, _IGNORED)
+        pace = Pace(self._retries, self._deadline)
+        in_doubt = False
+        while True:
+            found = client.once(_put(path, content, mode), _use_for(content, mode))
+            if not isinstance(found, Failure):
+                self._confirm(key, path, kind, content)
+                return True
+            gone = kind == "update" and found.status == 404 and not found.no_place
+            if found.refused or gone:
+                if found.status == 412:
+                    client.confirmed.add(kind)
+                # Maybe by what an attempt before, of which no answer came, had stored.
+                return (in_doubt or found.repeated > 0) and self._holds(key, content)
+            if found.status == 501 or found.sort == "unsupported":
+                raise self._unconditional(key, found)
+            if not pace.again(found):
+                raise self._error("write", key, replace(found, attempts=pace.attempts))
+            if found.ambiguous:
+                in_doubt = True
+                stored, now = self.get_versioned(key)
+                if now != version:
+                    return stored is not None and stored == content
+
+    def _holds(self, key: str, content: memoryview) -> bool:
+        stored = self.get(key)
+        return stored is not None and memoryview(stored) == content
+
+    def _confirm(self, key: str, path: str, kind: str, content: memoryview) -> None:
+        """See to it that the service keeps to conditions, before one is relied on for the first time.
+
+        The same bytes are put again under a condition that does not hold.
+        """
+        client = self._use()
+        if kind in client.confirmed:
+            return
+        with client.confirming:
+            if kind in client.confirmed:
+                return
+            mode: object = "create" if kind == "create" else {"e_tag": _WRONG_TAG, "version": "1"}
+            found = self._request(_put(path, content, mode), _use_for(content, mode))
+            if not isinstance(found, Failure):
+                client.ignored.add(kind)
+                raise self._unconditional(key, _IGNORED)
+            if not found.refused and not (kind == "update" and found.status == 404):
+                raise self._error("write", key, found)
+            client.confirmed.add(kind)
+
+    def _unconditional(self, key: str, failure: Failure) -> StoreCapabilityError:
+        error = StoreCapabilityError(
+            f"cannot replace key '{key}' of {self} on condition: {failure.text}; accepted: a service with "
+            "conditional puts, or conditional='process', which compares within one process only"
+        )
+        error.__cause__ = failure.cause()
+        return error
+
+    def updater(
+        self, scratch: Scratch | None = None, limit: int = sys.maxsize
+    ) -> AbstractContextManager[Updater]:
+        self._use()
+        twin = type(self).__new__(type(self))
+        twin.__dict__.update(self.__dict__, _limit=limit)
+        return contextlib.nullcontext(twin._update)
+
+    # Writeable
+
+    def set(self, key: str, value: Buffer) -> None:
+        self._check_writable()
+        path = self._path(key)
+        content = flat(value, key)
+        found = self._request(_put(path, content, None), _use_for(content, None))
+        if isinstance(found, Failure):
+            raise self._error("write", key, found)
+
+    def erase(self, key: str) -> None:
+        self._check_writable()
+        path = self._path(key)
+        found = self._request(lambda image, store: image.delete(store, path))
+        if isinstance(found, Failure):
+            self._settle(key, found)
+
+    def _settle(self, key: str, failure: Failure) -> None:
+        """What is not there need not be erased."""
+        config = self._recipe.arguments.get("config", {})
+        # A list of keys to erase is sent to the bucket, so that it is not a key that is not there.
+        listed = self._recipe.kind == "s3" and not config.get("disable_bulk_delete")
+        if failure.status != 404 or failure.no_place or failure.sort or (listed and not failure.names_key):
+            raise self._error("erase", key, failure)
+
+    def erase_values(self, keys: Iterable[str]) -> None:
+        self._check_writable()
+        wanted = {key: self._path(key) for key in keys}
+        if self._recipe.kind != "s3" or len(wanted) < 2:
+            spread(self.erase, wanted, self.concurrency)
+            return
+        paths = list(wanted.values())
+
+        def erase(at: int) -> None:
+            some = paths[at : at + _BULK]
+            found = self._request(lambda image, store: image.delete(store, some))
+            if isinstance(found, Failure):
+                self._settle("", found)
+
+        spread(erase, range(0, len(paths), _BULK), self.concurrency)
+
+    def erase_prefix(self, prefix: str) -> None:
+        check_erasable_prefix(prefix)
+        self._check_writable()
+        self.erase_values(list(self.list_prefix(prefix)))
+
+    # Listable
+
+    def list(self) -> Iterator[str]:
+        return self.list_prefix("")
+
+    def list_prefix(self, prefix: str) -> Iterator[str]:
+        self._check_listable()
+        return self._listed(self._prefix + check_prefix(prefix), prefix)
+
+    def _listed(self, within: str, prefix: str) -> Iterator[str]:
+        self._checked(within[:-1], prefix)
+        listing = Listing(within, ordered=self._recipe.kind in ("s3", "gs"))
+        ended = -1
+        while True:
+            more = self._request(listing.page, Use.MANY)
+            if isinstance(more, Failure):
+                raise self._error("list", prefix, more)
+            if more:
+                continue
+            if not listing.may_go_on or len(listing.found) == ended:
+                break
+            ended = len(listing.found)
+        if listing.found:
+            self._use().place_is_known = True
+        if len(listing.found) in (0, ended):
+            self._check_empty(within)
+        return iter([path[len(self._prefix) :] for path in self._objects(within, listing.found)])
+
+    def _check_empty(self, within: str) -> None:
+        """See to it that there really is nothing more: obstore takes an HTML page for an empty list."""
+        if self._recipe.kind in _SERVICES:
+            path = within[:-1] or "-"
+            self._head(path, path)
+
+    def _objects(self, within: str, found: Mapping[str, int]) -> Names:
+        """Those that are keys: what stands for a directory is shown without its '/', and is empty."""
+        inside = [path for path in found if path.startswith(within)]
+        empty = [path for path in inside if found[path] == 0]
+        if not empty:
+            return inside
+        there = spread(lambda path: self._head(path, path) is not None, empty, self.concurrency)
+        gone = {path for path, is_there in zip(empty, there, strict=True) if not is_there}
+        return [path for path in inside if path not in gone]
+
+    def list_dir(self, prefix: str) -> tuple[KeySet, KeySet]:
+        self._check_listable()
+        within = self._prefix + check_prefix(prefix)
+        self._checked(within[:-1], prefix)
+        found = self._request(lambda image, store: image.list_with_delimiter(store, within or None), Use.MANY)
+        if isinstance(found, Failure):
+            raise self._error("list", prefix, found)
+        objects = {entry["path"]: entry["size"] for entry in found["objects"]}
+        if (len(objects) + len(found["common_prefixes"])) % object_client.PAGE == 0:
+            self._check_empty(within)
+        cut = len(self._prefix)
+        prefixes = {f"{path.rstrip('/')}/" for path in found["common_prefixes"]}
+        return (
+            {path[cut:] for path in self._objects(within, objects)},
+            {path[cut:] for path in prefixes if path.startswith(within) and path != within},
+        )
+
+
+def _use_for(content: memoryview, mode: object) -> Use:
+    if mode is None and content.nbytes > _LARGE:
+        return Use.MANY
+    return Use.SEND if content.nbytes > _LONG else Use.ONE
+
+
+def _put(path: str, content: memoryview, mode: object) -> Callable[[Any, Any], Any]:
+    def call(image: Any, store: Any) -> Any:
+        if mode is None and content.nbytes > _LARGE:
+            return image.put(
+                store, path, content, use_multipart=True, chunk_size=_SENT_PART, max_concurrency=_SENT_AT_ONCE
+            )
+        return image.put(store, path, content, mode=mode or "overwrite", use_multipart=False)
+
+    return call
+
+
+def _steady(read: Callable[[], Result]) -> Result:
+    """Read again if the value was replaced while it was read."""
+    for _ in range(_ATTEMPTS - 1):
+        with contextlib.suppress(ChangedError):
+            return read()
+    return read()
+
+
+def _changed(store: Store, key: str) -> ChangedError:
+    return ChangedError(
+        f"key '{key}' of {store} has another value by now than when it was opened; read it again"
+    )
+
+
+class ObjectReader(ValueReader):
+    """Parts of one version of an object.
+
+    Parameters
+    ----------
+    store : ObjectStore
+    key, path : str
+    answer : Answer, optional
+        What is known of the value, maybe with a part of it.
+    version : pair, optional
+        What names the version, if there was no answer yet.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        key: str,
+        path: str,
+        answer: Answer | None,
+        version: tuple[Any, ...] = (None, None),
+    ) -> None:
+        self._store = store
+        self._key = key
+        self._path = path
+        self._part = memoryview(b"")
+        self._first = 0
+        self._modified: datetime | None = None
+        self._tag, self._generation = version
+        self._known = answer is None
+        if answer is not None:
+            self.size = answer.size
+            self._part, self._first = answer.body, answer.first
+            self._tag, self._generation, self._modified = answer.tag, answer.generation, answer.modified
+
+    @property
+    def mark(self) -> object:
+        """What is equal for readers of one version, as well as can be told."""
+        named = self._tag is not None or self._generation is not None
+        return self._tag, self._generation, self.size, None if named else self._modified
+
+    @property
+    def version(self) -> object | None:
+        if self._tag is None and self._generation is None:
+            return None
+        # A web server may give the same tag to two values of one second.
+        if (
+            self._store._is_web
+            and self._modified is not None
+            and datetime.now(UTC) - self._modified < _SETTLED
+        ):
+            return None
+        return self._tag, self._generation
+
+    def read(self, start: int, length: int | None = None) -> Buffer:
+        if length is not None and length < 0:
+            raise negative_length(length)
+        if self.size is None and (start < 0 or length is None) and self._store._range(start, length) is None:
+            self._learn()
+        if self.size is not None:
+            if start < 0:
+                start = max(self.size + start, 0)
+            length = max(self.size - start, 0) if length is None else min(length, max(self.size - start, 0))
+        if length == 0 or start >= _FAR:
+            return b""
+        inside = start - self._first
+        if (
+            self.size is not None
+            and length is not None
+            and inside >= 0
+            and inside + length <= len(self._part)
+        ):
+            return self._part[inside : inside + length]
+        return self._fetched(start, length)
+
+    def _fetched(self, start: int, length: int | None) -> Buffer:
+        options = dict(self._store._range(start, length) or {})
+        if self._tag is not None and self._tag.startswith('"'):
+            options["if_match"] = self._tag
+        found = self._store._ask(self._key, self._path, options or None)
+        if found is None:
+            raise _changed(self._store, self._key)
+        if isinstance(found, Failure):
+            if found.sort == "whole":
+                raise self._store._error("read", self._key, found)
+            if not found.beyond or self.size is not None:
+                raise _changed(self._store, self._key)
+            self._learn()
+            return b""
+        self._check(found)
+        body = found.body
+        return body if start >= 0 or length is None else body[:length]
+
+    def _check(self, answer: Answer) -> None:
+        """See to it that an answer is of this version."""
+        if self.size is None:
+            same = (answer.tag, answer.generation) == (self._tag, self._generation)
+        else:
+            same = answer.mark == self.mark
+        if not same:
+            raise _changed(self._store, self._key)
+        self.size = answer.size
+        self._modified = answer.modified
+
+    def _learn(self) -> None:
+        """Find out the size."""
+        answer = self._store._head(self._key, self._path)
+        if answer is None:
+            raise _changed(self._store, self._key)
+        self._check(answer)
+
+    def read_ranges(self, starts: Sequence[int], lengths: Sequence[int]) -> list[Buffer]:
+        wanted = list(zip(starts, lengths, strict=True))
+        return spread(lambda part: self.read(*part), wanted, self._store.concurrency)
+
+
+def _whole(name: str, value: object, default: int, least: int) -> int:
+    """An integer among the arguments."""
+    if value is None:
+        return default
+    try:
+        number = index(value)  # type: ignore[arg-type]
+    except TypeError:
+        number = least - 1
+    if number < least:
+        raise StoreError(f"{name}={shorten(value)}; accepted: an integer of at least {least}")
+    return number
+
+
+def _seconds(name: str, value: object, default: float) -> float:
+    if value is None:
+        return default
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= 10**6:
+        return float(value)
+    raise StoreError(f"{name}={shorten(value)}; accepted: seconds, more than 0")
+
+
+def _statuses(value: object) -> tuple[int, ...]:
+    if value is None:
+        return (404,)
+    if isinstance(value, (tuple, list)) and all(isinstance(one, int) and 400 <= one < 500 for one in value):
+        return tuple(value)
+    raise StoreError(
+        f"absent_status={shorten(value)}; accepted: HTTP statuses from 400 to 499, as in (404, 403)"
+    )

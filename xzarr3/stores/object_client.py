@@ -1,0 +1,376 @@
+"""Requests to an object store: one client for all stores of a recipe, its bounds, and trying again.
+
+A client belongs to the process that made it. It is made at its first request, and shared by all copies of a
+store that are read back from pickles, so that they have one pool of connections and one bound together.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from enum import Enum
+from typing import Any, TypeVar
+from weakref import WeakValueDictionary
+
+from xzarr3.errors import StoreError
+from xzarr3.stores import obstore_image
+from xzarr3.stores.base import OversizedError
+from xzarr3.stores.in_flight import reserved
+from xzarr3.stores.object_errors import Failure, describe, scrub
+from xzarr3.stores.object_options import Recipe
+
+Result = TypeVar("Result")
+
+_FIRST_PAUSE = 0.1  # Seconds
+_LONGEST_PAUSE = 15.0
+_KEPT = 8  # Clients of a process that nobody uses just now: the next task may.
+_CONNECT = 5.0  # Seconds
+_ENOUGH = 4  # Attempts to get a connection.
+PAGE = 1000
+"""Most names that services put on one page of a list."""
+_PAGES = ("text/html", "application/xhtml")
+_FROM_BOTO3 = ("AWS_PROFILE", "AWS_DEFAULT_PROFILE")
+_WITHOUT_BOTO3 = (
+    *("AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI"),
+    *("AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_SKIP_SIGNATURE"),
+)
+
+
+class Use(Enum):
+    """What a store of obstore is used for; each has its own settings."""
+
+    ONE = 1
+    """A single request."""
+    SEND = 2
+    """A request that sends much, so that its answer may be long in coming."""
+    MANY = 3
+    """Several requests, each of which obstore makes again itself."""
+
+
+class AnswerError(Exception):
+    """An answer that is not what was asked for."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.text)
+        self.failure = failure
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came of a value: all of it, a part, or only what is known of it.
+
+    Parameters
+    ----------
+    body : memoryview
+    first : int
+        Where in the value the body begins.
+    size : int
+        Of the whole value, in bytes.
+    tag, generation : str, optional
+        What names this version of the value.
+    modified : datetime
+    """
+
+    body: memoryview
+    first: int
+    size: int
+    tag: str | None
+    generation: str | None
+    modified: datetime
+
+    @property
+    def mark(self) -> object:
+        """What is equal for parts of one version, as well as can be told."""
+        named = self.tag is not None or self.generation is not None
+        return self.tag, self.generation, self.size, None if named else self.modified
+
+
+class Pace:
+    """When to try again: pauses that grow, with a share of chance, until a number or the time is used up.
+
+    Parameters
+    ----------
+    retries : int
+    deadline : float
+        Seconds.
+    """
+
+    def __init__(self, retries: int, deadline: float) -> None:
+        self._left = retries
+        self._end = time.monotonic() + deadline
+        self._pause = _FIRST_PAUSE
+        self.attempts = 1
+
+    def again(self, failure: Failure) -> bool:
+        """Wait for the next attempt; returns whether there may be one and it makes sense."""
+        if not failure.passing or (failure.unreachable and self.attempts >= _ENOUGH):
+            return False
+        pause = self._pause * random.uniform(0.5, 1.0)
+        if self._left <= 0 or time.monotonic() + pause >= self._end:
+            return False
+        time.sleep(pause)
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+        self._left -= 1
+        self.attempts += 1
+        return True
+
+
+class Client:
+    """A client of obstore and what its users share.
+
+    Parameters
+    ----------
+    recipe : Recipe
+    concurrency : int
+        How many requests there are at most at a time.
+    retries : int
+    timeout, deadline : float
+        Seconds without a byte, and seconds for one attempt altogether.
+    ready : object, optional
+        A store of obstore that cannot be made again, to be used as it is.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        concurrency: int,
+        retries: int,
+        timeout: float,
+        deadline: float,
+        ready: Any = None,
+    ) -> None:
+        self.pid = os.getpid()
+        self.recipe = recipe
+        self.place_is_known = recipe.kind in ("http", "local", "")
+        self.confirmed: set[str] = set()
+        """Kinds of conditions that the service was seen to keep."""
+        self.ignored: set[str] = set()
+        """Kinds of conditions that it was seen to ignore."""
+        self.confirming = threading.Lock()
+        self._slots = threading.Semaphore(concurrency)
+        self._retries = retries
+        self._timeout = timeout
+        self._deadline = deadline
+        self._lock = threading.Lock()
+        self._image = obstore_image.image if ready is None else obstore_image.original
+        self._stores: dict[Use, Any] = {} if ready is None else dict.fromkeys(Use, ready)
+
+    def _made(self, use: Use) -> Any:
+        """The store of obstore for a kind of requests."""
+        found = self._stores.get(use)
+        if found is None:
+            with self._lock:
+                found = self._stores.get(use)
+                if found is None:
+                    found = self._stores[use] = self._make(use)
+        return found
+
+    def _make(self, use: Use) -> Any:
+        recipe = self.recipe
+        image = obstore_image.image()
+        arguments = dict(recipe.arguments)
+        if recipe.kind == "local":
+            return image._store.LocalStore(**arguments)
+        options = {
+            "timeout": timedelta(seconds=self._deadline),
+            "read_timeout": timedelta(seconds=self._deadline if use is Use.SEND else self._timeout),
+            "connect_timeout": timedelta(seconds=min(self._timeout, _CONNECT)),
+            **arguments.get("client_options", {}),
+        }
+        arguments["client_options"] = options
+        arguments["retry_config"] = {
+            "max_retries": self._retries if use is Use.MANY else 0,
+            "retry_timeout": timedelta(seconds=self._deadline),
+            "backoff": {
+                "init_backoff": timedelta(seconds=_FIRST_PAUSE),
+                "max_backoff": timedelta(seconds=_LONGEST_PAUSE),
+            },
+        }
+        if recipe.kind == "s3" and "credential_provider" not in arguments:
+            session = self._session()
+            if session is not None:
+                arguments["credential_provider"] = session
+                arguments["config"] = {**getattr(session, "config", {}), **arguments["config"]}
+        url = arguments.pop("url", None)
+        try:
+            return getattr(image._store, recipe.class_name)(*(() if url is None else (url,)), **arguments)
+        except (image.exceptions.BaseError, OSError, ValueError, TypeError, RuntimeError) as error:
+            text = scrub(str(error).partition("\n\nDebug source")[0], recipe.secrets)
+        raise StoreError(f"no client for {recipe.address}: {text}; accepted: options that obstore takes")
+
+    def _session(self) -> Any:
+        """Credentials as boto3 finds them, where a profile or a file of credentials says so."""
+        profile, config = self.recipe.profile, self.recipe.arguments["config"]
+        if profile is None:
+            if any(name in config for name in ("access_key_id", "skip_signature", "web_identity_token_file")):
+                return None
+            if any(os.environ.get(name) for name in _WITHOUT_BOTO3):
+                return None
+            shared = os.environ.get("AWS_SHARED_CREDENTIALS_FILE", os.path.expanduser("~/.aws/credentials"))
+            if not any(os.environ.get(name) for name in _FROM_BOTO3) and not os.path.exists(shared):
+                return None
+        try:
+            import boto3
+            from botocore.exceptions import BotoCoreError
+            from obstore.auth.boto3 import Boto3CredentialProvider
+        except ImportError as error:
+            if profile is None and not any(os.environ.get(name) for name in _FROM_BOTO3):
+                return None
+            raise StoreError(
+                f"{self.recipe.address}: a profile of AWS needs the package boto3, which is not installed; "
+                "accepted: pip install boto3, or 'key' and 'secret' in storage_options"
+            ) from error
+        try:
+            return Boto3CredentialProvider(boto3.Session(profile_name=profile))
+        except (BotoCoreError, ValueError) as error:
+            if profile is None and isinstance(error, ValueError):
+                return None
+            text = scrub(str(error), self.recipe.secrets)
+        raise StoreError(
+            f"no credentials for {self.recipe.address}: {text}; accepted: a profile that is there"
+        )
+
+    def once(self, call: Callable[[Any, Any], Result], use: Use | None = None) -> Result | Failure:
+        """Make a request; ``call`` gets the compiled module and the store."""
+        image = self._image()
+        store = self._made(use or Use.ONE)
+        try:
+            with self._slots:
+                return call(image, store)
+        except AnswerError as error:
+            return error.failure
+        except (image.exceptions.BaseError, OSError, ValueError, TypeError, RuntimeError) as error:
+            return describe(error, self.recipe.secrets)
+
+    def request(self, call: Callable[[Any, Any], Result], use: Use | None = None) -> Result | Failure:
+        """Make a request, and again as long as that may help."""
+        pace: Pace | None = None
+        begun = time.monotonic()
+        while True:
+            found = self.once(call, use)
+            if not isinstance(found, Failure):
+                return found
+            if pace is None:
+                pace = Pace(self._retries, self._deadline - (time.monotonic() - begun))
+            if found.repeated or not pace.again(found):
+                return replace(found, attempts=found.repeated + pace.attempts)
+
+
+def fetch(path: str, options: dict[str, Any] | None, limit: int | None) -> Callable[[Any, Any], Answer]:
+    """The request for a value or a part of it, for :meth:`Client.request`.
+
+    Parameters
+    ----------
+    path : str
+    options : dict, optional
+        Of obstore; ``{"head": True}`` asks for no bytes.
+    limit : int, optional
+        How many bytes there may be; more are not fetched.
+    """
+    head = options is not None and "head" in options
+
+    def call(image: Any, store: Any) -> Answer:
+        result = image.get(store, path, options=options)
+        kind = result.attributes.get("Content-Type")
+        if (
+            kind is not None
+            and kind.lower().startswith(_PAGES)
+            and not path.endswith((".html", ".htm", ".xhtml"))
+        ):
+            raise AnswerError(Failure("the answer is an HTML page, as of a server that asks to log in", 200))
+        meta = result.meta
+        first, stop = result.range
+        if head:
+            body = memoryview(b"")
+        else:
+            size = stop - first
+            if limit is not None and size > limit:
+                raise OversizedError(size, limit)
+            with reserved(size):
+                body = memoryview(result.bytes())
+            if len(body) != size:
+                raise AnswerError(
+                    Failure(
+                        f"the body has {len(body)} bytes, {size} were promised", passing=True, ambiguous=True
+                    )
+                )
+        return Answer(body, first, meta["size"], meta["e_tag"], meta["version"], meta["last_modified"])
+
+    return call
+
+
+class Listing:
+    """What is listed below a prefix, page by page.
+
+    Parameters
+    ----------
+    prefix : str
+    ordered : bool
+        Whether names come in order, so that after a failure it goes on behind the last one and does not
+        begin again.
+    """
+
+    def __init__(self, prefix: str, *, ordered: bool) -> None:
+        self.found: dict[str, int] = {}
+        """Sizes by name."""
+        self._prefix = prefix
+        self._ordered = ordered
+        self._stream: Iterator[Any] | None = None
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether it ended where a page does, so that it pays to ask once more what comes behind."""
+        return self._ordered and len(self.found) > 0 and len(self.found) % PAGE == 0
+
+    def page(self, image: Any, store: Any) -> bool:
+        """Ask for a page, for :meth:`Client.request`; returns whether there was one."""
+        if self._stream is None:
+            last = next(reversed(self.found), None) if self._ordered else None
+            self._stream = iter(image.list(store, self._prefix or None, offset=last, chunk_size=PAGE))
+        stream, self._stream = self._stream, None
+        page = next(stream, None)
+        if page is None:
+            return False
+        self._stream = stream
+        self.found.update((entry["path"], entry["size"]) for entry in page)
+        return True
+
+
+class _Shared:
+    """The clients of this process by recipe and bounds."""
+
+    def __init__(self) -> None:
+        self._clients: WeakValueDictionary[object, Client] = WeakValueDictionary()
+        self._recent: deque[Client] = deque(maxlen=_KEPT)
+        self._lock = threading.Lock()
+
+    def get(self, recipe: Recipe, concurrency: int, retries: int, timeout: float, deadline: float) -> Client:
+        key = recipe.key(), concurrency, retries, timeout, deadline
+        with self._lock:
+            client = self._clients.get(key)
+            if client is None:
+                client = self._clients[key] = Client(recipe, concurrency, retries, timeout, deadline)
+            with contextlib.suppress(ValueError):
+                self._recent.remove(client)
+            self._recent.append(client)
+            return client
+
+    def renew(self) -> None:
+        """Begin anew in a forked child; what the parent has made must not be taken apart there."""
+        obstore_image.keep([*self._clients.values(), *self._recent])
+        self._clients.clear()
+        self._recent.clear()
+        self._lock = threading.Lock()
+
+
+shared = _Shared()
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=shared.renew)
