@@ -20,8 +20,8 @@ from urllib.parse import unquote, urlsplit
 
 from xzarr3.errors import StoreError, listed, shorten
 from xzarr3.stores.object_errors import scrub
+from xzarr3.stores.opening import OBJECT_SCHEMES
 
-SCHEMES: Final = frozenset({"s3", "s3a", "gs", "gcs", "az", "azure", "abfs", "abfss", "adl", "http", "https"})
 """The URLs that :class:`~xzarr3.stores.ObjectStore` takes."""
 SETTINGS: Final = frozenset(
     {"concurrency", "retries", "deadline", "timeout", "absent_status", "request_bytes", "conditional"}
@@ -239,9 +239,9 @@ def parse(url: str, options: Mapping[str, Any] | None = None) -> Place:
             )
     scheme, mark, rest = url.partition("://")
     scheme = scheme.lower()
-    if not mark or scheme not in SCHEMES:
+    if not mark or scheme not in OBJECT_SCHEMES:
         raise StoreError(
-            f"not a URL of an object store: {scrub(url)}; accepted: {', '.join(sorted(SCHEMES))}"
+            f"not a URL of an object store: {scrub(url)}; accepted: {', '.join(sorted(OBJECT_SCHEMES))}"
         )
     kind = _KINDS.get(scheme, "az")
     settings = {name: given.pop(name) for name in sorted(SETTINGS & given.keys())}

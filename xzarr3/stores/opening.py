@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 from urllib.parse import unquote, urlsplit
 
 from xzarr3.errors import StoreError, listed, shorten
+from xzarr3.stores import obstore_image  # noqa: F401 - it hears of every fork from now on
 from xzarr3.stores.base import Store
 from xzarr3.stores.local import LocalStore
 
