@@ -991,11 +991,11 @@ def test_a_failed_resize_leaves_the_old_array_or_the_new() -> None:
         store.left = None
         after = xzarr3.open_array(store)
         assert after.shape == array.shape
-        assert after.shape == ((16,) if allowed == 0 else (4,))
+        assert after.shape == ((16,) if allowed <= 1 else (4,))  # The first write is that of a claim.
         assert after[...].tolist() == list(range(after.shape[0]))
         if error is None:
             break
-    assert 2 < allowed < 7
+    assert 2 < allowed < 9
 
 
 def test_a_failed_change_of_attributes_keeps_the_old_ones() -> None:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import itertools
 import math
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from xzarr3._types import AnyArray, Scalar
+from xzarr3.claims import Claim, ClaimLostError, turn
 from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, Codec
 from xzarr3.codecs.chain import Shard
-from xzarr3.concurrency import asked_threads
+from xzarr3.concurrency import asked_threads, spread
 from xzarr3.dtypes import Struct, ZDType
 from xzarr3.dtypes.structs import FieldArray
 from xzarr3.engine import Engine
@@ -37,8 +39,17 @@ from xzarr3.indexing import (
     split_fields,
     vectorized_selection,
 )
-from xzarr3.metadata import ArrayMetadata
-from xzarr3.nodes import Node, document_lock, read_held, write_node
+from xzarr3.metadata import ArrayMetadata, NodeMetadata
+from xzarr3.missing import Describe, Missing, check_missing, report, still_there
+from xzarr3.nodes import (
+    Node,
+    change_document,
+    copies_to_follow,
+    read_documents,
+    read_held,
+    refresh_consolidated,
+    with_attributes,
+)
 from xzarr3.plan import ReadPlan
 from xzarr3.storage_transformers import transformed
 from xzarr3.stores import Store
@@ -110,6 +121,8 @@ class Array(Node):
         Refuse every write.
     write_empty_chunks : bool
         Store chunks that hold only the fill value as well, instead of leaving them out.
+    missing : {"fill", "warn", "error"}
+        What a read does about units of storage that are absent; see :func:`xzarr3.open`.
 
     Examples
     --------
@@ -129,12 +142,14 @@ class Array(Node):
         format: Format | None = None,
         read_only: bool = False,
         write_empty_chunks: bool = False,
+        missing: Missing = "fill",
     ) -> None:
         format = parse_format(metadata.zarr_format) if format is None else format
         super().__init__(store, path, format, read_only=read_only)
         self.metadata: ArrayMetadata = metadata
         self._version: object | None = None
         self.write_empty_chunks = write_empty_chunks
+        self.missing: Missing = check_missing(missing)
 
     # What it is
 
@@ -288,7 +303,7 @@ class Array(Node):
     def __reduce__(self) -> tuple[object, ...]:
         held = self.format.hold(self.metadata, self.path)
         return _restore, (
-            self.store, self.path, self.format, held, self.read_only, self.write_empty_chunks,
+            self.store, self.path, self.format, held, self.read_only, self.write_empty_chunks, self.missing,
         )  # fmt: skip
 
     def __dask_tokenize__(self) -> object:
@@ -296,7 +311,8 @@ class Array(Node):
         # Storage transformers may keep the values under other keys, or somewhere else.
         units = [self.engine.key(at) for at in _sample(self.cdata_shape)]
         stamps = self.store.stamp([self._key, *self._stamped()]), self.engine.store.stamp(units)
-        return "xzarr3.Array", self.store.identity, self.path, document, stamps
+        token = "xzarr3.Array", self.store.identity, self.path, document, stamps
+        return token if self.missing == "fill" else (*token, self.missing)
 
     def _stamped(self) -> Iterator[str]:
         """What the keys of the units lie in, which tells whether the data have changed, too.
@@ -434,6 +450,9 @@ class Array(Node):
             If the selection does not fit.
         StoreError, ChunkDecodeError
             If a chunk is there, or may be, and cannot be read. A chunk that is absent is the fill value.
+        MissingChunksError
+            If a chunk is absent and the array was opened with ``missing="error"``. What ``out`` holds then
+            is undefined.
 
         Examples
         --------
@@ -472,19 +491,26 @@ class Array(Node):
         *,
         out: AnyArray | None = None,
         threads: int | None = None,
+        describe: Describe | None = None,
     ) -> AnyArray:
-        """Read a selection that is worked out already; see :meth:`get`."""
+        """Read a selection that is worked out already; see :meth:`get`.
+
+        ``describe`` puts parts of the array into words where chunks of them are absent.
+        """
         plan = self.engine.plan(selection)
         if out is not None:
             self._check_out(out, plan.shape, fields)
         result = np.empty(plan.shape, self.dtype) if out is None or fields is not None else out
         self._check_current()
         buffer = plan.buffer_for(result)
-        missing = self.engine.read(plan, buffer, asked_threads(threads))
-        if missing and not self.store.exists(self._key):
+        absent: list[tuple[int, ...]] | None = None if self.missing == "fill" else []
+        missing = self.engine.read(plan, buffer, asked_threads(threads), absent)
+        if missing and not still_there(self.store, self._key):
             raise StoreError(
                 f"array '{self.name}' of {self.store} vanished: its document and {missing} chunks are gone"
             )
+        if absent:
+            report(self, plan.number, absent, describe)
         plan.hand_over(buffer, result)
         if fields is None:
             return result
@@ -677,9 +703,10 @@ class Array(Node):
         """Change the shape, in place.
 
         Where the array grows, it holds the fill value. What is cut off is erased: growing again does
-        not bring it back. A dimension of a rectilinear grid that grows beyond its last chunk gets more
-        chunks, as long as the longest one and the last as long as what is left; one that shrinks keeps
-        its chunks.
+        not bring it back, nor what others, who do not know of it yet, write beyond the end. Of what they
+        write within the new shape nothing is lost. A dimension of a rectilinear grid that grows beyond its
+        last chunk gets more chunks, as long as the longest one and the last as long as what is left; one
+        that shrinks keeps its chunks.
 
         Parameters
         ----------
@@ -693,32 +720,65 @@ class Array(Node):
             raise SelectionError(f"not a shape: {shape!r}; accepted: {self.ndim} integers") from error
         if len(new) != self.ndim or any(length < 0 for length in new):
             raise SelectionError(f"array '{self.name}' of shape {self.shape} cannot get shape {new}")
-        with document_lock:
-            stored = self._stored()
-            resized = self._resized(stored, new)
-            self._erase_added(stored.chunk_grid, resized)
-            self._write_metadata(resized)
-            self._erase_beyond(stored.shape, resized.chunk_grid)
+        self._with_claim(partial(self._resize, new))
+
+    def _with_claim(self, change: Callable[[Claim], None]) -> None:
+        """Change the shape as the only one who does, and again if that could not be kept up."""
+        deadline = time.monotonic() + self.store.conflict_deadline
+        with turn(self.store, self._key):
+            while True:
+                try:
+                    with Claim(self.store, self._key, deadline) as claim:
+                        change(claim)
+                    break
+                except ClaimLostError:
+                    if time.monotonic() >= deadline:
+                        raise
+        self._refresh_copies()
+
+    def _resize(self, shape: tuple[int, ...], claim: Claim) -> None:
+        stored = self._claimed(claim)
+        resized = self._resized(stored, shape)
+        old = self._over(claim, stored)
+        # A write or an append that was cut off may have left something where the array is going to be.
+        old._erase_beyond(tuple(map(max, shape, stored.shape)), resized.chunk_grid, may_list=True)
+        shrinks = any(now < then for now, then in zip(shape, stored.shape, strict=True))
+
+        def change(found: NodeMetadata) -> NodeMetadata:
+            return self._resized(self._same(found, stored.shape), shape)
+
+        self._change_document(self._key, change, claim=claim, last=not shrinks)
+        if shrinks:
+            self._over(claim, resized)._erase_beyond(stored.shape, resized.chunk_grid)
+
+    def _claimed(self, claim: Claim) -> ArrayMetadata:
+        """What the document said when it was claimed."""
+        name = self._key.rpartition("/")[2]
+        held = {self._key: documents.decode(claim.document, self.path, name)}
+        if not self.format.one_document:
+            keys = self.format.reading_keys(self.path, consolidated=False)
+            others = [key for key in keys if key != self._key]
+            found = zip(others, read_documents(self.store, others, self.path), strict=True)
+            held.update({key: document for key, document in found if document is not None})
+        found_here = self.format.held(self.path, held)
+        return self._same(None if found_here is None else self.format.parse_again(found_here, self.path))
+
+    def _over(self, claim: Claim, metadata: ArrayMetadata) -> Array:
+        """This array with other metadata, which writes as long as the claim holds."""
+        return Array(
+            claim.store, self.path, metadata, format=self.format, write_empty_chunks=self.write_empty_chunks
+        )
 
     def _resized(self, stored: ArrayMetadata, shape: tuple[int, ...]) -> ArrayMetadata:
         """The metadata for another shape."""
         grid = stored.chunk_grid.resized(shape, _inner_shape(stored.codecs, len(shape)))
         return replace(stored, shape=shape, chunk_grid=grid)
 
-    def _erase_added(self, old: Grid, resized: ArrayMetadata) -> None:
-        """Erase what a write that was cut off may have left under the keys of chunks that ``old`` lacks.
+    def _erase_beyond(self, old: tuple[int, ...], grid: Grid, *, may_list: bool = False) -> None:
+        """Erase what was within the shape ``old``, which ``grid`` divides, and is beyond the present one.
 
-        It may have had another shape, so that it could not even be decoded.
+        With ``may_list``, not in a store that cannot list, if there are too many units to ask for each.
         """
-        grid = resized.chunk_grid
-        for at, (before, after) in enumerate(zip(old.axes, grid.axes, strict=True)):
-            if isinstance(before, Edges) and before != after:
-                region = (slice(None),) * at + (slice(before.total, None),)
-                for coords in self.stored_units(region, resized.shape, grid):
-                    self.engine.store.erase(self.engine.key(coords))
-
-    def _erase_beyond(self, old: tuple[int, ...], grid: Grid) -> None:
-        """Erase what was within the shape ``old``, which ``grid`` divides, and is beyond the present one."""
         for axis, new in enumerate(self.shape):
             if new >= old[axis]:
                 continue
@@ -729,16 +789,21 @@ class Array(Node):
                 else slice(min(self.shape[at], old[at]) if at < axis else old[at])
                 for at in range(self.ndim)
             )
+            if may_list and not self.engine.store.listable and not _are_few(region, old, grid):
+                continue
+            beyond = []
             for coords in self.stored_units(region, old, grid):
                 start = grid.axes[axis].start(coords[axis])
                 if start >= new:
-                    self.engine.store.erase(self.engine.key(coords))
+                    beyond.append(self.engine.key(coords))
                 else:
                     lengths = grid.chunk_shape_at(coords)
                     inner = tuple(
                         slice(new - start if at == axis else 0, n, 1) for at, n in enumerate(lengths)
                     )
                     self.engine.clear(coords, inner, keep_empty=self._keeps_empty)
+            if beyond:
+                self.engine.store.erase_values(beyond)
 
     def stored_units(
         self, region: BasicSelection = ..., shape: tuple[int, ...] | None = None, grid: Grid | None = None
@@ -748,14 +813,12 @@ class Array(Node):
         The shape and the grid are those of the array, if no others are given.
         """
         shape, grid = shape or self.shape, grid or self.metadata.chunk_grid
-        bounds = [
-            range(axis.index(chosen.start), axis.index(chosen.stop - 1) + 1) if chosen.count else range(0)
-            for chosen, axis in zip(basic_selection(region, shape), grid.axes, strict=True)
-        ]
+        bounds = _unit_bounds(region, shape, grid)
+        store = self.engine.store
         if math.prod(map(len, bounds)) <= _FEW_UNITS:
-            for coords in itertools.product(*bounds):
-                if self.engine.store.exists(self.engine.key(coords)):
-                    yield coords
+            few = list(itertools.product(*bounds))
+            there = spread(store.exists, [self.engine.key(coords) for coords in few], store.concurrency)
+            yield from itertools.compress(few, there)
             return
         # Of many units, most of which may never have been written, the store is asked what there is.
         prefix, keys = self.engine.prefix, self.metadata.chunk_key_encoding
@@ -767,12 +830,20 @@ class Array(Node):
     def append(self, data: npt.ArrayLike, axis: int = 0) -> tuple[int, ...]:
         """Add ``data`` behind the array along ``axis``.
 
-        The data are written before the document, so that a reader, or a crash, sees all or nothing.
+        The data are written before the document, so that a reader, or a crash, sees all or nothing. Of
+        several who append or resize at the same time one goes first, and the others wait; the data of one
+        stay together. Who was killed meanwhile is waited for :data:`xzarr3.claims.PATIENCE` seconds.
 
         Returns
         -------
         tuple of int
             The new shape.
+
+        Raises
+        ------
+        ConflictError
+            If others kept changing the length for the ``conflict_deadline`` of the store. Nothing is added
+            then.
         """
         self._check_writable()
         values = self._cast(data, self.metadata.data_type)
@@ -780,38 +851,37 @@ class Array(Node):
             raise SelectionError(
                 f"axis {axis} is out of bounds for array '{self.name}' of {self.ndim} dimensions"
             )
-        axis %= self.ndim
-        with document_lock:
-            stored = self._stored()
-            old = stored.shape
-            fits = values.ndim == self.ndim and all(
-                at == axis or values.shape[at] == old[at] for at in range(self.ndim)
+        self._with_claim(partial(self._append, values, axis % self.ndim))
+        return self.shape
+
+    def _append(self, values: AnyArray, axis: int, claim: Claim) -> None:
+        stored = self._claimed(claim)
+        old = stored.shape
+        fits = values.ndim == self.ndim and all(
+            at == axis or values.shape[at] == old[at] for at in range(self.ndim)
+        )
+        if not fits:
+            raise SelectionError(
+                f"cannot append shape {values.shape} to '{self.name}' of shape {old} along axis {axis}"
             )
-            if not fits:
-                raise SelectionError(
-                    f"cannot append shape {values.shape} to '{self.name}' of shape {old} along axis {axis}"
-                )
-            shape = tuple(n + values.shape[at] if at == axis else n for at, n in enumerate(old))
-            grown = Array(
-                self.store,
-                self.path,
-                self._resized(stored, shape),
-                format=self.format,
-                write_empty_chunks=self.write_empty_chunks,
-            )
+        shape = tuple(n + values.shape[at] if at == axis else n for at, n in enumerate(old))
+        grown = self._over(claim, self._resized(stored, shape))
+
+        def change(found: NodeMetadata) -> NodeMetadata:
+            return self._resized(self._same(found, old), shape)
+
+        try:
+            region = (slice(None),) * axis + (slice(old[axis], None),)
+            grown._write(basic_selection(region, shape), values)
+            self._change_document(self._key, change, claim=claim)
+        except ClaimLostError:  # What is behind the array is no matter of ours any more.
+            raise
+        except BaseException as error:
             try:
-                region = (slice(None),) * axis + (slice(old[axis], None),)
-                grown._write(basic_selection(region, shape), values)
-                self._write_metadata(grown.metadata)
-            except BaseException as error:
-                self.metadata = stored
-                self.__dict__.pop("engine", None)
-                try:
-                    self._erase_beyond(shape, grown.metadata.chunk_grid)
-                except StoreError as another:
-                    error.add_note(f"what was written behind the array could not be erased: {another}")
-                raise
-        return shape
+                self._over(claim, stored)._erase_beyond(shape, grown.metadata.chunk_grid)
+            except StoreError as another:
+                error.add_note(f"what was written behind the array could not be erased: {another}")
+            raise
 
     def _stored(self) -> ArrayMetadata:
         """What the stored document says now, which another handle may have changed.
@@ -821,12 +891,20 @@ class Array(Node):
         StoreError
             If it is gone, or of an array that is stored in another way.
         """
-        held = read_held(self.store, self.format, self.path)
-        found = None if held is None else self.format.parse_again(held, self.path)
+        held = read_held(self.store, self.format, self.path, consolidated=False)
+        return self._same(None if held is None else self.format.parse_again(held, self.path))
+
+    def _same(self, found: NodeMetadata | None, shape: tuple[int, ...] | None = None) -> ArrayMetadata:
+        """Refuse metadata that are not of this array any more, or of another shape, if one is given."""
         if not isinstance(found, ArrayMetadata) or not found.stores_as(self.metadata):
             raise StoreError(
                 f"array '{self.name}' of {self.store} was removed or replaced since it was opened; "
                 "accepted: opening it again"
+            )
+        if shape is not None and found.shape != shape:  # By somebody who does not know of claims.
+            raise ClaimLostError(
+                f"array '{self.name}' of {self.store} got shape {found.shape} while its shape {shape} was "
+                "being changed; accepted: one who changes it at a time"
             )
         return found
 
@@ -845,17 +923,36 @@ class Array(Node):
 
     def _change_attributes(self, change: Callable[[dict[str, Any]], Mapping[str, Any]]) -> None:
         self._check_writable()
-        with document_lock:
-            stored = self._stored()
-            attributes = documents.plain_attributes(
-                change(dict(stored.attributes)), self.path, stored=stored.attributes
-            )
-            self._write_metadata(replace(stored, attributes=attributes))
 
-    def _write_metadata(self, metadata: ArrayMetadata) -> None:
-        write_node(self.store, self.format, self.path, metadata)
-        self.metadata = metadata
+        def changed(found: NodeMetadata) -> NodeMetadata:
+            return with_attributes(self._same(found), change, self.path)
+
+        key = self.format.attributes_key(self.path, array=True)
+        self._change_document(key, changed)
+        self._refresh_copies()
+
+    def _change_document(
+        self, key: str, change: Callable[[NodeMetadata], NodeMetadata], **options: Any
+    ) -> None:
+        changed = change_document(self.store, self.format, self.path, key, change, **options)
+        self.metadata = cast("ArrayMetadata", changed)
         self.__dict__.pop("engine", None)
+
+    def _refresh_copies(self) -> None:
+        with copies_to_follow(self.path):
+            refresh_consolidated(self.store, self.format, [self.path])
+
+
+def _unit_bounds(region: BasicSelection, shape: tuple[int, ...], grid: Grid) -> list[range]:
+    """The coordinates of units between the ends of a region, along each dimension."""
+    return [
+        range(axis.index(chosen.start), axis.index(chosen.stop - 1) + 1) if chosen.count else range(0)
+        for chosen, axis in zip(basic_selection(region, shape), grid.axes, strict=True)
+    ]
+
+
+def _are_few(region: BasicSelection, shape: tuple[int, ...], grid: Grid) -> bool:
+    return math.prod(map(len, _unit_bounds(region, shape, grid))) <= _FEW_UNITS
 
 
 def _inner_shape(codecs: Iterable[Codec], ndim: int) -> tuple[int, ...] | None:
@@ -884,9 +981,23 @@ def _sample(counts: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
 
 
 def _restore(
-    store: Store, path: str, format: Format, held: Held, read_only: bool, write_empty_chunks: bool
+    store: Store,
+    path: str,
+    format: Format,
+    held: Held,
+    read_only: bool,
+    write_empty_chunks: bool,
+    missing: Missing,
 ) -> Array:
     meta = format.parse_again(held, path)
     if not isinstance(meta, ArrayMetadata):
         raise TypeError(f"not the documents of an array: '{path}'")
-    return Array(store, path, meta, format=format, read_only=read_only, write_empty_chunks=write_empty_chunks)
+    return Array(
+        store,
+        path,
+        meta,
+        format=format,
+        read_only=read_only,
+        write_empty_chunks=write_empty_chunks,
+        missing=missing,
+    )

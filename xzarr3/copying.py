@@ -25,7 +25,7 @@ from xzarr3.codecs.registry import parse_codecs
 from xzarr3.concurrency import available_threads
 from xzarr3.conventions import fill_value_is_mask, from_fill_value_attribute, to_fill_value_attribute
 from xzarr3.errors import MetadataError, NodeExistsError, listed
-from xzarr3.formats import Format, ZarrFormat, documents, parse_format
+from xzarr3.formats import Format, ZarrFormat, parse_format
 from xzarr3.formats.base import node_prefix
 from xzarr3.formats.v2 import codecs_elsewhere
 from xzarr3.grids import RegularGrid
@@ -33,7 +33,7 @@ from xzarr3.group import Group, bind
 from xzarr3.hierarchy import open as open_node
 from xzarr3.indexing import basic_selection
 from xzarr3.metadata import ArrayMetadata, GroupMetadata
-from xzarr3.nodes import check_new_path, find_format, format_for_new, normal_path, write_node
+from xzarr3.nodes import Look, check_new_path, find_format, format_for_new, normal_path, write_documents
 from xzarr3.replacement import Replacement
 from xzarr3.stores import LocalStore, Store, StoreLike, open_store
 
@@ -118,11 +118,12 @@ def copy(
         node = source
     else:
         node = open_node(source, source_path, storage_options=source_options)
-    store = open_store(target, target_options, writable=True)
+    store = open_store(target, target_options, mode="a")
     wanted = None if zarr_format is None else parse_format(zarr_format)
     normal = normal_path(path)
-    format = format_for_new(store, normal, zarr_format)
-    if wanted is None and not normal and find_format(store, "") is None:
+    look = Look.around(store, normal)
+    format = format_for_new(look, normal, zarr_format)
+    if wanted is None and not normal and find_format(look, "") is None:
         format = parse_format(node.zarr_format)
     check_new_path(normal, format)
     _check_apart(node, store, normal)
@@ -146,11 +147,8 @@ def copy(
             for _ in _spread(moves, threads):
                 advance()
         place.check_again()
-        for job in reversed(jobs):
-            write_node(place.store, format, job.path, job.metadata)
-        if not normal:
-            for key, document in format.hierarchy_documents().items():
-                place.store.set(key, documents.encode(document))
+        written = {job.path: job.metadata for job in jobs}
+        write_documents(place.store, format, written, last=normal)
     place.put(metadata)
     result = bind(store, format, normal, metadata[""], read_only=False)
     if held and isinstance(result, Group) and format.consolidated_key(normal) is not None:

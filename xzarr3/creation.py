@@ -24,7 +24,7 @@ from xzarr3.errors import DataTypeValidationError, MetadataError
 from xzarr3.formats import V3, Format, documents
 from xzarr3.grids import Grid, RegularGrid, as_lengths, grid_for
 from xzarr3.metadata import ArrayMetadata, check_shape
-from xzarr3.nodes import document_lock, make_groups_above, make_room, orphans_of, write_node
+from xzarr3.nodes import Look, make_node
 from xzarr3.storage_transformers import StorageTransformer, storage_transformer
 from xzarr3.stores import Store
 
@@ -302,6 +302,7 @@ def make_array(
     data: npt.ArrayLike | None = None,
     write_empty_chunks: bool = False,
     overwrite: bool = False,
+    look: Look | None = None,
     **options: Any,
 ) -> Array:
     """Make an array at a path that was checked, and the groups above it."""
@@ -322,10 +323,7 @@ def make_array(
     array = Array(store, path, meta, format=format, write_empty_chunks=write_empty_chunks)
     if values is not None:  # What cannot be stored is found before anything that is there is replaced.
         values = array.fitted(values, array.shape)
-    with document_lock:
-        make_room(store, path, overwrite=overwrite, orphans=orphans_of(store, format, path, meta))
-        make_groups_above(store, format, path)
-        write_node(store, format, path, meta)
+    make_node(store, format, path, meta, overwrite=overwrite, look=look)
     if values is not None:
         array[...] = values
     return array

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from typing import Any, Literal
 
 import dask.array as da
@@ -28,6 +29,7 @@ from xzarr3.errors import AlignmentError, SelectionError, shorten
 from xzarr3.grids import Edges, Steps
 from xzarr3.hierarchy import open_array
 from xzarr3.indexing import basic_selection
+from xzarr3.missing import Missing, check_missing
 from xzarr3.stores import StoreLike
 
 _GROUPED = 16 * 2**20  # Bytes of a block that small chunks are grouped to.
@@ -135,6 +137,7 @@ def from_zarr(
     chunks: Literal["auto", "units"] | Any = "auto",
     name: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    missing: Missing | None = None,
 ) -> da.Array:
     """A dask array that reads from an array in a store.
 
@@ -150,6 +153,11 @@ def from_zarr(
     name : str, optional
         Name of the dask array. By default it is derived from the content: the same array has the same
         name in every process, until it is changed.
+    storage_options : mapping, optional
+        What the store takes besides; see :func:`xzarr3.open_store`.
+    missing : {"fill", "warn", "error"}, optional
+        What each task does about chunks that are absent, as :func:`xzarr3.open` has it; by default what the
+        array was opened with, and ``"fill"`` where it is opened here.
 
     Returns
     -------
@@ -169,7 +177,14 @@ def from_zarr(
     >>> float(from_zarr(array)[5:8].sum().compute())
     18.0
     """
-    array = source if isinstance(source, Array) else open_array(source, path, storage_options=storage_options)
+    if not isinstance(source, Array):
+        wanted: Missing = "fill" if missing is None else missing
+        array = open_array(source, path, storage_options=storage_options, missing=wanted)
+    elif missing in (None, source.missing):
+        array = source
+    else:
+        array = copy(source)
+        array.missing = check_missing(missing)
     blocks = _chunks(array, chunks)
     if name is None:
         name = f"read-zarr-{tokenize(array, [_shortened(along) for along in blocks])}"

@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, ItemsView, Iterator, Mapping, ValuesView
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
+from xzarr3._types import Buffer
 from xzarr3.array import Array
 from xzarr3.creation import make_array
-from xzarr3.errors import InvalidKeyError, MetadataError, NodeNotFoundError, NodeTypeError, StoreError
+from xzarr3.errors import InvalidKeyError, MetadataError, NodeNotFoundError, NodeTypeError
 from xzarr3.formats import Format, documents, parse_format
 from xzarr3.formats.base import Held, node_prefix
-from xzarr3.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
+from xzarr3.metadata import ArrayMetadata, Consolidated, GroupMetadata, NodeMetadata
+from xzarr3.missing import Missing
 from xzarr3.nodes import (
+    Look,
     Node,
+    change_document,
     check_new_path,
     children,
-    document_lock,
+    copies_to_follow,
+    depth_first,
     erase_node,
     exists,
+    gone,
     held_below,
-    make_groups_above,
-    make_room,
+    load_below,
+    make_node,
     normal_path,
+    read_held,
     read_metadata,
-    write_node,
+    refresh_consolidated,
+    with_attributes,
 )
 from xzarr3.stores import Store
 
@@ -37,11 +45,14 @@ def bind(
     *,
     read_only: bool,
     consolidated: bool = True,
+    missing: Missing = "fill",
 ) -> Array | Group:
     """The array or group that metadata describe."""
     if isinstance(meta, ArrayMetadata):
-        return Array(store, path, meta, format=format, read_only=read_only)
-    return Group(store, path, meta, format=format, read_only=read_only, use_consolidated=consolidated)
+        return Array(store, path, meta, format=format, read_only=read_only, missing=missing)
+    group = Group(store, path, meta, format=format, read_only=read_only, use_consolidated=consolidated)
+    group.missing = missing
+    return group
 
 
 class Group(Node, Mapping[str, "Array | Group"]):
@@ -87,6 +98,8 @@ class Group(Node, Mapping[str, "Array | Group"]):
         self.consolidated = use_consolidated and metadata.consolidated is not None
         self._documents = metadata.consolidated if self.consolidated and self.read_only else None
         self.metadata: GroupMetadata = replace(metadata, consolidated=None)
+        self.missing: Missing = "fill"
+        """What the arrays found in this group do about chunks that are absent; see :func:`xzarr3.open`."""
 
     def __repr__(self) -> str:
         return f"<xzarr3.Group {self.name} of {self.store}>"
@@ -95,6 +108,7 @@ class Group(Node, Mapping[str, "Array | Group"]):
         held = self.format.hold(self.metadata, self.path)
         return _restore, (
             self.store, self.path, self.format, held, self._documents, self.consolidated, self.read_only,
+            self.missing,
         )  # fmt: skip
 
     # Finding nodes
@@ -103,27 +117,122 @@ class Group(Node, Mapping[str, "Array | Group"]):
         relative = normal_path(path)
         if not relative:
             return self
-        full = node_prefix(self.path) + relative
-        if self._documents is None:
-            meta = read_metadata(self.store, self.format, full)
-        else:
+        if self._documents is not None:
             held = self._documents.get(relative)
-            meta = None if held is None else self.format.parse(held, full)
-            if isinstance(meta, GroupMetadata):
-                below = self.format.consolidated_below(self._documents, relative)
-                meta = replace(meta, consolidated=below)
-        if meta is None:
-            return None
+            return None if held is None else self._bound(relative, held)
+        full = node_prefix(self.path) + relative
+        meta = read_metadata(self.store, self.format, full, consolidated=self.consolidated)
+        return None if meta is None else self._bind(full, meta)
+
+    def _bind(self, path: str, meta: NodeMetadata) -> Array | Group:
         return bind(
-            self.store, self.format, full, meta, read_only=self.read_only, consolidated=self.consolidated
+            self.store,
+            self.format,
+            path,
+            meta,
+            read_only=self.read_only,
+            consolidated=self.consolidated,
+            missing=self.missing,
         )
+
+    def _bound(self, relative: str, held: Held | MetadataError) -> Array | Group:
+        """The node with these documents.
+
+        Raises
+        ------
+        MetadataError
+            If they are not valid.
+        """
+        if isinstance(held, MetadataError):
+            raise held
+        path = node_prefix(self.path) + relative
+        meta = self.format.parse(held, path)
+        if self._documents is None or not isinstance(meta, GroupMetadata):
+            return self._bind(path, meta)
+        below = self.format.consolidated_below(self._documents, relative)
+        node = self._bind(path, replace(meta, consolidated=below))
+        if isinstance(node, Group):
+            node._documents = below
+        return node
+
+    def loaded(self) -> Group:
+        """This group as it is now: the documents of all nodes below are read at once, and kept.
+
+        Level by level, each with one listing for each group and one batch of documents. What is changed
+        afterwards is not seen. A group that has consolidated metadata is loaded already.
+
+        Raises
+        ------
+        StoreCapabilityError
+            If the store cannot list.
+
+        Examples
+        --------
+        >>> import xzarr3
+        >>> root = xzarr3.create_group(xzarr3.MemoryStore())
+        >>> _ = root.create_array("ocean/sst", shape=4, dtype="int16")
+        >>> root.loaded()["ocean"]["sst"]
+        <xzarr3.Array /ocean/sst shape=(4,) dtype=int16>
+        """
+        if self._documents is not None:
+            return self
+        group = Group(self.store, self.path, self.metadata, format=self.format, read_only=self.read_only)
+        group.consolidated, group.missing = self.consolidated, self.missing
+        group._documents = Consolidated.of(load_below(self.store, self.format, self.path))
+        return group
+
+    def load(
+        self, max_depth: int | None = 0, *, leave_out: Collection[str] = ()
+    ) -> Iterator[tuple[str, Array | Group | MetadataError]]:
+        """Relative paths and nodes of what is below, all of them read together, or why one cannot be read.
+
+        Parameters
+        ----------
+        max_depth : int, optional
+            How many levels below the first to go down; None for all.
+        leave_out : collection of str
+            Names directly below that are not even looked at.
+
+        Raises
+        ------
+        StoreCapabilityError
+            If the store cannot list, and there are no consolidated metadata.
+
+        Examples
+        --------
+        >>> import xzarr3
+        >>> root = xzarr3.create_group(xzarr3.MemoryStore())
+        >>> _ = root.create_array("sst", shape=4, dtype="int16"), root.create_group("ice")
+        >>> dict(root.load(leave_out=["ice"]))
+        {'sst': <xzarr3.Array /sst shape=(4,) dtype=int16>}
+        """
+        for path, held in self._held(max_depth, leave_out):
+            yield path, self._node_or_error(path, held)
+
+    def _node_or_error(self, path: str, held: Held | MetadataError) -> Array | Group | MetadataError:
+        try:
+            return self._bound(path, held)
+        except MetadataError as error:
+            return error
+
+    def _held(
+        self, max_depth: int | None = 0, leave_out: Collection[str] = ()
+    ) -> Iterator[tuple[str, Held | MetadataError]]:
+        """Relative paths and documents of what is below, each node followed by what is below it."""
+        found = self._documents
+        if found is None:
+            found = load_below(self.store, self.format, self.path, max_depth=max_depth, leave_out=leave_out)
+        paths = found if max_depth is None else (path for path in found if path.count("/") <= max_depth)
+        for path in depth_first(path for path in paths if path not in leave_out):
+            yield path, found[path]
 
     def __getitem__(self, path: str) -> Array | Group:
         found = self._find(path)
         if found is None:
-            raise NodeNotFoundError(
-                f"no array or group '{path}' in {self!r}; there are: {', '.join(self) or 'none'}"
-            )
+            there = ""
+            if self._documents is not None or self.store.listable:
+                there = f"; there are: {', '.join(self) or 'none'}"
+            raise NodeNotFoundError(f"no array or group '{path}' in {self!r}{there}")
         return found
 
     def get(self, path: str, default: Any = None) -> Any:
@@ -147,42 +256,52 @@ class Group(Node, Mapping[str, "Array | Group"]):
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
+    def items(self) -> ItemsView[str, Array | Group]:
+        """Names and nodes of what is directly below, all of them read together."""
+        return _Items(self)
+
+    def values(self) -> ValuesView[Array | Group]:
+        """The nodes directly below, all of them read together."""
+        return _Values(self)
+
     def arrays(self) -> Iterator[tuple[str, Array]]:
         """Names and nodes of the arrays directly below."""
-        return ((name, node) for name, node in self.items() if isinstance(node, Array))
+        for name, held in self._held():
+            if isinstance(held, MetadataError) or self.format.is_array(held):
+                node = self._bound(name, held)
+                if isinstance(node, Array):
+                    yield name, node
 
     def groups(self) -> Iterator[tuple[str, Group]]:
         """Names and nodes of the groups directly below."""
-        return ((name, node) for name, node in self.items() if isinstance(node, Group))
+        for name, held in self._held():
+            if isinstance(held, MetadataError) or not self.format.is_array(held):
+                node = self._bound(name, held)
+                if isinstance(node, Group):
+                    yield name, node
 
     def members(self, max_depth: int | None = 0) -> Iterator[tuple[str, Array | Group]]:
-        """Relative paths and nodes of what is below.
+        """Relative paths and nodes of what is below, read together level by level.
 
         Parameters
         ----------
         max_depth : int, optional
             How many levels below the first to go down; None for all.
         """
-        for name, node in self.items():
-            yield name, node
-            if isinstance(node, Group) and (max_depth is None or max_depth > 0):
-                for path, inner in node.members(None if max_depth is None else max_depth - 1):
-                    yield f"{name}/{path}", inner
+        for path, held in self._held(max_depth):
+            yield path, self._bound(path, held)
 
     def tree(self) -> str:
         """The names, shapes and types of all nodes below, a line for each; or why one cannot be read."""
-        return "\n".join([self.name, *self._branches("    ")])
-
-    def _branches(self, indent: str) -> Iterator[str]:
-        for name in self:
-            try:
-                node = self[name]
-            except MetadataError as error:
-                yield f"{indent}{name} cannot be read: {error}"
-                continue
-            yield f"{indent}{name}" + (f" {node.shape} {node.dtype}" if isinstance(node, Array) else "")
-            if isinstance(node, Group):
-                yield from node._branches(f"{indent}    ")
+        lines = [self.name]
+        for path, node in self.load(max_depth=None):
+            line = "    " * (path.count("/") + 1) + path.rpartition("/")[2]
+            if isinstance(node, MetadataError):
+                line += f" cannot be read: {node}"
+            elif isinstance(node, Array):
+                line += f" {node.shape} {node.dtype}"
+            lines.append(line)
+        return "\n".join(lines)
 
     # Changing nodes
 
@@ -242,42 +361,103 @@ class Group(Node, Mapping[str, "Array | Group"]):
             If the format has no consolidated metadata.
         """
         self._check_writable()
-        if self.format.consolidated_key(self.path) is None:
+        key = self.format.consolidated_key(self.path)
+        if key is None:
             raise self.format.refuse(
                 self.path, "consolidated_metadata", "consolidate()", "listing the store, or format 3 or 2"
             )
-        with document_lock:
-            metadata = replace(self._stored(), consolidated=None)
-            below = held_below(self.store, self.format, self.path)
-            write_node(self.store, self.format, self.path, metadata, below)
+        written: list[tuple[bool, GroupMetadata, dict[str, Held]]] = []
+
+        def change(stored: Buffer | None) -> list[Buffer]:
+            # What is below is read after the document that will hold it: whoever changes something there
+            # changes that document afterwards, if it is consolidated, so that this is done again.
+            before, metadata = self._stored_with(key, stored)
+            below = held_below(Look(self.store), self.format, self.path)
+            written[:] = [(before, metadata, below)]
+            document = self.format.documents(metadata, self.path, below)[key]
+            return [documents.encode(document, self.path)]
+
+        while True:
+            self.store.update(key, change)
+            before, metadata, below = written[0]
+            # It was not consolidated before, so that a change in between did not touch it.
+            if before or held_below(Look(self.store), self.format, self.path) == below:
+                break
         self.metadata = metadata
-        return Group(
+        group = Group(
             self.store,
             self.path,
             replace(metadata, consolidated=below),
             format=self.format,
             read_only=self.read_only,
         )
+        group.missing = self.missing
+        return group
 
-    def _stored(self) -> GroupMetadata:
-        """What the stored document says now."""
-        found = read_metadata(self.store, self.format, self.path)
-        if not isinstance(found, GroupMetadata):
-            raise StoreError(
-                f"group '{self.name}' of {self.store} was removed or replaced since it was opened"
+    def _stored_with(self, key: str, stored: Buffer | None) -> tuple[bool, GroupMetadata]:
+        """Whether there are consolidated metadata, and what the group is, as its document ``key`` has it."""
+        held = None
+        name = key.rpartition("/")[2]
+        if not self.format.one_document:
+            held, before = (
+                read_held(self.store, self.format, self.path, consolidated=False),
+                stored is not None,
             )
-        return found
+        elif stored is not None:
+            document = documents.decode(stored, self.path, name)
+            found = self.format.held(self.path, {key: document})
+            held = self.format.without_consolidated(found)
+            before = held != found
+        metadata = None if held is None else self.format.parse_again(held, self.path)
+        if not isinstance(metadata, GroupMetadata):
+            raise gone(self.store, self.path)
+        return before, metadata
 
     def _change_attributes(self, change: Callable[[dict[str, Any]], Mapping[str, Any]]) -> None:
         self._check_writable()
-        with document_lock:
-            stored = self._stored()
-            attributes = documents.plain_attributes(
-                change(dict(stored.attributes)), self.path, stored=stored.attributes
-            )
-            metadata = replace(stored, attributes=attributes, consolidated=None)
-            write_node(self.store, self.format, self.path, metadata, stored.consolidated)
-        self.metadata = metadata
+
+        def changed(found: NodeMetadata) -> NodeMetadata:
+            if not isinstance(found, GroupMetadata):
+                raise gone(self.store, self.path)
+            return with_attributes(found, change, self.path)
+
+        key = self.format.attributes_key(self.path, array=False)
+        metadata = change_document(self.store, self.format, self.path, key, changed)
+        self.metadata = replace(cast("GroupMetadata", metadata), consolidated=None)
+        with copies_to_follow(self.path):
+            refresh_consolidated(self.store, self.format, [self.path])
+
+
+class _Items(ItemsView[str, "Array | Group"]):
+    """Items of a group, read together."""
+
+    _mapping: Group
+    _number: int | None = None
+
+    def __iter__(self) -> Iterator[tuple[str, Array | Group]]:
+        group = self._mapping
+        held = list(group._held())
+        self._number = len(held)
+        return ((name, group._bound(name, each)) for name, each in held)
+
+    def __len__(self) -> int:
+        # Whoever makes a list asks for the length just after the items, which are not read again for that.
+        number, self._number = self._number, None
+        return len(self._mapping) if number is None else number
+
+
+class _Values(ValuesView["Array | Group"]):
+    """Values of a group, read together."""
+
+    _mapping: Group
+    _items: _Items | None = None
+
+    def __iter__(self) -> Iterator[Array | Group]:
+        self._items = _Items(self._mapping)
+        return (node for _, node in iter(self._items))
+
+    def __len__(self) -> int:
+        return len(self._mapping if self._items is None else self._items)
 
 
 def make_group(
@@ -287,16 +467,14 @@ def make_group(
     *,
     attributes: Mapping[str, Any] | None = None,
     overwrite: bool = False,
+    look: Look | None = None,
 ) -> Group:
     """Make a group at a path that was checked, and the groups above it."""
     meta = GroupMetadata(
         attributes=documents.plain_attributes({} if attributes is None else attributes, path),
         zarr_format=format.zarr_format,
     )
-    with document_lock:
-        make_room(store, path, overwrite=overwrite, for_group_of=format)
-        make_groups_above(store, format, path)
-        write_node(store, format, path, meta)
+    make_node(store, format, path, meta, overwrite=overwrite, look=look)
     return Group(store, path, meta, format=format)
 
 
@@ -308,6 +486,7 @@ def _restore(
     below: Mapping[str, Held] | None,
     consolidated: bool,
     read_only: bool,
+    missing: Missing,
 ) -> Group:
     meta = format.parse_again(held, path)
     if not isinstance(meta, GroupMetadata):
@@ -315,4 +494,5 @@ def _restore(
     meta = replace(meta, consolidated=below)
     group = Group(store, path, meta, format=format, read_only=read_only)
     group.consolidated = consolidated  # One that could be written looked into the store, and still does.
+    group.missing = missing
     return group

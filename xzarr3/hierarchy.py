@@ -12,11 +12,19 @@ from xzarr3.array import Array
 from xzarr3.chunk_keys import ChunkKeyEncoding
 from xzarr3.creation import make_array
 from xzarr3.dtypes import ZDType
-from xzarr3.errors import MetadataError, NodeNotFoundError, NodeTypeError
+from xzarr3.errors import MetadataError, NodeNotFoundError, NodeTypeError, StorePermissionError
 from xzarr3.formats import FORMATS, Format, ZarrFormat, parse_format
 from xzarr3.group import Group, bind, make_group
 from xzarr3.metadata import ArrayMetadata
-from xzarr3.nodes import check_new_path, find_node, format_for_new, normal_path
+from xzarr3.missing import Missing, check_missing
+from xzarr3.nodes import (
+    Look,
+    check_new_path,
+    find_consolidated,
+    find_node,
+    format_for_new,
+    normal_path,
+)
 from xzarr3.storage_transformers import StorageTransformer
 from xzarr3.stores import LocalStore, Store, StoreLike, open_store
 
@@ -35,10 +43,39 @@ def _load(
     *,
     read_only: bool,
     use_consolidated: bool | None,
+    missing: Missing,
+    by_name: bool = False,
 ) -> Array | Group | None:
+    """The node at a path, or None if there is none.
+
+    To read only, a group is taken from the consolidated metadata of the root, if these hold it, or from its
+    own, so that all that is below it comes with it. With ``by_name`` it is a matter of one node.
+    """
+    check_missing(missing)
     if zarr_format is not None:
         parse_format(zarr_format)
-    found = find_node(store, path, zarr_format, use_consolidated=use_consolidated is not False)
+    alone = together = False
+    if not (by_name or use_consolidated is False) and read_only:
+        alone = True
+        if path:
+            try:
+                format, root = find_consolidated(store, zarr_format)
+                together = format.zarr_format == 2 and zarr_format is None
+            except (MetadataError, StorePermissionError):  # What the root is like is no matter then.
+                root = None
+            if root is not None:
+                bound = bind(store, format, "", root, read_only=True, missing=missing)
+                node: Array | Group | None = bound.get(path) if isinstance(bound, Group) else None
+                if isinstance(node, Group):
+                    return node
+    found = find_node(
+        store,
+        path,
+        zarr_format,
+        use_consolidated=use_consolidated is not False,
+        alone=alone and not together,
+        together=together,
+    )
     if found is None:
         return None
     format, meta = found
@@ -49,13 +86,22 @@ def _load(
             field="consolidated_metadata",
             accepted="use_consolidated=None or False, or consolidate_metadata() first",
         )
-    return bind(store, format, path, meta, read_only=read_only, consolidated=use_consolidated is not False)
+    return bind(
+        store,
+        format,
+        path,
+        meta,
+        read_only=read_only,
+        consolidated=use_consolidated is not False,
+        missing=missing,
+    )
 
 
-def _place_for_new(store: Store, path: str, zarr_format: ZarrFormat | None) -> tuple[Format, str]:
+def _place_for_new(store: Store, path: str, zarr_format: ZarrFormat | None) -> tuple[Format, str, Look]:
     normal = normal_path(path)
-    format = format_for_new(store, normal, zarr_format)
-    return format, check_new_path(normal, format)
+    look = Look.around(store, normal)
+    format = format_for_new(look, normal, zarr_format)
+    return format, check_new_path(normal, format), look
 
 
 def _not_found(store: Store, path: str, what: str, zarr_format: ZarrFormat | None) -> NodeNotFoundError:
@@ -77,6 +123,7 @@ def open(
     zarr_format: ZarrFormat | None = None,
     use_consolidated: bool | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    missing: Missing = "fill",
 ) -> Array | Group:
     """Open an array or a group.
 
@@ -91,10 +138,16 @@ def open(
     zarr_format : {3, 2, "3-draft"}, optional
         Accept only this format; by default whatever is there, version 3 before version 2.
     use_consolidated : bool, optional
-        Whether groups find their nodes in consolidated metadata: if there are any by default; True
-        demands them.
+        Whether groups find their nodes in consolidated metadata, those of the root or their own: if there are
+        any by default; True demands them. A group that is opened to be written looks into the store.
     storage_options : mapping, optional
         What the store takes besides; see :func:`xzarr3.open_store`.
+    missing : {"fill", "warn", "error"}
+        What a read does about units of storage (chunks, or shards) that are absent from the store: read the
+        fill value, which is what an absent chunk stands for; do so with a :class:`MissingChunksWarning`; or
+        raise :class:`MissingChunksError`. An inner chunk that is marked as empty in the index of its shard
+        is not missing. Writers leave out chunks that hold only the fill value, so that ``"error"`` is for
+        arrays written with ``write_empty_chunks=True``, or whose data have no such chunks.
 
     Raises
     ------
@@ -112,11 +165,21 @@ def open(
     >>> _ = xzarr3.create_array(store, "ocean/sst", shape=4, dtype="int16")
     >>> xzarr3.open(store, "ocean"), xzarr3.open(store, "ocean/sst").shape
     (<xzarr3.Group /ocean of <MemoryStore, 3 keys>>, (4,))
+    >>> xzarr3.open(store, "ocean/sst", missing="error")[:2]  # doctest: +IGNORE_EXCEPTION_DETAIL
+    Traceback (most recent call last):
+    MissingChunksError: array '/ocean/sst' of <MemoryStore, 3 keys>: 1 of the 1 chunk to be read is absent
     """
     _check_mode(mode, ("r", "r+", "a"))
-    opened = open_store(store, storage_options, writable=mode != "r")
+    opened = open_store(store, storage_options, mode=mode)
     normal = normal_path(path)
-    node = _load(opened, normal, zarr_format, read_only=mode == "r", use_consolidated=use_consolidated)
+    node = _load(
+        opened,
+        normal,
+        zarr_format,
+        read_only=mode == "r",
+        use_consolidated=use_consolidated,
+        missing=missing,
+    )
     if node is None:
         raise _not_found(opened, normal, "array or group", zarr_format)
     return node
@@ -129,6 +192,7 @@ def open_array(
     mode: Literal["r", "r+", "a"] = "r",
     zarr_format: ZarrFormat | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    missing: Missing = "fill",
 ) -> Array:
     """Open an array; see :func:`open`.
 
@@ -138,9 +202,17 @@ def open_array(
         If there is a group at ``path``.
     """
     _check_mode(mode, ("r", "r+", "a"))
-    opened = open_store(store, storage_options, writable=mode != "r")
+    opened = open_store(store, storage_options, mode=mode)
     normal = normal_path(path)
-    node = _load(opened, normal, zarr_format, read_only=mode == "r", use_consolidated=None)
+    node = _load(
+        opened,
+        normal,
+        zarr_format,
+        read_only=mode == "r",
+        use_consolidated=None,
+        missing=missing,
+        by_name=True,
+    )
     if node is None:
         raise _not_found(opened, normal, "array", zarr_format)
     if not isinstance(node, Array):
@@ -157,6 +229,7 @@ def open_group(
     zarr_format: ZarrFormat | None = None,
     use_consolidated: bool | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    missing: Missing = "fill",
 ) -> Group:
     """Open a group, or make one; see :func:`open`.
 
@@ -176,15 +249,28 @@ def open_group(
         If there is a node already and ``mode`` is ``w-``.
     """
     _check_mode(mode, ("r", "r+", "a", "w", "w-"))
-    opened = open_store(store, storage_options, writable=mode != "r")
+    check_missing(missing)
+    opened = open_store(store, storage_options, mode="a" if mode == "w" or mode == "w-" else mode)
     normal = normal_path(path)
     if mode in ("w", "w-"):
-        place = _place_for_new(opened, normal, zarr_format)
-        return make_group(opened, *place, attributes=attributes, overwrite=mode == "w")
-    node = _load(opened, normal, zarr_format, read_only=mode == "r", use_consolidated=use_consolidated)
+        format, _, look = _place_for_new(opened, normal, zarr_format)
+        made = make_group(opened, format, normal, attributes=attributes, overwrite=mode == "w", look=look)
+        made.missing = missing
+        return made
+    node = _load(
+        opened,
+        normal,
+        zarr_format,
+        read_only=mode == "r",
+        use_consolidated=use_consolidated,
+        missing=missing,
+    )
     if node is None:
         if mode == "a":
-            return make_group(opened, *_place_for_new(opened, normal, zarr_format), attributes=attributes)
+            format, _, look = _place_for_new(opened, normal, zarr_format)
+            made = make_group(opened, format, normal, attributes=attributes, look=look)
+            made.missing = missing
+            return made
         raise _not_found(opened, normal, "group", zarr_format)
     if not isinstance(node, Group):
         raise NodeTypeError(f"'/{normal}' of {opened} is an array, not a group")
@@ -228,9 +314,9 @@ def create_group(
     >>> xzarr3.create_group(xzarr3.MemoryStore(), "ocean", attributes={"title": "SST"}).attrs
     {'title': 'SST'}
     """
-    opened = open_store(store, storage_options, writable=True)
-    place = _place_for_new(opened, path, zarr_format)
-    return make_group(opened, *place, attributes=attributes, overwrite=overwrite)
+    opened = open_store(store, storage_options, mode="a")
+    format, normal, look = _place_for_new(opened, path, zarr_format)
+    return make_group(opened, format, normal, attributes=attributes, overwrite=overwrite, look=look)
 
 
 def create_array(
@@ -322,10 +408,13 @@ def create_array(
     >>> array.chunks, array.shards, array.cdata_shape
     ((73, 45, 45), (365, 90, 90), (1, 1, 2))
     """
-    opened = open_store(store, storage_options, writable=True)
+    opened = open_store(store, storage_options, mode="a")
+    format, normal, look = _place_for_new(opened, path, zarr_format)
     return make_array(
         opened,
-        *_place_for_new(opened, path, zarr_format),
+        format,
+        normal,
+        look=look,
         shape=shape,
         dtype=dtype,
         data=data,

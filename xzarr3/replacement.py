@@ -11,23 +11,30 @@ import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
-from xzarr3.errors import NodeExistsError, NodeTypeError, ReadOnlyError, StoreError
+from xzarr3._types import Buffer
+from xzarr3.errors import NodeExistsError, ReadOnlyError, StoreError
 from xzarr3.formats import Format, documents
-from xzarr3.formats.base import node_prefix
+from xzarr3.formats.base import Held, node_prefix
 from xzarr3.hierarchy import open_group
-from xzarr3.metadata import NodeMetadata
+from xzarr3.metadata import GroupMetadata, NodeMetadata
 from xzarr3.nodes import (
+    Journal,
+    Look,
     ancestors,
     document_lock,
     drop_from_consolidated,
+    groups_missing,
+    held_below,
     make_groups_above,
-    read_document,
-    read_held,
+    read_documents,
+    read_metadata,
 )
 from xzarr3.staging import InPlace, Places, check_no_foreign, is_occupied, stage
 from xzarr3.stores import LocalStore, Store
+from xzarr3.stores.base import UNCHANGED, Unchanged
 
 
 class Replacement:
@@ -89,12 +96,7 @@ class Replacement:
         if isinstance(store, LocalStore):
             for folder in self._places.folders:
                 _check_folders(store, folder, path)
-        for above in ancestors(path):
-            held = read_held(store, self._format, above)
-            if held is not None and self._format.is_array(held):
-                raise NodeTypeError(
-                    f"cannot write to '/{path}' in {store}: '/{above}' is an array, not a group"
-                )
+        groups_missing(Look(store), self._format, path)
         if self._overwrite:
             check_no_foreign(store, self._places)
         elif is_occupied(store, self._places):
@@ -137,15 +139,16 @@ class Replacement:
             Make the consolidated metadata of the root anew.
         """
         with self.discarding(), document_lock:
-            before = {key: _copy_of(self._target, key) for key in self._keys_above()}
+            before = self._documents_above()
+            journal: Journal = {}
             try:
                 for format in self._places.formats:  # First, so that no copy outlives what it says.
-                    drop_from_consolidated(self._target, format, self._path)
+                    drop_from_consolidated(self._target, format, self._path, journal)
                 self._staging.swap()
                 if self._path:
-                    self._finish_above(nodes, consolidate)
+                    self._finish_above(nodes, consolidate, journal)
             except BaseException as error:
-                self._undo(before, error)
+                self._undo(before, journal, error)
                 raise
         try:
             self._staging.clean()
@@ -156,7 +159,7 @@ class Replacement:
                 stacklevel=4,
             )
 
-    def _undo(self, above: Mapping[str, bytes | None], error: BaseException) -> None:
+    def _undo(self, before: Mapping[str, bytes | None], journal: Journal, error: BaseException) -> None:
         """Put back what was there before ``error``, or tell in a note what could not be."""
         note = f"what was there could not be put back; old and new data are in {self._staging.whereabouts()}"
         try:
@@ -165,48 +168,106 @@ class Replacement:
                 f"what was there is in its place, but documents above '/{self._path}' are not; their "
                 "consolidated metadata can be made anew with consolidate_metadata()"
             )
-            for key, value in above.items():
-                if value is None:
-                    self._target.erase(key)
-                elif self._target.get(key) != value:
-                    self._target.set(key, value)
+            for key, value in before.items():
+                if key in journal:
+                    self._undo_document(key, value, journal[key])
         except BaseException as another:
             error.add_note(f"{note}: {another}")
             raise error from another
 
-    def _keys_above(self) -> Iterator[str]:
-        """The keys of documents above that putting the node in its place may change."""
-        if self._path:
-            yield from self._format.hierarchy_documents()
+    def _undo_document(self, key: str, before: bytes | None, ours: bytes) -> None:
+        """Put a document back, or what was said in it of the node, if others have changed it since."""
+
+        def change(stored: Buffer | None) -> list[Buffer] | Unchanged | None:
+            if stored is None or stored == before:
+                return UNCHANGED
+            if stored == ours:
+                return None if before is None else [before]
+            if before is None:
+                return UNCHANGED
+            changed = self._put_back_copies(key, stored)
+            return UNCHANGED if changed is None else [changed]
+
+        if before is None and not self._target.erases_conditionally:
+            if self._target.get(key) == ours:
+                self._target.erase(key)
+            return
+        self._target.update(key, change)
+
+    def _put_back_copies(self, key: str, stored: Buffer) -> bytes | None:
+        """A consolidated document as others left it, with the node as it is stored and what is below it."""
         for above in ancestors(self._path):
             for format in self._places.formats:
-                yield from format.document_keys(above)
+                if key != format.consolidated_key(above):
+                    continue
+                document = documents.decode(stored, above, key.rpartition("/")[2])
+                relative = self._path[len(node_prefix(above)) :]
+                changed = format.update_consolidated(document, relative, None)
+                meta = read_metadata(self._target, format, self._path, consolidated=False, again=True)
+                if changed is None or meta is None:
+                    continue
+                found: dict[str, Held] = {}
+                if isinstance(meta, GroupMetadata):
+                    found = held_below(self._target, format, self._path)
+                for below, each in {"": meta, **found}.items():
+                    place = f"{self._path}/{below}" if below else self._path
+                    said = each if not below else format.parse_again(each, place)
+                    there = f"{relative}/{below}" if below else relative
+                    changed = format.update_consolidated(changed, there, said) or changed
+                return documents.encode(changed, above)
+        return None
 
-    def _finish_above(self, nodes: Mapping[str, NodeMetadata], consolidate: bool) -> None:
+    def _documents_above(self) -> dict[str, bytes | None]:
+        """The documents above that putting the node in its place may change, by key."""
+        keys = [*self._format.hierarchy_documents()] if self._path else []
+        for above in ancestors(self._path):
+            for format in self._places.formats:
+                keys.extend(format.document_keys(above))
+        keys = list(dict.fromkeys(keys))
+        values = self._target.get_values(keys)
+        return {key: None if value is None else bytes(value) for key, value in zip(keys, values, strict=True)}
+
+    def _finish_above(self, nodes: Mapping[str, NodeMetadata], consolidate: bool, journal: Journal) -> None:
         """Make the groups above that are missing, and bring the copies that others hold up to date."""
         store, format, path = self._target, self._format, self._path
-        make_groups_above(store, format, path)
-        for above in ancestors(path):
-            key = format.consolidated_key(above)
-            if key is None or (consolidate and not above):
-                continue  # The root's is made anew.
-            found = read_document(store, key, above)
-            if found is None:
-                continue
-            document, relative = found, path[len(node_prefix(above)) :]
-            for name, meta in nodes.items():
-                there = f"{relative}/{name}" if name else relative
-                document = format.update_consolidated(document, there, meta) or document
-            if document is not found:
-                store.set(key, documents.encode(document, above))
+        made = make_groups_above(store, format, path, None, journal)
+        metas: dict[str, NodeMetadata] = {
+            each: GroupMetadata(zarr_format=format.zarr_format) for each in made
+        }
+        metas.update((f"{path}/{name}" if name else path, meta) for name, meta in nodes.items())
+        holders = {
+            str(format.consolidated_key(above)): above
+            for above in ancestors(path)
+            if format.consolidated_key(above) is not None
+            and not (consolidate and not above)  # The root's is made anew.
+        }
+        for key, document in zip(holders, read_documents(store, [*holders]), strict=True):
+            above = holders[key]
+            prefix = node_prefix(above)
+            below = {each[len(prefix) :]: meta for each, meta in metas.items() if each.startswith(prefix)}
+            if document is not None and format.update_consolidated(document, *next(iter(below.items()))):
+                store.update(key, partial(_with_nodes, format, above, key, below, journal))
         if consolidate:
             options: Any = {"zarr_format": format.zarr_format, "use_consolidated": False}
             open_group(store, mode="r+", **options).consolidate()
 
 
-def _copy_of(store: Store, key: str) -> bytes | None:
-    value = store.get(key)
-    return None if value is None else bytes(value)
+def _with_nodes(
+    format: Format,
+    holder: str,
+    key: str,
+    below: Mapping[str, NodeMetadata],
+    journal: Journal,
+    stored: Buffer | None,
+) -> list[Buffer] | Unchanged:
+    """A consolidated document that holds these nodes."""
+    if stored is None:
+        return UNCHANGED
+    document = documents.decode(stored, holder, key.rpartition("/")[2])
+    for relative, meta in below.items():
+        document = format.update_consolidated(document, relative, meta) or document
+    journal[key] = documents.encode(document, holder)
+    return [journal[key]]
 
 
 def _check_folders(store: LocalStore, folder: str, path: str) -> None:

@@ -18,9 +18,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from xzarr3._types import Buffer, ByteRange
+from xzarr3.concurrency import spread
 from xzarr3.errors import MetadataError, NodeExistsError, StoreCapabilityError, StoreError, listed
 from xzarr3.formats import Format
-from xzarr3.nodes import chunks_among, documents_among, find_format, formats_in, keys_at
+from xzarr3.nodes import (
+    chunks_among,
+    documents_among,
+    erase_stages,
+    find_format,
+    formats_in,
+    keys_at,
+    leaving_stages,
+)
 from xzarr3.stores import LocalStore, Store
 from xzarr3.stores.base import Writer
 from xzarr3.stores.local import STAGED, TEMPORARY
@@ -72,13 +81,19 @@ class Places:
         """The keys that are there, without the values of writes that are under way or were killed."""
         return {key for key in keys_at(store, self.formats, self.path) if not key.startswith(STAGED)}
 
-    def rank(self, key: str) -> tuple[bool, int, bool, str]:
+    def stages(self, keys: Iterable[str]) -> list[list[str]]:
+        """Keys in the order in which they are to be removed, all of a list together."""
+        return leaving_stages(self.formats, self.path, keys)
+
+    def rank(self, key: str) -> tuple[bool, bool, int, bool, str]:
         """Sorts keys in the order in which they are to be removed.
 
-        Documents come first, from the top down, and among those of a node what makes it one.
+        Documents come first, from the top down, and among those of a node what makes it one; before them all
+        what holds the documents of all nodes.
         """
         kinds = [place.kind for place in (each.place(key) for each in self.formats) if place is not None]
-        return not kinds, key.count("/"), "other" in kinds, key
+        tells_all = any(key == each.consolidated_key(self.path) for each in self.formats)
+        return not tells_all, not kinds, key.count("/"), "other" in kinds, key
 
 
 def is_occupied(store: Store, places: Places) -> bool:
@@ -89,12 +104,12 @@ def is_occupied(store: Store, places: Places) -> bool:
     documents = places.documents
     if not store.listable:
         documents = tuple(key for each in places.formats for key in each.document_keys(places.path))
-    if any(store.exists(key) for key in documents):
+    if any(spread(store.exists, documents, store.concurrency)):
         return True
     if not store.listable:
         return False
-    for folder in places.folders:
-        keys, prefixes = store.list_dir(f"{folder}/" if folder else "")
+    folders = [f"{folder}/" if folder else "" for folder in places.folders]
+    for keys, prefixes in spread(store.list_dir, folders, store.concurrency):
         if any(not found.startswith(STAGED) for found in keys | prefixes):
             return True
     return False
@@ -407,6 +422,8 @@ class _StagedKeys(Store):
 
     def __init__(self, store: Store, prefix: str) -> None:
         super().__init__(read_only=store.read_only)
+        self.concurrency = store.concurrency
+        self.request_bytes = store.request_bytes
         self._store = store
         self._prefix = prefix
 
@@ -441,8 +458,11 @@ class _StagedKeys(Store):
             raise self._renamed(error) from error.__cause__
 
     def erase(self, key: str) -> None:
+        self.erase_values([key])
+
+    def erase_values(self, keys: Iterable[str]) -> None:
         try:
-            self._store.erase(self._prefix + key)
+            self._store.erase_values([self._prefix + key for key in keys])
         except StoreError as error:
             raise self._renamed(error) from error.__cause__
 
@@ -462,21 +482,18 @@ class _Keys(Staging):
         self._aside = _StagedKeys(store, f"{self._top}{_OLD}/")
         self._erasing = False
 
-    def _leaving(self, keys: Iterable[str]) -> list[str]:
-        return sorted(keys, key=self._places.rank)
-
     def swap(self) -> None:
-        old = self._leaving(self._places.keys(self._target))
-        _copy(old, self._target, self._aside)
+        old = self._places.stages(self._places.keys(self._target))
+        _copy([[key for stage in old for key in stage]], self._target, self._aside)
         self._erasing = True
-        self._target.erase_values(old)
-        _copy(self._leaving(self.store.list_prefix(""))[::-1], self.store, self._target)
+        erase_stages(self._target, old)
+        _copy(self._places.stages(self.store.list_prefix(""))[::-1], self.store, self._target)
 
     def put_back(self) -> None:
         if not self._erasing:
             return
-        self._target.erase_values(self._leaving(self._places.keys(self._target)))
-        _copy(self._leaving(self._aside.list_prefix(""))[::-1], self._aside, self._target)
+        erase_stages(self._target, self._places.stages(self._places.keys(self._target)))
+        _copy(self._places.stages(self._aside.list_prefix(""))[::-1], self._aside, self._target)
         self._erasing = False
 
     def clean(self) -> None:
@@ -491,11 +508,16 @@ class _Keys(Staging):
         return f"keys of {self._target} that begin with '{self._top}{_OLD}/' and '{self._top}{_NEW}/'"
 
 
-def _copy(keys: Iterable[str], source: Store, target: Store) -> None:
-    for key in keys:
+def _copy(stages: Iterable[Sequence[str]], source: Store, target: Store) -> None:
+    """Copy values; those of a list in any order."""
+
+    def move(key: str) -> None:
         value = source.get(key)
         if value is not None:
             target.set(key, value)
+
+    for keys in stages:
+        spread(move, keys, target.concurrency)
 
 
 class InPlace(Staging):
@@ -525,11 +547,10 @@ class InPlace(Staging):
         format, path = self._places.formats[0], self._places.path
         hierarchy = () if path else format.hierarchy_documents()
         self.store.erase_values([*hierarchy, *format.document_keys(path)])
-        for name in self._names:
-            below = f"{path}/{name}" if path else name
-            self.store.erase_values(format.document_keys(below))
-            for prefix in format.prefixes(below):
-                self.store.erase_prefix(prefix)
+        below = [f"{path}/{name}" if path else name for name in self._names]
+        self.store.erase_values([key for each in below for key in format.document_keys(each)])
+        prefixes = [prefix for each in below for prefix in format.prefixes(each)]
+        spread(self.store.erase_prefix, prefixes, self.store.concurrency)
 
     def whereabouts(self) -> str:
         return f"'/{self._places.path}' of {self.store}"

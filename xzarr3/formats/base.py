@@ -7,7 +7,7 @@ stored is told to :mod:`xzarr3.nodes`, which does it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias
 
@@ -54,6 +54,9 @@ class Format(ABC):
     implicit_groups: ClassVar[bool] = False
     """Whether a group is there as soon as there is a node below it."""
 
+    one_document: ClassVar[bool] = True
+    """Whether one document says all about a node."""
+
     chunk_key_encoding: ClassVar[ChunkKeyEncoding] = ChunkKeyEncoding()
     """How the keys of chunks are spelled in arrays of this format, unless something else is asked for."""
 
@@ -78,6 +81,10 @@ class Format(ABC):
     @abstractmethod
     def array_key(self, path: str) -> str:
         """The key of the document that makes an array of a node."""
+
+    @abstractmethod
+    def attributes_key(self, path: str, *, array: bool) -> str:
+        """The key of the document that holds the attributes of a node."""
 
     @abstractmethod
     def chunk_prefix(self, path: str) -> str:
@@ -132,8 +139,36 @@ class Format(ABC):
     # Documents
 
     @abstractmethod
-    def fetch(self, path: str, get: Fetch) -> Held | None:
-        """The documents of a node, with as few calls of ``get`` as possible; None if there is no node."""
+    def reading_keys(
+        self, path: str, *, consolidated: bool = True, listed: Collection[str] | None = None
+    ) -> tuple[str, ...]:
+        """The keys of the documents that say all about a node.
+
+        Parameters
+        ----------
+        path : str
+        consolidated : bool
+            Also of consolidated metadata.
+        listed : collection of str, optional
+            The keys directly below :meth:`listing_prefix` of the group above, which may tell that some
+            documents are not there.
+        """
+
+    @abstractmethod
+    def held(self, path: str, found: Mapping[str, Document]) -> Held | None:
+        """The documents of a node out of those that were found, by key; None if there is no node."""
+
+    def fetch(self, path: str, get: Fetch, *, consolidated: bool = True) -> Held | None:
+        """The documents of a node, with one call of ``get``; None if there is no node."""
+        keys = self.reading_keys(path, consolidated=consolidated)
+        return self.held(path, _present(keys, get(keys)))
+
+    def fetch_consolidated(self, path: str, get: Fetch) -> Held | None:
+        """The documents of a group, if one document holds them with those of all nodes below; else None.
+
+        A format that has consolidated metadata in the document of the group itself need not look for them.
+        """
+        return None
 
     @abstractmethod
     def is_array(self, held: Held) -> bool:
@@ -225,6 +260,10 @@ class Format(ABC):
             found=found,
             accepted=accepted,
         )
+
+
+def _present(keys: Sequence[str], found: Sequence[Document | None]) -> dict[str, Document]:
+    return {key: document for key, document in zip(keys, found, strict=True) if document is not None}
 
 
 def node_prefix(path: str) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, ClassVar, Literal
@@ -435,6 +435,7 @@ class V2Format(Format):
     """Zarr version 2: two documents for each node, its attributes in one of their own."""
 
     zarr_format: ClassVar[Literal[2]] = 2
+    one_document: ClassVar[bool] = False
     chunk_key_encoding: ClassVar[ChunkKeyEncoding] = ChunkKeyEncoding("v2")
     _taken_names: ClassVar[tuple[str, ...]] = (*_KINDS, "zarr.json")
 
@@ -446,6 +447,9 @@ class V2Format(Format):
 
     def array_key(self, path: str) -> str:
         return node_prefix(path) + ARRAY
+
+    def attributes_key(self, path: str, *, array: bool) -> str:
+        return node_prefix(path) + ATTRIBUTES
 
     def chunk_prefix(self, path: str) -> str:
         return node_prefix(path)
@@ -473,17 +477,33 @@ class V2Format(Format):
                 f"'..', have no backslash and are none of {listed(self._taken_names)}"
             )
 
-    def fetch(self, path: str, get: Fetch) -> dict[str, Document] | None:
-        names = (*_OWN, CONSOLIDATED, _NCZARR_ARRAY)
-        found = get([node_prefix(path) + name for name in names])
-        held = {name: value for name, value in zip(names, found, strict=True) if value is not None}
-        if ARRAY in held:
-            wanted = {ARRAY, ATTRIBUTES, _NCZARR_ARRAY}
-        elif GROUP in held:
-            wanted = {GROUP, ATTRIBUTES, CONSOLIDATED}
+    def reading_keys(
+        self, path: str, *, consolidated: bool = True, listed: Collection[str] | None = None
+    ) -> tuple[str, ...]:
+        names = [*_OWN]
+        if consolidated:
+            names.append(CONSOLIDATED)
+        if listed is None or any(key.rpartition("/")[2] in _NCZARR for key in listed):
+            names.append(_NCZARR_ARRAY)  # There are none where the group above has no such documents.
+        return tuple(node_prefix(path) + name for name in names)
+
+    def held(self, path: str, found: Mapping[str, Document]) -> dict[str, Document] | None:
+        prefix = node_prefix(path)
+        if prefix + ARRAY in found:
+            wanted: tuple[str, ...] = (ARRAY, ATTRIBUTES, _NCZARR_ARRAY)
+        elif prefix + GROUP in found:
+            wanted = (GROUP, ATTRIBUTES, CONSOLIDATED)
         else:
             return None
-        return {name: value for name, value in held.items() if name in wanted}
+        return {name: found[prefix + name] for name in wanted if prefix + name in found}
+
+    def fetch_consolidated(self, path: str, get: Fetch) -> dict[str, Document] | None:
+        (document,) = get((node_prefix(path) + CONSOLIDATED,))
+        metadata = None if document is None else document.get("metadata")
+        if document is None or not isinstance(metadata, dict) or not isinstance(metadata.get(GROUP), dict):
+            return None
+        own = {name: metadata[name] for name in (GROUP, ATTRIBUTES) if name in metadata}
+        return {**own, CONSOLIDATED: document}
 
     def is_array(self, held: Mapping[str, Document]) -> bool:
         return ARRAY in held

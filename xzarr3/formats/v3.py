@@ -6,7 +6,7 @@ Specification: Zarr v3 core, "Metadata"; consolidated metadata as zarr-python wr
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, cast
 
@@ -21,7 +21,6 @@ from xzarr3.dtypes.registry import registry
 from xzarr3.errors import MetadataError, UnknownExtensionError, shorten
 from xzarr3.formats.base import (
     Document,
-    Fetch,
     Format,
     Place,
     check_path_below,
@@ -357,6 +356,9 @@ class V3Format(Format):
     def array_key(self, path: str) -> str:
         return node_prefix(path) + DOCUMENT
 
+    def attributes_key(self, path: str, *, array: bool) -> str:
+        return node_prefix(path) + DOCUMENT
+
     def chunk_prefix(self, path: str) -> str:
         return node_prefix(path)
 
@@ -378,8 +380,13 @@ class V3Format(Format):
         names = {below[skipped:-1] for below in prefixes}
         return set(), {name for name in names if not name.startswith("__zarr")}
 
-    def fetch(self, path: str, get: Fetch) -> Document | None:
-        return get(self.document_keys(path))[0]
+    def reading_keys(
+        self, path: str, *, consolidated: bool = True, listed: Collection[str] | None = None
+    ) -> tuple[str, ...]:
+        return self.document_keys(path)
+
+    def held(self, path: str, found: Mapping[str, Document]) -> Document | None:
+        return found.get(node_prefix(path) + DOCUMENT)
 
     def is_array(self, held: Document) -> bool:
         return held.get("node_type") == "array"

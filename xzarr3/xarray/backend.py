@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import math
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from importlib.util import find_spec
 from typing import Any, ClassVar, Literal
 
@@ -17,25 +20,37 @@ from xarray import Coordinates, Dataset, DataTree, Variable, conventions
 from xarray.backends.common import AbstractDataStore, BackendArray, BackendEntrypoint
 from xarray.backends.store import StoreBackendEntrypoint
 from xarray.core import indexing
+from xarray.core.utils import is_remote_uri
 
 from xzarr3._types import AnyArray
 from xzarr3.array import Array
+from xzarr3.concurrency import waiters
 from xzarr3.conventions import decode_fill_value, fill_value_is_mask
 from xzarr3.dtypes import JSONObjects, ZDType
 from xzarr3.errors import (
     MetadataError,
     NodeNotFoundError,
-    NodeTypeError,
+    StoreCapabilityError,
     UnknownExtensionError,
 )
 from xzarr3.formats import ZarrFormat
 from xzarr3.grids import Edges, Steps
 from xzarr3.group import Group
 from xzarr3.hierarchy import open_group
-from xzarr3.indexing import as_progression, basic_selection, orthogonal_selection, vectorized_selection
+from xzarr3.indexing import (
+    DimChoice,
+    Points,
+    as_progression,
+    basic_selection,
+    orthogonal_selection,
+    vectorized_selection,
+)
 from xzarr3.metadata import ArrayMetadata
+from xzarr3.missing import Missing
 from xzarr3.stores import LocalStore, Store, StoreLike, open_store
 from xzarr3.xarray.encoding import kept_codecs
+from xzarr3.xarray.missing import Places
+from xzarr3.xarray.prefetch import Ahead
 
 # Attributes that say that values are encoded, besides units of time and _FillValue.
 _CODING = frozenset(("missing_value", "scale_factor", "add_offset", "_Unsigned", "_Encoding", "dtype"))
@@ -53,27 +68,47 @@ class LazyArray(BackendArray):
     Parameters
     ----------
     array : Array
+    places : Places, optional
+        Puts into words where chunks are absent.
     """
 
-    __slots__ = ("array", "dtype", "shape")
+    __slots__ = ("ahead", "array", "dtype", "places", "shape")
 
-    def __init__(self, array: Array) -> None:
+    def __init__(self, array: Array, places: Places | None = None) -> None:
         self.array = array
         self.shape = array.shape
         self.dtype = array.dtype
+        self.places = places
+        self.ahead: Ahead | None = None
+        """Holds values that were read before they are asked for."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return LazyArray, (self.array, self.places)
 
     def __dask_tokenize__(self) -> object:
         return "xzarr3.LazyArray", self.array.__dask_tokenize__()
 
     def __getitem__(self, key: indexing.ExplicitIndexer) -> AnyArray:
         if isinstance(key, indexing.VectorizedIndexer):
-            return _read_points(self.array, key.tuple)
+            return _read_points(self, key.tuple)
         if isinstance(key, indexing.OuterIndexer):
-            return self.array.read_selected(orthogonal_selection(key.tuple, self.shape))
-        return self.array.read_selected(basic_selection(key.tuple, self.shape))
+            return self._read(orthogonal_selection(key.tuple, self.shape))
+        return self._read(basic_selection(key.tuple, self.shape))
+
+    def _read(self, selection: tuple[DimChoice, ...] | Points) -> AnyArray:
+        found = None if self.ahead is None else self.ahead.take(self, selection)
+        return self.read_selected(selection) if found is None else found
+
+    def read_selected(self, selection: tuple[DimChoice, ...] | Points) -> AnyArray:
+        """Read a selection that is worked out already, from the store."""
+        return self.array.read_selected(selection, describe=self.places)
 
     async def async_getitem(self, key: indexing.ExplicitIndexer) -> AnyArray:
-        return await asyncio.to_thread(self.__getitem__, key)
+        if self.array.store.concurrency <= 1:
+            return await asyncio.to_thread(self.__getitem__, key)
+        # As many variables at a time as there are, which the few threads that asyncio has would not do.
+        read = partial(contextvars.copy_context().run, self.__getitem__, key)
+        return await asyncio.get_running_loop().run_in_executor(waiters.get(), read)
 
 
 class Xzarr3DataStore(AbstractDataStore):
@@ -88,7 +123,7 @@ class Xzarr3DataStore(AbstractDataStore):
         Take the fill value of an array for its ``_FillValue``; by default where xarray stores it so.
     """
 
-    __slots__ = ("_dropped", "_mask", "group")
+    __slots__ = ("_dropped", "group", "mask")
 
     def __init__(
         self,
@@ -100,66 +135,83 @@ class Xzarr3DataStore(AbstractDataStore):
         self.group = group
         self._dropped = frozenset(drop_variables)
         masked = use_zarr_fill_value_as_mask
-        self._mask = fill_value_is_mask(group.format) if masked is None else masked
+        self.mask = fill_value_is_mask(group.format) if masked is None else masked
 
     def arrays(self) -> Iterator[tuple[str, Array]]:
-        """Names and arrays that become variables."""
-        for name in self.group:
-            if name not in self._dropped:
-                try:
-                    node = self.group[name]
-                except UnknownExtensionError as error:
+        """Names and arrays that become variables; their documents are read together."""
+        with _for_xarray():
+            nodes = list(self.group.load(leave_out=self._dropped))
+        for name, node in nodes:
+            if isinstance(node, MetadataError):
+                if isinstance(node, UnknownExtensionError):
                     hint = f"drop_variables=[{name!r}] to open the other variables"
-                    error.accepted = hint if error.accepted is None else f"{error.accepted}; or {hint}"
-                    raise
-                if isinstance(node, Array):
-                    yield name, node
+                    node.accepted = hint if node.accepted is None else f"{node.accepted}; or {hint}"
+                raise node
+            if isinstance(node, Array):
+                yield name, node
 
     def get_variables(self) -> dict[str, Variable]:
         return {name: self.variable(array) for name, array in self.arrays()}
 
     def variable(self, array: Array) -> Variable:
         """An array as a variable, its values and attributes as they are stored."""
-        meta = array.metadata
-        shape, dims = meta.shape, meta.dimension_names or ()
-        if len(dims) != len(shape):
-            raise MissingDimensionNamesError(
-                "xarray needs the names of the dimensions",
-                path=array.path,
-                field="dimension_names",
-                found=meta.dimension_names,
-                accepted=f"{len(shape)} names, or drop_variables=[{array.basename!r}]",
-            )
-        attributes = dict(meta.attributes)
-        units = _lengths(meta)
-        sharded = array._shard is not None
-        encoding: dict[str, Any] = {
-            "chunks": array.chunks if sharded else units,
-            "preferred_chunks": dict(zip(dims, units, strict=True)),
-            **kept_codecs(array),
-            "shards": units if sharded else None,
-        }
-        if meta.zarr_format == 2:
-            _hide(attributes)
-        else:
-            encoding["serializer"] = array.serializer.to_json()
-        if array.dtype.kind == "T":
-            encoding["dtype"] = array.dtype
-        if not self._mask:
-            if meta.zarr_format != 2:
-                encoding["fill_value"] = meta.fill_value
-            if "_FillValue" in attributes:
-                attributes["_FillValue"] = _fill_value(attributes["_FillValue"], array)
-        elif not meta.fill_is_null and _can_be_masked(meta.data_type):
-            attributes["_FillValue"] = meta.fill_value
-        everything = indexing.BasicIndexer((slice(None),) * len(shape))
-        data = indexing.LazilyIndexedArray(LazyArray(array), everything)
-        return Variable(dims, data, attributes, encoding, fastpath=True)
+        return _variable(array, self.mask)
 
     def get_attrs(self) -> dict[str, Any]:
         attributes = dict(self.group.metadata.attributes)
         _hide(attributes)
         return attributes
+
+
+def _variable(array: Array, mask: bool) -> Variable:
+    """An array as a variable, its values and attributes as they are stored."""
+    meta = array.metadata
+    shape, dims = meta.shape, meta.dimension_names or ()
+    if len(dims) != len(shape):
+        raise MissingDimensionNamesError(
+            "xarray needs the names of the dimensions",
+            path=array.path,
+            field="dimension_names",
+            found=meta.dimension_names,
+            accepted=f"{len(shape)} names, or drop_variables=[{array.basename!r}]",
+        )
+    attributes = dict(meta.attributes)
+    units = _lengths(meta)
+    sharded = array._shard is not None
+    encoding: dict[str, Any] = {
+        "chunks": array.chunks if sharded else units,
+        "preferred_chunks": dict(zip(dims, units, strict=True)),
+        **kept_codecs(array),
+        "shards": units if sharded else None,
+    }
+    if meta.zarr_format == 2:
+        _hide(attributes)
+    else:
+        encoding["serializer"] = array.serializer.to_json()
+    if array.dtype.kind == "T":
+        encoding["dtype"] = array.dtype
+    if not mask:
+        if meta.zarr_format != 2:
+            encoding["fill_value"] = meta.fill_value
+        if "_FillValue" in attributes:
+            attributes["_FillValue"] = _fill_value(attributes["_FillValue"], array)
+    elif not meta.fill_is_null and _can_be_masked(meta.data_type):
+        attributes["_FillValue"] = meta.fill_value
+    everything = indexing.BasicIndexer((slice(None),) * len(shape))
+    data = indexing.LazilyIndexedArray(LazyArray(array), everything)
+    return Variable(dims, data, attributes, encoding, fastpath=True)
+
+
+@contextmanager
+def _for_xarray() -> Iterator[None]:
+    """Say what to do in xarray where a store cannot tell what there is."""
+    try:
+        yield
+    except StoreCapabilityError as error:
+        raise StoreCapabilityError(
+            f"{error}; in xarray: a store written with consolidated=True, or variables made of arrays that "
+            "xzarr3.open_array() opens by their paths"
+        ) from error
 
 
 def _can_be_masked(data_type: ZDType) -> bool:
@@ -214,10 +266,10 @@ def open_dataset(store: StoreLike, **options: Any) -> Dataset:
 
     Parameters
     ----------
-    store : path, file URL or Store
+    store : path, URL or Store
     **options
         Whatever :func:`xarray.open_dataset` and this engine take, such as ``group``, ``chunks``,
-        ``drop_variables`` and ``consolidated``.
+        ``drop_variables``, ``consolidated``, ``storage_options`` and ``missing``.
 
     Examples
     --------
@@ -228,26 +280,101 @@ def open_dataset(store: StoreLike, **options: Any) -> Dataset:
     1.0
     """
     # Of a path xarray knows the time of modification only; a store says more to the names of dask's tasks.
-    opened = open_store(store)
+    opened = open_store(store, options.pop("storage_options", None))
     dataset: Dataset = xr.open_dataset(opened, engine=Xzarr3BackendEntrypoint, **options)  # type: ignore[arg-type]
     if isinstance(opened, LocalStore) and not isinstance(store, Store):
         dataset.encoding.setdefault("source", opened.root)
     return dataset
 
 
+def _decoded_datasets(
+    stores: Mapping[str, Xzarr3DataStore],
+    *,
+    decode_coords: bool | Literal["coordinates", "all"] = True,
+    mask_and_scale: bool | Mapping[str, bool] = True,
+    decode_times: Any = True,
+    concat_characters: bool | Mapping[str, bool] = True,
+    use_cftime: bool | Mapping[str, bool] | None = None,
+    decode_timedelta: Any = None,
+) -> dict[str, Dataset]:
+    """Decode what stores hold, without indexes, which xarray makes itself."""
+    options = {
+        "mask_and_scale": mask_and_scale,
+        "decode_times": decode_times,
+        "concat_characters": concat_characters,
+        "use_cftime": use_cftime,
+        "decode_timedelta": decode_timedelta,
+    }
+    loaded = {path: store.load() for path, store in stores.items()}  # type: ignore[no-untyped-call]
+    arrays = {
+        path: {name: _lazy_array(var) for name, var in stored.items()} for path, (stored, _) in loaded.items()
+    }
+    for path, store in stores.items():
+        if store.group.missing != "fill":
+            _set_places(arrays[path], store.mask, options)
+    concurrency = max((store.group.store.concurrency for store in stores.values()), default=1)
+    ahead = Ahead(concurrency) if concurrency > 1 else None
+    if ahead is not None:
+        ahead.look_at_ends(
+            arrays[path][name]
+            for path, (stored, _) in loaded.items()
+            for name in _times(stored, decode_times)
+        )
+    datasets = {
+        path: _decoded_dataset(dict(stored), dict(attributes), decode_coords, options)
+        for path, (stored, attributes) in loaded.items()
+    }
+    if ahead is not None:
+        ahead.expect(
+            arrays[path][name]
+            for path, dataset in datasets.items()
+            for name, var in dataset.variables.items()
+            if var.dims == (name,)
+        )
+    return datasets
+
+
 def _decoded_dataset(
-    store: Xzarr3DataStore, *, decode_coords: bool | Literal["coordinates", "all"], **options: Any
+    stored: dict[Any, Variable],
+    stored_attributes: dict[Any, Any],
+    decode_coords: bool | Literal["coordinates", "all"],
+    options: Mapping[str, Any],
 ) -> Dataset:
-    """Decode what a store holds, without indexes, which xarray makes itself."""
-    stored, stored_attributes = store.load()  # type: ignore[no-untyped-call]
-    variables, attributes, coord_names = _decoded(
-        dict(stored), dict(stored_attributes), decode_coords, options
-    )
+    variables, attributes, coord_names = _decoded(stored, stored_attributes, decode_coords, options)
     coords = {name: var for name, var in variables.items() if name in coord_names or var.dims == (name,)}
     data_vars = {name: var for name, var in variables.items() if name not in coords}
     dataset = Dataset(data_vars, Coordinates(coords, indexes={}), attributes)
     dataset.set_close(_close_nothing)
     return dataset
+
+
+def _lazy_array(variable: Variable) -> LazyArray:
+    """What a variable that was made here reads from."""
+    lazy: LazyArray = variable._data.array  # type: ignore[union-attr]
+    return lazy
+
+
+def _set_places(arrays: Mapping[Hashable, LazyArray], mask: bool, options: Mapping[str, Any]) -> None:
+    coords = {name: lazy.array for name, lazy in arrays.items() if lazy.array.dimension_names == (name,)}
+    decode = partial(_decoded_variable, mask=mask, options=options)
+    for lazy in arrays.values():
+        lazy.places = Places(lazy.array.dimension_names or (), coords, decode)
+
+
+def _decoded_variable(name: Hashable, array: Array, *, mask: bool, options: Mapping[str, Any]) -> Variable:
+    """An array as a variable, decoded as those of its dataset are."""
+    return _decoded({name: _variable(array, mask)}, {}, False, options)[0][name]
+
+
+def _times(variables: Mapping[Hashable, Variable], decode_times: Any) -> Iterator[Hashable]:
+    """The names of those variables whose first and last values are looked at to decode them."""
+    for name, var in variables.items():
+        decoded = decode_times.get(name, True) if isinstance(decode_times, Mapping) else decode_times
+        units, bounds = var.attrs.get("units"), var.attrs.get("bounds")
+        if decoded and isinstance(units, str) and "since" in units:
+            yield name
+            if isinstance(bounds, str) and bounds in variables:
+                yield bounds
 
 
 def _close_nothing() -> None:
@@ -347,6 +474,7 @@ class Xzarr3BackendEntrypoint(BackendEntrypoint):
         "store",
         "use_zarr_fill_value_as_mask",
         "cache_members",
+        "missing",
     )
 
     def guess_can_open(self, filename_or_obj: Any) -> bool:
@@ -354,7 +482,9 @@ class Xzarr3BackendEntrypoint(BackendEntrypoint):
         if find_spec("zarr") is not None or not isinstance(filename_or_obj, (str, os.PathLike)):
             return False
         path = os.fspath(filename_or_obj).rstrip("/")
-        return path.endswith(".zarr") or any(os.path.isfile(os.path.join(path, name)) for name in _DOCUMENTS)
+        if path.endswith((".zarr", ".zarr.zip")):
+            return True
+        return not is_remote_uri(path) and any(os.path.isfile(f"{path}/{name}") for name in _DOCUMENTS)
 
     def open_dataset(
         self,
@@ -375,12 +505,14 @@ class Xzarr3BackendEntrypoint(BackendEntrypoint):
         store: AbstractDataStore | None = None,
         use_zarr_fill_value_as_mask: bool | None = None,
         cache_members: bool = True,
+        missing: Missing = "fill",
     ) -> Dataset:
         """Open a group as a dataset; the parameters are those of xarray's zarr engine.
 
         Parameters
         ----------
-        filename_or_obj : path, file URL or Store
+        filename_or_obj : path, URL or Store
+            See :func:`xzarr3.open_store` for what is accepted.
         mask_and_scale, decode_times, concat_characters, decode_coords, use_cftime, decode_timedelta
             What to decode, as in :func:`xarray.open_dataset`.
         drop_variables : str or iterable of str, optional
@@ -392,7 +524,7 @@ class Xzarr3BackendEntrypoint(BackendEntrypoint):
         consolidated : bool, optional
             Whether to use consolidated metadata: if there are any by default; True demands them.
         storage_options : mapping, optional
-            For remote stores, of which there are none yet; anything but an empty mapping is refused.
+            What the store takes besides: credentials, an address; see :func:`xzarr3.open_store`.
         zarr_format : {3, 2, "3-draft"}, optional
             Accept only this format.
         store : AbstractDataStore, optional
@@ -402,6 +534,10 @@ class Xzarr3BackendEntrypoint(BackendEntrypoint):
             In others only what the attribute ``_FillValue`` says is masked by default.
         cache_members : bool
             Without effect: the members of a group are listed once.
+        missing : {"fill", "warn", "error"}
+            What reading does about chunks that are absent from the store: read the fill value, warn, or
+            fail. A warning or error names the ranges of the index coordinates that they cover. See
+            :func:`xzarr3.open` for what is missing and what is not.
 
         Raises
         ------
@@ -413,22 +549,22 @@ class Xzarr3BackendEntrypoint(BackendEntrypoint):
             If the store cannot be read.
         """
         if store is None:
-            node = _open(filename_or_obj, group, mode, consolidated, storage_options, zarr_format)
+            node = _open(filename_or_obj, group, mode, consolidated, storage_options, zarr_format, missing)
             store = Xzarr3DataStore(
                 node,
                 drop_variables=_names(drop_variables),
                 use_zarr_fill_value_as_mask=use_zarr_fill_value_as_mask,
             )
         if isinstance(store, Xzarr3DataStore):
-            return _decoded_dataset(
-                store,
+            return _decoded_datasets(
+                {"": store},
                 decode_coords=decode_coords,
                 mask_and_scale=mask_and_scale,
                 decode_times=decode_times,
                 concat_characters=concat_characters,
                 use_cftime=use_cftime,
                 decode_timedelta=decode_timedelta,
-            )
+            )[""]
         return StoreBackendEntrypoint().open_dataset(
             store,
             mask_and_scale=mask_and_scale,
@@ -451,6 +587,8 @@ class Xzarr3BackendEntrypoint(BackendEntrypoint):
         storage_options: Mapping[str, Any] | None = None,
         zarr_format: ZarrFormat | None = None,
         use_zarr_fill_value_as_mask: bool | None = None,
+        cache_members: bool = True,
+        missing: Missing = "fill",
         **decoders: Any,
     ) -> dict[str, Dataset]:
         """Open a group and all groups below it, a dataset for each.
@@ -458,19 +596,18 @@ class Xzarr3BackendEntrypoint(BackendEntrypoint):
         The keys are paths, absolute if ``group`` is not given and relative to it if it is, as xarray's zarr
         engine has them.
         """
-        root = _open(filename_or_obj, group, mode, consolidated, storage_options, zarr_format)
-        return {
-            path: self.open_dataset(
-                filename_or_obj,
-                store=Xzarr3DataStore(
-                    node,
-                    drop_variables=_names(drop_variables),
-                    use_zarr_fill_value_as_mask=use_zarr_fill_value_as_mask,
-                ),
-                **decoders,
+        root = _open(filename_or_obj, group, mode, consolidated, storage_options, zarr_format, missing)
+        with _for_xarray():
+            root = root.loaded()
+        stores = {
+            path: Xzarr3DataStore(
+                node,
+                drop_variables=_names(drop_variables),
+                use_zarr_fill_value_as_mask=use_zarr_fill_value_as_mask,
             )
             for path, node in _groups("/" if not group else "", root)
         }
+        return _decoded_datasets(stores, **decoders)
 
     def open_datatree(self, filename_or_obj: Any, **options: Any) -> DataTree:
         """Open a group and all groups below it as a tree; takes what ``open_groups_as_dict`` takes."""
@@ -494,37 +631,23 @@ def _open(
     consolidated: bool | None,
     storage_options: Mapping[str, Any] | None,
     zarr_format: ZarrFormat | None,
+    missing: Missing,
 ) -> Group:
     """Open a group, found through the consolidated metadata of the root if there are any."""
     if mode not in ("r", "r+"):
         raise ValueError(f"mode {mode!r} cannot be used to open a dataset; accepted: 'r', 'r+'")
-    if storage_options:
-        raise TypeError(
-            f"storage_options {dict(storage_options)!r} have no meaning for {store!r}; "
-            "accepted: none, for a local path or a Store"
-        )
-    path = (path or "").strip("/")
-    if path and consolidated is not False:
-        root = _root(store, zarr_format, consolidated)
-        if root is not None and root.consolidated and (consolidated or path in root):
-            node = root[path]
-            if not isinstance(node, Group):
-                raise NodeTypeError(f"'{node.name}' of {node.store} is an array, not a group")
-            return node
-        consolidated = None
-    return open_group(store, path, use_consolidated=consolidated, zarr_format=zarr_format)
-
-
-def _root(store: StoreLike, zarr_format: ZarrFormat | None, consolidated: bool | None) -> Group | None:
+    opened, path = open_store(store, storage_options), (path or "").strip("/")
     try:
-        return open_group(store, use_consolidated=consolidated, zarr_format=zarr_format)
-    except NodeNotFoundError:
-        if consolidated:
-            raise
-        return None  # A group can be opened even where there is none above it.
+        return open_group(
+            opened, path, use_consolidated=consolidated, zarr_format=zarr_format, missing=missing
+        )
+    except MetadataError as error:
+        if path and error.field == "consolidated_metadata" and error.found is ...:
+            raise NodeNotFoundError(f"no group '/{path}' in consolidated metadata of {opened}") from error
+        raise
 
 
-def _read_points(array: Array, key: Sequence[Any]) -> AnyArray:
+def _read_points(array: LazyArray, key: Sequence[Any]) -> AnyArray:
     """Read what arrays of indices select together; their dimensions come first, then those of slices.
 
     xarray makes such arrays of slices, too. Indices that do not depend on those of the other dimensions are

@@ -17,6 +17,7 @@ from xarray import DataArray, Dataset, Variable, conventions
 from xarray.backends.api import DATAARRAY_NAME, DATAARRAY_VARIABLE
 
 from xzarr3.array import Array
+from xzarr3.concurrency import spread
 from xzarr3.conventions import encode_fill_value, fill_value_is_mask
 from xzarr3.creation import array_metadata
 from xzarr3.dask import store as store_blocks
@@ -38,6 +39,7 @@ from xzarr3.nodes import (
     find_format,
     format_for_new,
     normal_path,
+    store_documents,
 )
 from xzarr3.replacement import Replacement
 from xzarr3.staging import format_aside
@@ -183,7 +185,7 @@ def to_zarr(
         raise ValueError(f"mode {mode!r} is not supported by to_zarr; accepted: {listed(_MODES)}")
     if zarr_format is not None:
         parse_format(zarr_format)
-    opened, path = open_store(store, storage_options, writable=True), normal_path(group or "")
+    opened, path = open_store(store, storage_options, mode="a"), normal_path(group or "")
     if "\\" in path:
         raise InvalidKeyError(f"invalid name {path!r} of a group; accepted: one with no '\\' in it")
     for part in path.split("/"):
@@ -481,7 +483,7 @@ class _Write:
         )
 
     def _group_documents(self) -> dict[str, bytes]:
-        """The documents of the group by key, in the order in which they are to be stored."""
+        """The documents of the group by key."""
         held = self._held() if self._consolidated and not self.path else None
         found = self.format.documents(self._metadata, self.path, held)
         if not self.path:  # Without these there is no hierarchy, so they come last.
@@ -501,13 +503,13 @@ class _Write:
     def finish(self, blocks: object = None) -> None:
         """Write all that is not in dask arrays, ``blocks`` having been written, and make a dataset of it."""
         with self._replacement.discarding():
-            for variable in self._variables:
-                if variable.data is not None and variable.data.size:
-                    self.array(variable).set(..., variable.data)
+            eager = [each for each in self._variables if each.data is not None and each.data.size]
+            # Mostly small coordinates, each of which is waited for.
+            spread(lambda each: self.array(each).set(..., each.data), eager, self.store.concurrency)
             self._replacement.check_again()
-            for values in (*(variable.stored for variable in self._variables), self._stored):
-                for key, value in values.items():
-                    self._replacement.store.set(key, value)
+            stored = {node_prefix(self.path) + each.name: each.stored for each in self._variables}
+            stored[self.path] = self._stored
+            store_documents(self._replacement.store, self.format, stored, last=self.path)
         nodes: dict[str, NodeMetadata] = {each.name: each.metadata for each in self._variables}
         nodes[""] = self._metadata
         self._replacement.put(nodes, consolidate=self._consolidated)

@@ -15,14 +15,14 @@ says 3.1 or later they are passed over, and kept when a document is rewritten.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Literal, Self
 
 from xzarr3.chunk_keys import ChunkKeyEncoding, DraftChunkKeyEncoding
 from xzarr3.errors import MetadataError, UnknownExtensionError
-from xzarr3.formats.base import Document, Fetch, Format, Place, node_prefix
+from xzarr3.formats.base import Document, Format, Place, node_prefix
 from xzarr3.formats.draft.arrays import EarlyArrayMetadata, array_document, parse_array
 from xzarr3.formats.draft.json import check_extensions, members
 from xzarr3.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
@@ -157,6 +157,9 @@ class DraftFormat(Format):
     def array_key(self, path: str) -> str:
         return self._key(path, "array")
 
+    def attributes_key(self, path: str, *, array: bool) -> str:
+        return self._key(path, "array" if array else "group")
+
     def chunk_prefix(self, path: str) -> str:
         return self._below("data", path)
 
@@ -200,11 +203,17 @@ class DraftFormat(Format):
 
     # Documents
 
-    def fetch(self, path: str, get: Fetch) -> dict[str, Document] | None:
-        array, group = get(self.document_keys(path))
-        if array is not None:
-            return {"array": array}
-        return None if group is None else {"group": group}
+    def reading_keys(
+        self, path: str, *, consolidated: bool = True, listed: Collection[str] | None = None
+    ) -> tuple[str, ...]:
+        keys = self.document_keys(path)
+        return keys if listed is None else tuple(key for key in keys if key in listed)
+
+    def held(self, path: str, found: Mapping[str, Document]) -> dict[str, Document] | None:
+        for kind in ("array", "group"):
+            if (key := self._key(path, kind)) in found:
+                return {kind: found[key]}
+        return None
 
     def is_array(self, held: Mapping[str, Document]) -> bool:
         return "array" in held

@@ -1,0 +1,112 @@
+"""A store in memory that answers late, counts requests, and how often somebody had to wait for an answer."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from xzarr3 import MemoryStore
+from xzarr3.concurrency import spread
+
+
+@dataclass
+class Count:
+    """Requests, each as an operation and a key, and how many rounds of them followed one another."""
+
+    requests: list[tuple[str, str]] = field(default_factory=list)
+    rounds: int = 0
+
+    def of(self, operation: str) -> list[str]:
+        """The keys of one operation."""
+        return [key for name, key in self.requests if name == operation]
+
+
+class WaitingStore(MemoryStore):
+    """Each request takes a while. Those that overlap, in one way or another, are one round."""
+
+    concurrency = 200
+
+    def __init__(self, latency: float = 0.02, *, listable: bool = True) -> None:
+        super().__init__()
+        self.latency = 0.0
+        self._slow = latency
+        self._counting = threading.Lock()
+        self._under_way = 0
+        self._listable = listable
+        self.count = Count()
+        self.before: Any = None
+        """Called with the operation and the key before each request."""
+
+    @property
+    def listable(self) -> bool:
+        return self._listable
+
+    @contextmanager
+    def counted(self) -> Iterator[Count]:
+        """What is asked within a ``with`` statement, where answers take their time."""
+        # Threads are there already, so that what is asked together surely overlaps.
+        spread(lambda _: time.sleep(0.002), range(2 * self.concurrency), self.concurrency)
+        self.count = count = Count()
+        self.latency = self._slow
+        try:
+            yield count
+        finally:
+            self.latency = 0.0
+
+    @contextmanager
+    def _request(self, operation: str, key: str) -> Iterator[None]:
+        with self._counting:
+            self.count.requests.append((operation, key))
+            self._under_way += 1
+            self.count.rounds += self._under_way == 1
+        try:
+            if self.latency:
+                time.sleep(self.latency)
+            if self.before is not None:
+                self.before(operation, key)
+            yield
+        finally:
+            with self._counting:
+                self._under_way -= 1
+
+    def get(self, key: str, byte_range: Any = None) -> Any:
+        with self._request("get", key):
+            return super().get(key, byte_range)
+
+    def exists(self, key: str) -> bool:
+        with self._request("exists", key):
+            return super().exists(key)
+
+    def version(self, key: str) -> object | None:
+        return None
+
+    def get_versioned(self, key: str) -> tuple[Any, object]:
+        with self._request("get", key):
+            value = self._values.get(key)
+            return value, value
+
+    def compare_and_set(self, key: str, version: object, value: Any) -> bool:
+        with self._request("set" if value is not None else "erase", key), self._lock:
+            if self._values.get(key) != version:
+                return False
+            if value is None:
+                self._values.pop(key, None)
+            else:
+                self._values[key] = bytes(value)
+            return True
+
+    def set(self, key: str, value: Any) -> None:
+        with self._request("set", key):
+            super().set(key, value)
+
+    def erase(self, key: str) -> None:
+        with self._request("erase", key):
+            super().erase(key)
+
+    def list_prefix(self, prefix: str) -> Iterator[str]:
+        with self._request("list", prefix):
+            return super().list_prefix(prefix)

@@ -1,0 +1,363 @@
+"""Claims: who is changing the length of an array, so that nobody else does it at the same time.
+
+An array grows by rows that are stored before its document tells of them. Two who do that at once would write
+to the same places. So whoever is about to do it first puts a claim into the document: white space behind
+the JSON, made of random bits, which no reader of JSON looks at. All others then wait. A claim is renewed
+while its owner lives; one that stays the same for :data:`PATIENCE` seconds is taken away by whoever waits for
+it, by putting another one in its place.
+
+An owner who was only slow, and lost its claim, can do no harm: it stores values by compare-and-set, against
+versions that were read while the claim was known to hold, so that nothing its successor stored is replaced;
+and the document changes only as long as the claim is in it. That is as sure as versions are. On S3 they are
+digests of the value, so that bytes which are stored twice look like one version: an owner that stops for
+longer than :data:`PATIENCE` in the middle of a request may put its rows over those of a successor there, if
+this one found the very bytes in place that it was about to store, as it may if it had lost its claim before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import secrets
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+
+from xzarr3._types import Buffer, ByteRange
+from xzarr3.errors import ConflictError, StoreCapabilityError, StoreError
+from xzarr3.stores.base import (
+    UNCHANGED,
+    Change,
+    Scratch,
+    Store,
+    Unchanged,
+    Updater,
+    flat,
+)
+from xzarr3.stores.locks import key_lock
+
+PATIENCE = 10.0
+"""Seconds after which a claim that was not renewed is nobody's any more."""
+
+_OWNER_BITS, _NUMBER_BITS = 64, 16
+_BEGIN, _END = b"\n\t\n", b"\n"
+_SIZE = len(_BEGIN) + _OWNER_BITS + _NUMBER_BITS + len(_END)
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.5  # Seconds
+_ERASED_AT_ONCE = 1000
+_MOST_SEEN = 256
+
+# Claims of others by store and key, and since when they have been there. Each wait may be a short one.
+_seen: dict[tuple[object, str], tuple[bytes, float]] = {}
+
+
+class ClaimLostError(ConflictError):
+    """Somebody else has taken a claim away, or the document was replaced."""
+
+
+def _blanks(number: int, bits: int) -> bytes:
+    """A number in white space."""
+    return format(number, f"0{bits}b").translate({48: " ", 49: "\t"}).encode()
+
+
+def claim_in(value: Buffer) -> bytes:
+    """The claim at the end of a document; empty if there is none.
+
+    Examples
+    --------
+    >>> claim_in(b'{"zarr_format": 3}\\n')
+    b''
+    """
+    end = bytes(memoryview(value)[-_SIZE:])
+    is_claim = len(end) == _SIZE and end.startswith(_BEGIN) and end.endswith(_END)
+    return end if is_claim and not end[len(_BEGIN) : -len(_END)].strip(b" \t") else b""
+
+
+def turn(store: Store, key: str) -> AbstractContextManager[object]:
+    """Makes the threads of this process take turns, as they need not claim anything from each other."""
+    return key_lock(store.identity, f"{key}\0length")
+
+
+class Claim:
+    """The claim of one owner on a document, from the ``with`` statement on that it is used in.
+
+    Parameters
+    ----------
+    store : Store
+    key : str
+        Key of the document.
+    deadline : float
+        When to give up, on the clock of :func:`time.monotonic`.
+
+    Raises
+    ------
+    ConflictError
+        If others hold the document until then.
+    StoreError
+        If there is no document.
+    """
+
+    def __init__(self, store: Store, key: str, deadline: float) -> None:
+        self._store = store
+        self._key = key
+        self._deadline = deadline
+        self._owner = _blanks(secrets.randbits(_OWNER_BITS), _OWNER_BITS)
+        self._number = 0
+        self._over = False
+        self._renewing = threading.Lock()
+        self.document: Buffer = b""
+        """The document as it was when it was claimed."""
+        self.store: Store = store
+        """What stores values for the owner, as long as the claim holds."""
+
+    def _text(self) -> bytes:
+        number = _blanks(self._number % 2**_NUMBER_BITS, _NUMBER_BITS)
+        return _BEGIN + self._owner + number + _END
+
+    def __enter__(self) -> Claim:
+        pause = _FIRST_PAUSE
+        while True:
+            value, version = self._store.get_versioned(self._key)
+            if value is None:
+                raise StoreError(f"key '{self._key}' of {self._store} is gone; accepted: opening it again")
+            there = claim_in(value)
+            if not there or self._is_abandoned(there):
+                document = bytes(memoryview(value)[: len(value) - len(there)])
+                try:
+                    claimed = self._store.compare_and_set(self._key, version, document + self._text())
+                except StoreCapabilityError:  # Nobody can be kept away: threads take turns, and that is all.
+                    self.document, self._over = document, True
+                    return self
+                if claimed:
+                    self.document = document
+                    self.store = _ClaimedStore(self._store, self)
+                    _beat.add(self)
+                    return self
+            if time.monotonic() >= self._deadline:
+                raise ConflictError(
+                    f"cannot change key '{self._key}' of {self._store}: others were changing the length of "
+                    f"the array for {self._store.conflict_deadline:g} s; accepted: fewer writers of it, or a "
+                    "longer conflict_deadline"
+                )
+            time.sleep(random.uniform(0, pause))
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _is_abandoned(self, there: bytes) -> bool:
+        now, place = time.monotonic(), (self._store.identity, self._key)
+        before, since = _seen.get(place, (b"", now))
+        if there == before:
+            return now - since >= PATIENCE or since < 0
+        if len(_seen) >= _MOST_SEEN:
+            _seen.clear()
+        _seen[place] = there, now
+        return False
+
+    def holds(self, stored: Buffer | None) -> bool:
+        """Whether a document has this claim."""
+        if self.store is self._store:
+            return True
+        return stored is not None and claim_in(stored)[len(_BEGIN) :].startswith(self._owner)
+
+    def check(self, stored: Buffer | None) -> None:
+        """Refuse a document that has not this claim.
+
+        Raises
+        ------
+        ClaimLostError
+        """
+        if not self.holds(stored):
+            raise ClaimLostError(
+                f"cannot change key '{self._key}' of {self._store}: somebody else has changed the length of "
+                "the array or replaced it at the same time"
+            )
+
+    def verify(self) -> None:
+        """Ask the store whether the claim still holds.
+
+        Raises
+        ------
+        ClaimLostError
+            If it does not.
+        """
+        if self.store is not self._store:
+            self.check(self._store.get_versioned(self._key)[0])  # Not what a cache remembers.
+
+    def seal(self) -> bytes:
+        """White space that tells the document of this owner from the same one of another owner.
+
+        Whoever hears no answer looks at what is stored. Where answers do not get lost there is no need for
+        it.
+        """
+        return b"\n" + self._owner + b"\n" if self._store.concurrency > 1 else b""
+
+    def settled(self) -> None:
+        """The document was changed for the last time, and has no claim any more."""
+        self._over = True
+
+    def renew(self) -> None:
+        """Tell others that the owner is alive."""
+        with self._renewing:
+            if self._over:
+                return
+
+            def change(stored: Buffer | None) -> list[Buffer] | Unchanged:
+                if stored is None or not self.holds(stored):
+                    return UNCHANGED
+                return [bytes(memoryview(stored)[:-_SIZE]), self._text()]
+
+            self._number += 1
+            self._store.update(self._key, change)
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        _beat.remove(self)
+        with self._renewing:
+            if self._over:
+                return
+            self._over = True
+
+            def change(stored: Buffer | None) -> list[Buffer] | Unchanged:
+                if stored is None or not self.holds(stored):
+                    return UNCHANGED
+                return [bytes(memoryview(stored)[:-_SIZE])]
+
+            try:
+                self._store.update(self._key, change)
+            except StoreError as another:
+                # This process, at least, need not wait for itself.
+                _seen[self._store.identity, self._key] = self._text(), -PATIENCE
+                if error is None:
+                    raise
+                error.add_note(
+                    f"others may have to wait {PATIENCE:g} s, as a claim could not be taken back: {another}"
+                )
+
+
+class _ClaimedStore(Store):
+    """A store in which an owner changes values beside the document, as long as its claim holds."""
+
+    def __init__(self, store: Store, claim: Claim) -> None:
+        super().__init__(read_only=store.read_only)
+        self.request_bytes = store.request_bytes
+        self.concurrency = store.concurrency
+        self.conflict_deadline = store.conflict_deadline
+        self.erases_conditionally = store.erases_conditionally
+        self._store = store
+        self._claim = claim
+        self._absent: list[object] = []  # The version of values that are not there, once it is known.
+
+    def __repr__(self) -> str:
+        return repr(self._store)
+
+    @property
+    def identity(self) -> object:
+        return self._store.identity
+
+    @property
+    def listable(self) -> bool:
+        return self._store.listable
+
+    def get(self, key: str, byte_range: ByteRange | None = None) -> Buffer | None:
+        return self._store.get(key, byte_range)
+
+    def exists(self, key: str) -> bool:
+        return self._store.exists(key)
+
+    def list_dir(self, prefix: str) -> tuple[set[str], set[str]]:
+        return self._store.list_dir(prefix)
+
+    def list_prefix(self, prefix: str) -> Iterator[str]:
+        return self._store.list_prefix(prefix)
+
+    def get_versioned(self, key: str) -> tuple[Buffer | None, object]:
+        return self._store.get_versioned(key)
+
+    def compare_and_set(self, key: str, version: object, value: Buffer | None) -> bool:
+        return self._store.compare_and_set(key, version, value)
+
+    def set(self, key: str, value: Buffer) -> None:
+        content = bytes(flat(value, key))
+        with key_lock(self.identity, key):
+            # Mostly there is nothing yet, and nothing that a successor stored will be replaced.
+            if self.concurrency <= 1 or not self._made(key, content):
+                with self.updater() as update:
+                    update(key, lambda _: [content])
+
+    def _made(self, key: str, content: bytes) -> bool:
+        """Store a value where there is none; returns whether there was none."""
+        if not self._absent:
+            stored, version = self._store.get_versioned(key)
+            if stored is not None:
+                return False
+            self._absent.append(version)
+        return self._store.compare_and_set(key, self._absent[0], content)
+
+    @contextlib.contextmanager
+    def updater(self, scratch: Scratch | None = None, limit: int = sys.maxsize) -> Iterator[Updater]:
+        with self._store.updater(scratch, limit) as update:
+
+            def update_claimed(key: str, change: Change) -> None:
+                def checked(stored: Buffer | None) -> Sequence[Buffer] | Unchanged | None:
+                    if stored is not None:
+                        self._claim.verify()
+                    return change(stored)
+
+                update(key, checked)
+
+            yield update_claimed
+
+    def erase(self, key: str) -> None:
+        self.erase_values([key])
+
+    def erase_values(self, keys: Iterable[str]) -> None:
+        wanted: Sequence[str] = list(keys)
+        for at in range(0, len(wanted), _ERASED_AT_ONCE):
+            self._claim.verify()
+            self._store.erase_values(wanted[at : at + _ERASED_AT_ONCE])
+
+
+class _Beat:
+    """The thread that renews the claims of this process, while there are any."""
+
+    def __init__(self) -> None:
+        self._claims: set[Claim] = set()
+        self._guard = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def add(self, claim: Claim) -> None:
+        with self._guard:
+            self._claims.add(claim)
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._run, name="xzarr3-claims", daemon=True)
+                self._thread.start()
+
+    def remove(self, claim: Claim) -> None:
+        with self._guard:
+            self._claims.discard(claim)
+
+    def _run(self) -> None:
+        while True:
+            time.sleep(PATIENCE / 4)
+            with self._guard:
+                claims = list(self._claims)
+                if not claims:
+                    self._thread = None
+                    return
+            for claim in claims:
+                # Who loses a claim for that, or the store with it, hears of it soon enough.
+                with contextlib.suppress(StoreError):
+                    claim.renew()
+
+
+_beat = _Beat()
+
+
+def _renew_beat() -> None:
+    """A forked child owns no claims, and must not wait for a thread of its parent."""
+    global _beat
+    _beat = _Beat()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_beat)

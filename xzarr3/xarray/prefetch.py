@@ -1,0 +1,179 @@
+"""Values that xarray is known to want next, of many arrays at once.
+
+To decode times xarray looks at their first and last elements, and to make indexes it reads coordinates, one
+variable after the other. Over a store whose answers have to be waited for, these are fetched together: the
+elements before anything is decoded, and all index coordinates as soon as the first one of them is asked for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from xzarr3._types import AnyArray
+from xzarr3.concurrency import spread
+from xzarr3.errors import StoreError, Xzarr3Error
+from xzarr3.indexing import DimChoice, DimSelection, Points
+
+if TYPE_CHECKING:
+    from xzarr3.xarray.backend import LazyArray
+
+_MOST_BYTES = 2**26  # Of all index coordinates of a dataset, or of a tree of them.
+_SMALL = 2**22  # Bytes of an array in one chunk that is read whole, for its first and last elements.
+_VALID = 60.0  # Seconds after which what was fetched may have changed, and nobody is making indexes.
+
+Corner: TypeAlias = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Values of an array from ``start`` to ``stop``, or why they could not be read."""
+
+    start: Corner
+    stop: Corner
+    values: AnyArray | StoreError
+
+    def part(self, selection: tuple[DimSelection, ...]) -> AnyArray | None:
+        """What is selected, or None if not all of it is here.
+
+        Raises
+        ------
+        StoreError
+            If it could not be read.
+        """
+        for chosen, start, stop in zip(selection, self.start, self.stop, strict=True):
+            if chosen.start < start or chosen.stop > stop or chosen.reverse or not chosen.count:
+                return None
+        if isinstance(self.values, StoreError):
+            raise self.values
+        if _box(self.start, self.stop) == selection:
+            return self.values
+        index = tuple(
+            chosen.start - start
+            if chosen.drop
+            else slice(chosen.start - start, chosen.stop - start, chosen.step)
+            for chosen, start in zip(selection, self.start, strict=True)
+        )
+        return self.values[(*index, ...)].copy()
+
+
+class Ahead:
+    """Values of lazy arrays that were fetched before they are asked for.
+
+    What there is of an array is given up when that is taken whole, after everything was decoded, and all of
+    it after a minute: xarray may have been told not to make indexes.
+
+    Parameters
+    ----------
+    concurrency : int
+        How many arrays are read at a time.
+    """
+
+    def __init__(self, concurrency: int) -> None:
+        self._concurrency = concurrency
+        self._waiting: list[LazyArray] = []
+        self._left = _MOST_BYTES
+        self._until = time.monotonic() + _VALID
+        self._looked_at: list[LazyArray] = []
+        self._kept: dict[int, list[_Block]] = {}
+
+    def look_at_ends(self, arrays: Iterable[LazyArray]) -> None:
+        """Fetch the first and the last element of each of these."""
+        wanted: list[tuple[LazyArray, tuple[DimSelection, ...]]] = []
+        left = _MOST_BYTES
+        for lazy in arrays:
+            shape = lazy.shape
+            if lazy.ahead is self or 0 in shape:
+                continue
+            lazy.ahead = self
+            self._looked_at.append(lazy)
+            if lazy.array.nchunks == 1 and lazy.array.nbytes <= min(_SMALL, left):
+                left -= lazy.array.nbytes
+                wanted.append((lazy, _box((0,) * len(shape), shape)))
+                continue
+            last = tuple(n - 1 for n in shape)
+            wanted += [(lazy, _box((0,) * len(shape), (1,) * len(shape))), (lazy, _box(last, shape))]
+        self._fetch(wanted)
+
+    def expect(self, arrays: Iterable[LazyArray]) -> None:
+        """Fetch all of these as soon as one of them is asked for, but for those that are too large for that.
+
+        What was fetched of others is given up.
+        """
+        self._until = time.monotonic() + _VALID
+        for lazy in arrays:
+            if lazy.array.nbytes <= self._left and 0 not in lazy.shape:
+                self._left -= lazy.array.nbytes
+                lazy.ahead = self
+                self._waiting.append(lazy)
+        looked_at, self._looked_at = self._looked_at, []
+        expected = {id(lazy) for lazy in self._waiting}
+        for lazy in looked_at:
+            if id(lazy) not in expected:
+                self._forget(lazy)
+            elif not self._has(lazy, _box((0,) * len(lazy.shape), lazy.shape)):
+                self._kept.pop(id(lazy), None)
+
+    def _forget(self, lazy: LazyArray) -> None:
+        lazy.ahead = None
+        self._kept.pop(id(lazy), None)
+
+    def take(self, lazy: LazyArray, selection: tuple[DimChoice, ...] | Points) -> AnyArray | None:
+        """What is selected of an array, or None if that is not here.
+
+        Raises
+        ------
+        StoreError
+            If it could not be read.
+        """
+        if time.monotonic() > self._until:
+            self._waiting = []
+            self._kept.clear()
+            lazy.ahead = None
+        if isinstance(selection, Points):
+            return None
+        plain = tuple(chosen for chosen in selection if isinstance(chosen, DimSelection))
+        if len(plain) < len(selection):
+            return None
+        whole = plain == _box((0,) * len(lazy.shape), lazy.shape)
+        if whole and any(each is lazy for each in self._waiting):
+            # In one step, so that no other thread fetches the same.
+            waiting, self._waiting = self._waiting, []
+            self._fetch((each, _box((0,) * len(each.shape), each.shape)) for each in waiting)
+        blocks = self._kept.get(id(lazy), [])
+        if whole and not self._looked_at:  # While decoding, a single element is its first and its last one.
+            self._forget(lazy)
+        for block in blocks:
+            found = block.part(plain)
+            if found is not None:
+                return found
+        return None
+
+    def _fetch(self, wanted: Iterable[tuple[LazyArray, tuple[DimSelection, ...]]]) -> None:
+        new = [(lazy, box) for lazy, box in wanted if not self._has(lazy, box)]
+        blocks = spread(_read, new, self._concurrency)
+        for (lazy, _), block in zip(new, blocks, strict=True):
+            if block is not None:
+                self._kept.setdefault(id(lazy), []).append(block)
+
+    def _has(self, lazy: LazyArray, box: tuple[DimSelection, ...]) -> bool:
+        start, stop = tuple(chosen.start for chosen in box), tuple(chosen.stop for chosen in box)
+        return any(block.start == start and block.stop == stop for block in self._kept.get(id(lazy), ()))
+
+
+def _box(start: Corner, stop: Corner) -> tuple[DimSelection, ...]:
+    return tuple(DimSelection(first, 1, end - first) for first, end in zip(start, stop, strict=True))
+
+
+def _read(wanted: tuple[LazyArray, tuple[DimSelection, ...]]) -> _Block | None:
+    lazy, box = wanted
+    values: AnyArray | StoreError
+    try:
+        values = lazy.read_selected(box)
+    except StoreError as error:
+        values = error
+    except Xzarr3Error:  # Of what is stored: who asks for just that part may not meet it.
+        return None
+    return _Block(tuple(chosen.start for chosen in box), tuple(chosen.stop for chosen in box), values)
