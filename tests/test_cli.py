@@ -197,7 +197,7 @@ def test_options_of_explain_that_exclude_each_other(
 def test_interrupt_is_reported_in_one_line(
     store: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(*args: object) -> None:
+    def interrupted(*args: object, **options: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(xzarr3, "open", interrupted)

@@ -22,7 +22,8 @@ from xzarr3.errors import StoreCapabilityError, StorePermissionError
 from xzarr3.stores import obstore_image
 from xzarr3.stores.object import ObjectStore
 from xzarr3.stores.object_errors import describe, scrub
-from xzarr3.stores.object_options import SCHEMES, SETTINGS, parse
+from xzarr3.stores.object_options import SETTINGS, parse
+from xzarr3.stores.opening import OBJECT_SCHEMES
 
 CREDENTIALS = (
     "AWS_ACCESS_KEY_ID",
@@ -71,7 +72,7 @@ def test_urls(url: str, kind: str, address: str | None, prefix: str) -> None:
     place = parse(url)
     assert (place.recipe.kind, place.prefix) == (kind, prefix)
     assert place.recipe.address == (address or url)
-    assert url.partition("://")[0].lower() in SCHEMES
+    assert url.partition("://")[0].lower() in OBJECT_SCHEMES
     store = ObjectStore(url)
     assert repr(store).startswith("<ObjectStore '")
     assert ObjectStore.from_url(url) == store

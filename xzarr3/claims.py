@@ -287,6 +287,8 @@ class _ClaimedStore(Store):
     def _made(self, key: str, content: bytes) -> bool:
         """Store a value where there is none; returns whether there was none."""
         if not self._absent:
+            if self._store.exists(key):  # And may be of any size.
+                return False
             stored, version = self._store.get_versioned(key)
             if stored is not None:
                 return False

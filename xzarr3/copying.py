@@ -12,6 +12,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, cast
 
@@ -119,6 +120,32 @@ def copy(
     else:
         node = open_node(source, source_path, storage_options=source_options)
     store = open_store(target, target_options, mode="a")
+    with nullcontext() if store is target else store:
+        return _copied(
+            node,
+            store,
+            path,
+            zarr_format=zarr_format,
+            recoding=_Recoding(compressors, shards),
+            overwrite=overwrite,
+            consolidated=consolidated,
+            progress=progress,
+            threads=threads,
+        )
+
+
+def _copied(
+    node: Array | Group,
+    store: Store,
+    path: str,
+    *,
+    zarr_format: ZarrFormat | None,
+    recoding: _Recoding,
+    overwrite: bool,
+    consolidated: bool | None,
+    progress: bool,
+    threads: int | None,
+) -> Array | Group:
     wanted = None if zarr_format is None else parse_format(zarr_format)
     normal = normal_path(path)
     look = Look.around(store, normal)
@@ -128,7 +155,6 @@ def copy(
     check_new_path(normal, format)
     _check_apart(node, store, normal)
     held = isinstance(node, Group) and node.consolidated if consolidated is None else consolidated
-    recoding = _Recoding(compressors, shards)
     nodes = _nodes_below(node)
     metadata = {below: _translated(each, format, recoding) for below, each in nodes.items()}
     names = sorted({below.partition("/")[0] for below in nodes if below}) if isinstance(node, Group) else None

@@ -16,6 +16,7 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from xzarr3._types import Buffer, ByteRange
 from xzarr3.concurrency import spread
@@ -32,6 +33,7 @@ from xzarr3.nodes import (
 )
 from xzarr3.stores import LocalStore, Store
 from xzarr3.stores.base import Writer
+from xzarr3.stores.folders import Folders
 from xzarr3.stores.local import STAGED, TEMPORARY
 
 _NEW, _OLD = "new", "old"
@@ -239,8 +241,8 @@ def stage(store: Store, places: Places, names: Iterable[str] | None) -> Staging:
 class _StagedFolder(LocalStore):
     """The directory that takes values, called in messages what it will be."""
 
-    def __init__(self, root: str, shown: str) -> None:
-        super().__init__(root)
+    def __init__(self, root: str, shown: str, /, **options: bool) -> None:
+        super().__init__(root, **options)
         self._shown = shown
         self._closed = False
 
@@ -248,7 +250,7 @@ class _StagedFolder(LocalStore):
         return self._shown
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _StagedFolder, (self.root, self._shown)
+        return partial(_StagedFolder, **self._options()), (self.root, self._shown)
 
     @contextlib.contextmanager
     def _writer(self) -> Iterator[Writer]:
@@ -282,7 +284,7 @@ class _Folders(Staging):
         self._top = os.path.join(store.root, f"{STAGED}{uuid.uuid4().hex}")
         self._old = os.path.join(self._top, _OLD)
         self._new = os.path.join(self._top, _NEW)
-        self._staged = self.store = _StagedFolder(self._new, repr(store))
+        self._staged = self.store = _StagedFolder(self._new, repr(store), **store._options())
         self._moves: list[tuple[str, str]] = []
 
     def _units(self, folder: str) -> list[str]:
@@ -324,6 +326,11 @@ class _Folders(Staging):
             for move in aside + ahead:
                 self._moves.append(move)
                 os.rename(*move)
+            if self._target.fsync:
+                with Folders(root) as folders:
+                    for place in dict.fromkeys(os.path.dirname(target) for _, target in ahead):
+                        relative = os.path.relpath(place, root)
+                        folders.sync("" if relative == "." else relative)
         except OSError as error:
             raise StoreError(
                 f"cannot replace '/{self._places.path}' in {self._target}: {error.strerror or error}"

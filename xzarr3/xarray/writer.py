@@ -7,6 +7,7 @@ their own where there is something to replace, and documents after them, that of
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, overload
@@ -185,7 +186,45 @@ def to_zarr(
         raise ValueError(f"mode {mode!r} is not supported by to_zarr; accepted: {listed(_MODES)}")
     if zarr_format is not None:
         parse_format(zarr_format)
-    opened, path = open_store(store, storage_options, mode="a"), normal_path(group or "")
+    path = normal_path(group or "")
+    opened = open_store(store, storage_options, mode="a")
+    with ExitStack() as ours:
+        if opened is not store:  # A zip is complete once it is closed, and as it was before after an error.
+            ours.enter_context(opened)
+        write, blocks = _planned_write(
+            dataset, opened, path, mode, encoding or {}, consolidated, write_empty_chunks, zarr_format
+        )
+        if not compute:
+            ours.pop_all()
+            later: Delayed = delayed(partial(_finished, write, None if opened is store else opened))(blocks)
+            return later
+        if blocks is not None:
+            try:
+                blocks.compute()
+            except BaseException as error:
+                write.discard(error)
+                raise
+        write.finish()
+    return write.group()
+
+
+def _finished(write: _Write, opened: Store | None, blocks: object) -> None:
+    """Finish a write whose blocks were written, and close a store that was opened for it."""
+    with opened or nullcontext():
+        write.finish(blocks)
+
+
+def _planned_write(
+    dataset: Dataset | DataArray,
+    opened: Store,
+    path: str,
+    mode: str,
+    encoding: Mapping[Any, Mapping[str, Any]],
+    consolidated: bool | None,
+    write_empty_chunks: bool | None,
+    zarr_format: ZarrFormat | None,
+) -> tuple[_Write, Delayed | None]:
+    """A write with everything that is not in dask arrays, and what writes these."""
     if "\\" in path:
         raise InvalidKeyError(f"invalid name {path!r} of a group; accepted: one with no '\\' in it")
     for part in path.split("/"):
@@ -194,7 +233,7 @@ def to_zarr(
     if consolidated and format.consolidated_key("") is None:
         raise format.refuse("", "consolidated_metadata", "consolidated=True", "consolidated=None or False")
     check_new_path(path, format)
-    planned, attributes = _plan(_as_dataset(dataset), format, path, encoding or {}, write_empty_chunks)
+    planned, attributes = _plan(_as_dataset(dataset), format, path, encoding, write_empty_chunks)
     lazy = [var for var in planned if hasattr(var.data, "__dask_graph__")]
     eager = [replace(var, data=None) if var in lazy else var for var in planned]
     if consolidated is None:
@@ -205,17 +244,7 @@ def to_zarr(
         _aligned(var.data, target.metadata.chunk_grid.axes) for var, target in zip(lazy, targets, strict=True)
     ]
     blocks = store_blocks(sources, targets, compute=False) if lazy else None
-    if not compute:
-        later: Delayed = delayed(write.finish)(blocks)
-        return later
-    if blocks is not None:
-        try:
-            blocks.compute()
-        except BaseException as error:
-            write.discard(error)
-            raise
-    write.finish()
-    return write.group()
+    return write, blocks
 
 
 def _format(store: Store, path: str, zarr_format: ZarrFormat | None) -> Format:
