@@ -74,3 +74,17 @@ class TestScripted(ObjectConformance):
         self.count = getattr(self, "count", 0) + 1
         options = {"key": "test-key", "secret": "test-secret", "endpoint_url": self.server.url}
         return f"s3://bucket-{self.count}/{name}", options
+
+
+@pytest.mark.parametrize("server", ["s3_server", "azure_server", "gcs_server"])
+def test_values_are_copied_by_the_service(server: str, request: pytest.FixtureRequest) -> None:
+    place = request.getfixturevalue(server)
+    scheme = {"s3_server": "s3", "azure_server": "az", "gcs_server": "gs"}[server]
+    bucket = place.container() if server == "azure_server" else place.bucket()
+    store = ObjectStore(f"{scheme}://{bucket}/x", storage_options=place.storage_options)
+    values = {f"a/{at}": bytes([at]) * (at * 1000) for at in range(20)}
+    store.set_values(values.items())
+    store.copy_values([*((key, f"b/{key}") for key in values), ("none", "b/none")])
+    assert {key: bytes(store.get(key) or b"") for key in store.list()} == values | {
+        f"b/{key}": value for key, value in values.items()
+    }

@@ -424,6 +424,15 @@ def _only_old_at(folder: str, places: Places) -> bool:
     return True
 
 
+def _without(error: StoreError, *prefixes: str) -> StoreError:
+    """An error in whose message keys are called what they will be."""
+    for prefix in prefixes:
+        error.args = tuple(
+            argument.replace(prefix, "") if isinstance(argument, str) else argument for argument in error.args
+        )
+    return error
+
+
 class _StagedKeys(Store):
     """Keys below a prefix, called in messages what they will be."""
 
@@ -446,11 +455,7 @@ class _StagedKeys(Store):
         return self._store.erasable
 
     def _renamed(self, error: StoreError) -> StoreError:
-        error.args = tuple(
-            argument.replace(self._prefix, "") if isinstance(argument, str) else argument
-            for argument in error.args
-        )
-        return error
+        return _without(error, self._prefix)
 
     def get(self, key: str, byte_range: ByteRange | None = None) -> Buffer | None:
         try:
@@ -485,23 +490,32 @@ class _Keys(Staging):
         self._target = store
         self._places = places
         self._top = f"{STAGED}{uuid.uuid4().hex}/"
-        self.store = _StagedKeys(store, f"{self._top}{_NEW}/")
-        self._aside = _StagedKeys(store, f"{self._top}{_OLD}/")
+        self._new, self._old = f"{self._top}{_NEW}/", f"{self._top}{_OLD}/"
+        self.store = _StagedKeys(store, self._new)
         self._erasing = False
 
     def swap(self) -> None:
         old = self._places.stages(self._places.keys(self._target))
-        _copy([[key for stage in old for key in stage]], self._target, self._aside)
+        self._copy([[key for stage in old for key in stage]], "", self._old)
         self._erasing = True
         erase_stages(self._target, old)
-        _copy(self._places.stages(self.store.list_prefix(""))[::-1], self.store, self._target)
+        self._copy(self._places.stages(self.store.list_prefix(""))[::-1], self._new, "")
 
     def put_back(self) -> None:
         if not self._erasing:
             return
         erase_stages(self._target, self._places.stages(self._places.keys(self._target)))
-        _copy(self._places.stages(self._aside.list_prefix(""))[::-1], self._aside, self._target)
+        aside = [key[len(self._old) :] for key in self._target.list_prefix(self._old)]
+        self._copy(self._places.stages(aside)[::-1], self._old, "")
         self._erasing = False
+
+    def _copy(self, stages: Iterable[Sequence[str]], source: str, target: str) -> None:
+        """Copy values from below one prefix to below another; those of a list in any order."""
+        try:
+            for keys in stages:
+                self._target.copy_values((source + key, target + key) for key in keys)
+        except StoreError as error:
+            raise _without(error, self._new, self._old) from error.__cause__
 
     def clean(self) -> None:
         self._erasing = False
@@ -513,18 +527,6 @@ class _Keys(Staging):
 
     def whereabouts(self) -> str:
         return f"keys of {self._target} that begin with '{self._top}{_OLD}/' and '{self._top}{_NEW}/'"
-
-
-def _copy(stages: Iterable[Sequence[str]], source: Store, target: Store) -> None:
-    """Copy values; those of a list in any order."""
-
-    def move(key: str) -> None:
-        value = source.get(key)
-        if value is not None:
-            target.set(key, value)
-
-    for keys in stages:
-        spread(move, keys, target.concurrency)
 
 
 class InPlace(Staging):

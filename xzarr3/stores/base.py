@@ -634,6 +634,23 @@ class Store:
         wanted = [(check_key(key), value) for key, value in items]
         spread(lambda item: self.set(*item), wanted, self.concurrency)
 
+    def copy_values(self, pairs: Iterable[tuple[str, str]]) -> None:
+        """Store values under other keys as well; a key without a value is passed over.
+
+        Parameters
+        ----------
+        pairs : iterable of (str, str)
+            The keys of values, and the keys to store them under. No key is both.
+        """
+        self._check_writable()
+
+        def copy(pair: tuple[str, str]) -> None:
+            value = self.get(pair[0])
+            if value is not None:
+                self.set(pair[1], value)
+
+        spread(copy, pairs, self.concurrency)
+
     def writer(self) -> AbstractContextManager[Writer]:
         """A function that stores values, for use by one thread within a ``with`` statement.
 

@@ -631,6 +631,20 @@ class ObjectStore(Store):
         if isinstance(found, Failure):
             raise self._error("write", key, found)
 
+    def copy_values(self, pairs: Iterable[tuple[str, str]]) -> None:
+        self._check_writable()
+        plainly = super().copy_values
+
+        def copy(pair: tuple[str, str]) -> None:
+            source, target = map(self._path, pair)
+            found = self._request(lambda image, store: image.copy(store, source, target), Use.SEND)
+            # A service may say that all is well before it fails, or know of no copies.
+            old, new = self._head(pair[0], source), self._head(pair[1], target)
+            if isinstance(found, Failure) or (old and (new is None or new.size != old.size)):
+                plainly([pair])
+
+        spread(copy, pairs, self.concurrency)
+
     def erase(self, key: str) -> None:
         self._check_writable()
         path = self._path(key)
