@@ -294,6 +294,13 @@ class _State:
         refused = self.refused(request, conditions)
         if refused is not None:
             return refused
+        asked = request.headers
+        source = asked.get("x-amz-copy-source") or asked.get("x-goog-copy-source")
+        if source is not None:
+            copied = self.values.get(f"/{unquote(source).lstrip('/')}")
+            if copied is None:
+                return _error(404, "NoSuchKey", "There is no such key.")
+            body = copied.body
         if self.size + len(body) > BOUND_BYTES:
             return _error(507, "InsufficientStorage")
         return _Answer(200, b"", self.described(self.store(request.path, body)))
@@ -326,7 +333,10 @@ class _State:
 
     def delete_many(self, request: _Request) -> _Answer:
         bucket = request.path.strip("/")
-        keys = [unescape(key) for key in re.findall(r"<Key>(.*?)</Key>", request.body.decode(), re.DOTALL)]
+        keys = [
+            unescape(key, {"&quot;": '"', "&apos;": "'"})
+            for key in re.findall(r"<Key>(.*?)</Key>", request.body.decode(), re.DOTALL)
+        ]
         for key in keys:
             self.erase(f"/{bucket}/{key}")
         done = "".join(f"<Deleted><Key>{escape(key)}</Key></Deleted>" for key in keys)

@@ -411,7 +411,8 @@ def test_masked_elements_are_refused(place: xzarr3.Store) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["file://relative", "file://", "file://host/a", "file:///a#b", "file:///a?b", "", "nosuch://bucket/a"]
+    "url",
+    ["file://relative", "file://", "file://host/a", "file:///a#b", "file:///a?b", "", "nosuch://bucket/a"],
 )
 def test_urls_that_name_no_directory(url: str) -> None:
     with pytest.raises(StoreError, match="accepted"):

@@ -65,9 +65,6 @@ class TestScripted(ObjectConformance):
     """The scripted server as S3, with short pages."""
 
     fixture = "fault_server"
-    odd_keys: ClassVar = [
-        key for key in NAMED if '"' not in key
-    ]  # It does not read &quot; in what is to be erased.
 
     def place(self, name: str) -> tuple[str, dict[str, Any]]:
         self.server.configure(max_keys=7)
