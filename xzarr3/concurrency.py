@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
@@ -67,6 +68,68 @@ class Pool:
         return self._executor
 
 
+class Work:
+    """Work that several threads do together, within other work it may be.
+
+    Parameters
+    ----------
+    stop : callable
+        Tells the workers to end.
+    """
+
+    def __init__(self, stop: Callable[[], object]) -> None:
+        self._stop = stop
+        self._within = _current.work
+        self._stopped = threading.Event()
+
+    def stop(self) -> None:
+        """What is left is not wanted any more."""
+        self._stop()
+        self._stopped.set()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether this work, or what it is a part of, is to end."""
+        return self._stopped.is_set() or (self._within is not None and self._within.stopped)
+
+    def run(self, worker: Callable[[], Result]) -> Result:
+        """Do a part of the work in this thread."""
+        before, _current.work = _current.work, self
+        try:
+            return worker()
+        except BaseException:
+            self.stop()
+            raise
+        finally:
+            _current.work = before
+
+
+class _Current(threading.local):
+    work: Work | None = None
+
+
+_current = _Current()
+_GLANCE = 0.1  # Seconds
+
+
+def pause(seconds: float) -> bool:
+    """Wait, but no longer than the work lasts that this thread has a part in.
+
+    Returns
+    -------
+    bool
+        Whether that work is still wanted.
+    """
+    work = _current.work
+    end = time.monotonic() + seconds
+    while work is None or not work.stopped:
+        left = end - time.monotonic()
+        if left <= 0:
+            return True
+        time.sleep(left if work is None else min(left, _GLANCE))
+    return False
+
+
 cores = Pool(os.cpu_count() or 1, "xzarr3")
 """For work that keeps a core busy."""
 waiters = Pool(_MOST_THREADS, "xzarr3-io")
@@ -96,26 +159,20 @@ def together(
         What each worker returned.
     """
 
-    def help_() -> Result:
-        try:
-            return worker()
-        except BaseException:
-            stop()
-            raise
-
+    work = Work(stop)
     others: list[Future[Result]] = []
     try:
         for _ in range(threads - 1):
             try:
-                others.append(pool.get().submit(help_))
+                others.append(pool.get().submit(work.run, worker))
             except RuntimeError:  # The interpreter is shutting down and starts no more threads.
                 break
-        mine = worker()
+        mine = work.run(worker)
         # Who has not begun yet may be waiting for a thread of the pool that waits for this one.
         others = [other for other in others if not other.cancel()]
         return [mine, *(other.result() for other in others)]
     finally:
-        stop()
+        work.stop()
         for other in others:
             if not other.cancel():
                 other.exception()  # Waits: nobody may go on after this has returned.
