@@ -8,14 +8,16 @@ from collections.abc import Callable
 from typing import Any
 
 import dask
+import dask.array as da
 import numpy as np
 import pytest
+import xarray as xr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import xzarr3
 from xzarr3.errors import ChangedError, StoreError
-from xzarr3.stores import Store, cut
+from xzarr3.stores import Store, cut, in_flight
 from xzarr3.stores.base import ValueReader
 
 
@@ -293,3 +295,72 @@ def test_selections_are_those_of_numpy(data: st.DataObject) -> None:
         array[selection] = new
         values[selection] = new
         np.testing.assert_array_equal(array[...], values)
+
+
+def test_blocks_of_dask_are_written_many_units_at_a_time() -> None:
+    store = FarStore(concurrency=16)
+    array = xzarr3.create_array(store, shape=640, dtype="i4", chunks=10)
+    store.latency, store.most = 0.01, 0
+    data = da.arange(640, chunks=320, dtype="i4")
+    xzarr3.store(data, array)
+    assert store.most >= 16
+    store.latency = 0
+    np.testing.assert_array_equal(array[...], np.arange(640))
+
+
+def test_datasets_are_written_by_many_tasks_at_a_time() -> None:
+    store = FarStore(concurrency=16)
+    dataset = xr.Dataset({"t": ("x", np.arange(640))}).chunk(x=10)
+    store.latency, store.most = 0.01, 0
+    xzarr3.to_zarr(dataset, store)
+    assert store.most >= 8
+    store.most = 0
+    with dask.config.set(num_workers=2):
+        xzarr3.to_zarr(dataset, store, group="again")
+    store.latency = 0
+    xr.testing.assert_equal(xzarr3.open_dataset(store, group="again"), dataset.compute())
+
+
+def test_threads_are_no_more_than_memory_can_hold() -> None:
+    store = FarStore(concurrency=64)
+    array = xzarr3.create_array(store, data=np.ones(64 * 2**14), chunks=2**14)
+    store.latency = 0.005
+    before = in_flight.get_limit()
+    in_flight.set_limit(8 * 2**14 * 8)
+    try:
+        store.most = 0
+        array[...]
+        assert store.most <= 8
+        store.most = 0
+        array[...] = 5.0
+        assert store.most <= 4
+    finally:
+        in_flight.set_limit(before)
+
+
+def test_a_store_without_listing_is_copied_however_many_chunks_there_are() -> None:
+    class Unlisted(FarStore):
+        listable = False
+
+    source = Unlisted()
+    xzarr3.create_array(source, data=np.arange(5000, dtype="i2"), chunks=1)
+    target = xzarr3.copy(source, xzarr3.MemoryStore())
+    np.testing.assert_array_equal(target[...], np.arange(5000))
+
+
+def test_parts_of_values_set_by_many_threads_are_all_there() -> None:
+    store = FarStore()
+    store.set("a", bytes(64))
+    threads = [
+        threading.Thread(target=store.set_partial_values, args=([("a", at, b"x")],)) for at in range(64)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert store.get("a") == b"x" * 64
+
+
+def test_a_copy_of_what_is_not_there_is_an_error() -> None:
+    with pytest.raises(StoreError, match="no value"):
+        FarStore().copy_values([("a", "b")])

@@ -36,7 +36,7 @@ from xzarr3.indexing import basic_selection
 from xzarr3.metadata import ArrayMetadata, GroupMetadata
 from xzarr3.nodes import Look, check_new_path, find_format, format_for_new, normal_path, write_documents
 from xzarr3.replacement import Replacement
-from xzarr3.stores import LocalStore, Store, StoreLike, open_store
+from xzarr3.stores import LocalStore, Store, StoreLike, in_flight, open_store
 
 _KEEP = "keep"
 _FEW = 4096  # Up to so many, reading every unit is cheaper than listing which are there.
@@ -166,7 +166,10 @@ def _copied(
     for job in jobs:
         check_new_path(job.path, format)
     if threads is None:
-        threads = max(available_threads(), node.store.concurrency, store.concurrency)
+        arrays = [each for each in metadata.values() if isinstance(each, ArrayMetadata)]
+        held_by_each = max((2 * each.chain.spec.nbytes for each in arrays), default=0)
+        most = max(node.store.concurrency, store.concurrency)
+        threads = max(available_threads(), in_flight.at_once(most, held_by_each))
     with place.discarding():
         with _bar(sum(job.number for job in jobs), node.name, progress) as advance:
             moves = itertools.chain.from_iterable(job.moves() for job in jobs)
@@ -418,7 +421,8 @@ def _all(counts: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
 
 def _stored(array: Array) -> Iterator[tuple[int, ...]]:
     """The coordinates of units that may be stored: of all of them if there are few."""
-    return _all(array.cdata_shape) if array.nchunks <= _FEW else array.stored_units()
+    few = array.nchunks <= _FEW or not array.engine.store.listable
+    return _all(array.cdata_shape) if few else array.stored_units()
 
 
 def _touched(source: Array, target: Array) -> Iterator[tuple[int, ...]]:
@@ -427,7 +431,7 @@ def _touched(source: Array, target: Array) -> Iterator[tuple[int, ...]]:
         yield from _stored(source)
         return
     done: set[tuple[int, ...]] = set()
-    for coords in source.stored_units():
+    for coords in _stored(source):
         region = source.metadata.chunk_grid.region(coords, source.shape)
         for found in target.plan(region).coords():
             if found not in done:

@@ -88,8 +88,13 @@ def _shortened(lengths: tuple[int, ...]) -> tuple[object, ...]:
     return (lengths[0], lengths[-1], len(lengths)) if lengths and _is_even(lengths) else lengths
 
 
+def _threads(array: Array) -> int | None:
+    """A task has one thread, and others only to wait for a store with it."""
+    return None if array.engine.waiting else 1
+
+
 def _read_block(array: Array, region: tuple[slice, ...]) -> AnyArray:
-    return array.get(region, threads=1)
+    return array.get(region, threads=_threads(array))
 
 
 def _write_block(block: AnyArray, target: Array, region: tuple[slice, ...]) -> None:
@@ -99,7 +104,7 @@ def _write_block(block: AnyArray, target: Array, region: tuple[slice, ...]) -> N
             f"a block for array '{target.name}' has shape {np.shape(block)} where dask was told {expected}; "
             "accepted: blocks of the shapes in .chunks"
         )
-    target.set(region, block, threads=1)
+    target.set(region, block, threads=_threads(target))
 
 
 def _grouped(array: Array) -> list[Steps | Edges]:

@@ -16,7 +16,7 @@ from xzarr3.indexing import DimChoice, Points
 from xzarr3.metadata import ArrayMetadata
 from xzarr3.plan import ReadPlan
 from xzarr3.reading import UnitReader
-from xzarr3.stores import Store
+from xzarr3.stores import Store, in_flight
 from xzarr3.threads import Runs
 from xzarr3.writing import UnitWriter
 
@@ -129,17 +129,20 @@ class Engine:
 
     def sharing(self, plan: ReadPlan, threads: int | None) -> tuple[int, int]:
         """How many threads carry out a plan, and into about how many pieces shards are cut for them."""
-        number, pieces, busy = plan.number, 1, threads or available_threads()
+        number, pieces = plan.number, 1
         chain = self.meta.chain
-        if not self.waiting and busy > 1:
+        if self.waiting:
+            # Shards are not cut: a thread asks for all that is wanted of one at once.
+            return min(threads or in_flight.at_once(self.waiting, plan.work() // max(number, 1)), number), 1
+        busy = threads or available_threads()
+        if busy > 1:
             time = chain.decode_time + self.store.request_bytes / COPY_RATE
             # No more than all units is ever decoded, which mostly tells already.
             if number * chain.spec.nbytes < _SMALL or time < _SHORT or plan.work() < _SMALL:
                 busy = 1
         if chain.shard is not None and busy > 1 and number < 2 * busy:
             pieces = 2 * busy
-        most = (threads or self.waiting) if self.waiting else busy
-        return min(most, max(number, pieces)), pieces
+        return min(busy, max(number, pieces)), pieces
 
     def write(
         self,
@@ -168,7 +171,9 @@ class Engine:
         chain = self.meta.chain
         work = plan.number * chain.spec.nbytes if chain.shard is None else plan.work()
         if threads is None:
-            threads = self.waiting or available_threads()
+            threads = available_threads()
+            if self.waiting:
+                threads = in_flight.at_once(self.waiting, 2 * chain.spec.nbytes)
         if not self.waiting and max(work, source.nbytes) < _SMALL:
             threads = 1
         threads = min(threads, plan.number)

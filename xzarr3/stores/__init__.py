@@ -51,6 +51,8 @@ _LAZY = {
 
 
 def __getattr__(name: str) -> object:
+    if name == "in_flight":
+        return import_module("xzarr3.stores.in_flight")
     if name in _LAZY:
         return getattr(import_module(f"xzarr3.stores.{_LAZY[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -15,10 +15,8 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import random
 import sys
-import threading
 import time
 import uuid
 from abc import ABC, abstractmethod
@@ -30,7 +28,7 @@ from types import TracebackType
 from typing import Final, Literal, NoReturn, Self, TypeAlias
 
 from xzarr3._types import Buffer, ByteRange
-from xzarr3.concurrency import spread
+from xzarr3.concurrency import pause, spread
 from xzarr3.errors import (
     ConflictError,
     InvalidKeyError,
@@ -63,21 +61,9 @@ Parts: TypeAlias = list[tuple[int, memoryview]]
 _ABSENT = "absent"
 _FIRST_PAUSE = 0.002  # Seconds
 _LONGEST_PAUSE = 1.0
+_MOST_COPIED = 16  # Values that are held at a time.
 
 _ACCEPTED_KEY = "names separated by single '/', relative, none of them empty, '.' or '..'"
-
-# Who changes parts of a value reads all of it first; nobody of this process may change it in between.
-_changing_parts = threading.RLock()
-
-
-def _renew_lock() -> None:
-    """A forked child must not wait for a thread of its parent to give the lock back."""
-    global _changing_parts
-    _changing_parts = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_lock)
 
 
 def check_key(key: str) -> str:
@@ -602,7 +588,7 @@ class Store:
     def _update(self, key: str, change: Change) -> None:
         self._check_writable()
         end = time.monotonic() + self.conflict_deadline
-        pause = _FIRST_PAUSE
+        longest = _FIRST_PAUSE
         attempts = 0
         # Threads of this process take turns; others are noticed.
         with key_lock(self.identity, key):
@@ -614,14 +600,13 @@ class Store:
                 attempts += 1
                 if self.compare_and_set(key, version, None if pieces is None else joined(pieces)):
                     return
-                if time.monotonic() >= end:
+                if time.monotonic() >= end or not pause(random.uniform(0, longest)):
                     raise ConflictError(
                         f"cannot change key '{key}' of {self}: others changed it {attempts} times within "
                         f"{self.conflict_deadline:g} s; accepted: fewer writers of it, or a longer "
                         "conflict_deadline"
                     )
-                time.sleep(random.uniform(0, pause))
-                pause = min(2 * pause, _LONGEST_PAUSE)
+                longest = min(2 * longest, _LONGEST_PAUSE)
 
     # A writeable store
 
@@ -635,21 +620,27 @@ class Store:
         spread(lambda item: self.set(*item), wanted, self.concurrency)
 
     def copy_values(self, pairs: Iterable[tuple[str, str]]) -> None:
-        """Store values under other keys as well; a key without a value is passed over.
+        """Store values under other keys as well.
 
         Parameters
         ----------
         pairs : iterable of (str, str)
             The keys of values, and the keys to store them under. No key is both.
+
+        Raises
+        ------
+        StoreError
+            If one of them has no value, or cannot be read or stored; some may be copied then.
         """
         self._check_writable()
 
         def copy(pair: tuple[str, str]) -> None:
             value = self.get(pair[0])
-            if value is not None:
-                self.set(pair[1], value)
+            if value is None:
+                raise StoreError(f"cannot copy key '{pair[0]}' of {self}: it has no value")
+            self.set(pair[1], value)
 
-        spread(copy, pairs, self.concurrency)
+        spread(copy, pairs, min(self.concurrency, _MOST_COPIED))
 
     def writer(self) -> AbstractContextManager[Writer]:
         """A function that stores values, for use by one thread within a ``with`` statement.
@@ -689,7 +680,7 @@ class Store:
         A key may occur several times, as long as its parts do not overlap; a part of no bytes overlaps
         nothing. A part may begin where the value, or another part, ends, which makes the value longer; a
         key without a value has 0 bytes. All parts are looked at before the first one is stored. Each value
-        is replaced whole, one after the other; calls of one process lose no parts of each other.
+        is replaced whole, one after the other, by :meth:`update`.
 
         Raises
         ------
@@ -712,10 +703,10 @@ class Store:
         parts = sorted_parts(key_start_values)
         if parts and not self.readable:
             self._lacks("set_partial_values", "'set_partial_values', or 'set' and 'get'")
-        with _changing_parts:
-            changed = {key: merge(key, self.get(key), pieces) for key, pieces in parts.items()}
-            for key, whole in changed.items():
-                self.set(key, whole)
+        for key, pieces in parts.items():
+            merge(key, self.get(key), pieces)
+        for key, pieces in parts.items():
+            self.update(key, lambda stored, key=key, pieces=pieces: [merge(key, stored, pieces)])  # type: ignore[misc]
 
     def erase(self, key: str) -> None:
         """Remove ``key`` and its value, if it is there."""

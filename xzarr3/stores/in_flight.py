@@ -133,3 +133,14 @@ def set_limit(limit: int) -> None:
     if number < 1:
         raise ValueError(f"limit={limit!r}: accepted: an integer of at least 1")
     _budget.resize(number)
+
+
+def at_once(most: int, size: int) -> int:
+    """How many of at most so many threads may hold that many bytes each; never fewer than there are cores.
+
+    Examples
+    --------
+    >>> at_once(64, 2**10)
+    64
+    """
+    return min(most, max(get_limit() // max(size, 1), os.cpu_count() or 1))

@@ -6,13 +6,17 @@ their own where there is something to replace, and documents after them, that of
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, overload
 
+import dask
+import dask.threaded
 import numpy as np
+from dask.base import get_scheduler
 from dask.delayed import Delayed, delayed
 from xarray import DataArray, Dataset, Variable, conventions
 from xarray.backends.api import DATAARRAY_NAME, DATAARRAY_VARIABLE
@@ -44,7 +48,7 @@ from xzarr3.nodes import (
 )
 from xzarr3.replacement import Replacement
 from xzarr3.staging import format_aside
-from xzarr3.stores import Store, StoreLike, open_store
+from xzarr3.stores import Store, StoreLike, in_flight, open_store
 from xzarr3.xarray.encoding import (
     array_settings,
     encode_attributes,
@@ -200,7 +204,7 @@ def to_zarr(
             return later
         if blocks is not None:
             try:
-                blocks.compute()
+                blocks.compute(**_workers(opened, dataset))
             except BaseException as error:
                 write.discard(error)
                 raise
@@ -212,6 +216,16 @@ def _finished(write: _Write, opened: Store | None, blocks: object) -> None:
     """Finish a write whose blocks were written, and close a store that was opened for it."""
     with opened or nullcontext():
         write.finish(blocks)
+
+
+def _workers(store: Store, dataset: Dataset | DataArray) -> dict[str, int]:
+    """How many of dask's threads write at a time, where the user leaves it open and they have to wait."""
+    set_up = dask.config.get("num_workers", None) or dask.config.get("pool", None)
+    if store.concurrency <= 1 or set_up or get_scheduler() not in (None, dask.threaded.get):
+        return {}
+    variables = _as_dataset(dataset).variables.values()
+    blocks = [math.prod(map(max, var.chunks)) * var.dtype.itemsize for var in variables if var.chunks]
+    return {"num_workers": in_flight.at_once(store.concurrency, 4 * max(blocks, default=0))}
 
 
 def _planned_write(
