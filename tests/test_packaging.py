@@ -6,7 +6,6 @@ import ast
 import importlib.metadata
 import os
 import re
-import statistics
 import subprocess
 import sys
 import tomllib
@@ -48,14 +47,14 @@ def test_import_loads_no_large_library() -> None:
 
 
 def test_import_is_quick(tmp_path: Path) -> None:
-    """With compiled modules, which an installed package has, wherever these tests run from."""
+    """With compiled modules, which an installed package has; what else the machine does takes no part."""
     code = (
         "import numpy, time; begin = time.perf_counter(); import xzarr3; print(time.perf_counter() - begin)"
     )
     env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     env["PYTHONPYCACHEPREFIX"] = str(tmp_path)
     python(code, env)  # Compiles them.
-    seconds = statistics.median(float(python(code, env)) for _ in range(5))
+    seconds = min(float(python(code, env)) for _ in range(7))
     assert seconds < IMPORT_BUDGET
 
 
