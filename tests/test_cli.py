@@ -242,3 +242,35 @@ def test_reader_that_leaves_early_is_no_traceback(store: Path) -> None:
     )
     os.close(write)
     assert (done.returncode, done.stderr) == (1, "")
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("anon=true", ("anon", True)),
+        ("concurrency=8", ("concurrency", 8)),
+        ("absent_status=(404, 403)", ("absent_status", (404, 403))),
+        ("absent_status=[404,403]", ("absent_status", [404, 403])),
+        ("endpoint_url=http://127.0.0.1:9000", ("endpoint_url", "http://127.0.0.1:9000")),
+        ('key="123"', ("key", "123")),
+        ("secret=a=b", ("secret", "a=b")),
+        ("token=", ("token", "")),
+    ],
+)
+def test_options_of_stores(text: str, found: tuple[str, object]) -> None:
+    assert cli.parser().parse_args(["info", "s3://b/x", "--option", text]).option == [found]
+
+
+@pytest.mark.parametrize("text", ["anon", "=x", ""])
+def test_options_need_a_name_and_a_value(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["info", "s3://b/x", "--option", text])
+    assert "NAME=VALUE" in capsys.readouterr().err
+
+
+def test_options_reach_the_stores(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["info", str(store), "--option", "follow_links=false"]) == 0
+    target = ["copy", str(store), str(tmp_path / "copy.zarr"), "--quiet", "--target-option"]
+    assert cli.main([*target, "fsync=true"]) == 0
+    with pytest.raises(TypeError, match="no_such"):
+        cli.main(["info", str(store), "--option", "no_such=1"])

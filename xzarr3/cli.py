@@ -46,14 +46,16 @@ def _thread_count(text: str) -> int:
 
 
 def _option(text: str) -> tuple[str, Any]:
-    """An option of a store, for argparse: ``name=value``, the value JSON or a plain word."""
+    """An option of a store, for argparse: ``name=value``, the value a literal or a plain word."""
     name, equals, value = text.partition("=")
     if not name or not equals:
         raise argparse.ArgumentTypeError(f"not an option: {text!r}; accepted: NAME=VALUE")
-    try:
-        return name, json.loads(value)
-    except ValueError:
-        return name, value
+    for parse in (json.loads, ast.literal_eval):
+        try:
+            return name, parse(value)
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            continue
+    return name, value
 
 
 def _takes_options(command: argparse.ArgumentParser, name: str, of: str) -> None:

@@ -171,6 +171,11 @@ def together(
         # Who has not begun yet may be waiting for a thread of the pool that waits for this one.
         others = [other for other in others if not other.cancel()]
         return [mine, *(other.result() for other in others)]
+    except (KeyboardInterrupt, SystemExit):
+        for other in others:
+            other.cancel()
+        others.clear()  # Who wants to leave does not wait for answers that may never come.
+        raise
     finally:
         work.stop()
         for other in others:
