@@ -24,12 +24,12 @@ FULL_READS = {
     "full read, zstd, 4 MiB": "zstd, 4 MiB",
 }
 """The layouts that are read, by case."""
+CASES = (OPEN_CONSOLIDATED, OPEN_AND_READ, *FULL_READS)
 
 
 def latency(bench: Bench) -> Iterator[Figure]:
     """Open datasets and read arrays over HTTP from a server that answers after 20 ms."""
-    cases = [OPEN_CONSOLIDATED, OPEN_AND_READ, *FULL_READS]
-    wanted = [case for case in cases if bench.wants(LATENCY, case)]
+    wanted = [case for case in CASES if bench.wants(LATENCY, case)]
     if not wanted:
         return
     data = _dataset()

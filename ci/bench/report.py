@@ -16,6 +16,8 @@ from pathlib import Path
 from bare import cpu_count
 from cost_rows import CALLS, MEMORY
 from file_system import kind_of
+from latency_rows import CASES as LATENCY_CASES
+from latency_rows import DELAY_S, LATENCY
 from layouts import SEED, Layout
 from lazy_rows import FROM_ZARR, OPEN
 from peers import AUTO, OPENED, UNITS, BareLoop
@@ -142,6 +144,7 @@ def bars(figures: Figures, layouts: Sequence[Layout], size_mib: int) -> list[Bar
         _times_faster(figures, OPEN, case, 2, DEFAULT_PEER)
         for case in ("500 variables, chunks=None", "500 variables, chunks={}")
     )
+    judged.extend(_times_faster(figures, LATENCY, case, 1.5, DEFAULT_PEER) for case in LATENCY_CASES)
     judged.extend(_at_most(figures, FROM_ZARR, case, 20, "ms", strict=True) for case in (UNITS, OPENED, AUTO))
     return judged
 
@@ -322,6 +325,10 @@ The time per chunk is that of a full read of arrays of uncompressed chunks of {c
 their own or {in_shard} in a shard (in an array of fewer, all), divided by the number of chunks. A library
 whose read would take more than {patience:g} s, by its figure at the tenth of the chunks, is left out.
 
+The rows with latency read over HTTP from a server on loopback that answers each request {delay:g} ms late,
+and opening is part of them. zarr-python has its ObjectStore, made from a store of obstore, tensorstore its
+HTTP driver; both have their default concurrency.
+
 The bare loop is file read, decoder and placement in as many threads as there are CPUs, without a library
 and without a check: what calling these decoders takes. It is no peer."""
 
@@ -338,6 +345,7 @@ def _explanation(bench: Bench) -> str:
         chunk=GROWTH_CHUNKS,
         in_shard=max(filter(None, GROWTH_KINDS.values())),
         patience=PATIENCE_S,
+        delay=1000 * DELAY_S,
     )
     filled = (textwrap.fill(paragraph, 108, break_on_hyphens=False) for paragraph in text.split("\n\n"))
     return "\n\n".join(filled)
