@@ -45,7 +45,10 @@ BARE_LOOP_FACTOR = 1.2
 MEMORY_MIB = 64
 """What a full read may need beside its result."""
 GROWTH_FACTOR = 1.25
-DISTRIBUTIONS = ("xzarr3", "zarr", "zarrs", "tensorstore", "xarray", "dask", "numpy", "numcodecs", "isal", "obstore")
+DISTRIBUTIONS = (
+    *("xzarr3", "zarr", "zarrs", "tensorstore", "xarray", "dask", "numpy", "numcodecs", "isal"),
+    "obstore",
+)
 
 
 class Figures:
