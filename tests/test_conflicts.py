@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 import xzarr3
 from xzarr3 import LocalStore, MemoryStore, StoreError, claims
 from xzarr3.claims import Claim, claim_in
-from xzarr3.errors import ConflictError
+from xzarr3.errors import ConflictError, OutcomeUnknownError
 from xzarr3.indexing import basic_selection
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
@@ -558,6 +558,200 @@ def test_an_answer_that_was_lost_duplicates_nothing() -> None:
     assert not claim_in(document_of(store, array))
 
 
+class Unheard(WaitingStore):
+    """Stores a document that an owner has changed, and then something happens before it says so."""
+
+    def __init__(self, then: Callable[[Unheard], object], stores: bool = True) -> None:
+        super().__init__()
+        self.then: Callable[[Unheard], object] | None = None
+        self._then = then
+        self._stores = stores
+
+    def compare_and_set(self, key: str, version: object, value: Any) -> bool:
+        then = self.then
+        if then is None or key != "zarr.json" or claim_in(value) or not claims.seals_in(value):
+            return super().compare_and_set(key, version, value)
+        self.then = None
+        if self._stores:
+            assert super().compare_and_set(key, version, value)
+        found = then(self)
+        if isinstance(found, Exception):
+            raise found
+        return False
+
+    def happens(self) -> None:
+        self.then = self._then
+
+
+def elsewhere(store: WaitingStore) -> WaitingStore:
+    """The same store in another process, whose locks are others."""
+    other = WaitingStore()
+    other._values = store._values
+    return other
+
+
+def claims_it(store: Unheard) -> None:
+    value = store._values["zarr.json"]
+    assert not claim_in(value)
+    store._values["zarr.json"] = value + Claim(store, "zarr.json", 0)._text()
+
+
+def appends_to_it(number: int) -> Callable[[WaitingStore], None]:
+    def append(store: WaitingStore) -> None:
+        array = xzarr3.open_array(elsewhere(store), mode="r+")
+        for n in range(number):
+            array.append(np.array([100 + n]))
+
+    return append
+
+
+def describes_it(store: WaitingStore) -> None:
+    xzarr3.open_array(elsewhere(store), mode="r+").attrs["a"] = 1
+
+
+def forgets_white_space(store: WaitingStore) -> None:
+    store._values["zarr.json"] = json.dumps(json.loads(store._values["zarr.json"])).encode()
+
+
+ANSWERS = [False, OutcomeUnknownError("others were there"), StoreError("no answer")]
+
+
+@pytest.mark.parametrize("answer", ANSWERS, ids=["conflict", "unknown", "failure"])
+@pytest.mark.parametrize(
+    ("then", "more"),
+    [
+        (lambda _: None, []),
+        (claims_it, []),
+        (appends_to_it(1), [100]),
+        (appends_to_it(15), [*range(100, 115)]),
+        (describes_it, []),
+    ],
+    ids=["nothing", "claimed", "appended", "appended often", "attributes"],
+)
+def test_an_append_without_an_answer_is_not_made_again(
+    patience: float, then: Callable[[Any], object], more: list[int], answer: Any
+) -> None:
+    def happens(store: Unheard) -> object:
+        then(store)
+        return answer
+
+    store = Unheard(happens)
+    array = xzarr3.create_array(store, data=np.arange(3), chunks=2)
+    array.append(np.array([3, 4]))
+    store.happens()
+    assert array.append(np.array([5, 6])) == array.shape == (7,)
+    assert store.then is None
+    assert xzarr3.open_array(store)[:].tolist() == [*range(7), *more]
+    xzarr3.open_array(store, mode="r+").append(np.array([9]))
+    assert xzarr3.open_array(store)[:].tolist() == [*range(7), *more, 9]
+
+
+@pytest.mark.parametrize("answer", ANSWERS, ids=["conflict", "unknown", "failure"])
+@pytest.mark.parametrize(
+    "then", [forgets_white_space, appends_to_it(16)], ids=["rewritten", "appended often"]
+)
+def test_an_append_that_may_have_been_made_is_an_error(then: Callable[[Any], object], answer: Any) -> None:
+    def happens(store: Unheard) -> object:
+        then(store)
+        return answer
+
+    store = Unheard(happens)
+    array = xzarr3.create_array(store, data=np.arange(3), chunks=2)
+    array.append(np.array([3, 4]))
+    store.happens()
+    with pytest.raises(OutcomeUnknownError, match="may have been appended"):
+        array.append(np.array([5, 6]))
+    assert xzarr3.open_array(store)[:7].tolist() == [*range(7)]
+
+
+@pytest.mark.parametrize("answer", ANSWERS[:2], ids=["conflict", "unknown"])
+@pytest.mark.parametrize("before", [0, 1, 20])
+def test_an_append_that_was_not_made_is_made_again(before: int, patience: float, answer: Any) -> None:
+    def happens(store: Unheard) -> object:
+        # Who had waited for long takes the claim away, and others append.
+        value = store._values["zarr.json"]
+        store._values["zarr.json"] = value[: len(value) - len(claim_in(value))]
+        appends_to_it(2)(store)
+        return answer
+
+    store = Unheard(happens, stores=False)
+    array = xzarr3.create_array(store, data=np.arange(3), chunks=2)
+    for n in range(before):
+        array.append(np.array([n]))
+    store.happens()
+    array.append(np.array([5, 6]))
+    assert store.then is None
+    assert xzarr3.open_array(store)[:].tolist() == [0, 1, 2, *range(before), 100, 101, 5, 6]
+
+
+@pytest.mark.parametrize("shape", [5, 1])
+def test_a_resize_without_an_answer_is_not_made_again(shape: int) -> None:
+    class Deaf(WaitingStore):
+        deaf = False
+
+        def compare_and_set(self, key: str, version: object, value: Any) -> bool:
+            done = super().compare_and_set(key, version, value)
+            if self.deaf and key == "zarr.json" and claims.seals_in(value):
+                self.deaf = False
+                value = self._values[key]
+                self._values[key] = value[: len(value) - len(claim_in(value))]
+                appends_to_it(1)(self)
+                return False
+            return done
+
+    store = Deaf()
+    array = xzarr3.create_array(store, data=np.arange(3), chunks=2)
+    store.deaf = True
+    array.resize(shape)
+    assert not store.deaf
+    assert array.shape == (shape,)
+    assert xzarr3.open_array(store)[:].tolist() == [*[0, 1, 2, 0, 0][:shape], 100]
+
+
+def test_seals_are_bounded_and_kept() -> None:
+    store = WaitingStore()
+    array = xzarr3.create_array(store, data=np.arange(3), chunks=2)
+    sizes = []
+    for n in range(40):
+        array.append(np.array([n]))
+        sizes.append(len(claims.seals_in(store._values["zarr.json"])))
+    assert sizes == [*range(1, 16), *[16] * 25]
+    seals = claims.seals_in(store._values["zarr.json"])
+    array.attrs["a"] = 1
+    assert claims.seals_in(store._values["zarr.json"]) == seals
+    with Claim(store, "zarr.json", time.monotonic() + 5):
+        assert claims.seals_in(store._values["zarr.json"]) == seals
+        assert claim_in(store._values["zarr.json"])
+    assert claims.seals_in(store._values["zarr.json"]) == seals
+    assert json.loads(store._values["zarr.json"])["shape"] == [43]
+    local = xzarr3.create_array(RacingStore(), data=np.arange(3), chunks=2)
+    local.append(np.array([1]))
+    assert not claims.seals_in(document_of(local.store, local)), "where answers do not get lost"
+
+
+def test_a_claim_without_an_answer_is_known_again() -> None:
+    class Deaf(WaitingStore):
+        answer: Any = False
+
+        def compare_and_set(self, key: str, version: object, value: Any) -> bool:
+            done = super().compare_and_set(key, version, value)
+            if key == "zarr.json" and claim_in(value) and self.answer is not None:
+                answer, self.answer = self.answer, None
+                if isinstance(answer, Exception):
+                    raise answer
+                return bool(answer)
+            return done
+
+    for answer in ANSWERS[:2]:
+        store = Deaf()
+        array = xzarr3.create_array(store, data=np.arange(3), chunks=2)
+        store.answer = answer
+        began = time.monotonic()
+        array.append(np.array([3]))
+        assert time.monotonic() - began < 5  # It did not wait for itself.
+        assert xzarr3.open_array(store)[:].tolist() == [0, 1, 2, 3]
+
+
 def test_a_failed_append_is_taken_back() -> None:
     store = RacingStore()
     array = xzarr3.create_array(store, data=np.arange(5), chunks=2)
@@ -670,6 +864,27 @@ def test_processes_append_to_an_object_store(s3_server: Any) -> None:
     array = xzarr3.open_array(open_())
     check_rows(array[:], 5, rows)
     assert dict(array.attrs) == {str(n): n % 2 for n in range(6)}
+
+
+def test_processes_append_where_answers_get_lost(fault_server: Any) -> None:
+    pytest.importorskip("obstore")
+    options = {
+        "key": "k", "secret": "s", "endpoint_url": fault_server.url, "allow_http": True,
+        "client_kwargs": {"region_name": "us-east-1"},
+    }  # fmt: skip
+    xzarr3.create_array("s3://b/x", storage_options=options, shape=0, chunks=10, dtype="int32")
+    fault_server.fault("lost-answer", "/b/x/*", share=0.2, times=10**6, methods=["PUT"])
+
+    def work(n: int) -> None:
+        array = xzarr3.open_array("s3://b/x", storage_options=options, mode="r+")
+        for at in range(6):
+            array.append(np.full(3, 10 * n + at))
+
+    in_children([partial(work, n) for n in range(3)])
+    fault_server.clear_faults()
+    found = xzarr3.open_array("s3://b/x", storage_options=options)[:].tolist()
+    assert sorted(found) == sorted(10 * n + at for n in range(3) for at in range(6) for _ in range(3))
+    assert all(len(set(found[at : at + 3])) == 1 for at in range(0, len(found), 3))
 
 
 @pytest.mark.parametrize("kind", ["lost-answer", "status"])

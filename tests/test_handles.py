@@ -19,6 +19,7 @@ import dask.array as da
 import numpy as np
 import pytest
 import xarray as xr
+from _waiting import WaitingStore
 
 import xzarr3
 from xzarr3 import (
@@ -29,6 +30,7 @@ from xzarr3 import (
     MemoryStore,
     SelectionError,
     StoreError,
+    looks,
 )
 from xzarr3.dask import from_zarr, store
 
@@ -103,6 +105,108 @@ def test_a_replaced_array_is_found_out(
     with pytest.raises(StoreError, match=r"'/a'.*opening it again"):
         use(array)
     np.testing.assert_array_equal(xzarr3.open_array(place, "a")[...], before)
+
+
+def far_handles(data: Any, zarr_format: Any = 3) -> tuple[WaitingStore, WaitingStore, Array]:
+    """An array in a store whose answers have to be waited for, there in another process, and a handle."""
+    there, here = WaitingStore(), WaitingStore()
+    here._values = there._values
+    xzarr3.create_array(there, "a", data=data, chunks=2, zarr_format=zarr_format)
+    return there, here, xzarr3.open_array(here, "a", mode="r+")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"data": np.arange(4) + 0.5}, {"data": np.arange(4), "compressors": None}, {"data": np.arange(2)}],
+    ids=["data type", "codecs", "shape"],
+)
+@pytest.mark.parametrize("zarr_format", [3, 2, "3-draft"])
+def test_a_replaced_array_is_found_out_where_answers_are_waited_for(
+    zarr_format: Any, other: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there, here, array = far_handles(np.arange(4), zarr_format)
+    twin = pickle.loads(pickle.dumps(array))
+    twin.store = here
+    array[0] = 0
+    xzarr3.create_array(there, "a", **{"chunks": 2, "zarr_format": zarr_format, **other}, overwrite=True)
+    before = dict(there._values)
+    for _ in range(2):
+        with pytest.raises(StoreError, match=r"'/a'.*opening it again"):
+            array[1] = 7
+        assert there._values == before
+    with pytest.raises(StoreError, match=r"'/a'.*opening it again"):
+        twin[...]
+    looks._seen.clear()
+    twin = pickle.loads(pickle.dumps(array))
+    twin.store = here
+    with pytest.raises(StoreError, match=r"'/a'.*opening it again"):
+        twin[...]  # It may have been on its way for long.
+    looks._seen.clear()
+    late = time.monotonic() + 2.1
+    monkeypatch.setattr(time, "monotonic", lambda: late)
+    for _ in range(2):
+        with pytest.raises(StoreError, match=r"'/a'.*opening it again"):
+            array[...]
+
+
+def test_what_looking_at_a_document_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, here, array = far_handles(np.arange(40))
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    with here.counted() as count:
+        for at in range(0, 40, 2):
+            assert array[at] == at
+    assert "a/zarr.json" not in count.of("get")
+    now += 2.1
+    with here.counted() as count:
+        assert array[...].tolist() == [*range(40)]
+    assert count.of("get").count("a/zarr.json") == count.rounds == 1, "at the same time as the chunks"
+    with here.counted() as count:
+        for _ in range(5):
+            assert array[3] == xzarr3.Array(here, "a", array.metadata)[3] == 3
+    assert "a/zarr.json" not in count.of("get")
+    with here.counted() as count:
+        array[4:12] = 1
+    assert (len(count.requests), count.rounds) == (1 + 4, 2), "each write looks before"
+
+
+def test_what_was_seen_before_an_append_is_out_of_date() -> None:
+    _, here, array = far_handles(np.arange(4))
+    array[0] = 7
+    array.append(np.array([4, 5]))
+    assert array[...].tolist() == xzarr3.open_array(here, "a")[...].tolist() == [7, 1, 2, 3, 4, 5]
+    array[5] = 8
+    array.resize(3)
+    array[2] = 9
+    array.resize(5)
+    assert array[...].tolist() == [7, 1, 9, 0, 0]
+
+
+def test_a_vanished_document_is_no_other_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    there, _, array = far_handles(np.arange(4))
+    late = time.monotonic() + 2.1
+    monkeypatch.setattr(time, "monotonic", lambda: late)
+    MemoryStore.erase(there, "a/zarr.json")
+    assert array[...].tolist() == [0, 1, 2, 3]
+
+
+def test_what_was_looked_at_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(looks, "_REMEMBERED", 3)
+    monkeypatch.setattr(looks, "_seen", {})
+    for _ in range(5):
+        far_handles(np.arange(4))[2][0] = 1
+        assert len(looks._seen) <= 3
+
+
+def test_a_complete_description_asks_for_all_units_at_once() -> None:
+    store = WaitingStore()
+    array = xzarr3.create_array(store, data=np.arange(100), chunks=1, compressors=None)
+    store.erase("c/7")
+    with store.counted() as count:
+        found = array.info_complete()
+    assert found.splitlines()[-1].split() == f"stored {8 * 98} bytes in 98 units of storage".split()
+    assert len(count.requests) <= 200
+    assert count.rounds <= 2
 
 
 def test_a_shrunk_array_is_found_out(place: xzarr3.Store) -> None:
@@ -393,6 +497,54 @@ def test_xarray_names_its_tasks_anew_after_a_write(tmp_path: Path) -> None:
         array[:] = array[0] + 1
         after = xr.open_dataset(source, engine="xzarr3", chunks={})["a"].data.name  # type: ignore[arg-type]
         assert before != after
+
+
+@pytest.mark.parametrize("how", ["url", "store", "ours", "tree"])
+@pytest.mark.parametrize("kind", ["object", "fsspec"])
+def test_names_of_tasks_differ_where_nobody_can_tell_what_changed(
+    kind: str, how: str, request: pytest.FixtureRequest
+) -> None:
+    options: Any = None
+    url = f"memory://{how}-names.zarr"
+    if kind == "object":
+        pytest.importorskip("obstore")
+        server = request.getfixturevalue("fault_server")
+        url = "s3://b/x.zarr"
+        options = {
+            "key": "k", "secret": "s", "endpoint_url": server.url, "allow_http": True,
+            "client_kwargs": {"region_name": "us-east-1"},
+        }  # fmt: skip
+    given: Any = {"engine": "xzarr3", "chunks": {}}
+    remote = {**given, "storage_options": options}
+
+    def opened() -> xr.Dataset:
+        if how == "store":
+            return xr.open_dataset(xzarr3.open_store(url, options), **given)  # type: ignore[arg-type]
+        if how == "ours":
+            return xzarr3.open_dataset(url, storage_options=options, chunks={})
+        if how == "tree":
+            return xr.open_datatree(url, **remote).to_dataset()
+        return xr.open_dataset(url, **remote)
+
+    data = xr.Dataset({"t": ("x", np.arange(4.0)), "n": 1}, {"s": ("x", np.arange(4))})
+    xzarr3.to_zarr(data, url, storage_options=options, mode="w", encoding={"t": {"chunks": (2,)}})
+    old = opened()
+    xzarr3.open_array(url, "t", storage_options=options, mode="r+")[...] = 100.0
+    new = opened()
+    names = [set(found["t"].__dask_graph__()) for found in (old, new)]
+    assert not names[0] & names[1]
+    assert new["t"].values.tolist() == [100.0] * 4
+    assert old["t"].data.name.startswith("open_dataset-t-")
+    assert type(new["t"].variable) is type(new["s"].variable) is xr.Variable
+    xr.testing.assert_identical(new.drop_vars("t").load(), data.drop_vars("t"))
+    # Without chunks, too, it is a variable as any other.
+    lazy = xr.open_dataset(url, engine="xzarr3", storage_options=options)
+    xr.testing.assert_identical(lazy.isel(x=[0, 2]).load(), new.isel(x=[0, 2]).load())
+    assert pickle.loads(pickle.dumps(lazy)).identical(lazy)
+    joined = xr.concat([lazy, lazy], "x", data_vars="minimal")
+    assert joined["t"].shape == (8,)
+    fresh = xr.open_dataset(url, engine="xzarr3", storage_options=options)
+    assert fresh.chunk({"x": 2})["t"].data.name != fresh.chunk({"x": 2})["t"].data.name
 
 
 # What is no number, and what is no place

@@ -378,21 +378,36 @@ def test_an_array_that_vanished_is_an_error(how: str) -> None:
 
 def test_whether_it_vanished_is_not_asked_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     store = Waiting()
-    xzarr3.create_array(store, shape=50, chunks=1, dtype="int8")
-    array = xzarr3.open_array(store)
+    array = xzarr3.create_array(store, shape=50, chunks=1, dtype="int8")
     now = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now)
     store.asked.clear()
-    for at in range(50):
-        assert array[at] == 0
+    array[::2] = 1
+    store.asked.clear()
+    for at in range(0, 50, 2):
+        assert array[at : at + 2].tolist() == [1, 0]
     assert sorted(store.asked) == sorted(["zarr.json", *(f"c/{at}" for at in range(50))])
     xzarr3.MemoryStore.erase(store, "zarr.json")
-    assert array[0] == 0  # It was there just before.
+    assert array[:2].tolist() == [1, 0]  # It was there just before, as some of it is still.
     now += 2.1
     with pytest.raises(StoreError, match="vanished"):
-        array[0]
+        array[:2]
     with pytest.raises(StoreError, match="vanished"):  # That it was not there is not remembered.
-        array[1]
+        array[2:4]
+
+
+def test_where_nothing_is_found_it_is_asked_each_time() -> None:
+    store = Waiting()
+    xzarr3.create_array(store, shape=50, chunks=1, dtype="int8")
+    array = xzarr3.open_array(store)
+    store.asked.clear()
+    assert not array[...].any()
+    assert store.asked.count("zarr.json") == 1, "once for a read, not for a chunk"
+    for key in [*store.list_prefix("")]:
+        store.erase(key)
+    for selection in (..., 3, slice(1, 7)):
+        with pytest.raises(StoreError, match="vanished"):
+            array[selection]
 
 
 def test_whether_it_vanished_is_asked_where_that_costs_nothing() -> None:

@@ -17,8 +17,8 @@ import pytest
 from _fault_server import FaultServer
 from _unprivileged import run_child
 
-from xzarr3 import InvalidKeyError, StoreError
-from xzarr3.errors import StoreCapabilityError, StorePermissionError
+from xzarr3 import InvalidKeyError, StoreError, open_store
+from xzarr3.errors import ReadOnlyError, StoreCapabilityError, StorePermissionError
 from xzarr3.stores import obstore_image
 from xzarr3.stores.object import ObjectStore
 from xzarr3.stores.object_errors import describe, scrub
@@ -106,6 +106,10 @@ def test_web_addresses_of_services(url: str, options: dict[str, Any], expected: 
             "s3://",
             "s3:///x",
             "s3://user:pass@bucket/x",
+            "s3://KEY:SEC/secret@bucket/x",
+            "s3://KEY:secret",
+            "az://KEY:secret/x",
+            "http://[::1/x",
             "s3://a b/x",
             "gs://b//x",
         ),
@@ -279,6 +283,7 @@ def test_settings_may_be_among_the_options() -> None:
         "absent_status": [404, 403],
         "request_bytes": 1000,
         "conditional": "process",
+        "read_only": True,
     }
     assert options.keys() - {"anon"} == SETTINGS
     store = ObjectStore("s3://b/x", storage_options=options)
@@ -290,6 +295,37 @@ def test_settings_may_be_among_the_options() -> None:
         ObjectStore("s3://b/x", storage_options=options, concurrency=8)
     assert store != ObjectStore("s3://b/x", storage_options={"anon": True})
     assert store != ObjectStore("s3://b/y", storage_options=options)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("concurrency", 0), ("retries", -1), ("retries", 1.5), ("deadline", 0), ("timeout", float("nan"))),
+        *(("absent_status", 404), ("absent_status", [500]), ("request_bytes", -1), ("conditional", "never")),
+    ],
+)
+def test_settings_that_cannot_be(name: str, value: object) -> None:
+    with pytest.raises(ValueError, match=f"{name}=.*accepted") as caught:
+        ObjectStore("s3://b/x", **{name: value})  # type: ignore[arg-type]
+    assert not isinstance(caught.value, StoreError)
+    with pytest.raises(StoreError, match=f"storage_options: {name}=.*accepted"):
+        ObjectStore("s3://b/x", storage_options={name: value})
+
+
+def test_read_only_by_option(fault_server: FaultServer) -> None:
+    options = {"key": "k", "secret": "s", "endpoint_url": fault_server.url, "read_only": True}
+    store = open_store("s3://b/x", options)
+    assert (store.read_only, store.writeable, store.erasable) == (True, False, False)
+    with pytest.raises(ReadOnlyError):
+        store.set("a", b"v")
+    assert not open_store("s3://b/x", {**options, "read_only": False}).read_only
+    with pytest.raises(StoreError, match="'read_only' in storage_options is 'no'; accepted"):
+        open_store("s3://b/x", {"read_only": "no"})
+
+
+def test_names_of_access_points() -> None:
+    url = "s3://arn:aws:s3:us-west-2:123456789012:accesspoint/x"
+    assert "accesspoint" in repr(ObjectStore(url, storage_options={"anon": True}))
 
 
 def test_identities() -> None:
@@ -309,7 +345,7 @@ def test_identities() -> None:
     assert len(names) == 8
     one = ObjectStore("s3://b/x", storage_options={"key": "kkkk", "secret": "ssss"})
     assert one.identity == ObjectStore("s3://b/x").identity, "whoever asks, it is the same place"
-    assert one.__dask_tokenize__() == one.identity
+    assert one.__dask_tokenize__() != one.__dask_tokenize__(), "who knows what others have stored since"
 
 
 def test_the_environment_names_a_plain_endpoint(
@@ -326,6 +362,81 @@ def test_the_environment_names_a_plain_endpoint(
     monkeypatch.setenv("GOOGLE_BASE_URL", fault_server.url)
     assert ObjectStore("gs://b/x", storage_options={"token": "anon"}).get("a") == b"value"
     assert not fault_server.log()[-1]["signed"]
+
+
+def test_the_environment_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is where is settled when a store is made."""
+    signed = {"key": "k", "secret": "s", "region": "us-east-1"}
+    with FaultServer.start(limit=60) as one, FaultServer.start(limit=60) as two:
+        one.put("/b/x/a", b"one")
+        two.put("/b/x/a", b"two")
+        for url, options, names in (
+            ("s3://b/x", signed, ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")),
+            ("gs://b/x", {"token": "anon"}, ("GOOGLE_BASE_URL",)),
+        ):
+            for name in names:
+                for used in (True, False):
+                    monkeypatch.setenv(name, one.url)
+                    first = ObjectStore(url, storage_options=options)
+                    assert not used or first.get("a") == b"one"
+                    monkeypatch.setenv(name, two.url)
+                    second = ObjectStore(url, storage_options=options)
+                    assert second.get("a") == b"two"
+                    assert first.get("a") == b"one"
+                    assert first.identity != second.identity
+                    assert first != second
+                    monkeypatch.delenv(name)
+                    copy = pickle.loads(pickle.dumps(first))
+                    assert (copy.get("a"), copy.identity) == (b"one", first.identity)
+                # What is said to the store counts most.
+                option = {"s3": "endpoint_url", "gs": "base_url"}[url[:2]]
+                monkeypatch.setenv(name, one.url)
+                said = ObjectStore(url, storage_options={**options, option: two.url})
+                assert said.get("a") == b"two"
+                monkeypatch.delenv(name)
+                # And where nothing was said, no other place is taken.
+                nowhere = ObjectStore(url, storage_options=options)
+                monkeypatch.setenv(name, one.url)
+                with pytest.raises(
+                    StoreError, match=r"the environment names the .* now, but did not .*accepted"
+                ):
+                    nowhere.get("a")
+                monkeypatch.delenv(name)
+
+
+def test_accounts_and_partitions_are_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    identities = set()
+    for account in ("one", "two"):
+        monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", account)
+        store = ObjectStore("az://data/x", storage_options={"anon": True})
+        identities.add(store.identity)
+        assert repr(store) == f"<ObjectStore 'az://data/x' of {account}>"
+        assert store._recipe.arguments["config"]["account_name"] == account
+    for region in ("us-east-1", "eu-central-1", "cn-north-1", "us-gov-west-1"):
+        for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
+            monkeypatch.setenv(name, region)
+            store = ObjectStore("s3://data/x", storage_options={"anon": True})
+            monkeypatch.delenv(name)
+            assert store._recipe.arguments["config"]["region"] == region
+            identities.add(store.identity)
+            assert store.identity == ObjectStore("s3://data/x", storage_options={"region": region}).identity
+    assert len(identities) == 5, "two accounts, and the three parts of AWS"
+
+
+def test_credentials_of_the_environment_change(
+    fault_server: FaultServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fault_server.put("/b/x/a", b"value")
+    options = {"endpoint_url": fault_server.url, "region": "us-east-1"}
+    clients = []
+    for key in ("first-key", "second-key", "first-key"):
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", key)
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", f"secret-of-{key}")
+        store = ObjectStore("s3://b/x", storage_options=options)
+        assert store.get("a") == b"value"
+        clients.append(store._use())
+        assert key not in f"{store!r} {store.identity} {pickle.dumps(store)!r}"
+    assert clients[0] is clients[2] is not clients[1]
 
 
 @pytest.mark.parametrize("how", ["option", "environment", "file"])

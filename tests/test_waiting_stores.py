@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import dask
@@ -16,6 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import xzarr3
+from xzarr3 import staging
+from xzarr3.concurrency import pause, spread
 from xzarr3.errors import ChangedError, StoreError
 from xzarr3.stores import Store, cut, in_flight
 from xzarr3.stores.base import ValueReader
@@ -364,3 +367,114 @@ def test_parts_of_values_set_by_many_threads_are_all_there() -> None:
 def test_a_copy_of_what_is_not_there_is_an_error() -> None:
     with pytest.raises(StoreError, match="no value"):
         FarStore().copy_values([("a", "b")])
+
+
+# What listings leave out
+
+
+class Forgetful(xzarr3.MemoryStore):
+    """Lists not all of its keys."""
+
+    concurrency = 4
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.forgets: Callable[[str], bool] = lambda key: False
+
+    def version(self, key: str) -> object | None:
+        return None
+
+    def list_prefix(self, prefix: str) -> Iterator[str]:
+        return (key for key in super().list_prefix(prefix) if not self.forgets(key))
+
+    def list_dir(self, prefix: str) -> Any:
+        keys, prefixes = super().list_dir(prefix)
+        return {key for key in keys if not self.forgets(key)}, prefixes
+
+
+def forgetful() -> tuple[Forgetful, xr.Dataset, xr.Dataset]:
+    store = Forgetful()
+    old = xr.Dataset({"t": ("x", np.arange(6.0))}, {"x": np.arange(6)})
+    xzarr3.to_zarr(old, store, encoding={"t": {"chunks": (2,)}})
+    return store, old, old + 100
+
+
+def test_what_is_replaced_is_whole_though_the_new_keys_are_not_listed() -> None:
+    for forgotten in ("", "t/c/1", "zarr.json"):
+        store, _, new = forgetful()
+        store.forgets = lambda key, forgotten=forgotten: "/new/" in key and forgotten in key
+        xzarr3.to_zarr(new, store, mode="w", encoding={"t": {"chunks": (2,)}})
+        xr.testing.assert_identical(xr.open_dataset(store, engine="xzarr3").load(), new)
+
+
+def test_nothing_is_replaced_that_is_not_listed() -> None:
+    store, old, new = forgetful()
+    store.forgets = lambda key: "/" not in key
+    before = dict(store._values)
+    with pytest.raises(StoreError, match=r"'zarr.json' is there.*not listed"):
+        xzarr3.to_zarr(new, store, mode="w")
+    assert {key: value for key, value in store._values.items() if key in before} == before
+    xr.testing.assert_identical(xr.open_dataset(store, engine="xzarr3").load(), old)
+
+
+def test_what_other_processes_wrote_must_be_listed() -> None:
+    staged = staging._StagedKeys(Forgetful(), "staged/")
+    staged.set("a", b"1")
+    assert staged.written() == {"a"}
+    twin = pickle.loads(pickle.dumps(staged))
+    twin._store = staged._store
+    twin.set("b", b"2")
+    assert staged.written() == {"a", "b"}
+    staged.erase("a")
+    assert staged.written() == {"b"}
+    staged.set("a", b"1")
+    staged._store.forgets = lambda key: key == "staged/a"
+    with pytest.raises(StoreError, match=r"'a'.*other processes"):
+        staged.written()
+
+
+def test_without_a_new_document_nothing_is_erased() -> None:
+    store, old, new = forgetful()
+    before = dict(store._values)
+
+    class Lost(staging._StagedKeys):
+        def written(self) -> set[str]:
+            return {"t/c/0"}
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(staging, "_StagedKeys", Lost)
+        with pytest.raises(StoreError, match="its new document is not among the 1 keys"):
+            xzarr3.to_zarr(new, store, mode="w")
+    assert store._values == before
+    xr.testing.assert_identical(xr.open_dataset(store, engine="xzarr3").load(), old)
+
+
+def test_documents_that_did_not_arrive_put_the_old_values_back() -> None:
+    store, old, new = forgetful()
+    before = dict(store._values)
+    copy_values = store.copy_values
+
+    def copy(pairs: Any) -> None:
+        copy_values(pair for pair in pairs if not (pair[0].endswith("new/t/zarr.json") or "?" in pair[0]))
+
+    store.copy_values = copy  # type: ignore[method-assign]
+    store.forgets = lambda key: "/old/" in key  # What was moved aside is known without a list.
+    with pytest.raises(StoreError, match=r"1 of its new documents did not arrive, 't/zarr.json'"):
+        xzarr3.to_zarr(new, store, mode="w")
+    assert {key: value for key, value in store._values.items() if key in before} == before
+    xr.testing.assert_identical(xr.open_dataset(store, engine="xzarr3").load(), old)
+
+
+def test_the_first_error_is_raised() -> None:
+    begun = threading.Event()
+
+    def work(at: int) -> None:
+        if at == 1:
+            begun.wait(5)
+            raise StoreError("the first")
+        begun.set()
+        if not pause(5):
+            raise StoreError("stopped")
+
+    with pytest.raises(StoreError, match="the first"):
+        spread(work, [0, 1], 2)

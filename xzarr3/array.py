@@ -6,6 +6,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, cast
@@ -13,7 +14,8 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from xzarr3._types import AnyArray, Scalar
+from xzarr3 import looks
+from xzarr3._types import AnyArray, Buffer, Scalar
 from xzarr3.claims import Claim, ClaimLostError, turn
 from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, Codec
 from xzarr3.codecs.chain import Shard
@@ -21,7 +23,15 @@ from xzarr3.concurrency import asked_threads, spread
 from xzarr3.dtypes import Struct, ZDType
 from xzarr3.dtypes.structs import FieldArray
 from xzarr3.engine import Engine
-from xzarr3.errors import MetadataError, SelectionError, StoreError, listed, shorten
+from xzarr3.errors import (
+    MetadataError,
+    OutcomeUnknownError,
+    SelectionError,
+    StoreError,
+    Xzarr3Error,
+    listed,
+    shorten,
+)
 from xzarr3.explanation import Explanation
 from xzarr3.formats import Format, documents, parse_format
 from xzarr3.formats.base import Held
@@ -148,6 +158,7 @@ class Array(Node):
         super().__init__(store, path, format, read_only=read_only)
         self.metadata: ArrayMetadata = metadata
         self._version: object | None = None
+        self._known_at = time.monotonic()
         self.write_empty_chunks = write_empty_chunks
         self.missing: Missing = check_missing(missing)
 
@@ -287,14 +298,19 @@ class Array(Node):
 
     def info_complete(self) -> str:
         """What :attr:`info` says, and how much of the array is stored, for which every unit is looked at."""
-        number = size = 0
-        for coords in self.stored_units():
-            reader = self.engine.store.open_value(self.engine.key(coords))
+        store = self.engine.store
+
+        def size_of(coords: tuple[int, ...]) -> int | None:
+            reader = store.open_value(self.engine.key(coords))
             if reader is None:
-                continue
+                return None
             with reader:
-                number += 1
-                size += len(reader.read(0)) if reader.size is None else reader.size
+                return len(reader.read(0)) if reader.size is None else reader.size
+
+        few = self.nchunks <= _FEW_UNITS
+        units = itertools.product(*map(range, self.cdata_shape)) if few else self.stored_units()
+        sizes = [found for found in spread(size_of, units, store.concurrency) if found is not None]
+        number, size = len(sizes), sum(sizes)
         return f"{self.info}\n{'stored':<12}{size} bytes in {number} units of storage"
 
     def __repr__(self) -> str:
@@ -437,7 +453,8 @@ class Array(Node):
             An array of the shape of the result and this data type, to read into.
         threads : int, optional
             At most so many threads; by default as many as there are cores in the main thread, and one in any
-            other. Small work is not shared.
+            other. Small work is not shared. Over a store whose answers have to be waited for, by default its
+            ``concurrency``, in any thread.
 
         Returns
         -------
@@ -501,11 +518,10 @@ class Array(Node):
         if out is not None:
             self._check_out(out, plan.shape, fields)
         result = np.empty(plan.shape, self.dtype) if out is None or fields is not None else out
-        self._check_current()
         buffer = plan.buffer_for(result)
         absent: list[tuple[int, ...]] | None = None if self.missing == "fill" else []
-        missing = self.engine.read(plan, buffer, asked_threads(threads), absent)
-        if missing and not still_there(self.store, self._key):
+        missing = self._read_current(lambda: self.engine.read(plan, buffer, asked_threads(threads), absent))
+        if missing and not still_there(self.store, self._key, trust=missing < plan.number):
             raise StoreError(
                 f"array '{self.name}' of {self.store} vanished: its document and {missing} chunks are gone"
             )
@@ -599,7 +615,8 @@ class Array(Node):
             Broadcast to the shape of the selection, as numpy does.
         threads : int, optional
             At most so many threads; by default as many as there are cores in the main thread, and one in any
-            other. Small work is not shared.
+            other. Small work is not shared. Over a store whose answers have to be waited for, by default its
+            ``concurrency``, in any thread.
 
         Raises
         ------
@@ -622,7 +639,10 @@ class Array(Node):
     ) -> None:
         """Write to a selection that is worked out already; see :meth:`set`."""
         self._check_writable()
-        self._check_current()
+        if self.store.concurrency > 1 and self.store.version(self._key) is None:
+            self._check_to_write()
+        else:
+            self._check_current()
         self._write(selection, values, fields, threads)
 
     def _write(
@@ -749,7 +769,10 @@ class Array(Node):
 
         self._change_document(self._key, change, claim=claim, last=not shrinks)
         if shrinks:
-            self._over(claim, resized)._erase_beyond(stored.shape, resized.chunk_grid)
+            # Whoever has taken the claim away may have added to the array already. What is left beyond its
+            # end is erased when it grows.
+            with suppress(ClaimLostError):
+                self._over(claim, resized)._erase_beyond(stored.shape, resized.chunk_grid)
 
     def _claimed(self, claim: Claim) -> ArrayMetadata:
         """What the document said when it was claimed."""
@@ -844,6 +867,8 @@ class Array(Node):
         ConflictError
             If others kept changing the length for the ``conflict_deadline`` of the store. Nothing is added
             then.
+        OutcomeUnknownError
+            If no answer came from the store, and what is there does not tell whether the data were added.
         """
         self._check_writable()
         values = self._cast(data, self.metadata.data_type)
@@ -874,8 +899,8 @@ class Array(Node):
             region = (slice(None),) * axis + (slice(old[axis], None),)
             grown._write(basic_selection(region, shape), values)
             self._change_document(self._key, change, claim=claim)
-        except ClaimLostError:  # What is behind the array is no matter of ours any more.
-            raise
+        except (ClaimLostError, OutcomeUnknownError):
+            raise  # What is behind the array is no matter of ours any more.
         except BaseException as error:
             try:
                 self._over(claim, stored)._erase_beyond(shape, grown.metadata.chunk_grid)
@@ -913,13 +938,62 @@ class Array(Node):
         version = self.store.version(self._key)
         if version is None or version == self._version:
             return
-        found = self._stored()
+        self._check_shape(self._stored())
+        self._version = version
+
+    def _check_shape(self, found: ArrayMetadata) -> None:
         if any(now < then for now, then in zip(found.shape, self.shape, strict=True)):
             raise StoreError(
                 f"array '{self.name}' of {self.store} has shape {found.shape} now and had {self.shape} when "
                 "it was opened; accepted: opening it again"
             )
-        self._version = version
+
+    def _read_current(self, read: Callable[[], int]) -> int:
+        """Read, unless the array was replaced, which is found out meanwhile where answers are waited for.
+
+        There a replaced array may be read for :data:`xzarr3.looks.RECENT` seconds.
+        """
+        if self.store.concurrency <= 1 or self.store.version(self._key) is not None:
+            self._check_current()
+            return read()
+        seen = looks.last(self.store, self._key)
+        if seen is not None and seen.is_recent and seen.time >= self._known_at:
+            self._check_seen(seen)
+            return read()
+        if time.monotonic() - self._known_at < looks.RECENT:
+            return read()
+
+        def look() -> None:
+            self._check_seen(looks.look(self.store, self._key, self._parsed))
+
+        def tried(work: Callable[[], int | None]) -> int | Xzarr3Error | None:
+            try:
+                return work()
+            except Xzarr3Error as error:
+                return error
+
+        number, why = spread(tried, [read, look], 2)
+        for error in (why, number):  # What was replaced may well be unreadable.
+            if isinstance(error, Xzarr3Error):
+                raise error
+        return cast("int", number)
+
+    def _check_to_write(self) -> None:
+        """Refuse to write to an array that was replaced; one that is in the making has no document yet."""
+        seen = looks.last(self.store, self._key)
+        if seen is None or seen.metadata is not None or not seen.is_recent:
+            seen = looks.look(self.store, self._key, self._parsed, to_write=True)
+        self._check_seen(seen)
+
+    def _check_seen(self, seen: looks.Seen) -> None:
+        if seen.metadata is not None:
+            self._check_shape(self._same(seen.metadata))
+
+    def _parsed(self, stored: Buffer) -> NodeMetadata | None:
+        """What the document that makes this an array says."""
+        document = documents.decode(stored, self.path, self._key.rpartition("/")[2])
+        held = self.format.held(self.path, {self._key: document})
+        return None if held is None else self.format.parse_again(held, self.path)
 
     def _change_attributes(self, change: Callable[[dict[str, Any]], Mapping[str, Any]]) -> None:
         self._check_writable()
@@ -936,6 +1010,7 @@ class Array(Node):
     ) -> None:
         changed = change_document(self.store, self.format, self.path, key, change, **options)
         self.metadata = cast("ArrayMetadata", changed)
+        self._known_at = time.monotonic()
         self.__dict__.pop("engine", None)
 
     def _refresh_copies(self) -> None:
@@ -992,7 +1067,7 @@ def _restore(
     meta = format.parse_again(held, path)
     if not isinstance(meta, ArrayMetadata):
         raise TypeError(f"not the documents of an array: '{path}'")
-    return Array(
+    array = Array(
         store,
         path,
         meta,
@@ -1001,3 +1076,5 @@ def _restore(
         write_empty_chunks=write_empty_chunks,
         missing=missing,
     )
+    array._known_at = -math.inf  # Who knows how long it took to get here.
+    return array

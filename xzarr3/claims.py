@@ -12,6 +12,10 @@ and the document changes only as long as the claim is in it. That is as sure as 
 digests of the value, so that bytes which are stored twice look like one version: an owner that stops for
 longer than :data:`PATIENCE` in the middle of a request may put its rows over those of a successor there, if
 this one found the very bytes in place that it was about to store, as it may if it had lost its claim before.
+
+Where answers can get lost, an owner also leaves a seal in the document that it changed: more white space,
+which those who come after it leave there. So whoever got no answer can see later whether its change was made,
+even if others have changed the document since; a change that was made must not be made again.
 """
 
 from __future__ import annotations
@@ -27,7 +31,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 
 from xzarr3._types import Buffer, ByteRange
-from xzarr3.errors import ConflictError, StoreCapabilityError, StoreError
+from xzarr3.errors import ConflictError, OutcomeUnknownError, StoreCapabilityError, StoreError
 from xzarr3.stores.base import (
     UNCHANGED,
     Change,
@@ -45,6 +49,8 @@ PATIENCE = 10.0
 _OWNER_BITS, _NUMBER_BITS = 64, 16
 _BEGIN, _END = b"\n\t\n", b"\n"
 _SIZE = len(_BEGIN) + _OWNER_BITS + _NUMBER_BITS + len(_END)
+_SEAL_SIZE = 1 + _OWNER_BITS + len(_END)
+_MOST_SEALS = 16
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.5  # Seconds
 _ERASED_AT_ONCE = 1000
 _MOST_SEEN = 256
@@ -73,6 +79,27 @@ def claim_in(value: Buffer) -> bytes:
     end = bytes(memoryview(value)[-_SIZE:])
     is_claim = len(end) == _SIZE and end.startswith(_BEGIN) and end.endswith(_END)
     return end if is_claim and not end[len(_BEGIN) : -len(_END)].strip(b" \t") else b""
+
+
+def seals_in(value: Buffer) -> list[bytes]:
+    """The seals of those who changed a document last, the latest one at the end.
+
+    Examples
+    --------
+    >>> seals_in(b'{"zarr_format": 3}\\n')
+    []
+    """
+    found: list[bytes] = []
+    view = memoryview(value)
+    end = len(view) - len(claim_in(value))
+    while len(found) < _MOST_SEALS:
+        seal = bytes(view[max(end - _SEAL_SIZE, 0) : end])
+        is_seal = len(seal) == _SEAL_SIZE and seal.startswith(b"\n") and seal.endswith(_END)
+        if not is_seal or seal[1 : -len(_END)].strip(b" \t"):
+            break
+        found.insert(0, seal)
+        end -= _SEAL_SIZE
+    return found
 
 
 def turn(store: Store, key: str) -> AbstractContextManager[object]:
@@ -106,6 +133,8 @@ class Claim:
         self._owner = _blanks(secrets.randbits(_OWNER_BITS), _OWNER_BITS)
         self._number = 0
         self._over = False
+        self._sealed = False  # It may be: the document was given to the store with the seal in it.
+        self._seals: list[bytes] = []
         self._renewing = threading.Lock()
         self.document: Buffer = b""
         """The document as it was when it was claimed."""
@@ -123,14 +152,20 @@ class Claim:
             if value is None:
                 raise StoreError(f"key '{self._key}' of {self._store} is gone; accepted: opening it again")
             there = claim_in(value)
-            if not there or self._is_abandoned(there):
+            claimed = there == self._text()  # No answer came.
+            if claimed or not there or self._is_abandoned(there):
                 document = bytes(memoryview(value)[: len(value) - len(there)])
                 try:
-                    claimed = self._store.compare_and_set(self._key, version, document + self._text())
+                    claimed = claimed or self._store.compare_and_set(
+                        self._key, version, document + self._text()
+                    )
                 except StoreCapabilityError:  # Nobody can be kept away: threads take turns, and that is all.
                     self.document, self._over = document, True
                     return self
+                except OutcomeUnknownError:  # Whatever it was, it is not there any more.
+                    claimed = False
                 if claimed:
+                    self._seals = seals_in(document)
                     self.document = document
                     self.store = _ClaimedStore(self._store, self)
                     _beat.add(self)
@@ -184,13 +219,71 @@ class Claim:
         if self.store is not self._store:
             self.check(self._store.get_versioned(self._key)[0])  # Not what a cache remembers.
 
-    def seal(self) -> bytes:
-        """White space that tells the document of this owner from the same one of another owner.
+    def _seal(self) -> bytes:
+        """White space that tells the document of this owner from the same one of another owner."""
+        return b"\n" + self._owner + _END
+
+    def sealed(self, stored: Buffer) -> bytes:
+        """The seals to put behind what is made of a document, that of this owner among them.
 
         Whoever hears no answer looks at what is stored. Where answers do not get lost there is no need for
         it.
         """
-        return b"\n" + self._owner + b"\n" if self._store.concurrency > 1 else b""
+        seals = seals_in(stored)
+        if self._store.concurrency > 1 and self.store is not self._store:
+            self._sealed = True
+            seals = [*seals, self._seal()][-_MOST_SEALS:]
+        return b"".join(seals)
+
+    def changed(self, stored: Buffer | None) -> bool:
+        """Whether a document is one that this owner has changed, or that was made of such a one.
+
+        Raises
+        ------
+        OutcomeUnknownError
+            If it may have been, but it cannot be known any more.
+        """
+        if not self._sealed:
+            return False
+        seals = [] if stored is None else seals_in(stored)
+        if self._seal() in seals:
+            return True
+        # All seals that came after those which were there before are there, and this one would be.
+        follows = self._seals[-1] in seals if self._seals else len(seals) < _MOST_SEALS
+        if stored is not None and (self.holds(stored) or follows):
+            return False
+        raise self.in_doubt()
+
+    def in_doubt(self) -> OutcomeUnknownError:
+        """What to raise where nobody can tell whether the document was changed."""
+        return OutcomeUnknownError(
+            f"key '{self._key}' of {self._store} was to be changed, but no answer came, and what is stored "
+            "now does not tell whether it was: rows may have been appended, or the shape changed; accepted: "
+            "looking at the array before that is done again"
+        )
+
+    def was_made(self, error: StoreError) -> bool:
+        """Whether the document was changed, though storing it ended in an error.
+
+        If not, it will not be either: no request that is still under way can succeed.
+
+        Raises
+        ------
+        OutcomeUnknownError
+            If it cannot be known.
+        """
+        if not self._sealed:
+            return False
+        try:
+            stored = self._store.get_versioned(self._key)[0]
+            if self.changed(stored):
+                return True
+            if stored is not None and self.holds(stored):
+                self.renew()  # So that what it was to replace is not there any more.
+                return self.changed(self._store.get_versioned(self._key)[0])
+            return False
+        except StoreError as another:
+            raise self.in_doubt() from (error if isinstance(another, OutcomeUnknownError) else another)
 
     def settled(self) -> None:
         """The document was changed for the last time, and has no claim any more."""
@@ -223,7 +316,10 @@ class Claim:
                 return [bytes(memoryview(stored)[:-_SIZE])]
 
             try:
-                self._store.update(self._key, change)
+                try:
+                    self._store.update(self._key, change)
+                except OutcomeUnknownError:  # Others have been there since.
+                    self._store.update(self._key, change)
             except StoreError as another:
                 # This process, at least, need not wait for itself.
                 _seen[self._store.identity, self._key] = self._text(), -PATIENCE

@@ -81,6 +81,7 @@ class Work:
         self._stop = stop
         self._within = _current.work
         self._stopped = threading.Event()
+        self._first: BaseException | None = None
 
     def stop(self) -> None:
         """What is left is not wanted any more."""
@@ -97,11 +98,18 @@ class Work:
         before, _current.work = _current.work, self
         try:
             return worker()
-        except BaseException:
+        except BaseException as error:
+            if self._first is None:
+                self._first = error
             self.stop()
             raise
         finally:
             _current.work = before
+
+    def check(self) -> None:
+        """Raise the first error there was: those of others may be about having been stopped."""
+        if self._first is not None:
+            raise self._first
 
 
 class _Current(threading.local):
@@ -175,6 +183,9 @@ def together(
         for other in others:
             other.cancel()
         others.clear()  # Who wants to leave does not wait for answers that may never come.
+        raise
+    except Exception:
+        work.check()
         raise
     finally:
         work.stop()

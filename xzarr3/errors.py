@@ -132,6 +132,10 @@ class ConflictError(StoreError):
     """A change that could not be made because others kept changing the same value."""
 
 
+class OutcomeUnknownError(ConflictError):
+    """A change of which no answer came, and what others stored since does not tell whether it was made."""
+
+
 class MissingChunksError(StoreError):
     """Chunks that are absent from the store, where all of them were expected to be there."""
 

@@ -56,16 +56,16 @@ def check_missing(missing: str) -> Missing:
     return cast("Missing", missing)
 
 
-def still_there(store: Store, key: str) -> bool:
+def still_there(store: Store, key: str, *, trust: bool = True) -> bool:
     """Whether the document of an array, some of whose chunks are absent, is there.
 
-    Where answers have to be waited for, one that was there two seconds ago is taken to be there, so that
-    reading an array most of whose chunks were never written does not cost twice the requests.
+    Where answers have to be waited for, one that was there two seconds ago is taken to be there with
+    ``trust``, which is not for a read that has found no chunk at all.
     """
     if store.concurrency <= 1:
         return store.exists(key)
     name, now = (store.identity, key), time.monotonic()
-    if now - _seen.get(name, -_TRUSTED) < _TRUSTED:
+    if trust and now - _seen.get(name, -_TRUSTED) < _TRUSTED:
         return True
     if not store.exists(key):
         return False

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from xzarr3._types import Buffer, ByteRange
 from xzarr3.attributes import Attributes
-from xzarr3.claims import Claim, claim_in
+from xzarr3.claims import Claim, claim_in, seals_in
 from xzarr3.concurrency import spread
 from xzarr3.errors import (
     InvalidKeyError,
@@ -606,6 +606,8 @@ def change_document(
     ------
     ConflictError
         If others kept changing the document.
+    OutcomeUnknownError
+        If it cannot be known whether the document of a claim was changed.
     StoreError
         If the node has gone.
     """
@@ -619,6 +621,8 @@ def change_document(
 
     def changed_document(stored: Buffer | None) -> list[Buffer] | Unchanged:
         if claim is not None:
+            if claim.changed(stored):
+                return UNCHANGED
             claim.check(stored)
         found = {other: document for other, document in beside.items() if document is not None}
         if stored is not None:
@@ -638,13 +642,16 @@ def change_document(
         if document is None:
             raise gone(store, path)
         value = documents.encode(document, path)
-        if claim is not None and last:
-            value += claim.seal()
-        elif stored is not None:
-            value += claim_in(stored)
+        if stored is not None:
+            value += b"".join(seals_in(stored)) if claim is None else claim.sealed(stored)
+            value += b"" if claim is not None and last else claim_in(stored)
         return UNCHANGED if value == stored else [value]
 
-    store.update(key, changed_document)
+    try:
+        store.update(key, changed_document)
+    except StoreError as error:
+        if claim is None or not claim.was_made(error):
+            raise
     if claim is not None and last:
         claim.settled()
     return changed[0]

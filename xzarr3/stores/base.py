@@ -33,6 +33,7 @@ from xzarr3.errors import (
     ConflictError,
     InvalidKeyError,
     InvalidRangeError,
+    OutcomeUnknownError,
     ReadOnlyError,
     StoreCapabilityError,
     StoreError,
@@ -299,8 +300,8 @@ class Store:
         return type(self).__name__, self._identity
 
     def __dask_tokenize__(self) -> object:
-        """The identity and, if the store can tell, something that changes when a value does."""
-        return self.identity
+        """The identity and something that changes when a value does: each time, if the store cannot tell."""
+        return self.identity, self.stamp([""])
 
     def close(self) -> None:
         """Write what is still to be written; a zip is complete only then. Reading goes on."""
@@ -520,6 +521,8 @@ class Store:
         ------
         StoreCapabilityError
             If the store cannot do that.
+        OutcomeUnknownError
+            If no answer came, and what is stored now does not tell whether the value has been.
 
         Examples
         --------
@@ -543,6 +546,10 @@ class Store:
 
     def update(self, key: str, change: Change) -> None:
         """Replace a value by what is made of it, so that no change of others gets lost.
+
+        Where an answer of a service gets lost and somebody else stores something at the same time, the change
+        may be made twice; one that must not be, such as counting, needs a mark in the value, or
+        :meth:`compare_and_set`.
 
         Parameters
         ----------
@@ -598,8 +605,9 @@ class Store:
                 if pieces is UNCHANGED or (pieces is None and stored is None):
                     return
                 attempts += 1
-                if self.compare_and_set(key, version, None if pieces is None else joined(pieces)):
-                    return
+                with contextlib.suppress(OutcomeUnknownError):
+                    if self.compare_and_set(key, version, None if pieces is None else joined(pieces)):
+                        return
                 if time.monotonic() >= end or not pause(random.uniform(0, longest)):
                     raise ConflictError(
                         f"cannot change key '{key}' of {self}: others changed it {attempts} times within "

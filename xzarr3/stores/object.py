@@ -22,6 +22,7 @@ from xzarr3.concurrency import spread
 from xzarr3.errors import (
     ChangedError,
     InvalidKeyError,
+    OutcomeUnknownError,
     ReadOnlyError,
     StoreCapabilityError,
     StoreError,
@@ -38,7 +39,6 @@ from xzarr3.stores.base import (
     Store,
     Updater,
     ValueReader,
-    check_erasable_prefix,
     check_key,
     check_prefix,
     flat,
@@ -69,8 +69,13 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _WRONG_TAG = '"00000000000000000000000000000000"'
 _IGNORED = Failure("the service ignores conditions")
 _PLACES = ("service", "process")
+_NUMBERS = {"concurrency": 1, "retries": 0, "request_bytes": 0}  # And the least that they can be.
 _PASSING_STATE = frozenset({"_client", "_identity", "_ready_pid"})
 _SERVICES = frozenset({"s3", "gs", "az"})
+_LENIENT = frozenset({"s3", "gs"})  # Where obstore takes every page for the end of a list.
+_LISTS = 20  # How often the end of a list is asked for until it is believed.
+_WHOLE_LISTS = 6
+_SHORTEST_PAGE = 100
 
 
 class ObjectStore(Store):
@@ -84,6 +89,9 @@ class ObjectStore(Store):
     ``abfs://container@account.dfs.core.windows.net/path``; ``http://`` and ``https://``. A web server is read
     only and cannot be listed. An ``https://`` URL of S3 or Azure is that of a web server, too, unless there
     are options of the service, ``anon=True`` say.
+
+    Where something is (``AWS_ENDPOINT_URL``, ``AWS_REGION``, ``AZURE_STORAGE_ACCOUNT_NAME`` and the like) the
+    environment says when the store is made, for its pickles as well.
 
     Credentials are those of `storage_options`, or else of the environment as obstore has it (``AWS_...``,
     ``GOOGLE_...``, ``AZURE_...``); a profile of AWS, or its file of credentials, is read by boto3 if that is
@@ -104,19 +112,20 @@ class ObjectStore(Store):
         In the words of fsspec or obstore: ``anon``, ``key``, ``secret``, ``token``, ``endpoint_url``,
         ``client_kwargs``, ``region``, ``profile``, ``account_name``, ``account_key``, ``sas_token``,
         ``connection_string``, ``headers`` and others, as well as the following arguments. Names that are not
-        known are refused.
+        known are refused. ``headers`` go with every request to a web server, and to another host if it
+        redirects there, except ``Authorization`` and ``Cookie``.
     read_only : bool
         Refuse every write.
     concurrency : int, default 64
         How many requests there are at most at a time. See also :mod:`xzarr3.stores.in_flight`.
     retries : int, default 10
-        How often a request is tried again. Pauses grow from 0.1 to 15 seconds; what a server says in
-        ``Retry-After`` is not seen.
+        How often a request is tried again; 3 times at most if there is no connection. Pauses grow from 0.1
+        to 15 seconds; what a server says in ``Retry-After`` is not seen.
     deadline : float, default 180
         Seconds after which a request is not tried again.
     timeout : float, default 30
-        Seconds without a byte of the answer after which one attempt has failed; `deadline` for an attempt
-        that sends more than 1 MiB.
+        Seconds without a byte of the answer after which one attempt has failed, however long an answer
+        takes that keeps coming; `deadline` for an attempt that sends more than 1 MiB.
     absent_status : tuple of int, default (404,)
         HTTP statuses that mean that there is no such key; ``(404, 403)`` for buckets that answer so.
     request_bytes : int, default 2**20
@@ -130,6 +139,10 @@ class ObjectStore(Store):
     ------
     StoreError
         If obstore is not installed, or the URL or an option cannot be used.
+    ValueError
+        If an argument has a value that cannot be.
+    TypeError
+        If `store` is neither a URL nor a store of obstore, or there are options for a ready store.
 
     Examples
     --------
@@ -180,6 +193,14 @@ class ObjectStore(Store):
             place = parse(os.fspath(store), storage_options)
             self._recipe, self._prefix = place.recipe, place.prefix
             for name, value in place.settings.items():
+                if name == "read_only":
+                    if not isinstance(value, bool):
+                        raise StoreError(
+                            f"'read_only' in storage_options is {shorten(value)}; accepted: a bool"
+                        )
+                    self.read_only = read_only or value
+                    continue
+                _check_setting(name, value)
                 if asked[name] not in (None, value):
                     raise StoreError(
                         f"'{name}' in storage_options contradicts the argument; accepted: one of them"
@@ -195,7 +216,7 @@ class ObjectStore(Store):
         self._absent_status = _statuses(asked["absent_status"])
         self._conditional = asked["conditional"] or _PLACES[0]
         if self._conditional not in _PLACES:
-            raise StoreError(f"conditional={shorten(self._conditional)}; accepted: 'service', 'process'")
+            raise ValueError(f"conditional={shorten(self._conditional)}; accepted: 'service', 'process'")
         self.erases_conditionally = self._conditional == "process"
         self._limit: int | None = None
         self._client: Client | None = None
@@ -203,7 +224,7 @@ class ObjectStore(Store):
     def _take(self, store: Any, storage_options: Mapping[str, Any] | None) -> None:
         """Use a ready store."""
         if storage_options:
-            raise StoreError(
+            raise TypeError(
                 "storage_options with a ready store; accepted: options with a URL, or the store alone"
             )
         if not any(cls.__module__.partition(".")[0] == "obstore" for cls in type(store).__mro__):
@@ -468,9 +489,6 @@ class ObjectStore(Store):
             return ObjectReader(self, key, path, None, version)
         return self._open(key, path, start, length)
 
-    def loader(self) -> Loader:
-        return self.get
-
     def scratch_loader(self, scratch: Scratch, limit: int) -> Loader:
         def load(key: str) -> Buffer | None:
             answer = self._whole(key, self._path(key), limit)
@@ -570,7 +588,7 @@ class ObjectStore(Store):
                 if found.status == 412:
                     client.confirmed.add(kind)
                 # Maybe by what an attempt before, of which no answer came, had stored.
-                return (in_doubt or found.repeated > 0) and self._holds(key, content)
+                return (in_doubt or found.repeated > 0) and self._is_ours(key, self.get(key), content)
             if found.status == 501 or found.sort == "unsupported":
                 raise self._unconditional(key, found)
             if not pace.again(found):
@@ -579,11 +597,16 @@ class ObjectStore(Store):
                 in_doubt = True
                 stored, now = self.get_versioned(key)
                 if now != version:
-                    return stored is not None and stored == content
+                    return self._is_ours(key, stored, content)
 
-    def _holds(self, key: str, content: memoryview) -> bool:
-        stored = self.get(key)
-        return stored is not None and memoryview(stored) == content
+    def _is_ours(self, key: str, stored: Buffer | None, content: memoryview) -> bool:
+        """Whether a put was carried out of which no answer came; others may have stored something since."""
+        if stored is not None and memoryview(stored) == content:
+            return True
+        raise OutcomeUnknownError(
+            f"key '{key}' of {self} has a value of others, and no answer came to an attempt to replace it "
+            "before: it may have been replaced or not; accepted: reading it again, to see which"
+        )
 
     def _confirm(self, key: str, path: str, kind: str, content: memoryview) -> None:
         """See to it that the service keeps to conditions, before one is relied on for the first time.
@@ -637,10 +660,12 @@ class ObjectStore(Store):
 
         def copy(pair: tuple[str, str]) -> None:
             source, target = map(self._path, pair)
+            before = self._head(pair[1], target)
             found = self._request(lambda image, store: image.copy(store, source, target), Use.SEND)
             # A service may say that all is well before it fails, or know of no copies.
             old, new = self._head(pair[0], source), self._head(pair[1], target)
-            if isinstance(found, Failure) or (old and (new is None or new.size != old.size)):
+            copied = new is not None and (before is None or new.mark != before.mark)
+            if isinstance(found, Failure) or (old and not (copied and new and new.size == old.size)):
                 plainly([pair])
 
         spread(copy, pairs, self.concurrency)
@@ -676,11 +701,6 @@ class ObjectStore(Store):
 
         spread(erase, range(0, len(paths), _BULK), self.concurrency)
 
-    def erase_prefix(self, prefix: str) -> None:
-        check_erasable_prefix(prefix)
-        self._check_writable()
-        self.erase_values(list(self.list_prefix(prefix)))
-
     # Listable
 
     def list(self) -> Iterator[str]:
@@ -692,25 +712,54 @@ class ObjectStore(Store):
 
     def _listed(self, within: str, prefix: str) -> Iterator[str]:
         self._checked(within[:-1], prefix)
-        listing = Listing(within, ordered=self._recipe.kind in ("s3", "gs"))
-        ended = -1
-        while True:
-            more = self._request(listing.page, Use.MANY)
-            if isinstance(more, Failure):
-                raise self._error("list", prefix, more)
-            if more:
-                continue
-            if not listing.may_go_on or len(listing.found) == ended:
-                break
-            ended = len(listing.found)
-        if listing.found:
+        found = self._found(within, prefix)
+        if found:
             self._use().place_is_known = True
-        if len(listing.found) in (0, ended):
-            self._check_empty(within)
-        return iter([path[len(self._prefix) :] for path in self._objects(within, listing.found)])
+        return iter([path[len(self._prefix) :] for path in self._objects(within, found)])
 
-    def _check_empty(self, within: str) -> None:
-        """See to it that there really is nothing more: obstore takes an HTML page for an empty list."""
+    def _found(self, within: str, prefix: str) -> Mapping[str, int]:
+        """The sizes of the objects whose names begin so.
+
+        The end of a list is believed once the last name came twice with nothing new behind it.
+        """
+        listing = self._listing(within)
+        known = -1
+        believable = False
+        for _ in range(_LISTS):
+            while True:
+                more = self._request(listing.page, Use.MANY)
+                if isinstance(more, Failure):
+                    raise self._error("list", prefix, more)
+                if not more:
+                    break
+            number = len(listing.found)
+            checked = number == known and (number == 0 or listing.confirmed)
+            if checked or self._recipe.kind not in _LENIENT:
+                if number == 0:
+                    self._check_page(within)
+                return listing.found
+            believable |= listing.confirmed
+            last = listing.expected
+            if last is not None and not listing.confirmed and self._is_gone(last):
+                del listing.found[last]
+                believable = True
+            known = len(listing.found)
+            listing.check()
+        if believable:
+            return listing.found  # Others keep storing and erasing.
+        raise self._error(
+            "list", prefix, Failure("the answers do not agree, some may be HTML pages", attempts=_LISTS)
+        )
+
+    def _is_gone(self, path: str) -> bool:
+        return self._head(path[len(self._prefix) :], path) is None
+
+    def _listing(self, within: str) -> Listing:
+        in_order = self._recipe.kind in _LENIENT and not self._recipe.arguments["config"].get("s3_express")
+        return Listing(within, ordered=in_order)
+
+    def _check_page(self, within: str) -> None:
+        """See to it that the service does not answer everything by a page that asks to log in."""
         if self._recipe.kind in _SERVICES:
             path = within[:-1] or "-"
             self._head(path, path)
@@ -729,14 +778,35 @@ class ObjectStore(Store):
         self._check_listable()
         within = self._prefix + check_prefix(prefix)
         self._checked(within[:-1], prefix)
-        found = self._request(lambda image, store: image.list_with_delimiter(store, within or None), Use.MANY)
-        if isinstance(found, Failure):
-            raise self._error("list", prefix, found)
-        objects = {entry["path"]: entry["size"] for entry in found["objects"]}
-        if (len(objects) + len(found["common_prefixes"])) % object_client.PAGE == 0:
-            self._check_empty(within)
+        objects: dict[str, int] = {}
+        folders: KeySet = set()
+        before: tuple[KeySet, KeySet] | None = None
+
+        def ask(_: object = None) -> Any:
+            return self._request(
+                lambda image, store: image.list_with_delimiter(store, within or None), Use.MANY
+            )
+
+        answers = spread(ask, range(2 if self._recipe.kind in _LENIENT else 1), self.concurrency)
+        for attempt in range(_WHOLE_LISTS):
+            found = answers[attempt] if attempt < len(answers) else ask()
+            if isinstance(found, Failure):
+                raise self._error("list", prefix, found)
+            objects |= {entry["path"]: entry["size"] for entry in found["objects"]}
+            folders |= set(found["common_prefixes"])
+            now = {entry["path"] for entry in found["objects"]}, set(found["common_prefixes"])
+            # What ends early differs from what does not; what others change meanwhile does, too.
+            lacks_nothing = before is not None and now[0] >= before[0] and now[1] >= before[1]
+            if now == before or (attempt > 1 and lacks_nothing) or self._recipe.kind not in _LENIENT:
+                objects = {path: size for path, size in objects.items() if path in now[0]}
+                folders = now[1]
+                break
+            before = now
+        number = len(objects) + len(folders)
+        if number % object_client.PAGE == 0 or number >= _SHORTEST_PAGE:
+            self._check_page(within)
         cut = len(self._prefix)
-        prefixes = {f"{path.rstrip('/')}/" for path in found["common_prefixes"]}
+        prefixes = {f"{path.rstrip('/')}/" for path in folders}
         return (
             {path[cut:] for path in self._objects(within, objects)},
             {path[cut:] for path in prefixes if path.startswith(within) and path != within},
@@ -889,6 +959,21 @@ class ObjectReader(ValueReader):
         return spread(lambda part: self.read(*part), wanted, self._store.concurrency)
 
 
+def _check_setting(name: str, value: object) -> None:
+    """See to it that an argument among the options has a value that can be."""
+    try:
+        if name in _NUMBERS:
+            _whole(name, value, 1, _NUMBERS[name])
+        elif name in ("deadline", "timeout"):
+            _seconds(name, value, 1.0)
+        elif name == "absent_status":
+            _statuses(value)
+        elif value not in (None, *_PLACES):
+            raise ValueError(f"conditional={shorten(value)}; accepted: 'service', 'process'")
+    except ValueError as error:
+        raise StoreError(f"storage_options: {error}") from error
+
+
 def _whole(name: str, value: object, default: int, least: int) -> int:
     """An integer among the arguments."""
     if value is None:
@@ -898,7 +983,7 @@ def _whole(name: str, value: object, default: int, least: int) -> int:
     except TypeError:
         number = least - 1
     if number < least:
-        raise StoreError(f"{name}={shorten(value)}; accepted: an integer of at least {least}")
+        raise ValueError(f"{name}={shorten(value)}; accepted: an integer of at least {least}")
     return number
 
 
@@ -907,7 +992,7 @@ def _seconds(name: str, value: object, default: float) -> float:
         return default
     if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= 10**6:
         return float(value)
-    raise StoreError(f"{name}={shorten(value)}; accepted: seconds, more than 0")
+    raise ValueError(f"{name}={shorten(value)}; accepted: seconds, more than 0")
 
 
 def _statuses(value: object) -> tuple[int, ...]:
@@ -915,6 +1000,6 @@ def _statuses(value: object) -> tuple[int, ...]:
         return (404,)
     if isinstance(value, (tuple, list)) and all(isinstance(one, int) and 400 <= one < 500 for one in value):
         return tuple(value)
-    raise StoreError(
+    raise ValueError(
         f"absent_status={shorten(value)}; accepted: HTTP statuses from 400 to 499, as in (404, 403)"
     )

@@ -7,6 +7,7 @@ store that are read back from pickles, so that they have one pool of connections
 from __future__ import annotations
 
 import contextlib
+import heapq
 import os
 import random
 import threading
@@ -19,12 +20,13 @@ from enum import Enum
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
+from xzarr3.concurrency import pause
 from xzarr3.errors import StoreError
 from xzarr3.stores import obstore_image
 from xzarr3.stores.base import OversizedError
 from xzarr3.stores.in_flight import reserved
 from xzarr3.stores.object_errors import Failure, describe, scrub
-from xzarr3.stores.object_options import Recipe
+from xzarr3.stores.object_options import Recipe, missing, others
 
 Result = TypeVar("Result")
 
@@ -33,6 +35,8 @@ _LONGEST_PAUSE = 15.0
 _KEPT = 8  # Clients of a process that nobody uses just now: the next task may.
 _CONNECT = 5.0  # Seconds
 _ENOUGH = 4  # Attempts to get a connection.
+_LONGEST_ANSWER = 86400.0  # Seconds for one answer, as long as it keeps coming.
+_GLANCE = 0.5  # Seconds after which a waiting thread looks whether it is still to wait.
 PAGE = 1000
 """Most names that services put on one page of a list."""
 _PAGES = ("text/html", "application/xhtml")
@@ -112,10 +116,9 @@ class Pace:
         """Wait for the next attempt; returns whether there may be one and it makes sense."""
         if not failure.passing or (failure.unreachable and self.attempts >= _ENOUGH):
             return False
-        pause = self._pause * random.uniform(0.5, 1.0)
-        if self._left <= 0 or time.monotonic() + pause >= self._end:
+        seconds = self._pause * random.uniform(0.5, 1.0)
+        if self._left <= 0 or time.monotonic() + seconds >= self._end or not pause(seconds):
             return False
-        time.sleep(pause)
         self._pause = min(2 * self._pause, _LONGEST_PAUSE)
         self._left -= 1
         self.attempts += 1
@@ -132,7 +135,7 @@ class Client:
         How many requests there are at most at a time.
     retries : int
     timeout, deadline : float
-        Seconds without a byte, and seconds for one attempt altogether.
+        Seconds without a byte, and seconds after which nothing is tried again.
     ready : object, optional
         A store of obstore that cannot be made again, to be used as it is.
     """
@@ -179,11 +182,13 @@ class Client:
         if recipe.kind == "local":
             return image._store.LocalStore(**arguments)
         options = {
-            "timeout": timedelta(seconds=self._deadline),
+            "timeout": timedelta(seconds=max(self._deadline, _LONGEST_ANSWER)),
             "read_timeout": timedelta(seconds=self._deadline if use is Use.SEND else self._timeout),
             "connect_timeout": timedelta(seconds=min(self._timeout, _CONNECT)),
             **arguments.get("client_options", {}),
         }
+        if "config" in arguments:
+            arguments["config"] = missing(recipe.kind, arguments["config"], recipe.address)
         arguments["client_options"] = options
         arguments["retry_config"] = {
             "max_retries": self._retries if use is Use.MANY else 0,
@@ -241,13 +246,23 @@ class Client:
         """Make a request; ``call`` gets the compiled module and the store."""
         image = self._image()
         store = self._made(use or Use.ONE)
+        if not self._admitted():
+            return Failure("it is not wanted any more, because something done at the same time has failed")
         try:
-            with self._slots:
-                return call(image, store)
+            return call(image, store)
         except AnswerError as error:
             return error.failure
         except (image.exceptions.BaseError, OSError, ValueError, TypeError, RuntimeError) as error:
             return describe(error, self.recipe.secrets)
+        finally:
+            self._slots.release()
+
+    def _admitted(self) -> bool:
+        """Wait for one of the requests that may be made at a time; returns whether it is still wanted."""
+        while not self._slots.acquire(timeout=_GLANCE):
+            if not pause(0):
+                return False
+        return True
 
     def request(self, call: Callable[[Any, Any], Result], use: Use | None = None) -> Result | Failure:
         """Make a request, and again as long as that may help."""
@@ -309,37 +324,49 @@ def fetch(path: str, options: dict[str, Any] | None, limit: int | None) -> Calla
 class Listing:
     """What is listed below a prefix, page by page.
 
+    obstore takes an HTML page for the end of a list, so that an end has to be checked: who asks again from
+    the last but one name on must get the last one, and nothing new behind it.
+
     Parameters
     ----------
     prefix : str
     ordered : bool
-        Whether names come in order, so that after a failure it goes on behind the last one and does not
-        begin again.
+        Whether names come in order, so that a list can go on behind a name and does not begin again.
     """
 
     def __init__(self, prefix: str, *, ordered: bool) -> None:
         self.found: dict[str, int] = {}
         """Sizes by name."""
+        self.expected: str | None = None
+        """The last name, if the end is being checked."""
+        self.confirmed = False
+        """Whether it came again."""
+        self._offset: str | None = None
         self._prefix = prefix
         self._ordered = ordered
         self._stream: Iterator[Any] | None = None
 
-    @property
-    def may_go_on(self) -> bool:
-        """Whether it ended where a page does, so that it pays to ask once more what comes behind."""
-        return self._ordered and len(self.found) > 0 and len(self.found) % PAGE == 0
+    def check(self) -> None:
+        """Ask for the end once more from now on."""
+        last = heapq.nlargest(2, self.found)
+        self._stream = None
+        self.expected, self.confirmed = (last[0] if last else None), False
+        self._offset = last[1] if self._ordered and len(last) > 1 else None
 
     def page(self, image: Any, store: Any) -> bool:
         """Ask for a page, for :meth:`Client.request`; returns whether there was one."""
         if self._stream is None:
-            last = next(reversed(self.found), None) if self._ordered else None
-            self._stream = iter(image.list(store, self._prefix or None, offset=last, chunk_size=PAGE))
+            self._stream = iter(image.list(store, self._prefix or None, offset=self._offset, chunk_size=PAGE))
         stream, self._stream = self._stream, None
         page = next(stream, None)
         if page is None:
             return False
         self._stream = stream
         self.found.update((entry["path"], entry["size"]) for entry in page)
+        names = [entry["path"] for entry in page]
+        self.confirmed |= self.expected in names
+        if self._ordered and names:
+            self._offset = names[-1]
         return True
 
 
@@ -352,7 +379,7 @@ class _Shared:
         self._lock = threading.Lock()
 
     def get(self, recipe: Recipe, concurrency: int, retries: int, timeout: float, deadline: float) -> Client:
-        key = recipe.key(), concurrency, retries, timeout, deadline
+        key = recipe.key(), others(recipe.kind), concurrency, retries, timeout, deadline
         with self._lock:
             client = self._clients.get(key)
             if client is None:

@@ -45,6 +45,8 @@ _PASSING = frozenset({408, 425, 429, 500, 502, 503, 504, 509, 520, 521, 522, 523
 _PASSING_CODES = frozenset(
     {"RequestTimeout", "SlowDown", "InternalError", "ServiceUnavailable", "OperationAborted", "ServerBusy"}
 )
+_NOTHING_DONE = frozenset({501, 503})
+_TOO_BUSY = frozenset({"SlowDown", "ServiceUnavailable", "ServerBusy"})
 _NO_PLACE = frozenset(
     {"NoSuchBucket", "ContainerNotFound", "ContainerBeingDeleted", "ContainerDisabled", "AccountNotFound"}
 )
@@ -175,7 +177,7 @@ def describe(error: BaseException, secrets: Sequence[str] = ()) -> Failure:
             status,
             code,
             passing=status in _PASSING or code in _PASSING_CODES,
-            ambiguous=status >= 500 and status != 501,
+            ambiguous=status >= 500 and status not in _NOTHING_DONE and code not in _TOO_BUSY,
             repeated=repeated,
             sort="other" if status == 404 and name == "GenericError" else "",
         )

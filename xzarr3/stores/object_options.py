@@ -22,15 +22,17 @@ from xzarr3.errors import StoreError, listed, shorten
 from xzarr3.stores.object_errors import scrub
 from xzarr3.stores.opening import OBJECT_SCHEMES
 
-"""The URLs that :class:`~xzarr3.stores.ObjectStore` takes."""
 SETTINGS: Final = frozenset(
-    {"concurrency", "retries", "deadline", "timeout", "absent_status", "request_bytes", "conditional"}
+    {
+        *("concurrency", "retries", "deadline", "timeout", "absent_status", "request_bytes"),
+        *("conditional", "read_only"),
+    }
 )
 """Arguments of the store itself, which may be among the options, too."""
 
 _KINDS = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs", "http": "http", "https": "http"}
 _TITLES = {"s3": "S3", "gs": "Google Cloud Storage", "az": "Azure", "http": "HTTP"}
-_BUCKET = re.compile(r"[^/\\?#@\s\x00-\x1f\x7f]+")
+_BUCKET = re.compile(r"arn:[a-z0-9:_-]+|[^/\\?#@:\s\x00-\x1f\x7f]+")
 _HOST_OF_S3 = re.compile(r"(.+\.)?(s3([.-][a-z0-9-]+)*\.amazonaws\.com(\.cn)?|r2\.cloudflarestorage\.com)")
 _HOST_OF_AZURE = re.compile(r"([a-z0-9]+)\.(?:blob|dfs)\.(?:core\.windows\.net|fabric\.microsoft\.com)")
 
@@ -138,11 +140,35 @@ _SWITCHES = frozenset(
         *("use_emulator", "use_azure_cli", "use_fabric_endpoint", "allow_http", "use_ssl", "verify"),
     }
 )
-_ENDPOINTS = {
-    "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
-    "gs": ("GOOGLE_BASE_URL",),
-    "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
-    "http": (),
+# The options that say where something is, and the variables of the environment that do; the first one counts.
+_PLACES: dict[str, dict[str, tuple[str, ...]]] = {
+    "s3": {
+        "endpoint": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
+        "region": ("AWS_REGION", "AWS_DEFAULT_REGION"),
+        "virtual_hosted_style_request": ("AWS_VIRTUAL_HOSTED_STYLE_REQUEST",),
+        "s3_express": ("AWS_S3_EXPRESS",),
+    },
+    "gs": {"base_url": ("GOOGLE_BASE_URL",)},
+    "az": {
+        "account_name": ("AZURE_STORAGE_ACCOUNT_NAME",),
+        "endpoint": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
+        "use_emulator": ("AZURE_STORAGE_USE_EMULATOR",),
+        "use_fabric_endpoint": ("AZURE_USE_FABRIC_ENDPOINT",),
+    },
+}
+_READ_BY_OBSTORE = {
+    "s3": ("AWS_",),
+    "gs": ("GOOGLE_",),
+    "az": ("AZURE_", "MSI_", "IDENTITY_"),
+}
+_YES = frozenset({"1", "true", "on", "yes", "y"})
+# Separate parts of AWS, where buckets may have the names that others have elsewhere.
+_PARTITIONS = {
+    "cn-": "aws-cn",
+    "us-gov-": "aws-us-gov",
+    "us-iso": "aws-iso",
+    "eu-iso": "aws-iso",
+    "eusc-": "aws-eusc",
 }
 _ENDPOINT_OPTION = {"s3": "endpoint", "gs": "base_url", "az": "endpoint"}
 _CLASSES = {
@@ -153,6 +179,7 @@ _CLASSES = {
     "local": "LocalStore",
 }
 _EMULATOR = "http://127.0.0.1:10000/devstoreaccount1"
+_DIGEST_KEY = os.urandom(16)  # What is made of secrets is of no use elsewhere.
 
 
 @dataclass(frozen=True, repr=False)
@@ -247,7 +274,13 @@ def parse(url: str, options: Mapping[str, Any] | None = None) -> Place:
     settings = {name: given.pop(name) for name in sorted(SETTINGS & given.keys())}
     place, prefix = "", ""
     if kind == "http":
-        kind, place, prefix = _of_web(url, given)
+        try:
+            kind, place, prefix = _of_web(url, given)
+        except ValueError:
+            raise StoreError(
+                f"not a URL: what follows '{scheme}://' is no host with a path; accepted: as in "
+                "https://example.org/era5.zarr, https://[::1]/era5.zarr"
+            ) from None
     else:
         place, _, prefix = rest.partition("/")
         account, host = "", ""
@@ -256,9 +289,10 @@ def parse(url: str, options: Mapping[str, Any] | None = None) -> Place:
             account = host.partition(".")[0]
             given = _with(given, "account_name", account, f"the URL names account '{account}'", _AZ)
         if not _BUCKET.fullmatch(place):
+            shown = "***" if ":" in rest else _public(rest)
             raise StoreError(
-                f"no {'container' if kind == 'az' else 'bucket'} in the URL {scheme}://{_public(rest)}; "
-                f"accepted: '{scheme}://', its name, '/' and the path"
+                f"no {'container' if kind == 'az' else 'bucket'} in the URL {scheme}://{shown}; "
+                f"accepted: '{scheme}://', its name without ':' and '@', '/' and the path"
             )
     wanted = _named(kind, given)
     _check(kind, wanted)
@@ -414,7 +448,7 @@ def _checked(kind: str, name: str, spelling: str, value: Any) -> Any:
         value = os.fspath(value)
     if not isinstance(value, str):
         raise refused("a string")
-    if name == "headers" or not value:
+    if not value:
         raise refused("a string that is not empty")
     return value.rstrip("/") if name in ("endpoint", "base_url") else value
 
@@ -559,14 +593,13 @@ def _recipe(kind: str, place: str, wanted: dict[str, Any]) -> Recipe:
         secrets += [str(value) for value in client["default_headers"].values()]
     provider = wanted.pop("credential_provider", None)
     profile = wanted.pop("profile", None)
+    wanted.update(_of_environment(kind, wanted))
     endpoint = place if kind == "http" else wanted.get(_ENDPOINT_OPTION[kind])
     if endpoint is not None and "://" not in endpoint:
         endpoint = f"{'http' if ssl is False else 'https'}://{endpoint}"
         wanted[_ENDPOINT_OPTION[kind]] = endpoint
     elif wanted.get("use_emulator"):
         endpoint = endpoint or _EMULATOR
-    elif endpoint is None:
-        endpoint = next((os.environ[name] for name in _ENDPOINTS[kind] if os.environ.get(name)), None)
     plain = endpoint is not None and endpoint.lower().startswith("http://")
     if plain and (ssl is True or allow is False):
         option = "use_ssl=True" if ssl is True else "allow_http=False"
@@ -590,19 +623,77 @@ def _recipe(kind: str, place: str, wanted: dict[str, Any]) -> Recipe:
         arguments["config"] = {**wanted, name: place}
         if provider is not None:
             arguments["credential_provider"] = provider
-        address = f"{kind}://{place}"
-        if endpoint is not None:
-            address += f" at {_shown(endpoint)}"
-        elif kind == "az" and "account_name" in wanted:
-            address += f" of {wanted['account_name']}"
+        address = _address(kind, place, endpoint, wanted)
     return Recipe(
         kind, _CLASSES[kind], arguments, address, profile, tuple(dict.fromkeys(filter(None, secrets)))
     )
 
 
+def _of_environment(kind: str, wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """What the environment says of the place, where the options do not."""
+    found: dict[str, Any] = {}
+    for option, names in _PLACES.get(kind, {}).items():
+        value = next((os.environ[name] for name in names if os.environ.get(name)), None)
+        if value is None or option in wanted or (wanted.get("use_emulator") is True and option in _AZ):
+            continue
+        if option not in _SWITCHES:
+            found[option] = value.rstrip("/") if option == _ENDPOINT_OPTION[kind] else value
+        elif value.lower() in _YES and not (option == "use_emulator" and "endpoint" in wanted):
+            found[option] = True
+    return found
+
+
+def missing(kind: str, config: Mapping[str, Any], address: str) -> dict[str, Any]:
+    """Options for obstore that leave nothing of the place to the environment, which may have changed.
+
+    Raises
+    ------
+    StoreError
+        If that cannot be: the store was made where the environment named no place, and now it does.
+    """
+    complete = dict(config)
+    for option, value in _of_environment(kind, config).items():
+        if option not in _SWITCHES and (option != "region" or _partition(value)):
+            raise StoreError(
+                f"the environment names the {option.replace('_', ' ')} of {address} now, but did not when "
+                f"the store was made; accepted: '{option}' in storage_options, or the same environment"
+            )
+    for option in _PLACES.get(kind, {}):
+        if option in _SWITCHES:
+            complete.setdefault(option, False)
+    if kind == "s3" and "endpoint" in complete:
+        complete["aws_endpoint_url_s3"] = complete.pop("endpoint")  # It counts more than all variables.
+    return complete
+
+
+def others(kind: str) -> bytes:
+    """A digest of what else obstore reads in the environment, credentials above all."""
+    prefixes = _READ_BY_OBSTORE.get(kind, ())
+    read = sorted(item for item in os.environ.items() if prefixes and item[0].startswith(prefixes))
+    return hashlib.blake2b(repr(read).encode("utf-8", "surrogateescape"), key=_DIGEST_KEY).digest()
+
+
+def _partition(region: object) -> str:
+    """The part of AWS that a region belongs to, if it is not the common one."""
+    return next((name for start, name in _PARTITIONS.items() if str(region).startswith(start)), "")
+
+
+def _address(kind: str, place: str, endpoint: str | None, config: Mapping[str, Any]) -> str:
+    """Where something is, and nothing that is secret."""
+    if endpoint is not None:
+        return f"{kind}://{place} at {_shown(endpoint)}"
+    of = config.get("account_name", "") if kind == "az" else ""
+    if kind == "s3":
+        of = _partition(config.get("region"))
+    return f"{kind}://{place}" + (f" of {of}" if of else "")
+
+
 def _shown(endpoint: str) -> str:
     """An address without user, password and query."""
-    parts = urlsplit(endpoint)
+    try:
+        parts = urlsplit(endpoint)
+    except ValueError:
+        raise StoreError("an endpoint is no URL; accepted: as in https://example.org:9000") from None
     try:
         port = parts.port
     except ValueError:
@@ -613,7 +704,8 @@ def _shown(endpoint: str) -> str:
 
 def _public(rest: str) -> str:
     """What follows ``://``, without what may be user and password."""
-    return scrub(rest.rpartition("@")[2])
+    user, _, public = rest.rpartition("@")
+    return f"***@{scrub(public)}" if user else scrub(public)
 
 
 def _prefix(path: str, url: str) -> str:
@@ -657,7 +749,8 @@ def of_ready(store: Any) -> tuple[Recipe, str] | None:
         return Recipe(kind, name, {**arguments, "prefix": root}, f"obstore.LocalStore {root}"), ""
     prefix = str(arguments.pop("prefix", ""))
     arguments.pop("retry_config", None)
-    config = dict(arguments.get("config", {}))
+    given = arguments.get("config", {})
+    config = dict(given)
     secrets = [value for key, value in config.items() if key in _SECRET and isinstance(value, str)]
     secrets += [
         str(value) for value in dict(arguments.get("client_options", {})).get("default_headers", {}).values()
@@ -669,10 +762,15 @@ def of_ready(store: Any) -> tuple[Recipe, str] | None:
     else:
         place = config.get("bucket") or config.get("container_name") or (positional[0] if positional else "")
         config["container_name" if kind == "az" else "bucket"] = place
+        foremost = config.pop("endpoint_url_s3", None) or os.environ.get(_PLACES["s3"]["endpoint"][0])
+        if kind == "s3" and foremost:
+            config["endpoint"] = foremost
+        config.update(_of_environment(kind, config))
         arguments["config"] = config
-        endpoint = config.get("endpoint") or config.get("base_url") or config.get("aws_endpoint_url_s3")
-        address = f"{kind}://{place}" + (f" at {_shown(str(endpoint))}" if endpoint else "")
-        if not endpoint and config.get("account_name"):
-            address += f" of {config['account_name']}"
+        endpoint = config.get("endpoint") or config.get("base_url")
+        plain = endpoint is not None and str(endpoint).lower().startswith("http://")
+        if plain and endpoint not in dict(given).values():
+            arguments["client_options"] = {**dict(arguments.get("client_options", {})), "allow_http": True}
+        address = _address(kind, str(place), None if endpoint is None else str(endpoint), config)
     recipe = Recipe(kind, name, arguments, address, None, tuple(dict.fromkeys(filter(None, secrets))))
     return recipe, _prefix(prefix, f"{kind}://{prefix}")

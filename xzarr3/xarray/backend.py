@@ -334,6 +334,46 @@ def _decoded_datasets(
     return datasets
 
 
+class _Stored(Variable):
+    """A variable whose tasks dask names after what is stored.
+
+    Of a dataset that is opened by a URL xarray names them after the URL alone, so that dask could take what
+    it computed before the data were changed for what is asked for now.
+    """
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, variable: Variable) -> Variable:
+        """The variable, if its values are in a store that xarray cannot tell the time of."""
+        lazy = _found_in(variable._data)
+        if lazy is None or isinstance(lazy.array.store, LocalStore) or type(variable) is not Variable:
+            return variable
+        data: Any = variable._data
+        return cls(variable._dims, data, variable._attrs, variable._encoding, fastpath=True)
+
+    def to_base_variable(self) -> Variable:
+        """Itself, which is no index; coordinates are made of such."""
+        return self.copy(deep=False)
+
+    def chunk(self, *args: Any, **options: Any) -> Variable:  # type: ignore[override]
+        """What xarray makes of it, with names that differ where the stored values may."""
+        lazy, given = _found_in(self._data), options.get("from_array_kwargs")
+        if lazy is not None and given and isinstance(given.get("name"), str):
+            from dask.base import tokenize
+
+            options["from_array_kwargs"] = {**given, "name": f"{given['name']}-{tokenize(lazy)}"}
+        chunked = super().chunk(*args, **options)
+        return Variable(chunked._dims, chunked._data, chunked._attrs, chunked._encoding, fastpath=True)
+
+
+def _found_in(data: Any) -> LazyArray | None:
+    """The lazy array that xarray has wrapped."""
+    while data is not None and not isinstance(data, LazyArray):
+        data = getattr(data, "array", None) if isinstance(data, indexing.ExplicitlyIndexed) else None
+    return data
+
+
 def _decoded_dataset(
     stored: dict[Any, Variable],
     stored_attributes: dict[Any, Any],
@@ -341,6 +381,7 @@ def _decoded_dataset(
     options: Mapping[str, Any],
 ) -> Dataset:
     variables, attributes, coord_names = _decoded(stored, stored_attributes, decode_coords, options)
+    variables = {name: _Stored.of(var) for name, var in variables.items()}
     coords = {name: var for name, var in variables.items() if name in coord_names or var.dims == (name,)}
     data_vars = {name: var for name, var in variables.items() if name not in coords}
     dataset = Dataset(data_vars, Coordinates(coords, indexes={}), attributes)

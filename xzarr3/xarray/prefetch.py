@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 _MOST_BYTES = 2**26  # Of all index coordinates of a dataset, or of a tree of them.
 _SMALL = 2**22  # Bytes of an array in one chunk that is read whole, for its first and last elements.
-_VALID = 60.0  # Seconds after which what was fetched may have changed, and nobody is making indexes.
+_VALID = 5.0  # Seconds after which what was fetched may have changed.
+_WANTED = 60.0  # Seconds after which nobody is making indexes any more.
 
 Corner: TypeAlias = tuple[int, ...]
 
@@ -63,7 +64,8 @@ class Ahead:
     """Values of lazy arrays that were fetched before they are asked for.
 
     What there is of an array is given up when that is taken whole, after everything was decoded, and all of
-    it after a minute: xarray may have been told not to make indexes.
+    it after five seconds. What is still to be fetched is given up after a minute: xarray may have been told
+    not to make indexes.
 
     Parameters
     ----------
@@ -75,7 +77,8 @@ class Ahead:
         self._concurrency = concurrency
         self._waiting: list[LazyArray] = []
         self._left = _MOST_BYTES
-        self._until = time.monotonic() + _VALID
+        self._wanted_until = time.monotonic() + _WANTED
+        self._valid_until = time.monotonic() + _VALID
         self._looked_at: list[LazyArray] = []
         self._kept: dict[int, list[_Block]] = {}
 
@@ -102,7 +105,8 @@ class Ahead:
 
         What was fetched of others is given up.
         """
-        self._until = time.monotonic() + _VALID
+        self._wanted_until = time.monotonic() + _WANTED
+        self._valid_until = time.monotonic() + _VALID
         for lazy in arrays:
             if lazy.array.nbytes <= self._left and 0 not in lazy.shape:
                 self._left -= lazy.array.nbytes
@@ -128,10 +132,13 @@ class Ahead:
         StoreError
             If it could not be read.
         """
-        if time.monotonic() > self._until:
-            self._waiting = []
+        now = time.monotonic()
+        if now > self._valid_until:
             self._kept.clear()
-            lazy.ahead = None
+        if now > self._wanted_until:
+            self._waiting = []
+            if not self._kept:
+                lazy.ahead = None
         if isinstance(selection, Points):
             return None
         plain = tuple(chosen for chosen in selection if isinstance(chosen, DimSelection))
@@ -142,6 +149,7 @@ class Ahead:
             # In one step, so that no other thread fetches the same.
             waiting, self._waiting = self._waiting, []
             self._fetch((each, _box((0,) * len(each.shape), each.shape)) for each in waiting)
+            self._valid_until = time.monotonic() + _VALID
         blocks = self._kept.get(id(lazy), [])
         if whole and not self._looked_at:  # While decoding, a single element is its first and its last one.
             self._forget(lazy)

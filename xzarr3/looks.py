@@ -1,0 +1,97 @@
+"""Looks at the documents of arrays that are open, to find out that they were replaced.
+
+A store that answers at once tells for each read whether a document has changed. Where answers have to be
+waited for, handles on one array share what one of them has seen a moment ago.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from xzarr3._types import Buffer
+from xzarr3.metadata import NodeMetadata
+from xzarr3.stores import Store
+
+RECENT = 2.0
+"""Seconds for which readers take a document to be as it was seen."""
+_REMEMBERED = 1024  # Documents that were seen.
+
+Parse = Callable[[Buffer], NodeMetadata | None]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a document said when it was looked at; ``metadata`` is None if it was not there."""
+
+    time: float
+    digest: bytes
+    metadata: NodeMetadata | None
+
+    @property
+    def is_recent(self) -> bool:
+        """Whether readers need not look again."""
+        return time.monotonic() - self.time < RECENT
+
+
+_guard = threading.Lock()
+_seen: dict[object, Seen] = {}
+
+
+def last(store: Store, key: str) -> Seen | None:
+    """What was seen last of a document."""
+    return _seen.get((store.identity, key))
+
+
+def look(store: Store, key: str, parse: Parse, *, to_write: bool = False) -> Seen:
+    """Look at a document.
+
+    Parameters
+    ----------
+    store : Store
+    key : str
+        Key of the document.
+    parse : callable
+        Tells what a document says.
+    to_write : bool
+        What a cache remembers is not enough.
+    """
+    now = time.monotonic()
+    stored = store.get_versioned(key)[0] if to_write else store.get(key)
+    digest = b"" if stored is None else hashlib.sha256(stored).digest()
+    place = store.identity, key
+    before = _seen.get(place)
+    if before is not None and before.digest == digest:
+        found = before.metadata
+    else:
+        found = None if stored is None else parse(stored)
+    return _remember(place, Seen(now, digest, found))
+
+
+def in_the_making(store: Store, keys: Iterable[str]) -> None:
+    """Take it that these documents are not there yet, as whoever is about to write them knows."""
+    for key in keys:
+        _remember((store.identity, key), Seen(time.monotonic(), b"", None))
+
+
+def _remember(place: object, seen: Seen) -> Seen:
+    with _guard:
+        while len(_seen) >= _REMEMBERED:
+            _seen.pop(next(iter(_seen)))
+        _seen.pop(place, None)
+        _seen[place] = seen
+    return seen
+
+
+def _renew_guard() -> None:
+    """A forked child must not wait for a thread of its parent to give the lock back."""
+    global _guard
+    _guard = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_guard)
