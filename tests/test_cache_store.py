@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import pickle
 import random
 import shutil
+import signal
 import stat
+import subprocess
 import sys
 import tempfile
 import threading
@@ -15,8 +18,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
+import dask
 import numpy as np
 import pytest
 from _conformance import VALUE, StoreConformance, contents, run_threads
@@ -158,14 +162,15 @@ def cached(store: Store, **options: Any) -> tuple[CacheStore, Clock]:
 
 
 class CacheConformance(StoreConformance):
-    local = True
-    in_directory = False
-    options: ClassVar[dict[str, Any]] = {}
+    directory = False
+    stamps = False
+
+    def inner(self, base: Path) -> Store:
+        return MemoryStore()
 
     def make(self, base: Path) -> Store:
-        inner = LocalStore(base / "store" / "values") if self.local else MemoryStore()
-        directory = base / "store" / "cache" if self.in_directory else None
-        return CacheStore(inner, directory=directory, **self.options)
+        directory = base / "store" / "cache" if self.directory else None
+        return CacheStore(self.inner(base), directory=directory)
 
     def read_only(self, store: Store) -> Store:
         assert isinstance(store, CacheStore)
@@ -173,47 +178,26 @@ class CacheConformance(StoreConformance):
             inner: Store = LocalStore(store.inner.root, read_only=True)
         else:
             inner = MemoryStore(contents(store.inner), read_only=True)
-        return CacheStore(inner, directory=store.directory, **self.options)
+        return CacheStore(inner, directory=store.directory)
 
 
 class TestCachedLocalStore(CacheConformance):
     nests = False
 
-
-class TestCachedMemoryStore(CacheConformance):
-    local = False
-    travels = "copy"
-
-
-class TestLocalStoreInDirectory(CacheConformance):
-    nests = False
-    in_directory = True
+    def inner(self, base: Path) -> Store:
+        return LocalStore(base / "store" / "values")
 
 
 class TestMemoryStoreInDirectory(CacheConformance):
-    local = False
-    in_directory = True
+    directory = True
     travels = "copy"
-
-
-class TestCheckedLocalStore(CacheConformance):
-    nests = False
-    options: ClassVar = {"max_age": 0}
-
-
-class TestTinyCache(CacheConformance):
-    local = False
-    travels = "copy"
-    options: ClassVar = {"max_bytes": 600, "max_age": None}
 
 
 class TestCachedRemoteStore(CacheConformance):
-    local = False
-    travels = "copy"
     holds_versions = False
 
-    def make(self, base: Path) -> Store:
-        return CacheStore(Remote())
+    def inner(self, base: Path) -> Store:
+        return Remote()
 
     def test_pickling_within_the_process(self, store: Store) -> None:
         pytest.skip("this remote store does not travel")
@@ -333,6 +317,50 @@ def test_local_files_are_compared_by_their_version(tmp_path: Path, place: dict[s
     assert found == {"open_value": 1, "read": 1, "open_part": 2}
     local.set("a", b"new")
     assert cache.get("a") == b"new"
+
+
+def test_file_with_the_time_of_another_is_another_version(tmp_path: Path) -> None:
+    """As ``cp -p`` and ``tar`` make them."""
+    store = LocalStore(tmp_path)
+    store.set("a", b"1")
+    stamp, version, info = store.stamp(["a"]), store.version("a"), os.stat(tmp_path / "a")
+    time.sleep(0.02)
+    with open(tmp_path / "a", "r+b") as file:
+        file.write(b"2")
+    os.utime(tmp_path / "a", ns=(info.st_atime_ns, info.st_mtime_ns))
+    assert store.stamp(["a"]) != stamp
+    assert store.version("a") != version
+
+
+def test_dask_takes_no_old_value_for_a_new_one(tmp_path: Path) -> None:
+    array = xzarr3.create_array(LocalStore(tmp_path), shape=4, chunks=4, dtype="i4")
+    array[:] = 1
+    old, new = (CacheStore(LocalStore(tmp_path), max_age=age) for age in (None, 0))
+    assert np.all(xzarr3.open_array(old)[:] == 1)
+    array[:] = 2
+    lazy = [xzarr3.from_zarr(store) for store in (old, new, old)]
+    assert len({each.name for each in lazy}) == 3
+    assert [found[0] for found in dask.compute(*lazy)] == [1, 2, 1]
+    assert xzarr3.from_zarr(new).name == lazy[1].name
+    assert dask.base.tokenize(old) != dask.base.tokenize(old)
+    assert dask.base.tokenize(new) == dask.base.tokenize(new)
+
+
+def test_copied_values_are_asked_for_again(place: dict[str, Any]) -> None:
+    class Copying(MemoryStore):
+        copied = 0
+
+        def copy_values(self, pairs: Any) -> None:
+            wanted = list(pairs)
+            self.copied += len(wanted)
+            super().copy_values(wanted)
+
+    inner = Copying({"a": b"new", "b": b"old"})
+    cache, _ = cached(inner, **place)
+    assert cache.get_values(["a", "b"]) == [b"new", b"old"]
+    cache.copy_values(iter([("a", "b")]))
+    assert inner.copied == 1
+    assert cache.get("b") == b"new"
 
 
 # Parts
@@ -1051,7 +1079,7 @@ def test_killed_processes_leave_nothing_wrong(tmp_path: Path) -> None:
     root, directory = tmp_path / "store", tmp_path / "cache"
     context = multiprocessing.get_context("fork")
     rng = random.Random(7)
-    for round_ in range(8):
+    for round_ in range(4):
         results = context.Queue()
         workers = [
             context.Process(target=_work, args=(directory, root, 10 * round_ + at, results))
@@ -1076,6 +1104,94 @@ def test_killed_processes_leave_nothing_wrong(tmp_path: Path) -> None:
     for at in range(60):
         cache.get(f"k{at}")
     assert not [path for path in (directory / FOLDER).iterdir() if path.name.startswith("t-")], "swept"
+
+
+@contextlib.contextmanager
+def locked_by_another(path: Path) -> Iterator[None]:
+    """A process that holds the lock of a file, and is suspended."""
+    script = """
+import fcntl, os, sys
+fcntl.flock(os.open(sys.argv[1], os.O_RDWR | os.O_CREAT), fcntl.LOCK_EX)
+print(flush=True)
+input()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", script, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            process.kill()
+
+
+def test_suspended_process_stops_no_reader(tmp_path: Path) -> None:
+    inner = Remote({f"k/{at}": bytes([at]) * 100 for at in range(50)})
+    cache, clock = cached(inner, directory=tmp_path, max_age=60)
+    assert cache.get("k/0") == bytes(100)
+    began = time.monotonic()
+    with locked_by_another(tmp_path / FOLDER / "ledger"):
+        for at in range(50):
+            assert cache.get(f"k/{at}") == bytes([at]) * 100
+        assert cache.hits == 1, "what is kept is found"
+        for path in (tmp_path / FOLDER).glob("v-*"):
+            path.write_bytes(b"damaged")
+        assert cache.get("k/0") == bytes(100)
+        cache.set("k/0", b"new")
+        assert cache.get("k/0") == b"new"
+        inner.set("k/1", b"newer")
+        clock.now += 61
+        assert cache.get("k/1") == b"newer"
+        assert cache.size >= 0
+    assert time.monotonic() - began < 5
+    time.sleep(1.1)  # For that long it is not tried again.
+    cache.get("k/2")
+    hits = cache.hits
+    cache.get("k/2")
+    assert cache.hits == hits + 1
+    assert folder_bytes(tmp_path) <= cache.size
+
+
+def test_suspended_process_stops_writers_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xzarr3.stores.cache_directory._DEADLINE", 0.2)
+    inner = MemoryStore({"a": b"1"})
+    cache = CacheStore(inner, directory=tmp_path)
+    with locked_by_another(tmp_path / FOLDER / cache._kept._stripe("a")):  # type: ignore[attr-defined]
+        assert cache.get("a") == b"1"
+        with pytest.raises(StoreError, match=r"another process has held a lock for 0\.2 s"):
+            cache.set("a", b"2")
+    assert inner.get("a") == b"1"
+    cache.set("a", b"2")
+    assert cache.get("a") == b"2"
+
+
+def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
+    inner = MemoryStore({f"k/{at}": bytes(3000) for at in range(20)})
+    cache = CacheStore(inner, directory=tmp_path, max_bytes=20_000)
+    cache.get("k/0")
+    names = ["t-x", "t-", "v-", "v-x", "t-1-", "t-\u0663-0123456789abcdef", f"t-{10**30}-0123456789abcdef"]
+    for name in names:
+        (tmp_path / FOLDER / name).write_bytes(b"")
+    for name in (f"v-{0:040x}", "t-5-0123456789abcdef"):
+        (tmp_path / FOLDER / name).mkdir()
+    for at in range(20):
+        assert cache.get(f"k/{at}") == bytes(3000)
+    cache.get("k/19")
+    assert cache.hits == 2, "there was room made"
+    cache.clear()
+    assert {path.name for path in (tmp_path / FOLDER).iterdir()} >= set(names)
+
+
+def test_many_threads_keep_all_they_read(tmp_path: Path) -> None:
+    inner = Remote({f"k/{at}": bytes(1000) for at in range(500)})
+    inner.concurrency = 64
+    cache = CacheStore(inner, directory=tmp_path)
+    keys = sorted(inner.list())
+    cache.get_values(keys)
+    cache.get_values(keys)
+    assert cache.hits > 450, "now and then one is not kept"
 
 
 # Travelling
@@ -1319,8 +1435,13 @@ class Dictionary(Silent):
 
 TestCacheMachine = CacheMachine.TestCase
 TestCacheMachine.settings = settings(
-    max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=50, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )
+
+
+@pytest.mark.slow
+class TestCacheMachineForLonger(CacheMachine.TestCase):  # type: ignore[name-defined,misc]
+    settings = settings(TestCacheMachine.settings, max_examples=500)
 
 
 # Over servers

@@ -115,6 +115,9 @@ class CacheStore(WrapperStore):
     once. ``compare_and_set``, ``update`` and ``get_versioned`` always go to the store below. Values that are
     read one after the other may be of different ages; so may parts of one value that several threads read.
 
+    In a directory a value is not kept now and then, because too many threads want to keep one, or because a
+    process that holds a lock is suspended; no read waits for that. A write waits for half a minute at most.
+
     Many threads that want the same value while it is not kept ask for it once; with a ``max_age`` of 0 each
     asks for itself.
 
@@ -224,8 +227,12 @@ class CacheStore(WrapperStore):
 
     @handed_on
     def stamp(self, keys: Sequence[str]) -> object:
-        # What is read here may be older than what bears this stamp below.
-        return "CacheStore", self.inner.stamp(keys)
+        # What is kept may be older than what bears this stamp below.
+        return self.inner.stamp(keys) if self.max_age == 0 else uuid.uuid4().hex
+
+    def __dask_tokenize__(self) -> object:
+        token = super().__dask_tokenize__()
+        return token if self.max_age == 0 else (token, uuid.uuid4().hex)
 
     @handed_on
     def version(self, key: str) -> object | None:
@@ -633,6 +640,12 @@ class CacheStore(WrapperStore):
         wanted = list(items)
         with self._writing([key for key, _ in wanted]):
             super().set_values(wanted)
+
+    @handed_on
+    def copy_values(self, pairs: Iterable[tuple[str, str]]) -> None:
+        wanted = [(check_key(source), check_key(target)) for source, target in pairs]
+        with self._writing([target for _, target in wanted]):
+            super().copy_values(wanted)
 
     @handed_on
     def writer(self) -> AbstractContextManager[Writer]:

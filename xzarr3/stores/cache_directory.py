@@ -11,9 +11,13 @@ hashes of the store's identity, the key and the part. A file holds, all numbers 
 * what is kept, the key, and the version as Python writes it.
 
 A file gets its name when it is complete. What it takes is counted before, in the file ``ledger``, whose lock
-is held by whoever adds or removes a file, so that all files together never take more than the limit. Whoever
-writes a value to the store holds the lock of its stripe and leaves a new random number there, by which others
-see that what they have read may be what was there before.
+is held by whoever adds a file, so that all files together never take more than the limit. Who removes one
+counts that, unless somebody else holds the lock for long; then too much is counted, until files are counted
+again to make room. Whoever writes a value to the store holds the lock of its stripe and leaves a new random
+number there, by which others see that what they have read may be what was there before.
+
+Nobody waits long for a lock in order to read: while another process holds one, or many threads want the same
+one, what is read is not kept. Who writes waits for half a minute.
 """
 
 from __future__ import annotations
@@ -24,8 +28,10 @@ import errno
 import fcntl
 import hashlib
 import os
+import re
 import stat
 import struct
+import threading
 import time
 import weakref
 from collections.abc import Callable, Collection, Iterator
@@ -52,10 +58,18 @@ _STRIPES = 64
 _TOUCHED = 10**9  # Nanoseconds after which it is noted again that a file was used.
 _TRIES = 6
 _PAUSE = 0.0005  # Seconds
+_PATIENCE = 0.003  # Seconds that a reader waits for a lock that another process has,
+_LEDGER_PATIENCE = 0.1  # or for the ledger,
+_RESPITE = 1.0  # and for how long it does not wait for that again.
+_QUEUE = 1.0  # Seconds that it waits for threads of its process.
+_DEADLINE = 30.0  # Seconds that a writer waits.
 _SPARE = 10  # This part of the limit is made room for at once.
 _LONGEST_VERSION = 2**12  # Characters
 _FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _VALUE, _LOCK, _TEMPORARY, _LEDGER = "v-", "l-", "t-", "ledger"
+_LOCKS = [f"{_LOCK}{at:02}" for at in range(_STRIPES)]
+_IS_VALUE = re.compile(f"{_VALUE}[0-9a-f]{{40}}", re.ASCII)
+_IS_TEMPORARY = re.compile(f"{_TEMPORARY}([0-9]{{1,18}})-[0-9a-f]{{16}}", re.ASCII)
 
 
 _own_files: set[int] = set()
@@ -113,10 +127,13 @@ class DirectoryKept:
         self.max_bytes = max_bytes
         self._hash = hashlib.blake2b(repr(identity).encode("utf-8", "surrogatepass"), digest_size=20)
         self._folder = -1
+        self.reset()
         self._open()
 
     def reset(self) -> None:
-        """Nothing is to be done in a forked child: locks belong to what is opened anew for each."""
+        """Locks of files belong to what is opened anew for each; threads of one process queue up before."""
+        self._queues = {name: threading.Lock() for name in (_LEDGER, *_LOCKS)}
+        self._impatient_until = 0.0
 
     def _open(self) -> None:
         folder = os.path.join(self.path, FOLDER)
@@ -154,10 +171,23 @@ class DirectoryKept:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
 
     @contextlib.contextmanager
-    def _locked(self, name: str, *, wait: bool) -> Iterator[int | None]:
-        """A file with a lock on it; None if somebody else has it, and ``wait`` is not set."""
-        with _closing(self._open_own(name)) as descriptor:
-            yield descriptor if _lock(descriptor, fcntl.LOCK_EX, wait=wait) else None
+    def _locked(self, name: str) -> Iterator[int | None]:
+        """A file with a lock on it; None if another process has it for long."""
+        queue = self._queues[name]
+        if not queue.acquire(timeout=_QUEUE):
+            yield None
+            return
+        try:
+            patience = _PATIENCE
+            if name == _LEDGER:
+                patience = _LEDGER_PATIENCE if time.monotonic() > self._impatient_until else 0.0
+            with _closing(self._open_own(name)) as descriptor:
+                is_locked = _lock(descriptor, fcntl.LOCK_EX, patience)
+                if patience == _LEDGER_PATIENCE and not is_locked:
+                    self._impatient_until = time.monotonic() + _RESPITE
+                yield descriptor if is_locked else None
+        finally:
+            queue.release()
 
     def _failed(self, error: OSError) -> StoreError:
         return StoreError(
@@ -174,7 +204,7 @@ class DirectoryKept:
 
     def _stripe(self, key: str) -> str:
         named = hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=1)
-        return f"{_LOCK}{named.digest()[0] % _STRIPES:02}"
+        return _LOCKS[named.digest()[0] % _STRIPES]
 
     # Reading
 
@@ -202,7 +232,7 @@ class DirectoryKept:
 
     def ticket(self, key: str) -> object | None:
         try:
-            with self._locked(self._stripe(key), wait=False) as descriptor:
+            with self._locked(self._stripe(key)) as descriptor:
                 return None if descriptor is None else os.pread(descriptor, 16, 0)
         except OSError:  # What is not kept is read again.
             return None
@@ -236,11 +266,11 @@ class DirectoryKept:
             os.pwrite(ledger, _COUNT.pack(total + size), 0)
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FLAGS
             descriptor = os.open(temporary, flags, 0o600, dir_fd=self._folder)
-            _lock(descriptor, fcntl.LOCK_EX, wait=True)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)  # Nobody else knows it yet.
             return descriptor
 
     def _publish(self, key: str, temporary: str, name: str, ticket: object) -> bool:
-        with self._locked(self._stripe(key), wait=False) as descriptor:
+        with self._locked(self._stripe(key)) as descriptor:
             if descriptor is None or os.pread(descriptor, 16, 0) != ticket:
                 return False
             with self._ledger() as ledger:
@@ -251,9 +281,10 @@ class DirectoryKept:
 
     @contextlib.contextmanager
     def _ledger(self) -> Iterator[int]:
-        with self._locked(_LEDGER, wait=True) as descriptor:
+        """The ledger, locked; whoever has it may be suspended, and reading must go on without it then."""
+        with self._locked(_LEDGER) as descriptor:
             if descriptor is None:
-                raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+                raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
             yield descriptor
 
     def _size_of(self, name: str) -> int:
@@ -263,12 +294,17 @@ class DirectoryKept:
             return 0
 
     def _remove(self, names: list[str]) -> None:
-        with self._ledger() as ledger:
+        with contextlib.ExitStack() as locks:
+            ledger = None
+            with contextlib.suppress(BlockingIOError):
+                ledger = locks.enter_context(self._ledger())
             for name in names:
-                size = int(name.split("-")[1]) if name.startswith(_TEMPORARY) else self._size_of(name)
+                found = _IS_TEMPORARY.fullmatch(name)
+                size = self._size_of(name) if found is None else int(found[1])
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(name, dir_fd=self._folder)
-                    _add(ledger, -size)
+                    if ledger is not None:
+                        _add(ledger, -size)
 
     def _scan(self) -> Iterator[os.DirEntry[str]]:
         # What is open is shared with forked processes, and so would be how far it has been read.
@@ -284,10 +320,13 @@ class DirectoryKept:
         total = 0
         files: list[tuple[int, int, str]] = []
         for entry in self._scan():
-            if entry.name.startswith(_TEMPORARY):
+            temporary = _IS_TEMPORARY.fullmatch(entry.name)
+            if not entry.is_file(follow_symlinks=False):
+                continue  # Not ours.
+            if temporary is not None:
                 if not self._removed_abandoned(entry.name):
-                    total += int(entry.name.split("-")[1])
-            elif entry.name.startswith(_VALUE):
+                    total += int(temporary[1])
+            elif _IS_VALUE.fullmatch(entry.name):
                 with contextlib.suppress(FileNotFoundError):
                     info = entry.stat(follow_symlinks=False)
                     size = _taken(info.st_size)
@@ -310,7 +349,7 @@ class DirectoryKept:
         except FileNotFoundError:
             return True
         try:
-            if not _lock(descriptor, fcntl.LOCK_EX, wait=False):
+            if not _lock(descriptor, fcntl.LOCK_EX, 0.0):
                 return False
             os.unlink(name, dir_fd=self._folder)
             return True
@@ -321,7 +360,7 @@ class DirectoryKept:
     def size(self) -> int:
         """Bytes that all files take."""
         try:
-            with self._ledger() as ledger:
+            with _closing(self._open_own(_LEDGER)) as ledger:  # Eight bytes are never read half written.
                 return _count(ledger) or 0
         except OSError as error:
             raise self._failed(error) from error
@@ -358,12 +397,16 @@ class DirectoryKept:
     def writing_below(self, prefix: str) -> AbstractContextManager[None]:
         def forget() -> None:
             wanted = prefix.encode("utf-8", "surrogatepass")
-            names = [entry.name for entry in self._scan() if entry.name.startswith(_VALUE)]
+            names = [
+                entry.name
+                for entry in self._scan()
+                if _IS_VALUE.fullmatch(entry.name) and entry.is_file(follow_symlinks=False)
+            ]
             found = [name for name in names if self._key_of(name).startswith(wanted)]
             if found:
                 self._remove(found)
 
-        return self._written([f"{_LOCK}{at:02}" for at in range(_STRIPES)], forget)
+        return self._written(_LOCKS, forget)
 
     def _key_of(self, name: str) -> bytes:
         """The key that a file says it is of; it may say nothing of use."""
@@ -386,7 +429,8 @@ class DirectoryKept:
             try:
                 for stripe in stripes:
                     descriptor = locks.enter_context(_closing(self._open_own(stripe)))
-                    _lock(descriptor, fcntl.LOCK_SH, wait=True)  # Others may write at the same time.
+                    if not _lock(descriptor, fcntl.LOCK_SH, _DEADLINE):  # Others may write at the same time.
+                        raise OSError(errno.EAGAIN, f"another process has held a lock for {_DEADLINE:g} s")
                     os.pwrite(descriptor, os.urandom(16), 0)
                 forget()
             except OSError as error:
@@ -410,19 +454,20 @@ def _closing(descriptor: int) -> Iterator[int]:
             os.close(descriptor)
 
 
-def _lock(descriptor: int, kind: int, *, wait: bool) -> bool:
-    if wait:
-        fcntl.flock(descriptor, kind)
-        return True
-    for attempt in range(_TRIES):
+def _lock(descriptor: int, kind: int, patience: float) -> bool:
+    """Lock a file; returns whether that could be done within so many seconds."""
+    end = time.monotonic() + patience
+    pause = _PAUSE
+    while True:
         try:
             fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
         except BlockingIOError:
-            if attempt + 1 < _TRIES:
-                time.sleep(_PAUSE)
+            if time.monotonic() >= end:
+                return False
+            time.sleep(pause)
+            pause = min(1.2 * pause, 0.01)
         else:
             return True
-    return False
 
 
 def _taken(length: int) -> int:

@@ -423,7 +423,7 @@ class LocalStore(Store):
             info = self._stat(self._base + key)
         except OSError:  # There is none, or none to be seen; reading it will say which.
             return None
-        return info.st_ino, info.st_mtime_ns, info.st_size
+        return _version(info)
 
     # Writeable
 
@@ -1093,6 +1093,11 @@ class _FileUpdater(AbstractContextManager[Updater]):
             self._store._sync_erased(self._folders, {place}, key)
 
 
+def _version(info: os.stat_result) -> object:
+    """What tells the states of a file from each other; a copy may have the time of its original."""
+    return info.st_dev, info.st_ino, info.st_mtime_ns, info.st_ctime_ns, info.st_size
+
+
 class _FileReader(ValueReader):
     """Parts of an open file: the same version of it, even if it is replaced meanwhile."""
 
@@ -1110,7 +1115,7 @@ class _FileReader(ValueReader):
         # A file changed just now may change again within the same tick of the clock its times are taken from.
         if time.time_ns() - changed < _SETTLED:
             return None
-        return info.st_dev, info.st_ino, info.st_mtime_ns, info.st_ctime_ns, info.st_size
+        return _version(info)
 
     def read(self, start: int, length: int | None = None) -> Buffer:
         if start < 0:

@@ -31,7 +31,7 @@ from xzarr3.stores.base import (
     Writer,
     flat,
 )
-from xzarr3.stores.memory import BytesReader
+from xzarr3.stores.memory import BytesReader, MemoryStore
 from xzarr3.stores.opening import StoreLike
 from xzarr3.stores.wrappers import WrapperStore, handed_on
 
@@ -256,6 +256,16 @@ class LoggingStore(WrapperStore):
     def _heard(self) -> bool:
         return self.keep > 0 or self.logger.isEnabledFor(self.level)
 
+    def _told(
+        self,
+        operation: str,
+        key: str,
+        start: int | None = None,
+        length: int | None = None,
+        number: int = 1,
+    ) -> _Note:
+        return _Note(self, operation, key, start, length, number) if self._heard() else _UNHEARD
+
     def _note(self, note: _Note, seconds: float) -> None:
         outcome = note.outcome
         if self.keep:
@@ -286,44 +296,38 @@ class LoggingStore(WrapperStore):
 
     @handed_on
     def get(self, key: str, byte_range: ByteRange | None = None) -> Buffer | None:
-        if not self._heard():
-            return self.inner.get(key, byte_range)
-        with _Note(self, "get", key, *(byte_range or (None, None))) as note:
+        with self._told("get", key, *(byte_range or (None, None))) as note:
             value = self.inner.get(key, byte_range)
             note.value(value)
             return value
 
     @handed_on
     def get_partial_values(self, key_ranges: Iterable[tuple[str, ByteRange]]) -> list[Buffer | None]:
-        if not self._heard():
-            return self.inner.get_partial_values(key_ranges)
         wanted = list(key_ranges)
         key, (start, length) = wanted[0] if wanted else ("", (None, None))
-        with _Note(self, "get_partial_values", key, start, length, len(wanted)) as note:
+        with self._told("get_partial_values", key, start, length, len(wanted)) as note:
             values = self.inner.get_partial_values(wanted)
             note.values(values)
             return values
 
     @handed_on
     def get_values(self, keys: Iterable[str]) -> list[Buffer | None]:
-        if not self._heard():
-            return self.inner.get_values(keys)
         wanted = list(keys)
-        with _Note(self, "get_values", wanted[0] if wanted else "", number=len(wanted)) as note:
+        with self._told("get_values", wanted[0] if wanted else "", number=len(wanted)) as note:
             values = self.inner.get_values(wanted)
             note.values(values)
             return values
 
     @handed_on
     def exists(self, key: str) -> bool:
-        if not self._heard():
-            return self.inner.exists(key)
-        with _Note(self, "exists", key) as note:
+        with self._told("exists", key) as note:
             found = self.inner.exists(key)
             note.outcome = "ok" if found else "absent"
             return found
 
     def _opened(self, note: _Note, reader: ValueReader | None) -> ValueReader | None:
+        if note is _UNHEARD:
+            return reader
         if reader is None:
             note.outcome = "absent"
         elif isinstance(reader, BytesReader):  # All of it is here already; nothing more will be asked for.
@@ -333,18 +337,14 @@ class LoggingStore(WrapperStore):
 
     @handed_on
     def open_value(self, key: str) -> ValueReader | None:
-        if not self._heard():
-            return self.inner.open_value(key)
-        with _Note(self, "open_value", key) as note:
+        with self._told("open_value", key) as note:
             return self._opened(note, self.inner.open_value(key))
 
     @handed_on
     def open_part(
         self, key: str, start: int, length: int, version: object | None = None
     ) -> ValueReader | None:
-        if not self._heard():
-            return self.inner.open_part(key, start, length, version)
-        with _Note(self, "open_part", key, start, length) as note:
+        with self._told("open_part", key, start, length) as note:
             return self._opened(note, self.inner.open_part(key, start, length, version))
 
     @handed_on
@@ -360,7 +360,7 @@ class LoggingStore(WrapperStore):
             return load
 
         def noted(key: str) -> Buffer | None:
-            with _Note(self, operation, key) as note:
+            with self._told(operation, key) as note:
                 value = load(key)
                 note.value(value)
                 return value
@@ -376,7 +376,7 @@ class LoggingStore(WrapperStore):
         def noted(
             key: str, starts: Sequence[int], lengths: Sequence[int]
         ) -> tuple[int | None, list[Buffer]] | None:
-            with _Note(self, "range_loader", key, *_first(starts, lengths), len(starts)) as note:
+            with self._told("range_loader", key, *_first(starts, lengths), len(starts)) as note:
                 found = load(key, starts, lengths)
                 if found is None:
                     note.outcome = "absent"
@@ -393,7 +393,7 @@ class LoggingStore(WrapperStore):
             return load
 
         def noted(key: str, start: int, out: memoryview) -> tuple[int | None, int] | None:
-            with _Note(self, "into_loader", key, start, len(out)) as note:
+            with self._told("into_loader", key, start, len(out)) as note:
                 found = load(key, start, out)
                 if found is None:
                     note.outcome = "absent"
@@ -407,18 +407,14 @@ class LoggingStore(WrapperStore):
 
     @handed_on
     def get_versioned(self, key: str) -> tuple[Buffer | None, object]:
-        if not self._heard():
-            return self.inner.get_versioned(key)
-        with _Note(self, "get_versioned", key) as note:
+        with self._told("get_versioned", key) as note:
             value, version = self.inner.get_versioned(key)
             note.value(value)
             return value, version
 
     @handed_on
     def compare_and_set(self, key: str, version: object, value: Buffer | None) -> bool:
-        if not self._heard():
-            return super().compare_and_set(key, version, value)
-        with _Note(self, "compare_and_set", key) as note:
+        with self._told("compare_and_set", key) as note:
             done = super().compare_and_set(key, version, value)
             if not done:
                 note.outcome = "changed"
@@ -428,10 +424,7 @@ class LoggingStore(WrapperStore):
 
     @handed_on
     def update(self, key: str, change: Change) -> None:
-        if not self._heard():
-            super().update(key, change)
-        else:
-            self._noted_update(super().update, "update", key, change)
+        self._noted_update(super().update, "update", key, change)
 
     @handed_on
     def updater(
@@ -447,7 +440,7 @@ class LoggingStore(WrapperStore):
 
     def _noted_update(self, update: Updater, operation: str, key: str, change: Change) -> None:
         """``number`` is how often the value was read and changed."""
-        with _Note(self, operation, key, number=0) as note:
+        with self._told(operation, key, number=0) as note:
 
             def noted(stored: Buffer | None) -> Any:
                 note.number += 1
@@ -463,33 +456,29 @@ class LoggingStore(WrapperStore):
 
     @handed_on
     def set(self, key: str, value: Buffer) -> None:
-        if not self._heard():
-            super().set(key, value)
-            return
-        with _Note(self, "set", key) as note:
+        with self._told("set", key) as note:
             super().set(key, value)
             note.size = flat(value, key).nbytes
 
     @handed_on
     def set_partial_values(self, key_start_values: Iterable[tuple[str, int, Buffer]]) -> None:
-        if not self._heard():
-            super().set_partial_values(key_start_values)
-            return
         parts = list(key_start_values)
         key, start, _ = parts[0] if parts else ("", None, b"")
-        with _Note(self, "set_partial_values", key, start, number=len(parts)) as note:
+        with self._told("set_partial_values", key, start, number=len(parts)) as note:
             super().set_partial_values(parts)
             note.size = sum(flat(value, key).nbytes for key, _, value in parts)
 
     @handed_on
     def set_values(self, items: Iterable[tuple[str, Buffer]]) -> None:
-        if not self._heard():
-            super().set_values(items)
-            return
         wanted = list(items)
-        with _Note(self, "set_values", wanted[0][0] if wanted else "", number=len(wanted)) as note:
+        with self._told("set_values", wanted[0][0] if wanted else "", number=len(wanted)) as note:
             super().set_values(wanted)
             note.size = sum(flat(value, key).nbytes for key, value in wanted)
+
+    @handed_on
+    def copy_values(self, pairs: Iterable[tuple[str, str]]) -> None:
+        wanted, copy_values = list(pairs), super().copy_values
+        self._noted("copy_values", wanted[0][0] if wanted else "", lambda: copy_values(wanted), len(wanted))
 
     @handed_on
     def writer(self) -> AbstractContextManager[Writer]:
@@ -501,17 +490,14 @@ class LoggingStore(WrapperStore):
         with opened as write:
 
             def noted(key: str, pieces: Sequence[Buffer]) -> None:
-                with _Note(self, "writer", key) as note:
+                with self._told("writer", key) as note:
                     write(key, pieces)
                     note.size = sum(flat(piece, key).nbytes for piece in pieces)
 
             yield noted
 
     def _noted(self, operation: str, key: str, do: Callable[[], object], number: int = 1) -> None:
-        if not self._heard():
-            do()
-            return
-        with _Note(self, operation, key, number=number):
+        with self._told(operation, key, number=number):
             do()
 
     @handed_on
@@ -549,9 +535,7 @@ class LoggingStore(WrapperStore):
 
     @handed_on
     def list_dir(self, prefix: str) -> tuple[KeySet, KeySet]:
-        if not self._heard():
-            return self.inner.list_dir(prefix)
-        with _Note(self, "list_dir", prefix) as note:
+        with self._told("list_dir", prefix) as note:
             keys, prefixes = self.inner.list_dir(prefix)
             note.number = len(keys) + len(prefixes)
             return keys, prefixes
@@ -584,6 +568,20 @@ def _timed(note: _Note, items: Iterator[Any], *, measure: bool = False) -> Itera
             yield item
     finally:
         note.store._note(note, seconds)
+
+
+class _Unheard(_Note):
+    """A request that nobody wants to hear of; all threads have the same one."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> _Note:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
 
 
 class _LoggedReader(ValueReader):
@@ -626,3 +624,6 @@ class _LoggedReader(ValueReader):
 
     def close(self) -> None:
         self._inner.close()
+
+
+_UNHEARD = _Unheard(LoggingStore(MemoryStore(), keep=0), "", "")

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any, ClassVar, Concatenate, NoReturn, ParamSpec, Self, TypeVar, cast
+from typing import Any, ClassVar, Concatenate, NoReturn, ParamSpec, TypeVar, cast
 
 from xzarr3._types import Buffer, ByteRange
 from xzarr3.errors import ReadOnlyError
@@ -68,8 +68,9 @@ _MADE_FROM: dict[str, tuple[str, ...]] = {
     "updater": (*_CHANGE, "compare_and_set"),
     "update": (*_CHANGE, "compare_and_set", "updater"),
     "set": ("set_partial_values",),
-    "set_partial_values": (*_READ, "set"),
+    "set_partial_values": (*_READ, "set", "get_versioned", "compare_and_set", "updater", "update"),
     "set_values": _WRITE,
+    "copy_values": (*_READ, *_WRITE),
     "writer": _WRITE,
     "erase": ("erase_values",),
     "erase_values": ("erase",),
@@ -188,7 +189,7 @@ class WrapperStore(Store):
 
     def __dask_tokenize__(self) -> object:
         token = self.inner.__dask_tokenize__()
-        return (self._kind, token) if self._reads_otherwise else token
+        return (self._kind, token, self.stamp([""])) if self._reads_otherwise else token
 
     @property
     def _kind(self) -> str:
@@ -212,18 +213,13 @@ class WrapperStore(Store):
         super()._check_writable()
 
     def close(self) -> None:
-        """Close the wrapped store, if it is one that is closed."""
-        close = getattr(self.inner, "close", None)
-        if close is not None:
-            close()
-
-    def __enter__(self) -> Self:
-        return self
+        """Close the wrapped store."""
+        self.inner.close()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        self.inner.__exit__(kind, error, trace)  # It may forget what was written if there is an error.
 
     # Readable
 
@@ -323,6 +319,11 @@ class WrapperStore(Store):
         self.inner.set_values(items)
 
     @handed_on
+    def copy_values(self, pairs: Iterable[tuple[str, str]]) -> None:
+        self._check_writable()
+        self.inner.copy_values(pairs)
+
+    @handed_on
     def writer(self) -> AbstractContextManager[Writer]:
         self._check_writable()
         return self.inner.writer()
@@ -365,7 +366,7 @@ class WrapperStore(Store):
 
 
 class ReadOnlyStore(WrapperStore):
-    """A store through which another one cannot be written.
+    """A store through which another one cannot be written, nor closed: a zip may have a writer elsewhere.
 
     Parameters
     ----------
@@ -394,6 +395,14 @@ class ReadOnlyStore(WrapperStore):
     def erasable(self) -> bool:
         """Never."""
         return False
+
+    def close(self) -> None:
+        """Do nothing."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     def _check_writable(self) -> NoReturn:
         raise ReadOnlyError(f"{self} is read-only")

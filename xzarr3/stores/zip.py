@@ -7,10 +7,12 @@ Specification: PKWARE APPNOTE 6.3.10; the names of the members are the keys, as 
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import socket
 import stat
+import sys
 import threading
 import weakref
 from bisect import bisect_left, insort
@@ -18,7 +20,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any, Literal, Self, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 from xzarr3._types import Buffer, ByteRange
 from xzarr3.concurrency import spread
@@ -94,8 +96,11 @@ class ZipStore(Store):
     writes is not in the zip before :meth:`close` or :meth:`flush`, or the end of the ``with`` statement.
     Until then others see the zip as it was, also if this process is killed. A ``with`` statement that ends
     with an error writes nothing, see :meth:`discard`. A store that nobody closes is closed when it is
-    forgotten and when the interpreter exits. Values that were replaced or erased keep their space;
-    :meth:`pack` makes a zip without them. The same values, set in the same order, make the same bytes.
+    forgotten and when the interpreter exits. If that fails, or the program ends with an error, the zip stays
+    as it was, and what was written is kept in a file beside it, ``x.zarr.zip.unfinished-0``.
+
+    Values that were replaced or erased keep their space; :meth:`pack` makes a zip without them. The same
+    values, set in the same order, make the same bytes.
 
     Parameters
     ----------
@@ -113,10 +118,10 @@ class ZipStore(Store):
 
     Notes
     -----
-    A new zip is written to a hidden file beside its place, which it takes in one step. What is added to one
-    comes in the same way if the zip can be cloned or is small; else the additions are appended when the store
-    is closed. Who is killed during that leaves a journal beside the zip, by which this class goes on reading
-    the state before; other programs can read the zip again once it was opened with mode ``r+``.
+    A zip is written to a file beside its place, which it takes in one step. Who adds to one adds to a clone
+    of it or, where the file system cannot clone, to a copy, which takes the space of a second zip and the
+    time to copy it. The name of that file begins with ``.xzarr3-zip-``. A killed writer leaves it behind,
+    until the next one; a directory store around it takes it for a key.
 
     As a value of another store the zip is written to a temporary file and set when the store is closed. There
     is no lock between processes then; if somebody else changed the value meanwhile that is an error, but in
@@ -254,14 +259,14 @@ class ZipStore(Store):
         where = str(self)
         if self._inner is not None:
             draft = ValueDraft(self._inner, str(self.key), mode, where, self.fsync)
-            base: Source = draft.file
         else:
             draft = PathDraft(os.path.realpath(str(self.path)), mode, where, self.fsync)
-            base = draft.file if draft.base is None else draft.base
         self._draft = draft
-        self._view = _View(where, (base, draft.file), draft.old, draft.lineage)
+        self._view = _View(where, (draft.file, draft.file), draft.old, draft.lineage)
         self._view.changes = 0 if draft.old is not None else 1  # A new zip is one even without members.
         self._finalizer = weakref.finalize(self, _end, draft, self._view)
+        self._finalizer.atexit = False  # Then _close_all has done it.
+        _watch_exit()
 
     def _opened(self) -> _View:
         view = self._view
@@ -395,9 +400,6 @@ class ZipStore(Store):
         if self._snapshot is None and self._draft is None:
             self._view = None
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
@@ -526,8 +528,9 @@ class ZipStore(Store):
             if member is None:
                 return None
             size = member.size
-            if size > limit:
-                raise OversizedError(size, limit)
+            # What is deflated may be a bit longer than without.
+            if size > limit or member.stored > limit + limit // 1000 + 1000:
+                raise OversizedError(max(size, member.stored), limit)
             if not view.is_plain(member):
                 return view.whole(key, member)
             if len(scratch.memory) < size:
@@ -974,28 +977,68 @@ def _from_start(byte_range: ByteRange, size: int) -> tuple[int, int]:
 
 
 def _end(draft: Draft, view: _View) -> None:
-    """Close a zip that nobody has closed; not in a child of the process that writes it."""
-    if draft.pid != os.getpid():
+    """Close a zip that nobody has closed and nobody knows any more."""
+    if draft.pid != os.getpid():  # In a child of the process that writes it.
         return
-
-    def finish() -> None:
-        try:
-            if view.changes:
-                draft.commit(view.members)
-        finally:
-            draft.release()
-
     if isinstance(draft, ValueDraft):
         # The collector of garbage may be at work anywhere, also where this thread holds a lock of that store.
-        helper = threading.Thread(target=finish, name="xzarr3-zip")
+        helper = threading.Thread(target=_finish, args=(draft, view), name="xzarr3-zip")
         try:
             helper.start()
         except RuntimeError:  # The interpreter is shutting down and starts no more threads.
-            finish()
+            _finish(draft, view)
         else:
             helper.join(_PATIENCE)
     else:
-        finish()
+        _finish(draft, view)
+
+
+def _finish(draft: Draft, view: _View, reason: str = "") -> None:
+    """Bring a zip to its place, unless there is a reason not to; what cannot get there is kept beside it."""
+    try:
+        if view.changes and not reason:
+            draft.commit(view.members)
+        elif view.changes and (view.members or draft.old is not None):
+            raise StoreError(reason)
+    except BaseException as error:
+        try:
+            kept = draft.keep(view.members)
+        except OSError as lost:
+            kept = f"what was written is lost: {lost}"
+        raise StoreError(f"{view.where} was not closed and is as it was before; {kept}") from error
+    finally:
+        draft.release()
+
+
+def _close_all() -> None:
+    """Close what nobody has closed when the interpreter exits, or a process of multiprocessing ends."""
+    error = sys.exc_info()[1] or getattr(sys, "last_value", None)
+    is_failure = error is not None and not isinstance(error, SystemExit)
+    reason = f"the program ended with {type(error).__name__}" if is_failure else ""
+    for store in list(_LIVE.values()):
+        finalizer = store._finalizer
+        if finalizer is not None and finalizer.detach() is not None:
+            draft, view = store._draft, store._view
+            if draft is not None and view is not None and draft.pid == os.getpid():
+                try:
+                    _finish(draft, view, reason)
+                except StoreError:
+                    sys.excepthook(*sys.exc_info())
+
+
+atexit.register(_close_all)
+_watching = 0  # The process of multiprocessing that will call it.
+
+
+def _watch_exit() -> None:
+    """A process of multiprocessing ends without what is registered to be done at exit."""
+    global _watching
+    module = sys.modules.get("multiprocessing.process")
+    if module is not None and module.parent_process() is not None and _watching != os.getpid():
+        from multiprocessing.util import Finalize
+
+        _watching = os.getpid()
+        Finalize(None, _close_all, exitpriority=10)
 
 
 def _restore(

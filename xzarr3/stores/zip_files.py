@@ -1,8 +1,8 @@
 """Where the bytes of a zip come from and go to: files of this machine, and values of other stores.
 
 A zip that is written grows in a file beside its place (or, as a value of another store, in a directory for
-temporary files); it gets there when it is complete. Who adds to a large zip whose file cannot be cloned has
-the additions appended at the end: a journal beside the zip says where it ended before, until they are there.
+temporary files); it gets there when it is complete, in one step. Who adds to one adds to a clone or a copy of
+it. What cannot get to its place in the end stays in a file that can be seen, named ``x.zip.unfinished-0``.
 """
 
 from __future__ import annotations
@@ -13,10 +13,8 @@ import hashlib
 import mmap
 import os
 import stat
-import struct
 import tempfile
 import threading
-import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NoReturn, Protocol
@@ -33,7 +31,6 @@ from xzarr3.errors import (
     shorten,
 )
 from xzarr3.stores.base import Store, ValueReader
-from xzarr3.stores.local import TEMPORARY
 from xzarr3.stores.zip_format import (
     STORED,
     TAIL,
@@ -52,20 +49,14 @@ _READ = os.O_RDONLY | _FLAGS | getattr(os, "O_NONBLOCK", 0)
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 _WRITE = os.O_RDWR | _FLAGS | _NO_LINK
 _ATTEMPTS = 50
-_PAUSE = 0.02  # Seconds
 _MOST_PIECES = 512  # Fewer than any system writes with one call.
 _BLOCK = 2**22
 _CLONE = 0x40049409  # FICLONE of Linux
 _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 _NO_LOCKS = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOLCK, errno.EINVAL})
 
-COPIED = 2**26
-"""Up to which size a zip is copied, where it cannot be cloned, so that what is added comes with one step."""
-
-JOURNAL = ".xzarr3-journal"
-"""What the name of a journal ends with."""
-_JOURNAL = struct.Struct("<16sQL")
-_JOURNAL_MARK = b"xzarr3 journal 1"
+TEMPORARY = ".xzarr3-zip-"
+"""What the names of zips that are being written begin with."""
 
 
 def fail(doing: str, where: str, error: OSError) -> NoReturn:
@@ -187,7 +178,7 @@ class ValueFile:
         if reader is None:
             raise ChangedError(f"{self._where} has been erased since it was opened")
         with reader:
-            if reader.version not in (None, self.version):
+            if reader.version != self.version:
                 raise ChangedError(
                     f"{self._where} has been replaced since it was opened; accepted: opening it again"
                 )
@@ -221,36 +212,16 @@ def open_value(store: Store, key: str, where: str) -> tuple[ValueFile, Directory
 
 
 def open_path(path: str, where: str) -> tuple[LocalFile, Directory]:
-    """A zip that is a file, as it was before what is being added to it just now."""
-    attempt = 0
-    while True:
-        attempt += 1
-        try:
-            file = _opened(path, where)
-            found = file.status().st_size
-            size = _size_before(path, file, found)
-            try:
-                start = max(size - TAIL, 0)
-                directory = read_directory(file.read, file.read(start, size - start), size, where)
-            except StoreError:
-                if attempt == _ATTEMPTS or not _is_changing(path, file, found, size):
-                    raise
-            else:
-                if attempt == _ATTEMPTS or not _is_changing(path, file, found, size):
-                    return file, directory
-        except OSError as error:
-            if isinstance(error, StoreError | NodeNotFoundError):
-                raise
-            fail("read", where, error)
-        time.sleep(_PAUSE)
-
-
-def _is_changing(path: str, file: LocalFile, found: int, size: int) -> bool:
-    """Whether somebody began or ended adding to a file since it was looked at."""
-    now = file.status().st_size
-    if _size_before(path, file, now) != size:
-        return True
-    return size == found != now
+    """A zip that is a file."""
+    try:
+        file = _opened(path, where)
+        size = file.status().st_size
+        start = max(size - TAIL, 0)
+        return file, read_directory(file.read, file.read(start, size - start), size, where)
+    except OSError as error:
+        if isinstance(error, StoreError | NodeNotFoundError):
+            raise
+        fail("read", where, error)
 
 
 def _opened(path: str, where: str) -> LocalFile:
@@ -261,51 +232,6 @@ def _opened(path: str, where: str) -> LocalFile:
     if not stat.S_ISREG(file.status().st_mode):
         raise StoreError(f"{where} is not a file; accepted: a zip file")
     return file
-
-
-# The journal: where a zip ended before somebody began to append to it
-
-
-def _journal(path: str) -> str:
-    return path + JOURNAL
-
-
-def _size_before(path: str, file: LocalFile, size: int) -> int:
-    """The size of a zip without what somebody has not finished adding to it."""
-    try:
-        journal = LocalFile(os.open(_journal(path), _READ | _NO_LINK), file.where, _journal(path))
-        data = journal.read(0, _JOURNAL.size + 5)
-    except (FileNotFoundError, NotADirectoryError):
-        return size
-    # One that is not whole was being written: nothing had been added yet.
-    if len(data) != _JOURNAL.size + 4 or data[_JOURNAL.size :] != _sum(data[: _JOURNAL.size]):
-        return size
-    mark, before, tail = _JOURNAL.unpack_from(data)
-    if mark != _JOURNAL_MARK or before >= size or _tail_sum(file, before) != tail:
-        return size  # It belongs to a file that is no longer there.
-    return int(before)
-
-
-def _sum(data: Buffer) -> bytes:
-    return crc32(data).to_bytes(4, "little")
-
-
-def _tail_sum(file: LocalFile, size: int) -> int:
-    start = max(size - TAIL, 0)
-    return crc32(file.read(start, size - start))
-
-
-def _write_journal(path: str, file: LocalFile, size: int, fsync: bool) -> None:
-    data = _JOURNAL.pack(_JOURNAL_MARK, size, _tail_sum(file, size))
-    descriptor = os.open(_journal(path), _WRITE | os.O_CREAT | os.O_TRUNC, 0o666)
-    try:
-        write_at(descriptor, 0, [memoryview(data + _sum(data))])
-        if fsync:
-            os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    if fsync:
-        _sync_folder(path)
 
 
 # Writing
@@ -326,13 +252,31 @@ def write_at(descriptor: int, at: int, pieces: Sequence[memoryview]) -> None:
                 at += count
 
 
-def _copy(source: int, target: int, start: int, stop: int) -> None:
-    while start < stop:
-        block = os.pread(source, min(_BLOCK, stop - start), start)
-        if not block:
-            raise OSError(errno.EIO, "the file ends before its end")
-        write_at(target, start, [memoryview(block)])
-        start += len(block)
+def _copy(source: int, target: int, size: int) -> None:
+    """The first ``size`` bytes of a file into an empty one."""
+    import fcntl
+
+    try:
+        fcntl.ioctl(target, _CLONE, source)
+    except OSError:  # Few file systems can.
+        start = _next_data(source, 0, size)
+        while start < size:
+            block = os.pread(source, min(_BLOCK, size - start), start)
+            if not block:
+                raise OSError(errno.EIO, "the file ends before its end") from None
+            write_at(target, start, [memoryview(block)])
+            start = _next_data(source, start + len(block), size)
+        if os.fstat(source).st_size < size:
+            raise OSError(errno.EIO, "the file ends before its end") from None
+    os.ftruncate(target, size)
+
+
+def _next_data(descriptor: int, start: int, size: int) -> int:
+    """Where a file goes on after a hole."""
+    try:
+        return os.lseek(descriptor, start, os.SEEK_DATA)
+    except OSError as error:
+        return size if error.errno == errno.ENXIO else start
 
 
 def _sync_folder(path: str) -> None:
@@ -351,29 +295,34 @@ class Draft:
     file : LocalFile
     path : str
         Where that file is.
-    old : Directory or None
-        What the zip held before.
-    start : int
-        Where the new data begin.
     where : str
         The name of the zip, for messages.
     fsync : bool
         Whether to wait until all is on the disk.
     """
 
-    def __init__(
-        self, file: LocalFile, path: str, old: Directory | None, start: int, where: str, fsync: bool
-    ) -> None:
+    def __init__(self, file: LocalFile, path: str, where: str, fsync: bool) -> None:
         self.file = file
         self.path = path
-        self.old = old
+        self.old: Directory | None = None
+        """What the zip held before."""
         self.old_entries = b""
-        self.end = start
+        self.end = 0
         self.where = where
         self.fsync = fsync
         self.pid = os.getpid()
         self.lineage = uuid.uuid4().hex
         self._space = threading.Lock()
+
+    def _take(self, old: Directory, entries: bytes) -> None:
+        """Add to a zip, whose values the file is to begin with."""
+        end = old.end
+        if end.shift:
+            raise StoreError(
+                f"cannot add to {self.where}: {end.shift} bytes were put in front of it; accepted: mode 'r', "
+                "or a zip without them"
+            )
+        self.old, self.old_entries, self.end = old, entries, end.directory
 
     def append(self, name: bytes, contents: Sequence[memoryview], key: str) -> Member:
         """Write a value; many threads may do so."""
@@ -406,6 +355,17 @@ class Draft:
         StoreError
             If that fails. What is at the place is then what was there before, and it can be tried again.
         """
+        try:
+            total, digest = self._complete(members)
+            self._place(total)
+        except OSError as error:
+            if isinstance(error, StoreError | NodeExistsError):
+                raise
+            fail("write", self.where, error)
+        return digest
+
+    def _complete(self, members: Mapping[str, Member]) -> tuple[int, bytes]:
+        """Write the directory; returns the size of the zip and the digest of the directory."""
         listed = self._entries(members)
         digest = hashlib.blake2b(digest_size=16)
         length = 0
@@ -415,15 +375,18 @@ class Draft:
         comment = b"" if self.old is None else self.old.end.comment
         last = end_records(len(listed), self.end, length, comment)
         total = self.end + length + len(last)
+        write_at(self.file.descriptor, self.end, [memoryview(b"".join(listed)), memoryview(last)])
+        os.ftruncate(self.file.descriptor, total)
+        return total, digest.digest()
+
+    def keep(self, members: Mapping[str, Member]) -> str:
+        """Have what was written outlive :meth:`release`; says where it is."""
         try:
-            write_at(self.file.descriptor, self.end, [memoryview(b"".join(listed)), memoryview(last)])
-            os.ftruncate(self.file.descriptor, total)
-            self._place(total)
-        except OSError as error:
-            if isinstance(error, StoreError | NodeExistsError):
-                raise
-            fail("write", self.where, error)
-        return digest.digest()
+            self._complete(members)
+            what = "what was written is in"
+        except OSError:
+            what = "the values that were written, without a directory (see 'zip -FF'), are in"
+        return f"{what} '{self._kept()}'"
 
     def _entries(self, members: Mapping[str, Member]) -> list[bytes]:
         listed = []
@@ -439,6 +402,10 @@ class Draft:
         return listed
 
     def _place(self, total: int) -> None:
+        raise NotImplementedError
+
+    def _kept(self) -> str:
+        """Have the file outlive the release; returns where it is."""
         raise NotImplementedError
 
     def release(self) -> None:
@@ -474,12 +441,9 @@ class PathDraft(Draft):
         self.target = path
         temporary = temporary_path(path)
         self._lock, descriptor = _locked(temporary, where)
-        super().__init__(LocalFile(descriptor, where, temporary), temporary, None, 0, where, fsync)
-        self.base: LocalFile | None = None
-        """What the zip held, unless that is in the new file as well."""
+        super().__init__(LocalFile(descriptor, where, temporary), temporary, where, fsync)
         self._before: tuple[object, ...] | None = None
         self._replaces = mode == "w"
-        self._appends = False
         try:
             self._begin(mode)
         except BaseException:
@@ -490,59 +454,23 @@ class PathDraft(Draft):
         if mode == "w":
             return
         try:
-            self._mend()
-            base, self.old = open_path(self.target, self.where)
+            base, old = open_path(self.target, self.where)
         except NodeNotFoundError:
             if mode == "r+":
                 raise
             return
-        except OSError as error:
-            if isinstance(error, StoreError):
-                raise
-            fail("write", self.where, error)
         if mode == "x":
             raise NodeExistsError(f"there is {self.where} already; accepted: mode 'a' or 'w'")
-        end = self.old.end
-        if end.shift:
-            raise StoreError(
-                f"cannot add to {self.where}: {end.shift} bytes were put in front of it; accepted: mode 'r', "
-                "or a zip without them"
-            )
         try:
             if not os.access(self.target, os.W_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-            self._before = _state(os.stat(self.target))
-            self.old_entries = base.read(end.directory, end.directory_size)
-            self._appends = not self._seed(base, end.directory)
+            self._before = _state(base.status())
+            self._take(old, base.read(old.end.directory, old.end.directory_size))
+            _copy(base.descriptor, self.file.descriptor, self.end)
         except OSError as error:
             if isinstance(error, StoreError):
                 raise
             fail("write", self.where, error)
-        self.base = base if self._appends else None
-        self.end = self.old.size if self._appends else end.directory
-
-    def _mend(self) -> None:
-        """Cut off what somebody has not finished adding."""
-        file = _opened(self.target, self.where)
-        size = file.status().st_size
-        before = _size_before(self.target, file, size)
-        if before < size:
-            os.truncate(self.target, before)
-        _unlink(_journal(self.target))
-
-    def _seed(self, base: LocalFile, size: int) -> bool:
-        """Put what the zip holds into the new file, if that is cheap; returns whether it was."""
-        import fcntl
-
-        try:
-            fcntl.ioctl(self.file.descriptor, _CLONE, base.descriptor)
-        except OSError:  # Few file systems can; nothing is lost.
-            if size > COPIED:
-                return False
-            _copy(base.descriptor, self.file.descriptor, 0, size)
-        else:
-            os.ftruncate(self.file.descriptor, size)
-        return True
 
     def _place(self, total: int) -> None:
         if self._before is not None and _state(os.stat(self.target)) != self._before:
@@ -550,15 +478,7 @@ class PathDraft(Draft):
                 f"cannot write {self.where}: somebody else changed it; what was written is in '{self.path}' "
                 "until this is closed; accepted: one writer at a time"
             )
-        if self._appends and self.old is not None:
-            self._append(self.old.size, total)
-        else:
-            self._replace()
-        if self.fsync:
-            _sync_folder(self.target)
-
-    def _replace(self) -> None:
-        if _state(os.stat(self.path))[:2] != _state(self.file.status())[:2]:
+        if not self._has_name():
             raise StoreError(f"cannot write {self.where}: somebody removed '{self.path}'")
         with contextlib.suppress(FileNotFoundError):
             os.fchmod(self.file.descriptor, stat.S_IMODE(os.stat(self.target).st_mode))
@@ -568,7 +488,14 @@ class PathDraft(Draft):
             os.replace(self.path, self.target)
         else:
             self._create()
-        _unlink(_journal(self.target))
+        if self.fsync:
+            _sync_folder(self.target)
+
+    def _has_name(self) -> bool:
+        """Whether the file is still where it was made."""
+        with contextlib.suppress(FileNotFoundError):
+            return os.path.samestat(os.lstat(self.path), self.file.status())
+        return False
 
     def _create(self) -> None:
         """Give the file its name, if no other has it."""
@@ -583,20 +510,28 @@ class PathDraft(Draft):
                 raise
             os.rename(self.path, self.target)
 
-    def _append(self, before: int, total: int) -> None:
-        descriptor = os.open(self.target, os.O_RDWR | _FLAGS)
-        file = LocalFile(descriptor, self.where, self.target)
-        _write_journal(self.target, file, before, self.fsync)
-        try:
-            _copy(self.file.descriptor, descriptor, before, total)
-            if self.fsync:
-                os.fsync(descriptor)
-        except BaseException:
-            os.ftruncate(descriptor, before)
-            _unlink(_journal(self.target))
-            self._before = _state(file.status())
-            raise
-        _unlink(_journal(self.target))
+    def _kept(self) -> str:
+        number = -1
+        while True:
+            number += 1
+            place = f"{self.target}.unfinished-{number}"
+            try:
+                if self._has_name():
+                    try:
+                        os.link(self.path, place)
+                    except OSError as error:
+                        if error.errno not in _NO_LINKS:
+                            raise
+                        os.close(os.open(place, _WRITE | os.O_CREAT | os.O_EXCL, 0o600))
+                        os.replace(self.path, place)
+                else:  # Somebody has removed it.
+                    copy = LocalFile(
+                        os.open(place, _WRITE | os.O_CREAT | os.O_EXCL, 0o666), self.where, place
+                    )
+                    _copy(self.file.descriptor, copy.descriptor, self.file.status().st_size)
+            except FileExistsError:
+                continue
+            return place
 
     def release(self) -> None:
         import fcntl
@@ -604,7 +539,7 @@ class PathDraft(Draft):
         if self._lock < 0:
             return
         with contextlib.suppress(OSError):  # It has got its place, or is nobody's.
-            if _state(os.stat(self.path))[:2] == _state(os.fstat(self._lock))[:2]:
+            if os.path.samestat(os.lstat(self.path), os.fstat(self._lock)):
                 os.unlink(self.path)
         lock, self._lock = self._lock, -1
         with contextlib.suppress(OSError):  # Closing it frees it as well, unless a child has it.
@@ -621,17 +556,15 @@ def _state(info: os.stat_result) -> tuple[object, ...]:
     return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns
 
 
-def _unlink(path: str) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)
-
-
 def temporary_path(path: str) -> str:
-    """Where a zip is written before it gets its place; always the same, so that only one is."""
+    """Where a zip is written before it gets its place; always the same, so that only one is.
+
+    It is no temporary file of a :class:`LocalStore`, which would remove it after an hour without a value.
+    """
     folder, name = os.path.split(path)
     if len(os.fsencode(name)) > 200:
         name = hashlib.blake2b(os.fsencode(name), digest_size=16).hexdigest()
-    return os.path.join(folder, f"{TEMPORARY}zip-{name}")
+    return os.path.join(folder, f"{TEMPORARY}{name}")
 
 
 def _locked(path: str, where: str) -> tuple[int, int]:
@@ -710,6 +643,7 @@ class ValueDraft(Draft):
     """
 
     def __init__(self, store: Store, key: str, mode: str, where: str, fsync: bool) -> None:
+        self._is_kept = False
         self._store = store
         self._key = key
         self._name = store.identity, key
@@ -732,7 +666,7 @@ class ValueDraft(Draft):
                 descriptor, path = tempfile.mkstemp(prefix="xzarr3-", suffix=".zip")
             except OSError as error:
                 fail("write", f"a temporary file for {where}", error)
-            super().__init__(LocalFile(descriptor, where, path), path, None, 0, where, fsync)
+            super().__init__(LocalFile(descriptor, where, path), path, where, fsync)
             if value is not None:
                 self._seed(memoryview(value))
         except BaseException:
@@ -743,19 +677,12 @@ class ValueDraft(Draft):
         def read(start: int, length: int) -> Buffer:
             return value[start : start + length]
 
-        self.old = read_directory(read, value[-TAIL:], len(value), self.where)
-        end = self.old.end
-        if end.shift:
-            raise StoreError(
-                f"cannot add to {self.where}: {end.shift} bytes were put in front of it; accepted: mode 'r', "
-                "or a zip without them"
-            )
-        self.old_entries = bytes(read(end.directory, end.directory_size))
+        old = read_directory(read, value[-TAIL:], len(value), self.where)
+        self._take(old, bytes(read(old.end.directory, old.end.directory_size)))
         try:
-            write_at(self.file.descriptor, 0, [value[: end.directory]])
+            write_at(self.file.descriptor, 0, [value[: self.end]])
         except OSError as error:
             fail("write", f"a temporary file for {self.where}", error)
-        self.end = end.directory
 
     def _place(self, total: int) -> None:
         value = memoryview(mmap.mmap(self.file.descriptor, total, access=mmap.ACCESS_READ))
@@ -774,9 +701,15 @@ class ValueDraft(Draft):
                 "until this is closed; accepted: one writer at a time"
             )
 
+    def _kept(self) -> str:
+        self._is_kept = True
+        return self.path
+
     def release(self) -> None:
         with _writing_guard:
             _writing.pop(self._name, None)
+        if self._is_kept:
+            return
         with contextlib.suppress(OSError, AttributeError):  # There is none, or it is nobody's.
             os.unlink(self.path)
 
