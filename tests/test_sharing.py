@@ -316,6 +316,7 @@ def test_a_writer_that_runs_out_of_descriptors_goes_on_with_fewer(tmp_path: Path
 
 def test_a_staged_directory_that_comes_back_is_removed(tmp_path: Path) -> None:
     top = tmp_path / "top"
+    (top / "new").mkdir(parents=True)
     staged = _StagedFolder(str(top / "new"), "store")
 
     def go_on() -> None:

@@ -158,7 +158,12 @@ def _copied(
     nodes = _nodes_below(node)
     metadata = {below: _translated(each, format, recoding) for below, each in nodes.items()}
     names = sorted({below.partition("/")[0] for below in nodes if below}) if isinstance(node, Group) else None
-    place = Replacement(store, format, normal, names, overwrite=overwrite, how="overwrite=True")
+    arrays = {
+        node_prefix(normal) + below if below else normal: each
+        for below, each in metadata.items()
+        if isinstance(each, ArrayMetadata)
+    }
+    place = Replacement(store, format, normal, names, arrays, overwrite=overwrite, how="overwrite=True")
     jobs = [
         _Job(node_prefix(normal) + below if below else normal, each, metadata[below], place.store, format)
         for below, each in nodes.items()
@@ -166,10 +171,10 @@ def _copied(
     for job in jobs:
         check_new_path(job.path, format)
     if threads is None:
-        arrays = [each for each in metadata.values() if isinstance(each, ArrayMetadata)]
-        held_by_each = max((2 * each.chain.spec.nbytes for each in arrays), default=0)
+        held_by_each = max((2 * each.chain.spec.nbytes for each in arrays.values()), default=0)
         most = max(node.store.concurrency, store.concurrency)
         threads = max(available_threads(), in_flight.at_once(most, held_by_each))
+    place.begin()
     with place.discarding():
         with _bar(sum(job.number for job in jobs), node.name, progress) as advance:
             moves = itertools.chain.from_iterable(job.moves() for job in jobs)

@@ -14,12 +14,13 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+from xzarr3 import looks
 from xzarr3._types import Buffer
 from xzarr3.errors import NodeExistsError, ReadOnlyError, StoreError
 from xzarr3.formats import Format, documents
 from xzarr3.formats.base import Held, node_prefix
 from xzarr3.hierarchy import open_group
-from xzarr3.metadata import GroupMetadata, NodeMetadata
+from xzarr3.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
 from xzarr3.nodes import (
     Journal,
     Look,
@@ -32,7 +33,7 @@ from xzarr3.nodes import (
     read_documents,
     read_metadata,
 )
-from xzarr3.staging import InPlace, Places, check_no_foreign, is_occupied, stage
+from xzarr3.staging import Places, check_no_foreign, is_occupied, stage
 from xzarr3.stores import LocalStore, Store
 from xzarr3.stores.base import UNCHANGED, Unchanged
 
@@ -49,6 +50,8 @@ class Replacement:
         Path of the node.
     names : iterable of str, optional
         Names of the nodes directly below it that are written; None for an array, which has chunks.
+    arrays : mapping of str to ArrayMetadata
+        The arrays that are written, by path.
     overwrite : bool
         Replace what is there; otherwise there must be nothing.
     how : str
@@ -70,6 +73,7 @@ class Replacement:
         format: Format,
         path: str,
         names: Iterable[str] | None,
+        arrays: Mapping[str, ArrayMetadata],
         *,
         overwrite: bool,
         how: str,
@@ -82,8 +86,11 @@ class Replacement:
         self._overwrite = overwrite
         self._how = how
         self._places = Places.of(store, format, path)
+        self._arrays = dict(arrays)
         self._check()
-        self._staging = stage(store, self._places, names)
+        self._staging = stage(store, self._places, names, self._arrays, overwrite=overwrite)
+        if store.concurrency > 1:
+            looks.in_the_making(self.store, map(format.array_key, self._arrays))
 
     @property
     def store(self) -> Store:
@@ -98,17 +105,28 @@ class Replacement:
                 _check_folders(store, folder, path)
         groups_missing(Look(store), self._format, path)
         if self._overwrite:
-            check_no_foreign(store, self._places)
+            check_no_foreign(store, self._places, self._arrays)
         elif is_occupied(store, self._places):
             raise NodeExistsError(
                 f"'/{path}' in {store} is not empty; accepted: another place, or {self._how} to replace what "
                 "is there"
             )
 
+    def begin(self) -> None:
+        """Make room for values, before the first one is stored.
+
+        Raises
+        ------
+        NodeExistsError
+            If something has come into the way since the replacement was planned.
+        """
+        with self.discarding():
+            self._staging.begin()
+
     def check_again(self) -> None:
-        """Refuse what came into the way since; not where values are written in place, and lie there."""
-        if not isinstance(self._staging, InPlace):
-            self._check()
+        """Refuse what came into the way since, before documents are stored."""
+        groups_missing(Look(self._target), self._format, self._path)
+        self._staging.check()
 
     @contextmanager
     def discarding(self) -> Iterator[None]:

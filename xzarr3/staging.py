@@ -8,20 +8,31 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import shutil
 import stat
+import sys
+import threading
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from xzarr3._types import Buffer, ByteRange
 from xzarr3.concurrency import spread
-from xzarr3.errors import MetadataError, NodeExistsError, StoreCapabilityError, StoreError, listed
+from xzarr3.errors import (
+    ConflictError,
+    MetadataError,
+    NodeExistsError,
+    StoreCapabilityError,
+    StoreError,
+    listed,
+)
 from xzarr3.formats import Format
+from xzarr3.metadata import ArrayMetadata
 from xzarr3.nodes import (
     chunks_among,
     documents_among,
@@ -30,15 +41,18 @@ from xzarr3.nodes import (
     formats_in,
     keys_at,
     leaving_stages,
+    orphans_of,
 )
+from xzarr3.reservations import ABANDONED, Reservation, age, now
 from xzarr3.stores import LocalStore, Store
 from xzarr3.stores.base import Writer
 from xzarr3.stores.folders import Folders
 from xzarr3.stores.local import STAGED, TEMPORARY
 
 _NEW, _OLD = "new", "old"
+_BEGUN = "begun"  # Is there from the beginning of a write to its end.
 _ATTEMPTS = 10
-_ABANDONED = 24 * 3600.0  # Seconds without a change after which a staging directory is nobody's any more.
+_RENEWED = 3600.0  # Seconds after which a write tells that it is still going on, where that has to be told.
 
 
 @dataclass(frozen=True)
@@ -67,7 +81,7 @@ class Places:
         """Those of the node at ``path``, which is to be written in ``format``."""
         prefixes = format.prefixes(path)
         formats = [format]
-        for there in (store, *_aside(store)):
+        for there in (store, *(_aside(store) if isinstance(store, LocalStore) else ())):
             for other in formats_in(there):
                 # Below the root, another format may be found in these places but has none of its own.
                 if other not in formats and (not path or other.prefixes(path) == prefixes):
@@ -117,29 +131,52 @@ def is_occupied(store: Store, places: Places) -> bool:
     return False
 
 
-def check_no_foreign(store: Store, places: Places) -> None:
+def check_no_foreign(
+    store: Store,
+    places: Places,
+    arrays: Mapping[str, ArrayMetadata],
+    moved_from: Store | None = None,
+    keys: set[str] | None = None,
+) -> None:
     """See to it that all keys that are there are part of a Zarr hierarchy, so that they may be replaced.
+
+    Parameters
+    ----------
+    store : Store
+    places : Places
+    arrays : mapping of str to ArrayMetadata
+        The arrays that will be there, by path. In a store that cannot rename, a killed first write leaves
+        chunks of such arrays without documents.
+    moved_from : Store, optional
+        Where the keys of ``store`` have been moved from.
+    keys : set of str, optional
+        The keys that are there, if they were listed already.
 
     Raises
     ------
     NodeExistsError
         Otherwise.
     """
-    keys = places.keys(store)
+    if keys is None:
+        keys = places.keys(store)
     documents = documents_among(places.formats, keys)
     others = keys.difference(documents)
     foreign = others - chunks_among(store, places.formats, documents, others) if others else others
-    if foreign and isinstance(store, LocalStore):
-        foreign -= _orphans(store, places, foreign)
+    home = store if moved_from is None else moved_from
+    if foreign:
+        foreign -= _orphans(home, places, foreign)
+    if foreign and not isinstance(home, LocalStore):
+        for path, meta in arrays.items():
+            foreign -= orphans_of(store, places.formats[0], path, meta)
     if foreign:
         raise NodeExistsError(
-            f"'/{places.path}' in {store} holds {len(foreign)} keys that are no part of a Zarr hierarchy, "
+            f"'/{places.path}' in {home} holds {len(foreign)} keys that are no part of a Zarr hierarchy, "
             f"{listed(sorted(foreign)[:5])}; nothing was written; accepted: another place, or removing them "
             "by hand"
         )
 
 
-def _orphans(store: LocalStore, places: Places, keys: set[str]) -> set[str]:
+def _orphans(store: Store, places: Places, keys: set[str]) -> set[str]:
     """Those of ``keys`` that belong to nodes whose documents are where a killed write left them."""
     found: set[str] = set()
     for aside in _aside(store):
@@ -161,13 +198,24 @@ def format_aside(store: Store) -> Format | None:
     return None
 
 
-def _aside(store: Store) -> Iterator[LocalStore]:
+def _aside(store: Store) -> Iterator[Store]:
     """What writes that are under way or were killed have moved aside, or were about to move there."""
     if isinstance(store, LocalStore):
         for folder in _staging_folders(store):
             for part in (_OLD, _NEW):
                 if os.path.isdir(os.path.join(folder, part)):
                     yield LocalStore(os.path.join(folder, part), read_only=True)
+    else:
+        for top in _staged_prefixes(store):
+            for part in (_OLD, _NEW):
+                yield _StagedKeys(store, f"{top}{part}/")
+
+
+def _staged_prefixes(store: Store) -> list[str]:
+    """What the keys begin with that writes have moved aside, and the reservations of places."""
+    if not store.listable:
+        return []
+    return sorted(prefix for prefix in store.list_dir("")[1] if prefix.startswith(STAGED))
 
 
 def _staging_folders(store: LocalStore) -> list[str]:
@@ -193,8 +241,29 @@ class Staging(ABC):
     store: Store
 
     @abstractmethod
+    def begin(self) -> None:
+        """Make room for values, before the first one is stored.
+
+        Raises
+        ------
+        NodeExistsError
+            If something has come into the way since the write was planned.
+        """
+
+    def check(self) -> None:  # noqa: B027 - others see it when they swap
+        """Refuse, before the documents are stored, what has come into the way since."""
+
+    @abstractmethod
     def swap(self) -> None:
-        """Put what was written in the place of what is there, which is kept."""
+        """Put what was written in the place of what is there, which is kept.
+
+        Raises
+        ------
+        NodeExistsError
+            If there is what may not be replaced.
+        StoreError
+            If some of what was written is not there any more, or it cannot be put in its place.
+        """
 
     @abstractmethod
     def put_back(self) -> None:
@@ -216,7 +285,14 @@ class Staging(ABC):
         """Where old and new values lie, for the case that they could not be put back."""
 
 
-def stage(store: Store, places: Places, names: Iterable[str] | None) -> Staging:
+def stage(
+    store: Store,
+    places: Places,
+    names: Iterable[str] | None,
+    arrays: Mapping[str, ArrayMetadata],
+    *,
+    overwrite: bool,
+) -> Staging:
     """The way to write a node that suits a store and what is there.
 
     Parameters
@@ -226,16 +302,32 @@ def stage(store: Store, places: Places, names: Iterable[str] | None) -> Staging:
         Where the node will be.
     names : iterable of str or None
         Names of the nodes directly below a group; None for an array.
+    arrays : mapping of str to ArrayMetadata
+        The arrays that are written, by path.
+    overwrite : bool
+        Replace what is there; otherwise there must be nothing.
     """
     if isinstance(store, LocalStore):
-        return _Folders(store, places)
-    if not is_occupied(store, places):
+        return _Folders(store, places, arrays, overwrite=overwrite)
+    if not overwrite or not is_occupied(store, places):  # Otherwise it was looked at before.
         return InPlace(store, places, names)
     if not store.erasable:
         raise StoreCapabilityError(
             f"{store} cannot erase, so '/{places.path}' cannot be replaced; accepted: another place"
         )
-    return _Keys(store, places)
+    return _Keys(store, places, arrays)
+
+
+def _reservation(store: Store, places: Places) -> Reservation | None:
+    """The reservation of a place; None where none is kept.
+
+    It could not be taken back where nothing is erased, and would stay as dead space in a zip, of which there
+    is one writer.
+    """
+    zips = sys.modules.get("xzarr3.stores.zip")
+    if not store.erasable or not store.readable or (zips is not None and isinstance(store, zips.ZipStore)):
+        return None
+    return Reservation(store, places.path)
 
 
 class _StagedFolder(LocalStore):
@@ -254,6 +346,8 @@ class _StagedFolder(LocalStore):
 
     @contextlib.contextmanager
     def _writer(self) -> Iterator[Writer]:
+        if not os.path.isdir(self.root):  # It is made once; what was in it would be missed.
+            raise _gone(self)
         with super()._writer() as write_here:
 
             def write(key: str, pieces: Sequence[Buffer]) -> None:
@@ -275,15 +369,32 @@ class _StagedFolder(LocalStore):
         self._closed = True
 
 
-class _Folders(Staging):
-    """Directories that are renamed: the old ones aside, then the new ones to their places."""
+def _gone(store: Store) -> StoreError:
+    return StoreError(
+        f"cannot write to {store}: values that this write stored before are gone, as somebody has removed "
+        f"them; another write does that if nothing was stored for {ABANDONED / 3600:g} hours; accepted: "
+        "a new call"
+    )
 
-    def __init__(self, store: LocalStore, places: Places) -> None:
+
+class _Folders(Staging):
+    """Directories that are renamed: the old ones aside, then the new ones to their places.
+
+    Nothing is renamed over something that is there. What was moved aside is looked at before it is removed:
+    a file that is no part of a Zarr hierarchy, or anything at all where there must be nothing, is put back.
+    """
+
+    def __init__(
+        self, store: LocalStore, places: Places, arrays: Mapping[str, ArrayMetadata], *, overwrite: bool
+    ) -> None:
         self._target = store
         self._places = places
+        self._arrays = arrays
+        self._overwrite = overwrite
         self._top = os.path.join(store.root, f"{STAGED}{uuid.uuid4().hex}")
         self._old = os.path.join(self._top, _OLD)
         self._new = os.path.join(self._top, _NEW)
+        self._begun = os.path.join(self._top, _BEGUN)
         self._staged = self.store = _StagedFolder(self._new, repr(store), **store._options())
         self._moves: list[tuple[str, str]] = []
 
@@ -307,34 +418,72 @@ class _Folders(Staging):
         formats, path = self._places.formats, self._places.path
         return any(each.listing_prefix(path) == f"{folder}/" for each in formats)
 
-    def swap(self) -> None:
-        root, old, new = self._target.root, self._old, self._new
-        if os.path.lexists(old):
+    def begin(self) -> None:
+        self._check_undone()
+        try:
+            os.makedirs(self._new, exist_ok=True)
+            with open(self._begun, "wb"):
+                """That it is there is all."""
+        except OSError as error:
+            raise StoreError(f"cannot write to {self._target}: {error.strerror or error}") from error
+
+    def check(self) -> None:
+        if not self._overwrite and is_occupied(self._target, self._places):
+            raise _occupied(self._target, self._places)
+
+    def _check_undone(self) -> None:
+        if os.path.lexists(self._old):
             raise StoreError(
                 f"cannot replace '/{self._places.path}' in {self._target}: an earlier attempt was not "
                 f"undone, its data are in {self.whereabouts()}; accepted: a new call"
             )
+
+    def _check_aside(self) -> None:
+        """Refuse to have moved aside what may not be replaced."""
+        if os.path.lexists(self._old):
+            aside = LocalStore(self._old, read_only=True)
+            if self._overwrite:
+                check_no_foreign(aside, self._places, self._arrays, self._target)
+            elif self._places.keys(aside):
+                raise _occupied(self._target, self._places)
+
+    def swap(self) -> None:
+        root, old, new = self._target.root, self._old, self._new
+        self._check_undone()
+        self.check()
+        with contextlib.suppress(OSError):  # It is looked at below.
+            os.utime(self._top)
         try:
             aside = [(os.path.join(root, unit), os.path.join(old, unit)) for unit in self._units(root)]
             ahead = [(os.path.join(new, unit), os.path.join(root, unit)) for unit in self._units(new)[::-1]]
+            if not os.path.lexists(self._begun):  # Now, as what was found in it may not have been all.
+                raise _gone(self._target)
             for place, _ in aside:
                 self._check_inside(place)
             for _, place in ahead:
                 self._check_inside(place)
             for folder in dict.fromkeys(os.path.dirname(target) for _, target in aside + ahead):
                 os.makedirs(folder, exist_ok=True)
-            for move in aside + ahead:
+            for move in aside:
                 self._moves.append(move)
+                os.rename(*move)
+            for move in ahead:
+                self._moves.append(move)
+                if os.path.lexists(move[1]):
+                    raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), move[1])
                 os.rename(*move)
             if self._target.fsync:
                 with Folders(root) as folders:
                     for place in dict.fromkeys(os.path.dirname(target) for _, target in ahead):
                         relative = os.path.relpath(place, root)
                         folders.sync("" if relative == "." else relative)
+        except StoreError:
+            raise
         except OSError as error:
             raise StoreError(
                 f"cannot replace '/{self._places.path}' in {self._target}: {error.strerror or error}"
             ) from error
+        self._check_aside()
 
     def _check_inside(self, place: str) -> None:
         if self._places.path:
@@ -364,8 +513,27 @@ class _Folders(Staging):
         self._moves.clear()
         _remove(self._top)
         for folder in _staging_folders(self._target):
-            if _is_abandoned(folder) and _only_old_at(folder, self._places):
-                _remove(folder)
+            if _is_abandoned(folder) and self._may_remove(folder):
+                # Under another name first: its writer, if there is one, must not find a part of it.
+                removed = os.path.join(self._target.root, f"{STAGED}{uuid.uuid4().hex}")
+                try:
+                    os.rename(folder, removed)
+                except FileNotFoundError:
+                    continue
+                except OSError as error:
+                    raise StoreError(f"cannot remove '{folder}': {error}") from error
+                _remove(removed)
+
+    def _may_remove(self, folder: str) -> bool:
+        """Whether an abandoned directory holds no replaced values but such as were replaced again now."""
+        if not _only_old_at(folder, self._places):
+            return False
+        try:
+            aside = LocalStore(os.path.join(folder, _OLD), read_only=True)
+            check_no_foreign(aside, self._places, self._arrays, self._target)
+        except NodeExistsError:
+            return False
+        return True
 
     def discard(self) -> None:
         if os.path.lexists(self._old):
@@ -374,6 +542,13 @@ class _Folders(Staging):
 
     def whereabouts(self) -> str:
         return f"'{self._old}' and '{self._new}'"
+
+
+def _occupied(store: Store, places: Places) -> NodeExistsError:
+    return NodeExistsError(
+        f"'/{places.path}' in {store} is not empty: somebody else has written there since this write was "
+        "planned; accepted: another place, or replacing what is there with a new call"
+    )
 
 
 def _move_back(target: str, source: str) -> None:
@@ -400,7 +575,7 @@ def _remove(folder: str) -> None:
 
 def _is_abandoned(folder: str) -> bool:
     """Whether nothing has changed anywhere below a directory for a long time."""
-    limit = time.time() - _ABANDONED
+    limit = time.time() - ABANDONED
     for below, _, _ in os.walk(folder):
         try:
             info = os.lstat(below)
@@ -433,15 +608,60 @@ def _without(error: StoreError, *prefixes: str) -> StoreError:
     return error
 
 
+@contextlib.contextmanager
+def _naming(key: str) -> Iterator[None]:
+    """Errors about what a write says of itself name no key that a user could know."""
+    try:
+        yield
+    except (NodeExistsError, ConflictError):
+        raise
+    except StoreError as error:
+        raise _without(error, key.rpartition("/")[0] + "/") from error.__cause__
+
+
 class _StagedKeys(Store):
     """Keys below a prefix, called in messages what they will be."""
 
-    def __init__(self, store: Store, prefix: str) -> None:
+    def __init__(self, store: Store, prefix: str, begun: str | None = None) -> None:
         super().__init__(read_only=store.read_only)
+        self._begun = begun
+        self._renewed = time.time()
         self.concurrency = store.concurrency
         self.request_bytes = store.request_bytes
         self._store = store
         self._prefix = prefix
+        self._guard = threading.Lock()
+        self._written: set[str] = set()
+        self._alone = True  # No copy of this one may have written something.
+
+    def __getstate__(self) -> dict[str, object]:
+        self._alone = False
+        return {**self.__dict__, "_guard": None, "_written": set()}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state)
+        self._guard = threading.Lock()
+
+    def written(self) -> set[str]:
+        """The keys of all values that were stored and not erased, in other processes, too.
+
+        Raises
+        ------
+        StoreError
+            If they have to be listed, and some that were stored here are not.
+        """
+        with self._guard:
+            found = set(self._written)
+        if self._alone:
+            return found
+        there = set(self.list_prefix(""))
+        if not found <= there:
+            raise StoreError(
+                f"{len(found - there)} keys that were stored in {self} are not listed, "
+                f"{listed(sorted(found - there)[:3])}, so that those of other processes may not be either; "
+                "accepted: a store that lists all of its keys"
+            )
+        return there
 
     def __repr__(self) -> str:
         return repr(self._store)
@@ -463,18 +683,40 @@ class _StagedKeys(Store):
         except StoreError as error:
             raise self._renamed(error) from error.__cause__
 
+    def renew(self) -> None:
+        """Tell others that the write goes on.
+
+        Raises
+        ------
+        StoreError
+            If somebody has removed what says that it has begun, and with it what was written.
+        """
+        if self._begun is not None:
+            with _naming(self._begun):
+                if not self._store.exists(self._begun):
+                    raise _gone(self._store)
+                self._store.set(self._begun, now())
+            self._renewed = time.time()
+
     def set(self, key: str, value: Buffer) -> None:
+        if time.time() - self._renewed > _RENEWED:
+            self.renew()
         try:
             self._store.set(self._prefix + key, value)
         except StoreError as error:
             raise self._renamed(error) from error.__cause__
+        with self._guard:
+            self._written.add(key)
 
     def erase(self, key: str) -> None:
         self.erase_values([key])
 
     def erase_values(self, keys: Iterable[str]) -> None:
+        wanted = list(keys)
+        with self._guard:
+            self._written.difference_update(wanted)
         try:
-            self._store.erase_values([self._prefix + key for key in keys])
+            self._store.erase_values([self._prefix + key for key in wanted])
         except StoreError as error:
             raise self._renamed(error) from error.__cause__
 
@@ -484,29 +726,96 @@ class _StagedKeys(Store):
 
 
 class _Keys(Staging):
-    """Keys that are copied: old values aside before they are erased, then new ones to their places."""
+    """Keys that are copied: old values aside before they are erased, then new ones to their places.
 
-    def __init__(self, store: Store, places: Places) -> None:
+    Of several writers one at a time does that at a place. Nothing is erased before all copies are there.
+    """
+
+    def __init__(self, store: Store, places: Places, arrays: Mapping[str, ArrayMetadata]) -> None:
         self._target = store
         self._places = places
+        self._arrays = arrays
+        self._reservation = _reservation(store, places)
         self._top = f"{STAGED}{uuid.uuid4().hex}/"
         self._new, self._old = f"{self._top}{_NEW}/", f"{self._top}{_OLD}/"
-        self.store = _StagedKeys(store, self._new)
+        self._begun = f"{self._top}{_BEGUN}"
+        self.store: _StagedKeys = _StagedKeys(store, self._new, self._begun)
+        self._aside: set[str] = set()
         self._erasing = False
 
+    def begin(self) -> None:
+        with _naming(self._begun):
+            self._target.set(self._begun, now())
+
     def swap(self) -> None:
-        old = self._places.stages(self._places.keys(self._target))
+        self.store.renew()
+        if self._reservation is not None:
+            with _naming(self._reservation.key):
+                self._reservation.make()
+        new = self._new_keys()
+        there = self._places.keys(self._target)
+        self._check_listed(there)
+        check_no_foreign(self._target, self._places, self._arrays, keys=there)
+        old = self._places.stages(there)
+        self._aside = there
         self._copy([[key for stage in old for key in stage]], "", self._old)
+        self._check_copied(there, self._old)
         self._erasing = True
         erase_stages(self._target, old)
-        self._copy(self._places.stages(self.store.list_prefix(""))[::-1], self._new, "")
+        self._copy(self._places.stages(new)[::-1], self._new, "")
+        self._check_there(documents_among(self._places.formats, new))
+        self._check_copied(new, "")
+
+    def _check_copied(self, keys: set[str], prefix: str) -> None:
+        """See to it that copies of all values are there, before what they were made from is erased."""
+        there = set(self._target.list_prefix(prefix)) if prefix else self._places.keys(self._target)
+        missing = sorted(key for key in keys if prefix + key not in there)
+        copies = [prefix + key for key in missing]  # A list may be behind.
+        found = spread(self._target.exists, copies, self._target.concurrency)
+        lost = [key for key, is_there in zip(missing, found, strict=True) if not is_there]
+        if lost:
+            raise StoreError(
+                f"cannot replace '/{self._places.path}' in {self._target}: {len(lost)} values were not "
+                f"copied, {listed(lost[:5])}"
+            )
+
+    def _new_keys(self) -> set[str]:
+        """What was written, if the documents of the node are among that."""
+        new = self.store.written()
+        format, path = self._places.formats[0], self._places.path
+        if not new.intersection(format.defining_keys(path)):
+            raise StoreError(
+                f"cannot replace '/{path}' in {self._target}: its new document is not among the {len(new)} "
+                "keys that were written, or are listed; accepted: a new call"
+            )
+        return new
+
+    def _check_listed(self, there: set[str]) -> None:
+        """See to it that documents of the node that are there are listed; or else others may be missed."""
+        keys = {key for format in self._places.formats for key in format.defining_keys(self._places.path)}
+        asked = sorted(keys - there)
+        found = spread(self._target.exists, asked, self._target.concurrency)
+        for key in itertools.compress(asked, found):
+            raise StoreError(
+                f"cannot replace '/{self._places.path}' in {self._target}: key '{key}' is there, but not "
+                "listed; accepted: a store that lists all of its keys"
+            )
+
+    def _check_there(self, keys: Sequence[str]) -> None:
+        """See to it that documents have arrived."""
+        found = spread(self._target.exists, keys, self._target.concurrency)
+        missing = [key for key, is_there in zip(keys, found, strict=True) if not is_there]
+        if missing:
+            raise StoreError(
+                f"cannot replace '/{self._places.path}' in {self._target}: {len(missing)} of its new "
+                f"documents did not arrive, {listed(missing[:5])}"
+            )
 
     def put_back(self) -> None:
         if not self._erasing:
             return
         erase_stages(self._target, self._places.stages(self._places.keys(self._target)))
-        aside = [key[len(self._old) :] for key in self._target.list_prefix(self._old)]
-        self._copy(self._places.stages(aside)[::-1], self._old, "")
+        self._copy(self._places.stages(self._aside)[::-1], self._old, "")
         self._erasing = False
 
     def _copy(self, stages: Iterable[Sequence[str]], source: str, target: str) -> None:
@@ -519,24 +828,85 @@ class _Keys(Staging):
 
     def clean(self) -> None:
         self._erasing = False
-        self._target.erase_prefix(self._top)
+        try:
+            self._remove()
+        finally:
+            if self._reservation is not None:
+                self._reservation.release()
+        _remove_abandoned(self._target, self._places)
+
+    def _remove(self) -> None:
+        keys = set(self._target.list_prefix(self._top)) - {self._begun}
+        self._target.erase_values(keys)
+        self._target.erase(self._begun)  # Last, as that it has begun is to be known to the end.
 
     def discard(self) -> None:
-        if not self._erasing:
-            self._target.erase_prefix(self._top)
+        try:
+            if not self._erasing:
+                self._remove()
+        finally:
+            if self._reservation is not None:
+                self._reservation.release()
 
     def whereabouts(self) -> str:
         return f"keys of {self._target} that begin with '{self._top}{_OLD}/' and '{self._top}{_NEW}/'"
 
 
+def _remove_abandoned(store: Store, places: Places) -> None:
+    """Remove what killed writes left, but replaced values only if they lay in places that are whole now."""
+    folders = tuple(f"{folder}/" if folder else "" for folder in places.folders)
+    for top in _staged_prefixes(store):
+        aside = f"{top}{_OLD}/"
+        keys = set(store.list_prefix(top))
+        marks = [key for key in keys if not key.startswith((aside, f"{top}{_NEW}/"))]
+        # Without one, somebody has begun to remove it.
+        if any(value is not None and age(value) < ABANDONED for value in store.get_values(marks)):
+            continue
+        old = {key[len(aside) :] for key in keys if key.startswith(aside)}
+        if all(key in places.documents or key.startswith(folders) for key in old):
+            store.erase_values(marks)  # First: its writer, if there is one, must not go on without the rest.
+            store.erase_values(keys.difference(marks))
+
+
 class InPlace(Staging):
-    """For where nothing is to be replaced and moving would be copying: the last document makes it seen."""
+    """For where nothing is to be replaced and moving would be copying: the last document makes it seen.
+
+    The place is reserved before the first value is stored, so that of several writers that find it empty one
+    gets it; the others hear of that. Nothing is erased once another writer has taken the place.
+    """
 
     def __init__(self, store: Store, places: Places, names: Iterable[str] | None) -> None:
         self.store = store
         self._places = places
         self._names = None if names is None else list(names)
+        self._reservation = _reservation(store, places)
         self._whole = False
+        self._is_mixed = False  # With what somebody has written who reserves nothing.
+
+    def begin(self) -> None:
+        self._is_mixed = False
+        if self._reservation is None:
+            return
+        with _naming(self._reservation.key):
+            self._reservation.make()
+        if is_occupied(self.store, self._places):  # By somebody who has finished since.
+            self._reservation.release()
+            raise _occupied(self.store, self._places)
+
+    def check(self) -> None:
+        format, path = self._places.formats[0], self._places.path
+        keys = format.defining_keys(path)
+        there: list[Callable[[], bool]] = [partial(self.store.exists, key) for key in keys]
+        if self._reservation is not None:
+            there.append(self._reservation.holds)
+        found = spread(lambda ask: ask(), there, self.store.concurrency)
+        if self._reservation is not None and not found[-1]:
+            raise self._reservation.lost()
+        if any(found[: len(keys)]):
+            self._is_mixed = True
+            error = _occupied(self.store, self._places)
+            error.add_note("chunks that were written are not removed, as they may be of either writer")
+            raise error
 
     def swap(self) -> None:
         self._whole = True
@@ -545,11 +915,20 @@ class InPlace(Staging):
         self._whole = False
 
     def clean(self) -> None:
-        """There is nothing else."""
+        if self._reservation is not None:
+            self._reservation.release()
 
     def discard(self) -> None:
-        if self._whole:
-            return
+        if self._reservation is not None and not self._reservation.holds():
+            return  # Whatever is there is somebody else's, or nothing was begun.
+        try:
+            if not self._whole and not self._is_mixed:
+                self._erase()
+        finally:
+            if self._reservation is not None:
+                self._reservation.release()
+
+    def _erase(self) -> None:
         if self._names is None:  # An array, all of whose keys are new.
             self.store.erase_values(self._places.keys(self.store))
             return

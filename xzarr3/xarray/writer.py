@@ -16,6 +16,7 @@ from typing import Any, Literal, overload
 import dask
 import dask.threaded
 import numpy as np
+from dask._task_spec import Alias, Task, TaskRef
 from dask.base import get_scheduler
 from dask.delayed import Delayed, delayed
 from xarray import DataArray, Dataset, Variable, conventions
@@ -172,7 +173,18 @@ def to_zarr(
     it has not changed for a day; if it holds what was replaced, only with one that replaces the same group.
 
     Other stores cannot rename. There the old values are first copied to keys that begin in the same way,
-    then erased, then the new values are copied to their places.
+    then erased, then the new values are copied to their places. What a killed process leaves of that is
+    recognized and removed as it is in a directory.
+
+    Others may write to the same place at the same time. In a directory, what has appeared there since the
+    call is put back, and the write fails, if it is no part of a Zarr hierarchy, or whatever it is if ``mode``
+    is ``w-``; only of two processes that rename the same document within microseconds, the last one wins.
+    Other stores that can erase hold a reservation of the place, a key ``.xzarr3-staged-<hash>/owner``, during
+    a first write and while something is replaced; other calls for this group then raise NodeExistsError.
+    Groups above and below it have places of their own. Between processes a reservation is as sure as the
+    conditional puts of the store are; zips have none, but one writer. That of a killed process is ignored on
+    the same host, and elsewhere after a day, or once its key is removed by hand. A write fails if it stored
+    nothing for a day and another one has removed what it had stored before.
 
     Examples
     --------
@@ -200,8 +212,14 @@ def to_zarr(
         )
         if not compute:
             ours.pop_all()
-            later: Delayed = delayed(partial(_finished, write, None if opened is store else opened))(blocks)
+            begun = delayed(write.begin, pure=False)()
+            if blocks is not None:
+                blocks = _after(begun, blocks)
+            later: Delayed = delayed(partial(_finished, write, None if opened is store else opened))(
+                begun, blocks
+            )
             return later
+        write.begin()
         if blocks is not None:
             try:
                 blocks.compute(**_workers(opened, dataset))
@@ -212,10 +230,25 @@ def to_zarr(
     return write.group()
 
 
-def _finished(write: _Write, opened: Store | None, blocks: object) -> None:
-    """Finish a write whose blocks were written, and close a store that was opened for it."""
+def _after(begun: Delayed, blocks: Delayed) -> Delayed:
+    """What writes blocks, once the write has begun."""
+    tasks = dict(blocks.dask)
+    for name in tasks[blocks.key].dependencies:
+        key = name
+        while isinstance(tasks[key], Alias):  # Of a task that was fused with others.
+            (key,) = tasks[key].dependencies
+        tasks[key] = Task(key, _second, TaskRef(begun.key), tasks[key])
+    return Delayed(blocks.key, {**tasks, **begun.dask})
+
+
+def _second(first: object, second: object) -> object:
+    return second
+
+
+def _finished(write: _Write, opened: Store | None, begun: object, blocks: object) -> None:
+    """Finish a write that has begun and whose blocks were written, and close a store opened for it."""
     with opened or nullcontext():
-        write.finish(blocks)
+        write.finish()
 
 
 def _workers(store: Store, dataset: Dataset | DataArray) -> dict[str, int]:
@@ -521,6 +554,7 @@ class _Write:
             format,
             path,
             [variable.name for variable in variables],
+            {node_prefix(path) + variable.name: variable.metadata for variable in variables},
             overwrite=mode == "w",
             how="mode 'w'",
         )
@@ -543,8 +577,12 @@ class _Write:
             write_empty_chunks=variable.write_empty_chunks,
         )
 
-    def finish(self, blocks: object = None) -> None:
-        """Write all that is not in dask arrays, ``blocks`` having been written, and make a dataset of it."""
+    def begin(self) -> None:
+        """Make room for chunks, before the first one is written."""
+        self._replacement.begin()
+
+    def finish(self) -> None:
+        """Write all that is not in dask arrays, which were written, and make a dataset of it."""
         with self._replacement.discarding():
             eager = [each for each in self._variables if each.data is not None and each.data.size]
             # Mostly small coordinates, each of which is waited for.
