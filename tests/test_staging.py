@@ -22,7 +22,7 @@ import xarray as xr
 import xzarr3
 import xzarr3.xarray.writer
 from xzarr3 import MemoryStore, NodeExistsError, Store, StoreError, to_zarr
-from xzarr3.nodes import store_documents as store_documents_of_nodes
+from xzarr3.node_documents import store_documents as store_documents_of_nodes
 from xzarr3.reservations import Reservation
 from xzarr3.staging import _StagedFolder
 

@@ -49,17 +49,11 @@ from xzarr3.indexing import (
     split_fields,
     vectorized_selection,
 )
+from xzarr3.lookup import read_documents, read_held
 from xzarr3.metadata import ArrayMetadata, NodeMetadata
 from xzarr3.missing import Describe, Missing, check_missing, report, still_there
-from xzarr3.nodes import (
-    Node,
-    change_document,
-    copies_to_follow,
-    read_documents,
-    read_held,
-    refresh_consolidated,
-    with_attributes,
-)
+from xzarr3.node_documents import change_document, copies_to_follow, refresh_consolidated, with_attributes
+from xzarr3.nodes import Node
 from xzarr3.plan import ReadPlan
 from xzarr3.storage_transformers import transformed
 from xzarr3.stores import Store

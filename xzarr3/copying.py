@@ -33,8 +33,10 @@ from xzarr3.grids import RegularGrid
 from xzarr3.group import Group, bind
 from xzarr3.hierarchy import open as open_node
 from xzarr3.indexing import basic_selection
+from xzarr3.lookup import Look, find_format, format_for_new
 from xzarr3.metadata import ArrayMetadata, GroupMetadata
-from xzarr3.nodes import Look, check_new_path, find_format, format_for_new, normal_path, write_documents
+from xzarr3.node_documents import write_documents
+from xzarr3.nodes import check_new_path, normal_path
 from xzarr3.replacement import Replacement
 from xzarr3.stores import LocalStore, Store, StoreLike, in_flight, open_store
 

@@ -23,8 +23,9 @@ from xzarr3.dtypes.base import FOREIGN_ERRORS
 from xzarr3.errors import DataTypeValidationError, MetadataError
 from xzarr3.formats import V3, Format, documents
 from xzarr3.grids import Grid, RegularGrid, as_lengths, grid_for
+from xzarr3.lookup import Look
 from xzarr3.metadata import ArrayMetadata, check_shape
-from xzarr3.nodes import Look, make_node
+from xzarr3.node_making import make_node
 from xzarr3.storage_transformers import StorageTransformer, storage_transformer
 from xzarr3.stores import Store
 

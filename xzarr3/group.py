@@ -12,28 +12,28 @@ from xzarr3.creation import make_array
 from xzarr3.errors import InvalidKeyError, MetadataError, NodeNotFoundError, NodeTypeError
 from xzarr3.formats import Format, documents, parse_format
 from xzarr3.formats.base import Held, node_prefix
-from xzarr3.metadata import ArrayMetadata, Consolidated, GroupMetadata, NodeMetadata
-from xzarr3.missing import Missing
-from xzarr3.nodes import (
+from xzarr3.lookup import (
     Look,
-    Node,
-    change_document,
-    check_new_path,
     children,
-    copies_to_follow,
     depth_first,
-    erase_node,
     exists,
-    gone,
     held_below,
     load_below,
-    make_node,
-    normal_path,
     read_held,
     read_metadata,
+)
+from xzarr3.metadata import ArrayMetadata, Consolidated, GroupMetadata, NodeMetadata
+from xzarr3.missing import Missing
+from xzarr3.node_documents import (
+    change_document,
+    copies_to_follow,
+    gone,
     refresh_consolidated,
     with_attributes,
 )
+from xzarr3.node_erasing import erase_node
+from xzarr3.node_making import make_node
+from xzarr3.nodes import Node, check_new_path, normal_path
 from xzarr3.stores import Store
 
 

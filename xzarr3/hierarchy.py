@@ -15,16 +15,10 @@ from xzarr3.dtypes import ZDType
 from xzarr3.errors import MetadataError, NodeNotFoundError, NodeTypeError, StorePermissionError
 from xzarr3.formats import FORMATS, Format, ZarrFormat, parse_format
 from xzarr3.group import Group, bind, make_group
+from xzarr3.lookup import Look, find_consolidated, find_node, format_for_new
 from xzarr3.metadata import ArrayMetadata
 from xzarr3.missing import Missing, check_missing
-from xzarr3.nodes import (
-    Look,
-    check_new_path,
-    find_consolidated,
-    find_node,
-    format_for_new,
-    normal_path,
-)
+from xzarr3.nodes import check_new_path, normal_path
 from xzarr3.storage_transformers import StorageTransformer
 from xzarr3.stores import LocalStore, Store, StoreLike, open_store
 

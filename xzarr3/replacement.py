@@ -20,19 +20,11 @@ from xzarr3.errors import NodeExistsError, ReadOnlyError, StoreError
 from xzarr3.formats import Format, documents
 from xzarr3.formats.base import Held, node_prefix
 from xzarr3.hierarchy import open_group
+from xzarr3.lookup import Look, held_below, read_documents, read_metadata
 from xzarr3.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
-from xzarr3.nodes import (
-    Journal,
-    Look,
-    ancestors,
-    document_lock,
-    drop_from_consolidated,
-    groups_missing,
-    held_below,
-    make_groups_above,
-    read_documents,
-    read_metadata,
-)
+from xzarr3.node_documents import Journal, drop_from_consolidated
+from xzarr3.node_making import groups_missing, make_groups_above
+from xzarr3.nodes import ancestors, document_lock
 from xzarr3.staging import Places, check_no_foreign, is_occupied, stage
 from xzarr3.stores import LocalStore, Store
 from xzarr3.stores.base import UNCHANGED, Unchanged

@@ -32,12 +32,12 @@ from xzarr3.errors import (
     listed,
 )
 from xzarr3.formats import Format
+from xzarr3.lookup import find_format
 from xzarr3.metadata import ArrayMetadata
-from xzarr3.nodes import (
+from xzarr3.node_erasing import (
     chunks_among,
     documents_among,
     erase_stages,
-    find_format,
     formats_in,
     keys_at,
     leaving_stages,

@@ -39,14 +39,10 @@ from xzarr3.formats import Format, ZarrFormat, documents, parse_format
 from xzarr3.formats.base import Held, node_prefix
 from xzarr3.grids import Edges, Steps
 from xzarr3.group import Group
+from xzarr3.lookup import find_format, format_for_new
 from xzarr3.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
-from xzarr3.nodes import (
-    check_new_path,
-    find_format,
-    format_for_new,
-    normal_path,
-    store_documents,
-)
+from xzarr3.node_documents import store_documents
+from xzarr3.nodes import check_new_path, normal_path
 from xzarr3.replacement import Replacement
 from xzarr3.staging import format_aside
 from xzarr3.stores import Store, StoreLike, in_flight, open_store

@@ -1,0 +1,313 @@
+"""Writing the documents of nodes, and keeping consolidated copies of them true.
+
+A document that is there is changed by compare-and-set, so that no change of others gets lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeAlias, TypeVar
+
+from xzarr3._types import Buffer
+from xzarr3.claims import Claim, claim_in, seals_in
+from xzarr3.concurrency import spread
+from xzarr3.errors import StoreCapabilityError, StoreError
+from xzarr3.formats import Format, documents
+from xzarr3.formats.base import node_prefix
+from xzarr3.lookup import Look, _is_implied, read_documents, read_metadata
+from xzarr3.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
+from xzarr3.nodes import ancestors
+from xzarr3.stores import Store
+from xzarr3.stores.base import UNCHANGED, Unchanged
+
+
+def change_document(
+    store: Store,
+    format: Format,
+    path: str,
+    key: str,
+    change: Callable[[NodeMetadata], NodeMetadata],
+    *,
+    claim: Claim | None = None,
+    last: bool = True,
+) -> NodeMetadata:
+    """Change one document of a node so that no change of others gets lost.
+
+    Parameters
+    ----------
+    store : Store
+    format : Format
+    path : str
+    key : str
+        Key of the document.
+    change : callable
+        Takes what the documents say and gives what they shall say; called again if somebody else was faster.
+    claim : Claim, optional
+        The document is changed only if it has this claim.
+    last : bool
+        The claim is not needed any more.
+
+    Returns
+    -------
+    ArrayMetadata or GroupMetadata
+        What is stored now. Consolidated copies are not brought up to date by this.
+
+    Raises
+    ------
+    ConflictError
+        If others kept changing the document.
+    OutcomeUnknownError
+        If it cannot be known whether the document of a claim was changed.
+    StoreError
+        If the node has gone.
+    """
+    others = (
+        []
+        if format.one_document
+        else [other for other in format.reading_keys(path, consolidated=False) if other != key]
+    )
+    beside = dict(zip(others, read_documents(store, others, path), strict=True))
+    changed: list[NodeMetadata] = []
+
+    def changed_document(stored: Buffer | None) -> list[Buffer] | Unchanged:
+        if claim is not None:
+            if claim.changed(stored):
+                return UNCHANGED
+            claim.check(stored)
+        found = {other: document for other, document in beside.items() if document is not None}
+        if stored is not None:
+            found[key] = documents.decode(stored, path, key.rpartition("/")[2])
+        held = format.held(path, found)
+        if stored is None and key in format.defining_keys(path):
+            held = None
+        if held is not None:
+            meta = change(format.parse_again(held, path))
+        elif _is_implied(store, format, path):
+            meta = change(GroupMetadata(zarr_format=format.zarr_format))
+        else:
+            raise gone(store, path)
+        changed[:] = [meta]
+        consolidated = meta.consolidated if isinstance(meta, GroupMetadata) else None
+        document = format.documents(meta, path, consolidated).get(key)
+        if document is None:
+            raise gone(store, path)
+        value = documents.encode(document, path)
+        if stored is not None:
+            value += b"".join(seals_in(stored)) if claim is None else claim.sealed(stored)
+            value += b"" if claim is not None and last else claim_in(stored)
+        return UNCHANGED if value == stored else [value]
+
+    try:
+        store.update(key, changed_document)
+    except StoreError as error:
+        if claim is None or not claim.was_made(error):
+            raise
+    if claim is not None and last:
+        claim.settled()
+    return changed[0]
+
+
+Kind = TypeVar("Kind", ArrayMetadata, GroupMetadata)
+
+
+def with_attributes(meta: Kind, change: Callable[[dict[str, Any]], Mapping[str, Any]], path: str) -> Kind:
+    """Metadata of which the attributes are changed, to what can be stored."""
+    changed = change(dict(meta.attributes))
+    return replace(meta, attributes=documents.plain_attributes(changed, path, stored=meta.attributes))
+
+
+def gone(store: Store, path: str) -> StoreError:
+    """The error for a node that is not what it was."""
+    return StoreError(
+        f"'/{path}' of {store} was removed or replaced since it was opened; accepted: opening it again"
+    )
+
+
+def write_documents(
+    store: Store,
+    format: Format,
+    nodes: Mapping[str, NodeMetadata],
+    *,
+    last: str | None = None,
+) -> None:
+    """Store the documents of several nodes, as many together as can be.
+
+    Parameters
+    ----------
+    store : Store
+    format : Format
+    nodes : mapping of str to metadata
+        The nodes by path.
+    last : str, optional
+        Path of the node that is not to be found before all others are stored. If it is the root, the
+        documents without which there is no hierarchy follow.
+    """
+    encoded = {
+        path: {
+            key: documents.encode(document, path) for key, document in format.documents(meta, path).items()
+        }
+        for path, meta in nodes.items()
+    }
+    if last == "":
+        encoded[last].update(
+            (key, documents.encode(each)) for key, each in format.hierarchy_documents().items()
+        )
+    store_documents(store, format, encoded, last=last)
+
+
+def store_documents(
+    store: Store, format: Format, encoded: Mapping[str, Mapping[str, bytes]], *, last: str | None = None
+) -> None:
+    """Store documents that are encoded already, as :func:`write_documents` does.
+
+    Parameters
+    ----------
+    store : Store
+    format : Format
+    encoded : mapping
+        For each path of a node its documents by key.
+    last : str, optional
+    """
+    hierarchy = format.hierarchy_documents()
+    stages: tuple[dict[str, Buffer], ...] = ({}, {}, {}, {}, {})
+    for path, own in encoded.items():
+        defining = format.defining_keys(path)
+        for key, value in own.items():
+            if key in hierarchy:
+                at = 4
+            elif key in defining:
+                at = 2 if path == last else 1
+            else:
+                at = 3 if key == format.consolidated_key(path) else 0
+            stages[at][key] = value
+    for stage in stages:
+        if stage:
+            store.set_values(stage.items())
+
+
+def create_documents(
+    look: Look,
+    store: Store,
+    format: Format,
+    path: str,
+    meta: NodeMetadata,
+    journal: Journal | None = None,
+) -> bool:
+    """Store the documents of a new node, unless somebody else has made one since ``look`` was taken.
+
+    Returns
+    -------
+    bool
+        Whether they were stored.
+    """
+    for key, document in format.documents(meta, path).items():
+        value = documents.encode(document, path)
+        if not _create(store, key, look.found(key)[1], value):
+            return False
+        if journal is not None:
+            journal[key] = value
+    return True
+
+
+Journal: TypeAlias = dict[str, bytes]
+
+
+"""What was stored last under the keys of documents, for whoever has to undo that."""
+
+
+def _create(store: Store, key: str, version: object, value: bytes) -> bool:
+    try:
+        return store.compare_and_set(key, version, value)
+    except StoreCapabilityError:  # It cannot tell others apart, so it does what it can.
+        store.set(key, value)
+        return True
+
+
+def refresh_consolidated(
+    store: Store,
+    format: Format,
+    paths: Sequence[str],
+    *,
+    removed: bool = False,
+    journal: Journal | None = None,
+) -> None:
+    """Bring consolidated copies up to date: those of the nodes themselves and of the groups above.
+
+    The nodes are read again, after the version of the document that holds their copies: so of several changes
+    that are made at the same time the last one stays in the copy as it does in the node.
+
+    Parameters
+    ----------
+    store : Store
+    format : Format
+    paths : sequence of str
+        The nodes that changed, each above the next one.
+    removed : bool
+        They, and what was below them, are about to be removed, or have been.
+    journal : dict, optional
+        Gets what is stored.
+    """
+    path = paths[-1]
+    own = format.consolidated_key(path)
+    is_own = not removed and own is not None and own not in format.defining_keys(path)
+    holders = [place for place in ancestors(path) if format.consolidated_key(place)] + [path] * is_own
+    keys = [str(format.consolidated_key(place)) for place in holders]
+    found, holds = read_documents(store, keys), format.zarr_format
+    for holder, key, document in zip(holders, keys, found, strict=True):
+        prefix = node_prefix(holder)
+        below = [path for path in paths if path == holder or path.startswith(prefix)]
+        if document is not None and any(
+            format.update_consolidated(document, path[len(prefix) :], GroupMetadata(zarr_format=holds))
+            for path in below
+        ):
+            store.update(key, partial(_refreshed, store, format, holder, key, below, removed, journal))
+
+
+def _refreshed(
+    store: Store,
+    format: Format,
+    holder: str,
+    key: str,
+    paths: Sequence[str],
+    removed: bool,
+    journal: Journal | None,
+    stored: Buffer | None,
+) -> list[Buffer] | Unchanged:
+    if stored is None:
+        return UNCHANGED
+    before = document = documents.decode(stored, holder, key.rpartition("/")[2])
+    metas: list[NodeMetadata | None] = [None] * len(paths)
+    if not removed:
+        # Not what a cache remembers.
+        read = partial(read_metadata, Look(store), format, consolidated=False, again=True)
+        metas = spread(read, paths, store.concurrency)
+    for path, meta in zip(paths, metas, strict=True):
+        relative = path[len(node_prefix(holder)) :]
+        document = format.update_consolidated(document, relative, meta) or document
+    if document == before:
+        return UNCHANGED
+    value = documents.encode(document, holder)
+    if journal is not None:
+        journal[key] = value
+    return [value]
+
+
+@contextmanager
+def copies_to_follow(path: str) -> Iterator[None]:
+    """Say in an error of a ``with`` statement that only consolidated copies of a node are not changed yet."""
+    try:
+        yield
+    except StoreError as error:
+        error.add_note(
+            f"'/{path}' itself is changed; consolidated metadata that hold a copy of it may not be, until "
+            "the next change of it or consolidate_metadata()"
+        )
+        raise
+
+
+def drop_from_consolidated(store: Store, format: Format, path: str, journal: Journal | None = None) -> None:
+    """Remove a node, and what was below it, from the consolidated copies above."""
+    refresh_consolidated(store, format, [path], removed=True, journal=journal)
