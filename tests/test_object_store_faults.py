@@ -1339,3 +1339,10 @@ def test_ready_stores(fault_server: FaultServer, tmp_path: Path) -> None:
         ObjectStore(object())
     with pytest.raises(TypeError, match="ready store"):
         ObjectStore(ready, storage_options={"anon": True})
+
+
+def test_a_bucket_of_another_region_is_told_so(fault_server: Any) -> None:
+    fault_server.fault("status", "/b/*", status=301)
+    options = {"key": "k", "secret": "s", "endpoint_url": fault_server.url, "region": "us-east-1"}
+    with pytest.raises(StoreError, match=r"status 301.*region="):
+        ObjectStore("s3://b/x", storage_options={**options, "allow_http": True}).get("a")

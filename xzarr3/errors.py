@@ -124,6 +124,10 @@ class ReadOnlyError(StoreError):
     """A write to a store, array or group that was opened for reading."""
 
 
+class StoreOptionError(StoreError, TypeError):
+    """Options that have no meaning for a store."""
+
+
 class ChangedError(StoreError):
     """A value, parts of which were read, has been replaced or erased in the meantime."""
 

@@ -9,42 +9,57 @@ from __future__ import annotations
 import contextlib
 import errno
 import io
+import math
 import os
 import re
 import sys
 import threading
+import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from datetime import datetime
 from functools import cached_property
 from inspect import signature
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import quote
 from weakref import WeakKeyDictionary
 
 from xzarr3._types import Buffer
 from xzarr3.concurrency import spread
 from xzarr3.errors import StoreError
+from xzarr3.stores.base import cut
+from xzarr3.stores.in_flight import reserved
 from xzarr3.stores.local import TEMPORARY
 from xzarr3.stores.locks import key_lock
 
 FileSystem: TypeAlias = Any  # fsspec is imported when it is needed, and has no types.
 
 MANY = 64  # Requests at a time, of a file system that waits for answers with an event loop.
+SETTLED = 3.0
+"""Seconds after which a value that was written anew has another time of modification for sure."""
+_FIRST_GUESS = 2**20  # Bytes
 _HUGE = 2**28
 _LONG_SUFFIX = 2**20
 _LEVELS = 100  # Directories made with one call, which calls itself for each.
 _ATTEMPTS = 100
+_REPLACED = 4  # Times that a value is replaced while parts of it are read, before all of it is.
 _DEEPEST_CAUSE = 20
-_LOCAL = frozenset(("file", "local"))
+LOCAL = frozenset(("file", "local"))
+"""What the file system of this machine is called."""
 _OBJECTS = frozenset(("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "memory"))
 _HTTP = frozenset(("http", "https"))
 _SUFFIXES = frozenset(("s3", "s3a", "gs", "gcs", "memory")) | _HTTP
-_MOVES = _LOCAL | {"sftp", "ssh"}
+_MOVES = LOCAL | {"sftp", "ssh"}
 _PRUNES = _MOVES | {"ftp"}
 _CREATES = frozenset(("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az"))
 _ARCHIVES = frozenset(("zip", "tar", "libarchive"))
 _CACHES = frozenset(("simplecache", "filecache", "blockcache", "cached"))
+_FIXED = _ARCHIVES | {"blockcache", "cached"}
+FIXED = ("fixed",)
+"""The mark of a value that never becomes another one."""
+_TAGS = ("ETag", "etag", "e_tag", "generation")
+_TIMES = ("mtime", "LastModified", "last_modified", "modified", "updated", "modify", "created")
 _READ_ONLY = _HTTP | _ARCHIVES | _CACHES | {"reference"}
 
 _ABSENT_TYPES = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
@@ -78,6 +93,48 @@ if hasattr(os, "register_at_fork"):
 
 class WrongBytesError(Exception):
     """A file system gave something else than was asked for."""
+
+
+class Look(NamedTuple):
+    """What a file system says of a value without reading it."""
+
+    size: int | None
+    mark: tuple[object, ...] | None
+    """What is another one once the value is; None if nothing tells that."""
+    exact: bool = False
+    """Whether a service names its versions like that."""
+
+    def is_same(self, other: Look) -> bool:
+        """Whether both are of one version."""
+        return self.mark is not None and (self.size, self.mark) == (other.size, other.mark)
+
+
+def look_of(info: Mapping[str, Any], size: int | None) -> Look:
+    """What the ``info`` of a file system says of a version.
+
+    The time of its modification tells nothing as long as it may become the same once more.
+    """
+    for name in _TAGS:
+        tag = info.get(name)
+        if tag and isinstance(tag, (str, int)) and not str(tag).startswith("W/"):
+            return Look(size, (name, tag), exact=True)
+    times = [(name, info[name]) for name in _TIMES if info.get(name) is not None]
+    now = time.time()
+    if not times or not all(now - _timestamp(value) >= SETTLED for _, value in times):
+        return Look(size, None)
+    return Look(size, (info.get("ino"), *times))
+
+
+def _timestamp(value: object) -> float:
+    """Seconds since 1970; without end if that cannot be told."""
+    try:
+        if isinstance(value, str):
+            value = datetime.fromisoformat(value)
+        if isinstance(value, datetime) and value.tzinfo is not None:
+            return value.timestamp()
+    except (ValueError, OverflowError):
+        return math.inf
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else math.inf
 
 
 # What a failure means
@@ -275,6 +332,8 @@ class Files:
         self.is_archive = bool(names & _ARCHIVES)
         self._is_http = bool(names & _HTTP)
         self._has_folders = not names & (_OBJECTS | _READ_ONLY)
+        self._is_elsewhere = not names & (LOCAL | {"memory"})
+        self.usual = _FIRST_GUESS
         self.concurrency, self._slots = self._bounds(concurrency)
 
     def _bounds(self, asked: int | None) -> tuple[int, AbstractContextManager[object]]:
@@ -282,7 +341,7 @@ class Files:
         if asked is not None and asked > 1:
             return asked, threading.BoundedSemaphore(asked)
         if asked is None:
-            if self.names & (_LOCAL | {"memory"}):
+            if self.names & (LOCAL | {"memory"}):
                 return 1, contextlib.nullcontext()
             if self.fs.async_impl and not self.names & _CACHES:
                 return MANY, threading.BoundedSemaphore(MANY)
@@ -319,7 +378,7 @@ class Files:
         if not self.fs.async_impl:
             self._forget()  # Files that are opened take their sizes from there.
         try:
-            found = self._ask(self.fs.cat_file, path, **limits)
+            found = self._fetched(path, **limits)
         except Exception as error:
             if is_absence(error) or (self.is_archive and str(error).startswith(_NO_MEMBER)):
                 self._check_absence(path)
@@ -330,6 +389,24 @@ class Files:
         if not isinstance(found, (bytes, bytearray, memoryview)):
             raise WrongBytesError(f"found {type(found).__name__}; accepted: bytes")
         return found
+
+    def _fetched(self, path: str, start: int | None = None, end: int | None = None) -> Any:
+        """What the file system gives for a value or a part of it, as one of the answers under way."""
+        limits = {name: limit for name, limit in (("start", start), ("end", end)) if limit is not None}
+        if not self._is_elsewhere:
+            return self._ask(self.fs.cat_file, path, **limits)
+        size = (
+            -start if start is not None and start < 0 else self.usual if end is None else end - (start or 0)
+        )
+        with self._slots, reserved(size):
+            found = self.fs.cat_file(path, **limits)
+        if isinstance(found, (bytes, bytearray, memoryview)) and end is None and not (start or 0) < 0:
+            self.note(len(found))
+        return found
+
+    def note(self, size: int) -> None:
+        """Note the size of a value, for what is to be expected of others."""
+        self.usual = max(size, self.usual * 7 // 8)
 
     def _check_absence(self, path: str) -> None:
         """See to it that there is nothing where a cache says so, which asks in a way that hides failures."""
@@ -350,6 +427,11 @@ class Files:
 
     def size(self, path: str) -> int | None:
         """The size of a value; None if there is none."""
+        look = self.look(path)
+        return None if look is None else look.size
+
+    def look(self, path: str) -> Look | None:
+        """The size and the version of a value; None if there is none."""
         self._forget()
         fs = inner(self.fs) if self.names & _CACHES else self.fs  # A cache may look into a listing only.
         try:
@@ -362,9 +444,62 @@ class Files:
             return None
         size = info.get("size")
         if isinstance(size, int):
-            return size
+            if self.names & _FIXED:  # Opened once, or in parts that are kept.
+                return Look(size, FIXED)
+            return Look(size, None) if self.names & _CACHES else look_of(info, size)
         value = self._bytes(path)
-        return None if value is None else len(value)
+        return None if value is None else Look(len(value), None)
+
+    def first(self, path: str, start: int, length: int) -> tuple[Look, Buffer] | None:
+        """A part of a value, and of what version it is if no later part finds another one.
+
+        There are no bytes if nothing tells versions apart.
+        """
+        while (look := self.look(path)) is not None:
+            if look.mark is None:
+                return look, b""
+            try:
+                part = self._at(path, start, length, look.size)
+            except Exception:
+                if self._is_now(path, look):
+                    raise
+                continue  # It is another one meanwhile.
+            if start < 0 and not self._is_now(path, look):
+                continue  # It was looked for where the old one ended.
+            return None if part is None else (look, part)
+        return None
+
+    def _at(self, path: str, start: int, length: int | None, size: int | None) -> Buffer | None:
+        """A part of a value that is of that size, if it is known."""
+        if size is None:
+            return self.part(path, start, length)
+        return self._within(path, start if start >= 0 else max(size + start, 0), length, size)
+
+    def parts(
+        self, path: str, ranges: Sequence[tuple[int, int | None]], look: Look, *, check: bool = True
+    ) -> list[Buffer] | None:
+        """Parts of one version of a value; None if there is another one, or none, by now.
+
+        Without ``check`` that may stay unknown if there is no more than one part.
+        """
+        try:
+            found = spread(lambda wanted: self._at(path, *wanted, look.size), ranges, self.concurrency)
+        except Exception:
+            if self._is_now(path, look):
+                raise
+            return None
+        checks = check or len(found) > 1 or any(start < 0 for start, _ in ranges)
+        if checks and not self._is_now(path, look):
+            return None
+        parts = [part for part in found if part is not None]
+        return parts if len(parts) == len(found) else None
+
+    def _is_now(self, path: str, look: Look) -> bool:
+        """Whether there is that version of a value now."""
+        if look.mark == FIXED:
+            return True
+        now = self.look(path)
+        return now is not None and now.is_same(look)
 
     def _size_or_none(self, path: str) -> int | None:
         """The size of a value, for telling what an error means that is reported otherwise."""
@@ -379,15 +514,25 @@ class Files:
         if length == 0:
             return None if self._range(path, 0, 1) is None else b""
         if start < 0 and (not self.names & _SUFFIXES or start < -_LONG_SUFFIX):
-            size = self.size(path)
-            return None if size is None else self._within(path, max(size + start, 0), length, size)
+            return self._by_size(path, start, length)
         if start < 0:
             tail = self._suffix(path, -start)
             return tail if tail is None or length is None else memoryview(tail)[:length]
         if start >= sys.maxsize or (length is not None and length > _HUGE):
-            size = self.size(path)
-            return None if size is None else self._within(path, start, length, size)
+            return self._by_size(path, start, length)
         return self._range(path, start, length)
+
+    def _by_size(self, path: str, start: int, length: int | None) -> Buffer | None:
+        """A part that cannot be asked for without knowing how large the value is."""
+        for _ in range(_REPLACED):
+            look = self.look(path)
+            if look is None or look.mark is None:
+                break
+            found = self.parts(path, [(start, length)], look)
+            if found is not None:
+                return found[0]
+        whole = self.whole(path)
+        return None if whole is None else cut(whole, (start, length))
 
     def _within(self, path: str, start: int, length: int | None, size: int) -> Buffer | None:
         """A part of a value of that size."""
@@ -620,9 +765,12 @@ class CachedFiles(Files):
     def whole(self, path: str) -> Buffer | None:
         return self.part(path, 0, None)
 
-    def size(self, path: str) -> int | None:
+    def look(self, path: str) -> Look | None:
         name = self._cached(path)
-        return None if name is None else os.stat(name).st_size
+        if name is None:
+            return None
+        found = os.stat(name)  # Written once and moved there.
+        return Look(found.st_size, (name, found.st_ino, found.st_mtime_ns))
 
     def part(self, path: str, start: int, length: int | None) -> Buffer | None:
         name = self._cached(path)
@@ -653,4 +801,6 @@ def files_of(fs: FileSystem, concurrency: int | None = None) -> Files:
         return ReferenceFiles(fs, concurrency)
     if names == ("simplecache",) and not fs.compression:
         return CachedFiles(fs, concurrency)
-    return Files(fs, concurrency)
+    from xzarr3.stores.fsspec_http import WebFiles, guarded, is_web
+
+    return WebFiles(fs, concurrency) if is_web(fs) else Files(guarded(fs), concurrency)

@@ -17,7 +17,18 @@ from typing import Any, TypeAlias
 
 from xzarr3._types import Buffer
 from xzarr3.stores.base import cut
-from xzarr3.stores.fsspec_files import Files, FileSystem, WrongBytesError, files_of, is_absence
+from xzarr3.stores.fsspec_files import (
+    FIXED,
+    LOCAL,
+    Files,
+    FileSystem,
+    Look,
+    WrongBytesError,
+    files_of,
+    is_absence,
+    layers,
+    protocols,
+)
 
 Reference: TypeAlias = bytes | tuple[str] | tuple[str, int, int]
 
@@ -29,8 +40,11 @@ class ReferenceFiles(Files):
 
     def __init__(self, fs: FileSystem, concurrency: int | None = None) -> None:
         super().__init__(fs, 2)
-        self._targets = {name: _target(target, concurrency) for name, target in fs.fss.items()}
+        targets = {id(target): target for target in fs.fss.values()}
+        files = {name: _target(target, concurrency) for name, target in targets.items()}
+        self._targets = {name: files[id(target)] for name, target in fs.fss.items()}
         self.concurrency = max(target.concurrency for target in self._targets.values())
+        self._refuses_local = _is_from_elsewhere(fs) and not _names_local(fs)
         self._lock = threading.Lock()
         self._folders: dict[str, set[tuple[str, bool]]] | None = None
 
@@ -53,6 +67,11 @@ class ReferenceFiles(Files):
             raise WrongBytesError(
                 f"it refers to a file of protocol '{protocol}'; accepted: a remote_protocol, or fs, for it"
             )
+        if self._refuses_local and _is_local(files.fs):
+            raise WrongBytesError(
+                f"it refers to the local file '{url}', which references from elsewhere may not; "
+                "accepted: remote_protocol='file'"
+            )
         return files
 
     def whole(self, path: str) -> Buffer | None:
@@ -60,14 +79,22 @@ class ReferenceFiles(Files):
 
     def size(self, path: str) -> int | None:
         reference = self._reference(path)
-        if reference is None or isinstance(reference, bytes):
-            return None if reference is None else len(reference)
-        if len(reference) == 3:
+        if reference is not None and len(reference) == 3 and not isinstance(reference, bytes):
+            self._files(reference[0])
             return reference[2]
-        size = self._files(reference[0]).size(reference[0])
-        if size is None:
+        look = self.look(path)
+        return None if look is None else look.size
+
+    def look(self, path: str) -> Look | None:
+        reference = self._reference(path)
+        if reference is None or isinstance(reference, bytes):
+            return None if reference is None else Look(len(reference), FIXED)
+        look = self._files(reference[0]).look(reference[0])
+        if look is None:
             raise _gone(reference[0])
-        return size
+        if len(reference) == 1:
+            return look
+        return look._replace(size=reference[2], mark=look.mark and (*reference, look.size, *look.mark))
 
     def part(self, path: str, start: int, length: int | None) -> Buffer | None:
         reference = self._reference(path)
@@ -93,6 +120,9 @@ class ReferenceFiles(Files):
                 f"it refers to {wanted} bytes from {offset + first} on of '{url}', found {len(found)}"
             )
         return found
+
+    def exact(self, path: str, start: int, length: int) -> Buffer | None:
+        return self.part(path, start, length)
 
     # Listing
 
@@ -132,6 +162,29 @@ class ReferenceFiles(Files):
         for key in self._keys():
             if key.startswith(beginning):
                 yield key[len(beginning) :]
+
+
+def _is_from_elsewhere(fs: FileSystem) -> bool:
+    """Whether references were read from where others may have put them."""
+    options = {**dict(zip(("fo",), fs.storage_args, strict=False)), **fs.storage_options}
+    place = options.get("fo")
+    if not isinstance(place, str):
+        return False
+    protocol, mark, _ = place.rpartition("::")[2].partition("://")
+    return (options.get("target_protocol") or (protocol if mark else "file")) not in {*LOCAL, "memory"}
+
+
+def _names_local(fs: FileSystem) -> bool:
+    """Whether who made it said that references may be to local files."""
+    options = fs.storage_options
+    given = options.get("fs")
+    if isinstance(given, Mapping):
+        return not LOCAL.isdisjoint(given)
+    return options.get("remote_protocol") in LOCAL or (given is not None and _is_local(given))
+
+
+def _is_local(fs: FileSystem) -> bool:
+    return not LOCAL.isdisjoint(protocols([*layers(fs)][-1]))
 
 
 def _target(fs: FileSystem, concurrency: int | None) -> Files:

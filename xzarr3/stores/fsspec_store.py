@@ -5,6 +5,7 @@ Specification: Zarr v3, "Stores"; a key is a path below a root, a value is a fil
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import operator
 import os
@@ -15,11 +16,19 @@ from typing import Any, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from xzarr3._types import Buffer, ByteRange
-from xzarr3.concurrency import spread
-from xzarr3.errors import InvalidKeyError, StoreError, StorePermissionError, Xzarr3Error, shorten
+from xzarr3.errors import (
+    ChangedError,
+    InvalidKeyError,
+    StoreError,
+    StorePermissionError,
+    Xzarr3Error,
+    shorten,
+)
 from xzarr3.stores import fsspec_files
 from xzarr3.stores.base import (
+    IntoLoader,
     KeySet,
+    RangeLoader,
     Store,
     ValueReader,
     check_erasable_prefix,
@@ -32,6 +41,7 @@ from xzarr3.stores.base import (
 from xzarr3.stores.fsspec_files import (
     Files,
     FileSystem,
+    Look,
     WrongBytesError,
     causes,
     files_of,
@@ -52,6 +62,7 @@ from xzarr3.stores.memory import BytesReader
 Result = TypeVar("Result")
 
 _ABANDONED = 3600.0  # Seconds
+_ATTEMPTS = 4  # To get parts of one version of a value that is being replaced.
 _ACCEPTED = "a URL, a file system of fsspec, or a mapper of one"
 
 _held: WeakValueDictionary[str, FileSystem] = WeakValueDictionary()
@@ -66,6 +77,23 @@ class FsspecStore(Store):
     A file that is not there is an absent key. Every other failure is an error, also where fsspec itself takes
     it for absence: a cache whose source does not answer, a reference to a file that is gone. Requests are
     repeated, and given up after some time, as the file system itself does that.
+
+    Parts of a value that are put together are of one version. What the file system says of the value has to
+    be the same before and after they are read: its e-tag or generation, or when it was modified, unless that
+    was less than three seconds ago. Where nothing is said the value is read whole, once. Indexes of shards
+    are kept where there are e-tags or generations. Archives, and the blocks that ``blockcache`` keeps, count
+    as values that never change.
+
+    From web servers, also below caches and references, an HTML page is never a value, nor is a body of
+    another length than was promised or another range than was asked for. ``filecache`` and ``blockcache``
+    make their own requests: there the length of ranges is all that is known of servers which ignore them.
+    File systems that override how fsspec's own reads from the web have to see to all that themselves.
+
+    Values that are on their way count among the bytes that :mod:`xzarr3.stores.in_flight` bounds, as many as
+    are asked for; of whole values, unless a web server tells, as many as those before had.
+
+    References from elsewhere than the local file system, or from memory, may name local files only if
+    ``remote_protocol="file"`` or a local ``fs`` is among the options.
 
     A value is replaced in one step if the file system does that: object storage, and memory. On a local
     file system and over SFTP it is written to a temporary file, which is moved to its place; elsewhere who
@@ -160,8 +188,18 @@ class FsspecStore(Store):
         False
         """
         options = dict(storage_options or {})
-        read_only = bool(options.pop("read_only", read_only))
-        concurrency = options.pop("concurrency", concurrency)
+        if "read_only" in options:
+            read_only = options.pop("read_only")
+            if not isinstance(read_only, bool):
+                raise StoreError(
+                    f"read_only={shorten(read_only)} in storage_options; accepted: True or False"
+                )
+        if "concurrency" in options:
+            concurrency = options.pop("concurrency")
+            try:
+                _checked_number(concurrency)
+            except ValueError as error:
+                raise StoreError(f"storage_options: {error}") from error
         return cls(url, storage_options=options, read_only=read_only, concurrency=concurrency)
 
     def __repr__(self) -> str:
@@ -338,16 +376,59 @@ class FsspecStore(Store):
     def open_value(self, key: str) -> ValueReader | None:
         check_key(key)
         if self._filesystem().in_memory:
-            value = self.get(key)
-            return None if value is None else BytesReader(value)
-        size = self._do("read", key, lambda files: files.size(self._path(files, key)))
-        return None if size is None else _PartsReader(self, key, size=size)
+            return self._open_whole(key)
+        look = self._do("read", key, lambda files: files.look(self._path(files, key)))
+        return None if look is None else _PartsReader(self, key, look)
 
     def open_part(
         self, key: str, start: int, length: int, version: object | None = None
     ) -> ValueReader | None:
-        first = self.get(key, (start, length))
-        return None if first is None else _PartsReader(self, key, (start, length, first))
+        check_key(key)
+        if length < 0:
+            raise negative_length(length)
+        if self._filesystem().in_memory:
+            return self._open_whole(key)
+        if isinstance(version, Look):
+            return _PartsReader(self, key, version, is_known=True)
+        found = self._do("read", key, lambda files: files.first(self._path(files, key), start, length))
+        if found is None:
+            return None
+        look, first = found
+        if look.mark is None:
+            return self._open_whole(key)
+        return _PartsReader(self, key, look, (start, length, first))
+
+    def _open_whole(self, key: str) -> ValueReader | None:
+        value = self.get(key)
+        return None if value is None else BytesReader(value)
+
+    def range_loader(self) -> RangeLoader:
+        def load(
+            key: str, starts: Sequence[int], lengths: Sequence[int]
+        ) -> tuple[int | None, list[Buffer]] | None:
+            if len(starts) == 1:
+                part = self.get(key, (starts[0], lengths[0]))
+                return None if part is None else (None, [part])
+            for _ in range(_ATTEMPTS):
+                reader = self.open_part(key, starts[0], lengths[0]) if starts else self.open_value(key)
+                if reader is None:
+                    return None
+                with contextlib.suppress(ChangedError):
+                    return reader.size, reader.read_ranges(starts, lengths)
+            whole = self._open_whole(key)  # It keeps changing.
+            return None if whole is None else (whole.size, whole.read_ranges(starts, lengths))
+
+        return load
+
+    def into_loader(self) -> IntoLoader:
+        def load(key: str, start: int, out: memoryview) -> tuple[int | None, int] | None:
+            data = self.get(key, (start, len(out) + 1))
+            if data is None:
+                return None
+            out[: len(data)] = data[: len(out)]
+            return None, len(data)
+
+        return load
 
     # Writeable
 
@@ -449,26 +530,85 @@ def store_for(filesystem: Any, *, read_only: bool = False) -> Store:
 
 
 class _PartsReader(ValueReader):
-    """Asks for each part, but for one that is there already."""
+    """Parts of one version of a value.
+
+    Parameters
+    ----------
+    store : FsspecStore
+    key : str
+    look : Look
+        What was said of the value before any part of it was read.
+    first : (int, int, bytes), optional
+        A part that is there already, by its start and the length asked for.
+    is_known : bool
+        Whether other parts of this version were read before.
+    """
 
     def __init__(
         self,
         store: FsspecStore,
         key: str,
+        look: Look,
         first: tuple[int, int, Buffer] | None = None,
-        size: int | None = None,
+        *,
+        is_known: bool = False,
     ) -> None:
         self._store = store
         self._key = key
+        self._look = look
         self._first = first
-        self.size = size
+        self._checks = is_known or first is not None
+        self._whole: Buffer | None = None
+        self.size = look.size
+
+    @property
+    def version(self) -> object | None:
+        return self._look if self._look.exact else None
 
     def read(self, start: int, length: int | None = None) -> Buffer:
-        held = self._held(start, length)
-        return self._ask(start, length) if held is None else held
+        (part,) = self._read([(start, length)])
+        return part
+
+    def read_ranges(self, starts: Sequence[int], lengths: Sequence[int]) -> list[Buffer]:
+        return self._read(list(zip(starts, lengths, strict=True)))
+
+    def _read(self, ranges: Sequence[tuple[int, int | None]]) -> list[Buffer]:
+        for _, length in ranges:
+            if length is not None and length < 0:
+                raise negative_length(length)
+        if self._look.mark is None:
+            whole = self._get_whole()
+            return [cut(whole, wanted) for wanted in ranges]
+        held = [self._held(*wanted) for wanted in ranges]
+        asked = [wanted for wanted, part in zip(ranges, held, strict=True) if part is None]
+        if not asked:
+            return [part for part in held if part is not None]
+        store, checks = self._store, self._checks
+        found = store._do(
+            "read",
+            self._key,
+            lambda files: files.parts(store._path(files, self._key), asked, self._look, check=checks),
+        )
+        self._checks = True
+        if found is None:
+            raise self._changed()
+        parts = iter(found)
+        return [next(parts) if part is None else part for part in held]
+
+    def _get_whole(self) -> Buffer:
+        """All of it, where nothing tells whether parts are of one version."""
+        if self._whole is None:
+            whole = self._store.get(self._key)
+            if whole is None or (self.size is not None and len(whole) != self.size):
+                raise self._changed()
+            self._whole = whole
+        return self._whole
+
+    def _changed(self) -> ChangedError:
+        return ChangedError(f"key '{self._key}' of {self._store} was replaced or removed while it was read")
 
     def _held(self, start: int, length: int | None) -> Buffer | None:
-        if self._first is None or length is None or length < 0:
+        if self._first is None or length is None:
             return None
         first, count, data = self._first
         if 0 <= first <= start and start + length <= first + count:
@@ -479,16 +619,6 @@ class _PartsReader(ValueReader):
             if start >= first:
                 return cut(data, (start - first, length))
         return None
-
-    def _ask(self, start: int, length: int | None) -> Buffer:
-        value = self._store.get(self._key, (start, length))
-        if value is None:
-            raise StoreError(f"key '{self._key}' of {self._store} vanished while it was read")
-        return value
-
-    def read_ranges(self, starts: Sequence[int], lengths: Sequence[int]) -> list[Buffer]:
-        ranges = list(zip(starts, lengths, strict=True))
-        return spread(lambda part: self.read(*part), ranges, self._store.concurrency)
 
 
 def _checked_number(concurrency: int | None) -> int | None:

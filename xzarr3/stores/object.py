@@ -26,6 +26,7 @@ from xzarr3.errors import (
     ReadOnlyError,
     StoreCapabilityError,
     StoreError,
+    StoreOptionError,
     StorePermissionError,
     shorten,
 )
@@ -224,7 +225,7 @@ class ObjectStore(Store):
     def _take(self, store: Any, storage_options: Mapping[str, Any] | None) -> None:
         """Use a ready store."""
         if storage_options:
-            raise TypeError(
+            raise StoreOptionError(
                 "storage_options with a ready store; accepted: options with a URL, or the store alone"
             )
         if not any(cls.__module__.partition(".")[0] == "obstore" for cls in type(store).__mro__):
@@ -356,9 +357,8 @@ class ObjectStore(Store):
         kind: type[StoreError] = StoreError
         if failure.status in (401, 403) or failure.bad_credentials or failure.sort == "credentials":
             kind = StorePermissionError
-            text += (
-                f"; accepted: storage_options with credentials that may {doing} it, anon=True for public data"
-            )
+            text += f"; accepted: storage_options with credentials that may {doing} it, "
+            text += "headers={'Authorization': ...}" if self._is_web else "anon=True for public data"
             if failure.status == 403 and doing == "read":
                 text += ", absent_status=(404, 403) where absent keys are answered so"
         elif failure.no_place:

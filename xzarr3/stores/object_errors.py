@@ -181,6 +181,8 @@ def describe(error: BaseException, secrets: Sequence[str] = ()) -> Failure:
             repeated=repeated,
             sort="other" if status == 404 and name == "GenericError" else "",
         )
+    if "redirect without LOCATION" in head:  # So S3 says that the bucket is in another region.
+        return Failure("status 301, it is somewhere else", 301)
     kind = _KIND.search(debug)
     if kind is not None or "HTTP error" in head:
         return _connection(kind[1] if kind else "Unknown", debug, head, secrets, repeated)

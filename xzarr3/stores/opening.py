@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 from urllib.parse import unquote, urlsplit
 
-from xzarr3.errors import StoreError, listed, shorten
+from xzarr3.errors import StoreError, StoreOptionError, listed, shorten
 from xzarr3.stores import obstore_image  # noqa: F401 - it hears of every fork from now on
 from xzarr3.stores.base import Store
 from xzarr3.stores.local import LocalStore
@@ -48,8 +48,10 @@ def open_store(
     ------
     StoreError
         If there is no store for the URL.
+    StoreOptionError
+        If there are options that have no meaning for it; also a TypeError.
     TypeError
-        If it is none of these, or there are options for a ready store.
+        If it is none of these.
 
     Examples
     --------
@@ -131,7 +133,7 @@ def _keywords(options: dict[str, Any], path: str, *accepted: str) -> dict[str, A
     """Options of a store on the local file system, where few have a meaning."""
     unknown = sorted(set(options) - set(accepted))
     if unknown:
-        raise TypeError(
+        raise StoreOptionError(
             f"storage_options {listed(unknown)} have no meaning for {shorten(path)}; "
             f"accepted: {listed(accepted)}"
         )
@@ -140,7 +142,7 @@ def _keywords(options: dict[str, Any], path: str, *accepted: str) -> dict[str, A
 
 def _refuse_options(store: object, options: dict[str, Any]) -> None:
     if options:
-        raise TypeError(
+        raise StoreOptionError(
             f"storage_options {listed(sorted(options))} have no meaning for a {type(store).__name__}, "
             "which has its own; accepted: none"
         )
