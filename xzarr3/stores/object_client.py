@@ -20,7 +20,7 @@ from enum import Enum
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
-from xzarr3.concurrency import pause
+from xzarr3.concurrency import pause, waiters
 from xzarr3.errors import StoreError
 from xzarr3.stores import obstore_image
 from xzarr3.stores.base import OversizedError
@@ -249,7 +249,7 @@ class Client:
         if not self._admitted():
             return Failure("it is not wanted any more, because something done at the same time has failed")
         try:
-            return call(image, store)
+            return _interruptible(lambda: call(image, store))
         except AnswerError as error:
             return error.failure
         except (image.exceptions.BaseError, OSError, ValueError, TypeError, RuntimeError) as error:
@@ -276,6 +276,17 @@ class Client:
                 pace = Pace(self._retries, self._deadline - (time.monotonic() - begun))
             if found.repeated or not pace.again(found):
                 return replace(found, attempts=found.repeated + pace.attempts)
+
+
+def _interruptible(call: Callable[[], Result]) -> Result:
+    """Have another thread call, where this is the one that hears of Ctrl-C: only while it waits in Python."""
+    if threading.current_thread() is not threading.main_thread():
+        return call()
+    try:
+        waiting = waiters.get().submit(call)
+    except RuntimeError:  # The interpreter is shutting down and starts no more threads.
+        return call()
+    return waiting.result()
 
 
 def fetch(path: str, options: dict[str, Any] | None, limit: int | None) -> Callable[[Any, Any], Answer]:
