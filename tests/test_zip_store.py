@@ -397,6 +397,8 @@ def test_member_beyond_four_gigabytes(path: Path) -> None:
     with zipfile.ZipFile(path) as peer:
         assert peer.getinfo("m").file_size == size
         assert peer.read("s") == b"x"
+        if sys.version_info < (3, 12):
+            return  # It reads all that lies before, and verifies the checksum.
         with peer.open("m") as stream:
             stream.seek(size - 3)
             # The peer verifies the checksum at the end, which this hole does not have.

@@ -81,7 +81,8 @@ class Work:
         self._stop = stop
         self._within = _current.work
         self._stopped = threading.Event()
-        self._first: BaseException | None = None
+        self.first: BaseException | None = None
+        """The first error there was; those of others may be about having been stopped."""
 
     def stop(self) -> None:
         """What is left is not wanted any more."""
@@ -99,17 +100,12 @@ class Work:
         try:
             return worker()
         except BaseException as error:
-            if self._first is None:
-                self._first = error
+            if self.first is None:
+                self.first = error
             self.stop()
             raise
         finally:
             _current.work = before
-
-    def check(self) -> None:
-        """Raise the first error there was: those of others may be about having been stopped."""
-        if self._first is not None:
-            raise self._first
 
 
 class _Current(threading.local):
@@ -184,14 +180,17 @@ def together(
             other.cancel()
         others.clear()  # Who wants to leave does not wait for answers that may never come.
         raise
-    except Exception:
-        work.check()
-        raise
+    except Exception as error:  # noqa: BLE001 - raised below, or the one that came before it
+        failure = work.first or error
     finally:
         work.stop()
         for other in others:
             if not other.cancel():
                 other.exception()  # Waits: nobody may go on after this has returned.
+    try:
+        raise failure
+    finally:
+        del failure  # It holds this frame, which would hold it.
 
 
 def spread(function: Callable[[Item], Result], items: Iterable[Item], threads: int) -> list[Result]:
