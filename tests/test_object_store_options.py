@@ -674,7 +674,7 @@ def test_children_end_in_good_order(fault_server: FaultServer) -> None:
                 del store
                 gc.collect()
                 sys.exit(3)
-            print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+            print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
         print(store.get("a") == b"value")
         """,
         f"{fault_server.url}/b/x",

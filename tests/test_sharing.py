@@ -31,9 +31,13 @@ TOO_LONG = 30.0  # Seconds after which a thread hangs.
 def finish(*works: Callable[[], Any]) -> list[Any]:
     """What functions return that run at the same time, each in a thread of its own."""
     results: list[Any] = [None] * len(works)
+    errors: list[BaseException] = []
 
     def run(at: int) -> None:
-        results[at] = works[at]()
+        try:
+            results[at] = works[at]()
+        except BaseException as error:  # noqa: BLE001 - raised below
+            errors.append(error)
 
     threads = [threading.Thread(target=run, args=(at,), daemon=True) for at in range(len(works))]
     for thread in threads:
@@ -41,6 +45,8 @@ def finish(*works: Callable[[], Any]) -> list[Any]:
     for thread in threads:
         thread.join(TOO_LONG)
         assert not thread.is_alive(), "a thread waits for ever"
+    if errors:
+        raise errors[0]
     return results
 
 
@@ -284,7 +290,8 @@ def test_a_value_that_no_chunk_can_need_is_not_read(options: dict[str, Any], tmp
 def test_many_writers_get_by_with_few_descriptors(tmp_path: Path) -> None:
     def work() -> float:
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (150, hard))
+        taken = max(int(name.name) for name in Path("/proc/self/fd").iterdir())
+        resource.setrlimit(resource.RLIMIT_NOFILE, (taken + 150, hard))
         array = xzarr3.create_array(tmp_path / "a", shape=(400, 4), chunks=(1, 4), dtype="int32")
         step = 25
 

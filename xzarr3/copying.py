@@ -438,7 +438,8 @@ def _touched(source: Array, target: Array) -> Iterator[tuple[int, ...]]:
         yield from _stored(source)
         return
     done: set[tuple[int, ...]] = set()
-    for coords in _stored(source):
+    listable = source.engine.store.listable  # Then those that are not there need not be walked through.
+    for coords in source.stored_units() if listable else _stored(source):
         region = source.metadata.chunk_grid.region(coords, source.shape)
         for found in target.plan(region).coords():
             if found not in done:
