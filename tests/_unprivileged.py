@@ -7,6 +7,7 @@ child could damage, and that is compared with what it was before.
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import select
@@ -152,6 +153,7 @@ def snapshot(base: Path) -> Snapshot:
 
 
 def _be_child(work: Callable[[], Any], writing: int, drop: bool, notes: dict[str, Any]) -> NoReturn:
+    gc.freeze()  # What is left of earlier tests is not this child's to finalize: it could swallow a signal.
     outcome: dict[str, Any] = {}
     try:
         if drop and os.geteuid() == 0:

@@ -1,100 +1,27 @@
-"""Chunks as dask tasks: arrays in stores as dask arrays, and dask arrays into stores.
-
-A read is one Blockwise layer, so that it is built in a time that does not depend on the number of
-chunks, fuses with what follows and is culled with it. Tasks read and write in their own thread.
-"""
+"""Dask arrays into arrays in stores: :func:`store`."""
 
 from __future__ import annotations
 
 import math
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from copy import copy
-from typing import Any, Literal
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import dask.array as da
 import numpy as np
 import numpy.typing as npt
 from dask._task_spec import Task, TaskRef
-from dask.array.core import normalize_chunks
 from dask.array.optimization import optimize
-from dask.base import tokenize
-from dask.blockwise import Blockwise, BlockwiseDep, blockwise
+from dask.blockwise import Blockwise, blockwise
 from dask.delayed import Delayed
 from dask.highlevelgraph import HighLevelGraph
 
 from xzarr3._types import AnyArray
 from xzarr3.array import Array
+from xzarr3.dask.blocks import Regions, threads_of
 from xzarr3.errors import AlignmentError, SelectionError, shorten
 from xzarr3.grids import Edges, Steps
-from xzarr3.hierarchy import open_array
 from xzarr3.indexing import basic_selection
-from xzarr3.missing import Missing, check_missing
-from xzarr3.stores import StoreLike
-
-_GROUPED = 16 * 2**20  # Bytes of a block that small chunks are grouped to.
-_BLOCKS = 16  # Grouping leaves an array at least about this many blocks.
-
-BlockChunks = tuple[tuple[int, ...], ...]
-
-
-class _Regions(BlockwiseDep):
-    """The region of each block of an array: what a task gets to know besides the array itself."""
-
-    def __init__(self, chunks: BlockChunks, offsets: tuple[int, ...]) -> None:
-        self.numblocks = tuple(map(len, chunks))
-        self.produces_tasks = False
-        self._edges = tuple(_edges(along, offset) for along, offset in zip(chunks, offsets, strict=True))
-
-    def __getitem__(self, idx: tuple[int, ...]) -> tuple[slice, ...]:
-        return tuple(slice(*edges(at)) for at, edges in zip(idx, self._edges, strict=True))
-
-
-class _EvenEdges:
-    """First and one past the last element of blocks that all have the same length but the last."""
-
-    def __init__(self, length: int, size: int, offset: int) -> None:
-        self._length, self._size, self._offset = length, size, offset
-
-    def __call__(self, at: int) -> tuple[int, int]:
-        start = at * self._length
-        return self._offset + start, self._offset + min(start + self._length, self._size)
-
-
-class _UnevenEdges:
-    """First and one past the last element of blocks of any lengths."""
-
-    def __init__(self, lengths: tuple[int, ...], offset: int) -> None:
-        self._starts = (offset + np.cumsum((0, *lengths))).tolist()
-
-    def __call__(self, at: int) -> tuple[int, int]:
-        return self._starts[at], self._starts[at + 1]
-
-
-def _is_even(lengths: tuple[int, ...]) -> bool:
-    """Whether all blocks have the same length, but for a shorter last one."""
-    equal = lengths.count(lengths[0]) if lengths else 0
-    return equal == len(lengths) or (equal == len(lengths) - 1 and lengths[-1] < lengths[0])
-
-
-def _edges(lengths: tuple[int, ...], offset: int) -> _EvenEdges | _UnevenEdges:
-    if _is_even(lengths):
-        return _EvenEdges(lengths[0] if lengths else 0, sum(lengths), offset)
-    return _UnevenEdges(lengths, offset)
-
-
-def _shortened(lengths: tuple[int, ...]) -> tuple[object, ...]:
-    """What tells these blocks from others, without naming every one of many equal ones."""
-    return (lengths[0], lengths[-1], len(lengths)) if lengths and _is_even(lengths) else lengths
-
-
-def _threads(array: Array) -> int | None:
-    """A task has one thread, and others only to wait for a store with it."""
-    return None if array.engine.waiting else 1
-
-
-def _read_block(array: Array, region: tuple[slice, ...]) -> AnyArray:
-    return array.get(region, threads=_threads(array))
 
 
 def _write_block(block: AnyArray, target: Array, region: tuple[slice, ...]) -> None:
@@ -104,109 +31,7 @@ def _write_block(block: AnyArray, target: Array, region: tuple[slice, ...]) -> N
             f"a block for array '{target.name}' has shape {np.shape(block)} where dask was told {expected}; "
             "accepted: blocks of the shapes in .chunks"
         )
-    target.set(region, block, threads=_threads(target))
-
-
-def _grouped(array: Array) -> list[Steps | Edges]:
-    """Blocks of whole write units along each dimension, of several where these are small."""
-    axes = list(array.metadata.chunk_grid.axes)
-    target = min(_GROUPED, array.nbytes // _BLOCKS)
-    while 2 * math.prod(axis.longest for axis in axes) * array.dtype.itemsize <= target:
-        left = [axis.count(size) for size, axis in zip(array.shape, axes, strict=True)]
-        at = max(range(array.ndim), key=left.__getitem__, default=None)
-        if at is None or left[at] <= 1:
-            break
-        axes[at] = axes[at].paired()
-    return axes
-
-
-def _block_chunks(shape: tuple[int, ...], axes: Sequence[Steps | Edges]) -> BlockChunks:
-    """Chunks of dask for the chunks of a grid."""
-    return tuple(axis.lengths(size) for size, axis in zip(shape, axes, strict=True))
-
-
-def _chunks(array: Array, chunks: Any) -> BlockChunks:
-    if isinstance(chunks, str) and chunks == "auto":
-        return _block_chunks(array.shape, _grouped(array))
-    units = _block_chunks(array.shape, array.metadata.chunk_grid.axes)
-    if isinstance(chunks, str) and chunks == "units":
-        return units
-    normal: BlockChunks = normalize_chunks(chunks, array.shape, dtype=array.dtype, previous_chunks=units)
-    return normal
-
-
-def from_zarr(
-    source: StoreLike | Array,
-    path: str = "",
-    *,
-    chunks: Literal["auto", "units"] | Any = "auto",
-    name: str | None = None,
-    storage_options: Mapping[str, Any] | None = None,
-    missing: Missing | None = None,
-) -> da.Array:
-    """A dask array that reads from an array in a store.
-
-    Parameters
-    ----------
-    source : path, URL, Store or Array
-        Where the array is, or the array itself.
-    path : str
-        Path of the array in its hierarchy; the root by default.
-    chunks : {"auto", "units"} or any chunks of dask
-        ``units`` makes one block of each shard, or of each chunk that is in none. ``auto`` does so
-        too, but groups small ones, because a task costs more than a small chunk.
-    name : str, optional
-        Name of the dask array. By default it is derived from the content: the same array has the same
-        name in every process, until it is changed.
-    storage_options : mapping, optional
-        What the store takes besides; see :func:`xzarr3.open_store`.
-    missing : {"fill", "warn", "error"}, optional
-        What each task does about chunks that are absent, as :func:`xzarr3.open` has it; by default what the
-        array was opened with, and ``"fill"`` where it is opened here.
-
-    Returns
-    -------
-    dask.array.Array
-
-    Raises
-    ------
-    NodeNotFoundError, MetadataError, StoreError
-        As :func:`xzarr3.open_array`.
-
-    Examples
-    --------
-    >>> import xzarr3
-    >>> array = xzarr3.create_array(xzarr3.MemoryStore(), data=np.arange(100.0), chunks=10)
-    >>> from_zarr(array, chunks="units")
-    dask.array<read-zarr, shape=(100,), dtype=float64, chunksize=(10,), chunktype=numpy.ndarray>
-    >>> float(from_zarr(array)[5:8].sum().compute())
-    18.0
-    """
-    if not isinstance(source, Array):
-        wanted: Missing = "fill" if missing is None else missing
-        array = open_array(source, path, storage_options=storage_options, missing=wanted)
-    elif missing in (None, source.missing):
-        array = source
-    else:
-        array = copy(source)
-        array.missing = check_missing(missing)
-    blocks = _chunks(array, chunks)
-    if name is None:
-        name = f"read-zarr-{tokenize(array, [_shortened(along) for along in blocks])}"
-    index = tuple(range(array.ndim))
-    layer = blockwise(
-        _read_block,
-        name,
-        index,
-        array,
-        None,
-        _Regions(blocks, (0,) * array.ndim),
-        index,
-        numblocks={},
-        _data_producer=True,
-    )
-    graph = HighLevelGraph.from_collections(name, layer)
-    return da.Array(graph, name, chunks=blocks, meta=np.empty((0,) * array.ndim, array.dtype))
+    target.set(region, block, threads=threads_of(target))
 
 
 def store(
@@ -360,7 +185,7 @@ class _Job:
             index,
             self.target,
             None,
-            _Regions(self.source.chunks, offsets),
+            Regions(self.source.chunks, offsets),
             index,
             numblocks={self.source.name: self.source.numblocks},
         )

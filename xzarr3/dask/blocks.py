@@ -1,0 +1,102 @@
+"""Blocks of dask arrays over an array in a store: which there are, and the region of each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from dask.array.core import normalize_chunks
+from dask.blockwise import BlockwiseDep
+
+from xzarr3.array import Array
+from xzarr3.grids import Edges, Steps
+
+_GROUPED = 16 * 2**20  # Bytes of a block that small chunks are grouped to.
+_BLOCKS = 16  # Grouping leaves an array at least about this many blocks.
+
+BlockChunks = tuple[tuple[int, ...], ...]
+
+
+class Regions(BlockwiseDep):
+    """The region of each block of an array: what a task gets to know besides the array itself."""
+
+    def __init__(self, chunks: BlockChunks, offsets: tuple[int, ...]) -> None:
+        self.numblocks = tuple(map(len, chunks))
+        self.produces_tasks = False
+        self._edges = tuple(_edges(along, offset) for along, offset in zip(chunks, offsets, strict=True))
+
+    def __getitem__(self, idx: tuple[int, ...]) -> tuple[slice, ...]:
+        return tuple(slice(*edges(at)) for at, edges in zip(idx, self._edges, strict=True))
+
+
+class _EvenEdges:
+    """First and one past the last element of blocks that all have the same length but the last."""
+
+    def __init__(self, length: int, size: int, offset: int) -> None:
+        self._length, self._size, self._offset = length, size, offset
+
+    def __call__(self, at: int) -> tuple[int, int]:
+        start = at * self._length
+        return self._offset + start, self._offset + min(start + self._length, self._size)
+
+
+class _UnevenEdges:
+    """First and one past the last element of blocks of any lengths."""
+
+    def __init__(self, lengths: tuple[int, ...], offset: int) -> None:
+        self._starts = (offset + np.cumsum((0, *lengths))).tolist()
+
+    def __call__(self, at: int) -> tuple[int, int]:
+        return self._starts[at], self._starts[at + 1]
+
+
+def _is_even(lengths: tuple[int, ...]) -> bool:
+    """Whether all blocks have the same length, but for a shorter last one."""
+    equal = lengths.count(lengths[0]) if lengths else 0
+    return equal == len(lengths) or (equal == len(lengths) - 1 and lengths[-1] < lengths[0])
+
+
+def _edges(lengths: tuple[int, ...], offset: int) -> _EvenEdges | _UnevenEdges:
+    if _is_even(lengths):
+        return _EvenEdges(lengths[0] if lengths else 0, sum(lengths), offset)
+    return _UnevenEdges(lengths, offset)
+
+
+def shortened(lengths: tuple[int, ...]) -> tuple[object, ...]:
+    """What tells these blocks from others, without naming every one of many equal ones."""
+    return (lengths[0], lengths[-1], len(lengths)) if lengths and _is_even(lengths) else lengths
+
+
+def _grouped(array: Array) -> list[Steps | Edges]:
+    """Blocks of whole write units along each dimension, of several where these are small."""
+    axes = list(array.metadata.chunk_grid.axes)
+    target = min(_GROUPED, array.nbytes // _BLOCKS)
+    while 2 * math.prod(axis.longest for axis in axes) * array.dtype.itemsize <= target:
+        left = [axis.count(size) for size, axis in zip(array.shape, axes, strict=True)]
+        at = max(range(array.ndim), key=left.__getitem__, default=None)
+        if at is None or left[at] <= 1:
+            break
+        axes[at] = axes[at].paired()
+    return axes
+
+
+def block_chunks(shape: tuple[int, ...], axes: Sequence[Steps | Edges]) -> BlockChunks:
+    """Chunks of dask for the chunks of a grid."""
+    return tuple(axis.lengths(size) for size, axis in zip(shape, axes, strict=True))
+
+
+def asked_chunks(array: Array, chunks: Any) -> BlockChunks:
+    if isinstance(chunks, str) and chunks == "auto":
+        return block_chunks(array.shape, _grouped(array))
+    units = block_chunks(array.shape, array.metadata.chunk_grid.axes)
+    if isinstance(chunks, str) and chunks == "units":
+        return units
+    normal: BlockChunks = normalize_chunks(chunks, array.shape, dtype=array.dtype, previous_chunks=units)
+    return normal
+
+
+def threads_of(array: Array) -> int | None:
+    """A task has one thread, and others only to wait for a store with it."""
+    return None if array.engine.waiting else 1
