@@ -78,6 +78,14 @@ class Library(ABC):
         """Write a consolidated v3 store of `data`, with the library's default compression."""
         raise NotImplementedError(f"{self.label} writes no xarray datasets")
 
+    def save_tree(self, data: xr.DataTree, path: Path) -> None:
+        """Write a consolidated v3 store of `data`, with the library's default compression."""
+        raise NotImplementedError(f"{self.label} writes no trees")
+
+    def open_dataset(self, path: Path) -> xr.Dataset:
+        """Open a dataset with dask as the library recommends, if that is not `chunks={}`."""
+        return xr.open_dataset(path, engine=self.engine, chunks={})
+
 
 UNITS = "one block a chunk"
 OPENED = "one block a chunk, array already open"
@@ -135,6 +143,13 @@ class Xzarr3(Library):
 
     def save(self, data: xr.Dataset, path: Path) -> None:
         self._module.to_zarr(data, path, mode="w", consolidated=True)
+
+    def save_tree(self, data: xr.DataTree, path: Path) -> None:
+        self._module.to_zarr(data, path, mode="w", consolidated=True)
+
+    def open_dataset(self, path: Path) -> xr.Dataset:
+        opened: xr.Dataset = self._module.open_dataset(path)
+        return opened
 
 
 class ZarrPython(Library):
@@ -225,6 +240,11 @@ class ZarrPython(Library):
     def save(self, data: xr.Dataset, path: Path) -> None:
         with warnings.catch_warnings():
             # Each write of consolidated metadata warns that version 3 does not specify them.
+            warnings.simplefilter("ignore")
+            data.to_zarr(path, mode="w", zarr_format=3, consolidated=True)
+
+    def save_tree(self, data: xr.DataTree, path: Path) -> None:
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             data.to_zarr(path, mode="w", zarr_format=3, consolidated=True)
 

@@ -15,11 +15,25 @@ from pathlib import Path
 
 from bare import cpu_count
 from cost_rows import CALLS, MEMORY
+from dask_rows import (
+    BUILD_WRITE,
+    BUILT,
+    FROM_ZARR,
+    LIVE,
+    MISALIGNED,
+    NO_OP,
+    RECHUNKED,
+    SLICE,
+    SLICED,
+    STREAM,
+    STREAMED,
+)
+from dask_rows import MEAN as DASK_MEAN
+from dask_rows import WRITE as DASK_WRITE
 from file_system import kind_of
 from latency_rows import CASES as LATENCY_CASES
 from latency_rows import DELAY_S, LATENCY
 from layouts import SEED, Layout
-from lazy_rows import FROM_ZARR, OPEN
 from peers import AUTO, OPENED, UNITS, BareLoop
 from read_rows import (
     FULL_READ,
@@ -36,6 +50,21 @@ from read_rows import (
 from run import Bench
 from timing import LEAST_ROUNDS, LIMIT_S, Figure
 from write_rows import FULL_WRITE, N_REGIONS, REGION, REGIONS
+from xarray_rows import (
+    COMPUTE,
+    MEAN_OWN,
+    MEAN_SMALL,
+    OPEN,
+    PACKED,
+    SERIES,
+    TREE,
+    TREE_OPEN,
+    TREE_WRITE,
+    WRITE,
+    WRITE_LARGE,
+    WRITE_SMALL,
+    unconsolidated,
+)
 
 OURS = "xzarr3"
 TIMES = ("ms", "µs")
@@ -144,12 +173,44 @@ def bars(figures: Figures, layouts: Sequence[Layout], size_mib: int) -> list[Bar
     judged.extend(_flat(figures, kind) for kind in GROWTH_KINDS)
     judged.extend(_at_most(figures, CALLS, layout.name, 6, "calls") for layout in layouts if layout.small)
     judged.extend(
-        _times_faster(figures, OPEN, case, 2, DEFAULT_PEER)
-        for case in ("500 variables, chunks=None", "500 variables, chunks={}")
+        _times_faster(figures, row, case, factor, DEFAULT_PEER)
+        for row, case, factor in (
+            (OPEN, "500 variables, chunks=None", 2.7),
+            (OPEN, "500 variables, chunks={}", 3),
+            (OPEN, unconsolidated(500), 3),
+            *zip([COMPUTE] * len(PACKED), PACKED, (5, 1.5), strict=True),
+            (COMPUTE, MEAN_SMALL, 3.5),
+            (COMPUTE, MEAN_OWN, 15),
+            (COMPUTE, SERIES, 1.5),
+            (WRITE, WRITE_SMALL, 3),
+            (WRITE, WRITE_LARGE.format(16 * size_mib), 1.2),
+            (TREE, TREE_OPEN, 3),
+            (TREE, TREE_WRITE, 5),
+        )
     )
     judged.extend(_times_faster(figures, LATENCY, case, 1.5, DEFAULT_PEER) for case in LATENCY_CASES)
     judged.extend(_at_most(figures, FROM_ZARR, case, 20, "ms", strict=True) for case in (UNITS, OPENED, AUTO))
+    judged.append(_times_faster(figures, DASK_MEAN, UNITS, 3.5, DEFAULT_PEER))
+    judged.append(_within(figures, DASK_MEAN, UNITS, NO_OP, 1.3))
+    judged.append(_times_faster(figures, DASK_MEAN, AUTO, 15, DEFAULT_PEER))
+    judged.append(_at_most(figures, SLICE, SLICED, 1, "ms", strict=True))
+    judged.append(_within(figures, DASK_WRITE, MISALIGNED, RECHUNKED, 1))
+    judged.append(_at_most(figures, LIVE, MISALIGNED, 25, "% of the array", strict=True))
+    judged.append(_at_most(figures, STREAM, STREAMED, 700, "MiB", strict=True))
+    judged.append(_at_most(figures, BUILD_WRITE, BUILT, 50, "ms", strict=True))
     return judged
+
+
+def _within(figures: Figures, row: str, case: str, other: str, factor: float) -> Bar:
+    """Return the bar of a case of xzarr3 taking at most `factor` times as long as another one."""
+    ours, theirs = figures.median(row, case), figures.median(row, other)
+    ratio = None if ours is None or theirs is None else ours / theirs
+    return Bar(
+        f"{row}: {case}",
+        f"at most {factor:g} times as long as: {other}",
+        "" if ratio is None else f"{_not_below(ratio)} times",
+        None if ratio is None else ratio <= factor,
+    )
 
 
 def _times_faster(figures: Figures, row: str, case: str, factor: float, peer: str | None = None) -> Bar:

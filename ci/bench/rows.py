@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from cost_rows import function_calls, peak_memory
+from dask_rows import DASK_ROWS
 from latency_rows import latency
-from lazy_rows import dask_array, xarray_compute, xarray_open
 from read_rows import full_read, growth, one_chunk, point_through_time, random_points
 from run import Bench
 from timing import Figure
 from write_rows import full_write, small_regions
+from xarray_rows import XARRAY_ROWS
 
 ROWS: tuple[Callable[[Bench], Iterator[Figure]], ...] = (
     full_read,
@@ -21,9 +22,8 @@ ROWS: tuple[Callable[[Bench], Iterator[Figure]], ...] = (
     small_regions,
     peak_memory,
     function_calls,
-    xarray_open,
-    xarray_compute,
-    dask_array,
+    *XARRAY_ROWS,
+    *DASK_ROWS,
     latency,
     growth,
 )
