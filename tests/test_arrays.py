@@ -1206,7 +1206,9 @@ def calls(read: Callable[[], Any]) -> int:
     return min(found)
 
 
-@pytest.mark.parametrize("size", [16 * 2**10, 2**20], ids=["64 KiB", "4 MiB"])
+@pytest.mark.parametrize(
+    "size", [16 * 2**10, pytest.param(2**20, marks=pytest.mark.slow)], ids=["64 KiB", "4 MiB"]
+)
 @pytest.mark.parametrize(
     "options",
     [
