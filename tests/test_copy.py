@@ -226,7 +226,7 @@ def test_progress_bar(capsys: pytest.CaptureFixture[str]) -> None:
     store = MemoryStore()
     xzarr3.create_array(store, "a", data=np.arange(8), chunks=1)
     xzarr3.copy(store, MemoryStore(), progress=True)
-    assert "8/8" in capsys.readouterr().err
+    assert "64.0/64.0" in capsys.readouterr().err
 
 
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

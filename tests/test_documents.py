@@ -814,3 +814,27 @@ def test_errors_of_opening_name_the_node() -> None:
         for part in ("'/deep/er'", "'data_type'", "'int17'", "'int16'"):
             assert part in message
     assert isinstance(caught.value, ValueError)
+
+
+@given(st.dictionaries(st.text(), JSON_VALUES))
+@example({"a": float("nan"), "b": [float("inf"), {}], "c": []})
+@example({"größe": 'x: {"a", [b]}\\', "\ud800": "\udfff", "n": 2**70, "z": -0.0})
+def test_documents_are_indented_as_json_does_it(document: dict[str, Any]) -> None:
+    assert documents.encode(document) == json.dumps(document, indent=2).encode()
+
+
+def test_a_new_node_is_held_beside_those_of_its_group() -> None:
+    group = GroupMetadata()
+    document: Any = {
+        "consolidated_metadata": {"metadata": dict.fromkeys(["x", "a", "a/b", "a/b/c", "d", "d/e"])}
+    }
+    for path, expected in (
+        ("a/f", ["x", "a", "a/b", "a/b/c", "a/f", "d", "d/e"]),
+        ("g", ["x", "a", "a/b", "a/b/c", "d", "d/e", "g"]),
+        ("a/b", ["x", "a", "a/b", "a/b/c", "d", "d/e"]),
+        ("lost/h", ["x", "a", "a/b", "a/b/c", "d", "d/e", "lost/h"]),
+    ):
+        changed = v3.V3.update_consolidated(document, path, group)
+        assert changed is not None
+        assert list(changed["consolidated_metadata"]["metadata"]) == expected
+        assert changed["consolidated_metadata"]["metadata"][path] == v3.V3.hold(group, path)

@@ -85,10 +85,13 @@ def check_same(found: xr.Dataset, expected: xr.Dataset) -> None:
     assert set(found.coords) == set(expected.coords)
     for variable in expected.variables:
         assert found[variable].dtype == expected[variable].dtype
-        assert type(found[variable].variable) is type(expected[variable].variable)
+        assert isinstance(found[variable].variable, type(expected[variable].variable))
         assert (found[variable].chunks is None) == (expected[variable].chunks is None)
     found, expected = found.load(), expected.load()  # xarray cannot compare records in dask arrays.
     xr.testing.assert_identical(found, expected)
+    assert {name: type(v) for name, v in found.variables.items()} == {
+        name: type(v) for name, v in expected.variables.items()
+    }
     assert {name: v.dtype for name, v in found.variables.items()} == {
         name: v.dtype for name, v in expected.variables.items()
     }

@@ -28,6 +28,7 @@ import xzarr3.xarray
 from xzarr3 import MissingChunksError, StoreError
 from xzarr3.xarray import Xzarr3BackendEntrypoint, prefetch
 from xzarr3.xarray import backend as backend_module
+from xzarr3.xarray import decoding as decoding_module
 
 OURS = Xzarr3BackendEntrypoint
 QUIET = 0.2
@@ -261,10 +262,13 @@ def test_coordinates_that_are_dropped_are_not_fetched(stored: dict[str, bytes]) 
     }  # fmt: skip
 
 
-def test_a_store_without_latency_is_read_as_before(
-    stored: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(backend_module, "Ahead", None)
+def test_a_store_without_latency_is_asked_once_for_times(stored: dict[str, bytes], tmp_path: Path) -> None:
+    days = xr.Dataset(coords={"time": xr.date_range("2001-01-01", periods=9), "x": [1.0, 2.0], "y": [3.0]})
+    store = FarStore(values_of(days, tmp_path / "a.zarr"), concurrency=1)
+    xr.testing.assert_identical(xr.open_dataset(store, engine=OURS), days)
+    assert [each.key for each in store.take() if each.key.startswith("time/c")] == ["time/c/0"]
+    xr.open_dataset(store, engine=OURS, create_default_indexes=False)["x"].load()
+    assert not [each.key for each in store.take() if each.key.startswith("y/")]
     store = FarStore(stored, concurrency=1)
     same(xr.open_dataset(store, engine=OURS), xr.open_dataset(xzarr3.MemoryStore(stored), engine=OURS))
 
@@ -314,7 +318,7 @@ def test_what_was_fetched_is_given_up(stored: dict[str, bytes], monkeypatch: pyt
             super().__init__(concurrency)
             made.append(weakref.ref(self))
 
-    monkeypatch.setattr(backend_module, "Ahead", Noted)
+    monkeypatch.setattr(decoding_module, "Ahead", Noted)
     ds = xr.open_dataset(FarStore(stored), engine=OURS)
     gc.collect()
     (left,) = made
@@ -358,7 +362,7 @@ def test_many_times_in_one_chunk_are_not_held_at_once(
             kept.append(sum(block.values.nbytes for blocks in self._kept.values() for block in blocks))
             super().expect(arrays)
 
-    monkeypatch.setattr(backend_module, "Ahead", Noted)
+    monkeypatch.setattr(decoding_module, "Ahead", Noted)
     ds = xr.open_dataset(store, engine=OURS)
     assert kept == [8 * 2 * 4]  # The ends of `time`, `time_bnds`, `reference` and `valid`.
     same(ds, xr.open_dataset(xzarr3.MemoryStore(stored), engine=OURS))

@@ -6,6 +6,7 @@ Chunks become dask tasks (:func:`from_zarr`, :func:`store`) and stores open in x
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ from xzarr3.errors import (
     FallbackWarning,
     InvalidKeyError,
     InvalidRangeError,
+    LargeWriteWarning,
     MetadataError,
     MissingChunksError,
     MissingChunksWarning,
@@ -62,6 +64,7 @@ if TYPE_CHECKING:
         WrapperStore,
         ZipStore,
     )
+    from xzarr3.tracing import trace
     from xzarr3.xarray import open_dataset, to_zarr
 
 __version__ = "0.1.0"
@@ -82,6 +85,7 @@ __all__ = [
     "Group",
     "InvalidKeyError",
     "InvalidRangeError",
+    "LargeWriteWarning",
     "LocalStore",
     "LoggingStore",
     "MemoryStore",
@@ -120,6 +124,7 @@ __all__ = [
     "register_storage_transformer",
     "store",
     "to_zarr",
+    "trace",
 ]
 
 # These need dask, xarray or other packages, which are imported when one of them is first used.
@@ -135,6 +140,7 @@ _LAZY = {
     "open_dataset": "xzarr3.xarray",
     "store": "xzarr3.dask",
     "to_zarr": "xzarr3.xarray",
+    "trace": "xzarr3.tracing",
 }
 
 
@@ -146,3 +152,7 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+if "XZARR3_TRACE" in os.environ:  # A process that one with a trace has started counts for it.
+    import_module("xzarr3.counting").inherit()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -33,8 +34,7 @@ from xzarr3.errors import (
     shorten,
 )
 from xzarr3.explanation import Explanation
-from xzarr3.formats import Format, documents, parse_format
-from xzarr3.formats.base import Held
+from xzarr3.formats import Format, ZarrFormat, documents, parse_format
 from xzarr3.grids import ChunkLengths, Edges, Grid, as_lengths
 from xzarr3.indexers import Indexer, block_indexer
 from xzarr3.indexing import (
@@ -55,7 +55,7 @@ from xzarr3.missing import Describe, Missing, check_missing, report, still_there
 from xzarr3.node_documents import change_document, copies_to_follow, refresh_consolidated, with_attributes
 from xzarr3.nodes import Node
 from xzarr3.plan import ReadPlan
-from xzarr3.storage_transformers import transformed
+from xzarr3.recipes import Known, format_of, known, name_of
 from xzarr3.stores import Store
 
 if TYPE_CHECKING:
@@ -64,7 +64,8 @@ if TYPE_CHECKING:
 
 _FEW_UNITS = 4096  # Up to so many, asking the store for each is cheaper than listing it.
 _FEW_RUNS = 64  # Of chunks of one length; more are not spelled out in a description.
-_STAMPED = 1024  # Units of storage, and directories of them, that are looked at for changes.
+_STAMPED = 1024  # Units of storage, or directories of them, up to which each one is looked at for changes;
+_SOME = 256  # so many where there are more.
 
 
 @dataclass(frozen=True)
@@ -113,6 +114,9 @@ class Array(Node):
     Arrays are made by :func:`xzarr3.open_array`, :func:`xzarr3.create_array` and groups. They hold no
     data: each selection reads from the store what it needs, each assignment writes.
 
+    Pickled, an array is where it is and what its documents say, about a kilobyte; reading it back asks the
+    store for nothing. Arrays of one process that were read from such pickles share the store object.
+
     Parameters
     ----------
     store : Store
@@ -150,13 +154,17 @@ class Array(Node):
     ) -> None:
         format = parse_format(metadata.zarr_format) if format is None else format
         super().__init__(store, path, format, read_only=read_only)
-        self.metadata: ArrayMetadata = metadata
-        self._version: object | None = None
+        self._known = Known(store, path, format, metadata)
         self._known_at = time.monotonic()
         self.write_empty_chunks = write_empty_chunks
         self.missing: Missing = check_missing(missing)
 
     # What it is
+
+    @cached_property
+    def metadata(self) -> ArrayMetadata:  # type: ignore[override]
+        """What the documents say, as far as this handle knows."""
+        return self._known.metadata
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -311,40 +319,50 @@ class Array(Node):
         return f"<xzarr3.Array {self.name} shape={self.shape} dtype={self.dtype}>"
 
     def __reduce__(self) -> tuple[object, ...]:
-        held = self.format.hold(self.metadata, self.path)
         return _restore, (
-            self.store, self.path, self.format, held, self.read_only, self.write_empty_chunks, self.missing,
+            self.store, self.path, name_of(self.format), self._known.text,
+            self.read_only, self.write_empty_chunks, self.missing,
         )  # fmt: skip
 
     def __dask_tokenize__(self) -> object:
-        document = documents.encode(self.format.hold(self.metadata, self.path), self.path)
-        # Storage transformers may keep the values under other keys, or somewhere else.
-        units = [self.engine.key(at) for at in _sample(self.cdata_shape)]
-        stamps = self.store.stamp([self._key, *self._stamped()]), self.engine.store.stamp(units)
-        token = "xzarr3.Array", self.store.identity, self.path, document, stamps
+        stamps = self.store.stamp([self._key]), self._stamps()
+        if all(isinstance(stamp, list) for stamp in stamps):  # Of which dask would look at every number.
+            stamps = hashlib.blake2b(repr(stamps).encode(), digest_size=16).hexdigest(), None
+        token = "xzarr3.Array", self.store.identity, self.path, self._known.text, stamps
         return token if self.missing == "fill" else (*token, self.missing)
 
-    def _stamped(self) -> Iterator[str]:
-        """What the keys of the units lie in, which tells whether the data have changed, too.
+    def _stamps(self) -> object:
+        """What changes whenever the values of units do, at the price of no more than about a thousand looks.
 
-        Replacing a file changes its directory, so all directories tell of all chunks. Of very many units
-        and directories only a sample is looked at, but then the root, whose time each write changes.
+        Where there are few units, each one is looked at. Of more, all directories that they lie in are, as a
+        file that is replaced or erased changes its directory; and some of the files, as there are programs
+        that write into files in place: what these do elsewhere may be missed. Where the directories are very
+        many as well, or there are none, some of them are looked at and the root, which each write of ours
+        changes, even one of another array.
         """
-        counts = self.cdata_shape
-        if counts:
-            keys = (self.engine.key((*at, 0)) for at in _sample(counts[:-1]))
-            yield from dict.fromkeys(key.rpartition("/")[0] for key in keys)
-        if math.prod(counts) > _STAMPED:
-            yield ""
+        # Storage transformers may keep the values under other keys, or somewhere else.
+        counts, key, store = self.cdata_shape, self.engine.key, self.engine.store
+        if math.prod(counts) <= _STAMPED:
+            return store.stamp(_Made(lambda: map(key, _sample(counts, _STAMPED))))
+        many = math.prod(counts[:-1]) > _STAMPED
+        rows = _sample(counts[:-1], _SOME if many else _STAMPED)
+        folders = _Made(lambda: dict.fromkeys(key((*at, 0)).rpartition("/")[0] for at in rows))
+        stamps = [store.stamp(folders), store.stamp(_Made(lambda: map(key, _sample(counts, _SOME))))]
+        if not all(isinstance(stamp, list) for stamp in stamps):
+            return stamps
+        looked_at: Any = stamps[0]
+        if many or not any(looked_at):
+            stamps.append(store.stamp([""]))
+        return stamps
 
     # Reading
 
     @cached_property
     def engine(self) -> Engine:
         """What reads and writes the units of storage."""
-        prefix = self.format.chunk_prefix(self.path)
-        store = transformed(self.store, prefix, self.metadata, self.metadata.storage_transformers)
-        return Engine(store, prefix, self.metadata)
+        if self._known.store is not self.store:
+            self._known = Known(self.store, self.path, self.format, self.metadata)
+        return self._known.engine
 
     @cached_property
     def _key(self) -> str:
@@ -447,8 +465,8 @@ class Array(Node):
             An array of the shape of the result and this data type, to read into.
         threads : int, optional
             At most so many threads; by default as many as there are cores in the main thread, and one in any
-            other. Small work is not shared. Over a store whose answers have to be waited for, by default its
-            ``concurrency``, in any thread.
+            other and in processes of :mod:`multiprocessing`. Small work is not shared. Over a store whose
+            answers have to be waited for, by default its ``concurrency``, in any thread.
 
         Returns
         -------
@@ -609,8 +627,8 @@ class Array(Node):
             Broadcast to the shape of the selection, as numpy does.
         threads : int, optional
             At most so many threads; by default as many as there are cores in the main thread, and one in any
-            other. Small work is not shared. Over a store whose answers have to be waited for, by default its
-            ``concurrency``, in any thread.
+            other and in processes of :mod:`multiprocessing`. Small work is not shared. Over a store whose
+            answers have to be waited for, by default its ``concurrency``, in any thread.
 
         Raises
         ------
@@ -630,14 +648,18 @@ class Array(Node):
         fields: Fields | None = None,
         *,
         threads: int | None = None,
+        left_out: list[tuple[int, ...]] | None = None,
     ) -> None:
-        """Write to a selection that is worked out already; see :meth:`set`."""
+        """Write to a selection that is worked out already; see :meth:`set`.
+
+        ``left_out`` gets the coordinates of the units that are not stored, as they hold the fill value only.
+        """
         self._check_writable()
         if self.store.concurrency > 1 and self.store.version(self._key) is None:
             self._check_to_write()
         else:
             self._check_current()
-        self._write(selection, values, fields, threads)
+        self._write(selection, values, fields, threads, left_out)
 
     def _write(
         self,
@@ -645,6 +667,7 @@ class Array(Node):
         values: npt.ArrayLike,
         fields: Fields | None = None,
         threads: int | None = None,
+        left_out: list[tuple[int, ...]] | None = None,
     ) -> None:
         plan = self.engine.plan(selection)
         names: tuple[str, ...] = ()
@@ -654,7 +677,14 @@ class Array(Node):
             names = (fields,) if isinstance(fields, str) else tuple(fields)
             spread = self._fitted_fields(values, plan.shape, fields)
         threads = asked_threads(threads)
-        self.engine.write(plan, plan.source(spread), threads, keep_empty=self._keeps_empty, fields=names)
+        self.engine.write(
+            plan,
+            plan.source(spread),
+            threads,
+            keep_empty=self._keeps_empty,
+            fields=names,
+            left_out=left_out,
+        )
 
     def _fitted_fields(self, values: npt.ArrayLike, shape: tuple[int, ...], fields: Fields) -> AnyArray:
         """Elements of the array of which these fields are set to ``values``, converted and broadcast."""
@@ -851,6 +881,9 @@ class Array(Node):
         several who append or resize at the same time one goes first, and the others wait; the data of one
         stay together. Who was killed meanwhile is waited for :data:`xzarr3.claims.PATIENCE` seconds.
 
+        Done twice it adds twice, so it is nothing for a task, which a scheduler may repeat: there, resize
+        the array first and have the tasks write to regions of it.
+
         Returns
         -------
         tuple of int
@@ -929,11 +962,11 @@ class Array(Node):
 
     def _check_current(self) -> None:
         """Refuse to go on if the array was replaced since it was opened, if the store can tell at once."""
-        version = self.store.version(self._key)
-        if version is None or version == self._version:
+        known, version = self._known, self.store.version(self._key)
+        if version is None or version == known.version:
             return
         self._check_shape(self._stored())
-        self._version = version
+        known.version = version
 
     def _check_shape(self, found: ArrayMetadata) -> None:
         if any(now < then for now, then in zip(found.shape, self.shape, strict=True)):
@@ -1004,6 +1037,7 @@ class Array(Node):
     ) -> None:
         changed = change_document(self.store, self.format, self.path, key, change, **options)
         self.metadata = cast("ArrayMetadata", changed)
+        self._known = Known(self.store, self.path, self.format, self.metadata)
         self._known_at = time.monotonic()
         self.__dict__.pop("engine", None)
 
@@ -1036,12 +1070,14 @@ def _inner_shape(codecs: Iterable[Codec], ndim: int) -> tuple[int, ...] | None:
     return None
 
 
-def _sample(counts: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+def _sample(counts: tuple[int, ...], most: int) -> Iterator[tuple[int, ...]]:
     """Coordinates in a grid: of all its elements, or of some that lie evenly in it."""
     number = math.prod(counts)
-    wanted = min(number, _STAMPED)
-    for n in range(wanted):
-        at = n * (number - 1) // max(wanted - 1, 1)
+    if number <= most:
+        yield from itertools.product(*map(range, counts))
+        return
+    for n in range(most):
+        at = n * (number - 1) // (most - 1)
         coords = []
         for count in reversed(counts):
             at, rest = divmod(at, count)
@@ -1049,26 +1085,39 @@ def _sample(counts: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
         yield tuple(reversed(coords))
 
 
+class _Made(Sequence[str]):
+    """Keys that are made when they are looked at, which most stores do not do for a stamp."""
+
+    def __init__(self, make: Callable[[], Iterable[str]]) -> None:
+        self._make = make
+
+    @cached_property
+    def _keys(self) -> list[str]:
+        return list(self._make())
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def __getitem__(self, at: Any) -> Any:
+        return self._keys[at]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._keys)
+
+
 def _restore(
     store: Store,
     path: str,
-    format: Format,
-    held: Held,
+    format: Format | ZarrFormat,
+    text: bytes,
     read_only: bool,
     write_empty_chunks: bool,
     missing: Missing,
 ) -> Array:
-    meta = format.parse_again(held, path)
-    if not isinstance(meta, ArrayMetadata):
-        raise TypeError(f"not the documents of an array: '{path}'")
-    array = Array(
-        store,
-        path,
-        meta,
-        format=format,
-        read_only=read_only,
-        write_empty_chunks=write_empty_chunks,
-        missing=missing,
-    )
+    array = Array.__new__(Array)
+    Node.__init__(array, store, path, format_of(format), read_only=read_only)
+    array._known = known(store, path, array.format, text)
     array._known_at = -math.inf  # Who knows how long it took to get here.
+    array.write_empty_chunks = write_empty_chunks
+    array.missing = missing
     return array

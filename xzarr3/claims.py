@@ -81,6 +81,25 @@ def claim_in(value: Buffer) -> bytes:
     return end if is_claim and not end[len(_BEGIN) : -len(_END)].strip(b" \t") else b""
 
 
+def left_claim(store: Store, key: str, owner: str) -> bool:
+    """Whether a document has the claim of an owner, who is known to be gone; nobody here waits for it then.
+
+    Parameters
+    ----------
+    store : Store
+    key : str
+        Key of the document.
+    owner : str
+        :attr:`Claim.owner` of the one who is gone.
+    """
+    value = store.get_versioned(key)[0]
+    there = b"" if value is None else claim_in(value)
+    if not there or there[len(_BEGIN) :][:_OWNER_BITS].hex() != owner:
+        return False
+    _seen[store.identity, key] = there, time.monotonic() - PATIENCE
+    return True
+
+
 def seals_in(value: Buffer) -> list[bytes]:
     """The seals of those who changed a document last, the latest one at the end.
 
@@ -140,6 +159,11 @@ class Claim:
         """The document as it was when it was claimed."""
         self.store: Store = store
         """What stores values for the owner, as long as the claim holds."""
+
+    @property
+    def owner(self) -> str:
+        """Whose claim it is."""
+        return self._owner.hex()
 
     def _text(self) -> bytes:
         number = _blanks(self._number % 2**_NUMBER_BITS, _NUMBER_BITS)

@@ -132,7 +132,7 @@ def _copy(arguments: argparse.Namespace) -> None:
         compressors=arguments.compressor or "keep",
         shards=None if arguments.no_shards else "keep",
         overwrite=arguments.overwrite,
-        progress=not arguments.quiet,
+        progress=not (arguments.quiet or arguments.no_progress) and sys.stderr.isatty(),
         source_options=dict(arguments.source_option),
         target_options=dict(arguments.target_option),
     )
@@ -232,6 +232,9 @@ def parser() -> argparse.ArgumentParser:
     copy.add_argument("--compressor", metavar="NAME", help="encode all chunks anew with this compressor")
     copy.add_argument("--no-shards", action="store_true", help="store the chunks of shards one by one")
     copy.add_argument("--overwrite", action="store_true", help="replace a node that is there")
+    copy.add_argument(
+        "--no-progress", action="store_true", help="show no progress (default: show it on a terminal)"
+    )
     copy.add_argument("--quiet", action="store_true", help="show no progress and no description of the copy")
     _takes_options(copy, "--source-option", "the store to copy from")
     _takes_options(copy, "--target-option", "the store to copy to")

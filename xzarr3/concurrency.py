@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -16,12 +17,19 @@ Result = TypeVar("Result")
 _MOST_THREADS = 256  # Of a process that wait for answers; far more than there are cores.
 
 
-def available_threads() -> int:
-    """How many threads a read or write may use: all cores, but one within somebody else's thread.
+def is_child() -> bool:
+    """Whether :mod:`multiprocessing` has started this process, as pools of processes do."""
+    module = sys.modules.get("multiprocessing.process")
+    return module is not None and module.parent_process() is not None
 
-    Tasks of dask and of other pools run in threads of their own, of which there are enough already.
+
+def available_threads() -> int:
+    """How many threads a read or write may use: all cores, but one within somebody else's pool.
+
+    Tasks of dask and of other pools run in threads or in processes of their own, of which there are enough
+    already.
     """
-    if threading.current_thread() is not threading.main_thread():
+    if threading.current_thread() is not threading.main_thread() or is_child():
         return 1
     try:
         return len(os.sched_getaffinity(0))

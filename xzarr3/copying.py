@@ -7,6 +7,7 @@ formats describe in the same way are moved as they are; others are decoded and e
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import warnings
 from collections import deque
@@ -37,6 +38,7 @@ from xzarr3.lookup import Look, find_format, format_for_new
 from xzarr3.metadata import ArrayMetadata, GroupMetadata
 from xzarr3.node_documents import write_documents
 from xzarr3.nodes import check_new_path, normal_path
+from xzarr3.progress import Asked, Progress, check_asked
 from xzarr3.replacement import Replacement
 from xzarr3.stores import LocalStore, Store, StoreLike, in_flight, open_store
 
@@ -57,7 +59,7 @@ def copy(
     shards: Any = _KEEP,
     overwrite: bool = False,
     consolidated: bool | None = None,
-    progress: bool = False,
+    progress: Asked = False,
     threads: int | None = None,
     source_options: Mapping[str, Any] | None = None,
     target_options: Mapping[str, Any] | None = None,
@@ -85,8 +87,9 @@ def copy(
         Replace a node that is there, with all that is below it.
     consolidated : bool, optional
         Whether the copy of a group shall have consolidated metadata; by default if the source has.
-    progress : bool
-        Show a progress bar.
+    progress : bool or callable
+        Show a progress bar, or call ``progress(done, total)`` now and then, with numbers of bytes as they are
+        decoded. An error that it raises ends the copy.
     threads : int, optional
         Number of threads; by default all cores in the main thread and one in any other, and as many as a
         store answers at a time if one of the two has to be waited for.
@@ -117,6 +120,7 @@ def copy(
     >>> xzarr3.copy(old, new, zarr_format=3)["sst"].dimension_names
     ('time',)
     """
+    check_asked(progress)
     if isinstance(source, (Array, Group)):
         node = source
     else:
@@ -145,7 +149,7 @@ def _copied(
     recoding: _Recoding,
     overwrite: bool,
     consolidated: bool | None,
-    progress: bool,
+    progress: Asked,
     threads: int | None,
 ) -> Array | Group:
     wanted = None if zarr_format is None else parse_format(zarr_format)
@@ -178,10 +182,11 @@ def _copied(
         threads = max(available_threads(), in_flight.at_once(most, held_by_each))
     place.begin()
     with place.discarding():
-        with _bar(sum(job.number for job in jobs), node.name, progress) as advance:
+        text = f"copying {node.name} to {store}"
+        with Progress(progress, sum(job.nbytes for job in jobs), text) as shown:
             moves = itertools.chain.from_iterable(job.moves() for job in jobs)
-            for _ in _spread(moves, threads):
-                advance()
+            for size in _spread(moves, threads):
+                shown.advance(size)
         place.check_again()
         written = {job.path: job.metadata for job in jobs}
         write_documents(place.store, format, written, last=normal)
@@ -363,17 +368,17 @@ class _Job:
     format: Format
 
     @property
-    def number(self) -> int:
-        """How many units there are at most."""
-        return self._array().nchunks if isinstance(self.node, Array) else 0
+    def nbytes(self) -> int:
+        """Size in bytes of what is copied, decoded."""
+        return self.node.nbytes if isinstance(self.node, Array) else 0
 
     def _array(self) -> Array:
         if not isinstance(self.metadata, ArrayMetadata):
             raise TypeError(f"'/{self.path}' is a group")
         return Array(self.store, self.path, self.metadata, format=self.format)
 
-    def moves(self) -> Iterator[Callable[[], None]]:
-        """What has to be done for each unit of the copy."""
+    def moves(self) -> Iterator[Callable[[], int]]:
+        """What has to be done for each unit of the copy; each returns how many bytes it was, decoded."""
         source = self.node
         if not isinstance(source, Array):
             return
@@ -452,6 +457,11 @@ def _same_fill(source: Array, target: Array) -> bool:
     return bits(source.metadata.fill_value) == bits(target.metadata.fill_value)
 
 
+def _size(array: Array, region: tuple[slice, ...]) -> int:
+    size: int = math.prod(part.stop - part.start for part in region) * array.dtype.itemsize
+    return size
+
+
 @dataclass(frozen=True)
 class _Move:
     """Moves the stored bytes of a unit, or stores those of one that is absent."""
@@ -461,7 +471,7 @@ class _Move:
     coords: tuple[int, ...]
     absent: _Absent | None
 
-    def __call__(self) -> None:
+    def __call__(self) -> int:
         engine = self.source.engine
         value = engine.store.get(engine.key(self.coords))
         if value is None and self.absent is not None:
@@ -469,6 +479,7 @@ class _Move:
         if value is not None:
             into = self.target.engine
             into.store.set(into.key(self.coords), value)
+        return _size(self.target, self.target.metadata.chunk_grid.region(self.coords, self.target.shape))
 
 
 @dataclass(frozen=True)
@@ -479,11 +490,12 @@ class _Recode:
     target: Array
     coords: tuple[int, ...]
 
-    def __call__(self) -> None:
+    def __call__(self) -> int:
         region = self.target.metadata.chunk_grid.region(self.coords, self.target.shape)
         # The target has no documents yet, so it is not asked whether it is still there.
         selection = basic_selection(region, self.target.shape)
         self.target._write(selection, self.source.get(region, threads=1), threads=1)
+        return _size(self.target, region)
 
 
 def _spread(moves: Iterable[Callable[[], _T]], threads: int) -> Iterator[_T]:
@@ -504,21 +516,3 @@ def _spread(moves: Iterable[Callable[[], _T]], threads: int) -> Iterator[_T]:
         finally:
             for future in waiting:
                 future.cancel()
-
-
-class _bar:  # noqa: N801 - used like a function
-    """A progress bar over a number of steps, or nothing."""
-
-    def __init__(self, total: int, name: str, shown: bool) -> None:
-        self._bar: Any = None
-        if shown:
-            from tqdm.auto import tqdm
-
-            self._bar = tqdm(total=total, desc=f"copy {name}", unit="chunk")
-
-    def __enter__(self) -> Callable[[], None]:
-        return (lambda: None) if self._bar is None else self._bar.update
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.close()

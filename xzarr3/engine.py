@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -152,12 +153,14 @@ class Engine:
         *,
         keep_empty: bool,
         fields: tuple[str, ...] = (),
+        left_out: list[tuple[int, ...]] | None = None,
     ) -> None:
         """Write ``source``, whose shape is that of the plan's buffer, to what ``plan`` selects.
 
         Each unit is replaced whole; a unit of which only a part is selected is read before. Units that
         then hold only the fill value are erased, unless ``keep_empty``. Of elements that have fields, only
-        ``fields`` are written, if any are named.
+        ``fields`` are written, if any are named. ``left_out`` gets the coordinates of the units that are not
+        there afterwards.
 
         Raises
         ------
@@ -179,7 +182,8 @@ class Engine:
         threads = min(threads, plan.number)
 
         def worker(runs: Runs) -> int:
-            with UnitWriter(self, plan.addressing, keep_empty=keep_empty, fields=fields) as writer:
+            options: Any = {"keep_empty": keep_empty, "fields": fields, "left_out": left_out}
+            with UnitWriter(self, plan.addressing, **options) as writer:
                 return writer.run(runs, source)
 
         Runs(plan.batches(), plan.number, threads).share(threads, worker, self.pool)

@@ -213,11 +213,15 @@ class SelectionError(Xzarr3Error, IndexError):
 
 
 class AlignmentError(Xzarr3Error, ValueError):
-    """Blocks that share a write unit, where each unit must have exactly one writer."""
+    """Sources and targets of one write that get in each other's way."""
 
 
 class MissingChunksWarning(UserWarning):
     """Chunks that are absent from the store were read as the fill value."""
+
+
+class LargeWriteWarning(UserWarning):
+    """Blocks of a dask array that are written would need more memory than they may, and take a detour."""
 
 
 class FallbackWarning(UserWarning):

@@ -170,12 +170,12 @@ class Edges:
         """The sum of all lengths: the largest size that a dimension can have."""
         return self._starts[-1]
 
-    @property
+    @cached_property
     def distinct(self) -> tuple[int, ...]:
         """The lengths that occur, the largest first."""
         return tuple(sorted({value for value, _ in self.runs}, reverse=True))
 
-    @property
+    @cached_property
     def longest(self) -> int:
         """The largest length that occurs; 0 if there are no chunks."""
         return max((value for value, _ in self.runs), default=0)

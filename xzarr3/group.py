@@ -10,7 +10,7 @@ from xzarr3._types import Buffer
 from xzarr3.array import Array
 from xzarr3.creation import make_array
 from xzarr3.errors import InvalidKeyError, MetadataError, NodeNotFoundError, NodeTypeError
-from xzarr3.formats import Format, documents, parse_format
+from xzarr3.formats import Format, ZarrFormat, documents, parse_format
 from xzarr3.formats.base import Held, node_prefix
 from xzarr3.lookup import (
     Look,
@@ -34,6 +34,7 @@ from xzarr3.node_documents import (
 from xzarr3.node_erasing import erase_node
 from xzarr3.node_making import make_node
 from xzarr3.nodes import Node, check_new_path, normal_path
+from xzarr3.recipes import below_from_text, below_to_text, format_of, from_text, name_of, to_text
 from xzarr3.stores import Store
 
 
@@ -105,10 +106,10 @@ class Group(Node, Mapping[str, "Array | Group"]):
         return f"<xzarr3.Group {self.name} of {self.store}>"
 
     def __reduce__(self) -> tuple[object, ...]:
-        held = self.format.hold(self.metadata, self.path)
+        text = to_text(self.format, self.metadata, self.path)
         return _restore, (
-            self.store, self.path, self.format, held, self._documents, self.consolidated, self.read_only,
-            self.missing,
+            self.store, self.path, name_of(self.format), text, below_to_text(self._documents),
+            self.consolidated, self.read_only, self.missing,
         )  # fmt: skip
 
     # Finding nodes
@@ -481,18 +482,20 @@ def make_group(
 def _restore(
     store: Store,
     path: str,
-    format: Format,
-    held: Held,
-    below: Mapping[str, Held] | None,
+    format: Format | ZarrFormat,
+    text: bytes,
+    below: bytes | Mapping[str, Held] | None,
     consolidated: bool,
     read_only: bool,
     missing: Missing,
 ) -> Group:
-    meta = format.parse_again(held, path)
+    format = format_of(format)
+    meta = from_text(format, text, path)
     if not isinstance(meta, GroupMetadata):
-        raise TypeError(f"not the documents of a group: '{path}'")
-    meta = replace(meta, consolidated=below)
+        raise MetadataError("not the documents of a group", path=path)
     group = Group(store, path, meta, format=format, read_only=read_only)
+    if below is not None:
+        group._documents = below_from_text(below) if isinstance(below, bytes) else Consolidated.of(below)
     group.consolidated = consolidated  # One that could be written looked into the store, and still does.
     group.missing = missing
     return group

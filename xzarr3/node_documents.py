@@ -244,16 +244,15 @@ def refresh_consolidated(
     store : Store
     format : Format
     paths : sequence of str
-        The nodes that changed, each above the next one.
+        The nodes that changed.
     removed : bool
         They, and what was below them, are about to be removed, or have been.
     journal : dict, optional
         Gets what is stored.
     """
-    path = paths[-1]
-    own = format.consolidated_key(path)
-    is_own = not removed and own is not None and own not in format.defining_keys(path)
-    holders = [place for place in ancestors(path) if format.consolidated_key(place)] + [path] * is_own
+    above = [place for path in paths for place in ancestors(path) if format.consolidated_key(place)]
+    own = [path for path in paths if not removed and _holds_own(format, path)]
+    holders = list(dict.fromkeys([*above, *own]))
     keys = [str(format.consolidated_key(place)) for place in holders]
     found, holds = read_documents(store, keys), format.zarr_format
     for holder, key, document in zip(holders, keys, found, strict=True):
@@ -264,6 +263,12 @@ def refresh_consolidated(
             for path in below
         ):
             store.update(key, partial(_refreshed, store, format, holder, key, below, removed, journal))
+
+
+def _holds_own(format: Format, path: str) -> bool:
+    """Whether copies of a node and of those below it are in a document that does not make it a node."""
+    key = format.consolidated_key(path)
+    return key is not None and key not in format.defining_keys(path)
 
 
 def _refreshed(

@@ -25,7 +25,8 @@ from xzarr3.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
 from xzarr3.node_documents import Journal, drop_from_consolidated
 from xzarr3.node_making import groups_missing, make_groups_above
 from xzarr3.nodes import ancestors, document_lock
-from xzarr3.staging import Places, check_no_foreign, is_occupied, stage
+from xzarr3.resuming import Plan, check_resumable
+from xzarr3.staging import Places, check_no_foreign, goes_on_in_place, is_occupied, recover, stage
 from xzarr3.stores import LocalStore, Store
 from xzarr3.stores.base import UNCHANGED, Unchanged
 
@@ -48,6 +49,8 @@ class Replacement:
         Replace what is there; otherwise there must be nothing.
     how : str
         What a user says to replace what is there, for messages.
+    plan : Plan, optional
+        What is written, if it is to be possible to take that up again where it was cut off.
 
     Raises
     ------
@@ -69,6 +72,7 @@ class Replacement:
         *,
         overwrite: bool,
         how: str,
+        plan: Plan | None = None,
     ) -> None:
         if store.read_only:
             raise ReadOnlyError(f"cannot write to {store}, which is read-only")
@@ -79,8 +83,13 @@ class Replacement:
         self._how = how
         self._places = Places.of(store, format, path)
         self._arrays = dict(arrays)
+        self._plan = plan
+        self._begun = False
+        if plan is not None:
+            check_resumable(store)
+            recover(store, self._places, plan)
         self._check()
-        self._staging = stage(store, self._places, names, self._arrays, overwrite=overwrite)
+        self._staging = stage(store, self._places, names, self._arrays, overwrite=overwrite, plan=plan)
         if store.concurrency > 1:
             looks.in_the_making(self.store, map(format.array_key, self._arrays))
 
@@ -96,7 +105,7 @@ class Replacement:
             for folder in self._places.folders:
                 _check_folders(store, folder, path)
         groups_missing(Look(store), self._format, path)
-        if self._overwrite:
+        if self._overwrite or goes_on_in_place(store, self._places, self._plan):
             check_no_foreign(store, self._places, self._arrays)
         elif is_occupied(store, self._places):
             raise NodeExistsError(
@@ -112,8 +121,19 @@ class Replacement:
         NodeExistsError
             If something has come into the way since the replacement was planned.
         """
-        with self.discarding():
+        if self._plan is None:
+            with self.discarding():
+                self._staging.begin()
+            return
+        try:
             self._staging.begin()
+        except BaseException as error:
+            try:
+                self._staging.leave()  # It may have been reserved before.
+            except StoreError as another:
+                error.add_note(f"others may have to wait for minutes, as the place is reserved: {another}")
+            raise
+        self._begun = True
 
     def check_again(self) -> None:
         """Refuse what came into the way since, before documents are stored."""
@@ -130,13 +150,31 @@ class Replacement:
             raise
 
     def discard(self, error: BaseException, *, close: bool = False) -> None:
-        """Remove what was written before ``error``; with ``close``, for good."""
+        """Remove what was written before ``error``; with ``close``, for good.
+
+        What can be taken up again stays.
+        """
+        if self._plan is not None:
+            self._leave(error)
+            return
         try:
             if close:
                 self._staging.close()
             self._staging.discard()
         except StoreError as another:
             error.add_note(f"chunks that were written already could not be removed: {another}")
+
+    def _leave(self, error: BaseException) -> None:
+        if not self._begun:
+            return
+        try:
+            self._staging.leave()
+        except StoreError as another:
+            error.add_note(f"others may have to wait for minutes, as the place is still reserved: {another}")
+        error.add_note(
+            f"what was stored for '/{self._path}' in {self._target} is kept: the same call with resume=True "
+            "writes what is left; a call without it begins anew"
+        )
 
     def put(self, nodes: Mapping[str, NodeMetadata], *, consolidate: bool = False) -> None:
         """Put what was written in its place, and into the documents above; all of it or nothing.

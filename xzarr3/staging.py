@@ -2,6 +2,10 @@
 
 Three ways: renaming directories, copying keys in a store that cannot rename, and writing in place where there
 is nothing to replace. In the first two, what is replaced exists somewhere until the new values are whole.
+
+A write that can be taken up again leaves its values where they are when it is cut off. The next one with the
+same plan finds them: below a name made of the fingerprint of the plan, or in place, if nobody else has
+reserved that since.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ import sys
 import threading
 import time
 import uuid
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -44,13 +49,23 @@ from xzarr3.node_erasing import (
     orphans_of,
 )
 from xzarr3.reservations import ABANDONED, Reservation, age, now
+from xzarr3.resuming import (
+    Plan,
+    forget_moves,
+    forget_settings,
+    note_end,
+    note_moves,
+    tops_listed,
+    undo_moves,
+)
 from xzarr3.stores import LocalStore, Store
 from xzarr3.stores.base import Writer
 from xzarr3.stores.folders import Folders
 from xzarr3.stores.local import STAGED, TEMPORARY
 
-_NEW, _OLD = "new", "old"
+_NEW, _OLD, _OWNER = "new", "old", "owner"
 _BEGUN = "begun"  # Is there from the beginning of a write to its end.
+_BEGUN_ASIDE = "aside"  # Beside it: that values lie aside, and where what they replace is copied to.
 _ATTEMPTS = 10
 _RENEWED = 3600.0  # Seconds after which a write tells that it is still going on, where that has to be told.
 
@@ -280,6 +295,9 @@ class Staging(ABC):
     def discard(self) -> None:
         """Remove what was written, unless it or what it replaces is the only copy of something."""
 
+    def leave(self) -> None:  # noqa: B027 - most cannot be taken up again
+        """Leave everything as it is for a write that takes it up again."""
+
     @abstractmethod
     def whereabouts(self) -> str:
         """Where old and new values lie, for the case that they could not be put back."""
@@ -292,6 +310,7 @@ def stage(
     arrays: Mapping[str, ArrayMetadata],
     *,
     overwrite: bool,
+    plan: Plan | None = None,
 ) -> Staging:
     """The way to write a node that suits a store and what is there.
 
@@ -306,19 +325,75 @@ def stage(
         The arrays that are written, by path.
     overwrite : bool
         Replace what is there; otherwise there must be nothing.
+    plan : Plan, optional
+        What is written, if it is to be possible to take that up again.
     """
     if isinstance(store, LocalStore):
-        return _Folders(store, places, arrays, overwrite=overwrite)
-    if not overwrite or not is_occupied(store, places):  # Otherwise it was looked at before.
-        return InPlace(store, places, names)
+        return _Folders(store, places, arrays, overwrite=overwrite, plan=plan)
+    is_aside = plan is not None and overwrite and store.exists(f"{plan.top}{_BEGUN_ASIDE}")
+    if not is_aside and (
+        not overwrite or goes_on_in_place(store, places, plan) or not is_occupied(store, places)
+    ):  # Otherwise it was looked at before.
+        return InPlace(store, places, names, plan=plan)
     if not store.erasable:
         raise StoreCapabilityError(
             f"{store} cannot erase, so '/{places.path}' cannot be replaced; accepted: another place"
         )
-    return _Keys(store, places, arrays)
+    return _Keys(store, places, arrays, plan=plan)
 
 
-def _reservation(store: Store, places: Places) -> Reservation | None:
+def goes_on_in_place(store: Store, places: Places, plan: Plan | None) -> bool:
+    """Whether what is there was left by a write of this plan, which was cut off before it was whole."""
+    if plan is None or isinstance(store, LocalStore):
+        return False
+    if Reservation(store, places.path).plan_there() != plan.fingerprint:
+        return False
+    return store.exists(f"{plan.top}{_BEGUN}") and not _foreign_documents(store, places, plan)
+
+
+def _foreign_documents(store: Store, places: Places, plan: Plan) -> bool:
+    """Whether there is a document that makes the node one and is not that of a plan."""
+    keys = sorted({key for each in places.formats for key in each.defining_keys(places.path)})
+    found = zip(keys, store.get_values(keys), strict=True)
+    return any(value is not None and bytes(value) != plan.documents.get(key) for key, value in found)
+
+
+def recover(store: Store, places: Places, plan: Plan) -> None:
+    """Undo what a write of this plan was just putting in its place when it was killed, or end it.
+
+    Raises
+    ------
+    NodeExistsError
+        If that write is still going on.
+    """
+    if isinstance(store, LocalStore):
+        top = os.path.join(store.root, plan.top.rstrip("/"))
+        if os.path.lexists(os.path.join(top, "moves")):
+            reservation = Reservation(store, places.path, plan=plan.fingerprint)
+            reservation.make()
+            try:
+                aside = undo_moves(top, store.root)
+                if aside is not None:
+                    _remove(aside)
+                    _remove(top)
+                    reservation.release()
+            finally:
+                reservation.leave()
+
+
+def _check_left(reservation: Reservation, plan: Plan, store: Store, path: str) -> None:
+    """Warn of a write of another plan that was cut off here."""
+    if reservation.left not in (None, plan.fingerprint):
+        warnings.warn(
+            f"a write to '/{path}' in {store} was cut off that is not the same as this one, so nothing of it "
+            "is taken up: its data or encoding are others, or dask has given its arrays other names, as it "
+            "does for what it cannot name by its content; what it left is removed by a later call, once it "
+            "has not changed for a day",
+            stacklevel=2,
+        )
+
+
+def _reservation(store: Store, places: Places, plan: Plan | None = None) -> Reservation | None:
     """The reservation of a place; None where none is kept.
 
     It could not be taken back where nothing is erased, and would stay as dead space in a zip, of which there
@@ -327,7 +402,9 @@ def _reservation(store: Store, places: Places) -> Reservation | None:
     zips = sys.modules.get("xzarr3.stores.zip")
     if not store.erasable or not store.readable or (zips is not None and isinstance(store, zips.ZipStore)):
         return None
-    return Reservation(store, places.path)
+    if plan is None:
+        return Reservation(store, places.path)
+    return Reservation(store, places.path, plan=plan.fingerprint, beside=f"{plan.top}{_BEGUN}")
 
 
 class _StagedFolder(LocalStore):
@@ -385,14 +462,27 @@ class _Folders(Staging):
     """
 
     def __init__(
-        self, store: LocalStore, places: Places, arrays: Mapping[str, ArrayMetadata], *, overwrite: bool
+        self,
+        store: LocalStore,
+        places: Places,
+        arrays: Mapping[str, ArrayMetadata],
+        *,
+        overwrite: bool,
+        plan: Plan | None = None,
     ) -> None:
         self._target = store
         self._places = places
         self._arrays = arrays
         self._overwrite = overwrite
-        self._top = os.path.join(store.root, f"{STAGED}{uuid.uuid4().hex}")
-        self._old = os.path.join(self._top, _OLD)
+        self._plan = plan
+        self._reservation: Reservation | None = None
+        # What is replaced has a place of its own each time.
+        self._aside = self._top = os.path.join(store.root, f"{STAGED}{uuid.uuid4().hex}")
+        if plan is not None:
+            self._top = os.path.join(store.root, plan.top.rstrip("/"))
+            begun = f"{plan.top}{_BEGUN}"
+            self._reservation = Reservation(store, places.path, plan=plan.fingerprint, beside=begun)
+        self._old = os.path.join(self._aside, _OLD)
         self._new = os.path.join(self._top, _NEW)
         self._begun = os.path.join(self._top, _BEGUN)
         self._staged = self.store = _StagedFolder(self._new, repr(store), **store._options())
@@ -420,6 +510,14 @@ class _Folders(Staging):
 
     def begin(self) -> None:
         self._check_undone()
+        if self._plan is not None and self._reservation is not None:
+            self._reservation.make()
+            _check_left(self._reservation, self._plan, self._target, self._places.path)
+            if not os.path.lexists(self._begun):  # Somebody was about to remove what is there.
+                _remove(self._top)
+            _remove_partial(self._new)
+            # Who reserves the place just now is refused anyway.
+            _remove_partial(os.path.join(self._target.root, os.path.dirname(self._reservation.key)))
         try:
             os.makedirs(self._new, exist_ok=True)
             with open(self._begun, "wb"):
@@ -450,6 +548,8 @@ class _Folders(Staging):
     def swap(self) -> None:
         root, old, new = self._target.root, self._old, self._new
         self._check_undone()
+        if self._reservation is not None and not self._reservation.holds():
+            raise self._reservation.lost()
         self.check()
         with contextlib.suppress(OSError):  # It is looked at below.
             os.utime(self._top)
@@ -464,6 +564,8 @@ class _Folders(Staging):
                 self._check_inside(place)
             for folder in dict.fromkeys(os.path.dirname(target) for _, target in aside + ahead):
                 os.makedirs(folder, exist_ok=True)
+            if self._plan is not None:
+                note_moves(self._top, self._aside, aside + ahead, root)
             for move in aside:
                 self._moves.append(move)
                 os.rename(*move)
@@ -503,15 +605,26 @@ class _Folders(Staging):
         for unit in (*self._places.documents, *self._places.folders):
             folder = os.path.dirname(os.path.join(self._old, unit))
             with contextlib.suppress(OSError):  # It is not there or not empty; that is for discard to see.
-                while folder != self._top:
+                while folder != self._aside:
                     if os.path.isdir(folder):
                         os.rmdir(folder)
                     folder = os.path.dirname(folder)
             self._target.prune(os.path.dirname(os.path.join(self._target.root, unit)))
+        if self._plan is not None:
+            with _removing(self._top):
+                forget_moves(self._top)
+            with contextlib.suppress(OSError):  # It was not made, or is not empty.
+                os.rmdir(self._aside)
 
     def clean(self) -> None:
         self._moves.clear()
+        if self._plan is not None:
+            with _removing(self._top):
+                note_end(self._top, self._aside)
+            _remove(self._aside)
         _remove(self._top)
+        if self._reservation is not None:
+            self._reservation.release()
         for folder in _staging_folders(self._target):
             if _is_abandoned(folder) and self._may_remove(folder):
                 # Under another name first: its writer, if there is one, must not find a part of it.
@@ -540,6 +653,10 @@ class _Folders(Staging):
             raise StoreError(f"'{self._old}' may hold what was replaced")
         _remove(self._top)
 
+    def leave(self) -> None:
+        if self._reservation is not None:
+            self._reservation.leave()
+
     def whereabouts(self) -> str:
         return f"'{self._old}' and '{self._new}'"
 
@@ -555,6 +672,23 @@ def _move_back(target: str, source: str) -> None:
     if os.path.lexists(source):
         raise StoreError(f"'{target}' cannot be moved back, because there is '{source}'")
     os.rename(target, source)
+
+
+@contextlib.contextmanager
+def _removing(folder: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(f"cannot remove what is in '{folder}': {error.strerror or error}") from error
+
+
+def _remove_partial(folder: str) -> None:
+    """Remove what killed writers have left beside values, whether that is recent or not."""
+    for below, _, names in os.walk(folder):
+        for name in names:
+            if name.startswith(TEMPORARY):
+                with contextlib.suppress(OSError):  # It is no value, and may just have become one.
+                    os.unlink(os.path.join(below, name))
 
 
 def _remove(folder: str) -> None:
@@ -641,6 +775,10 @@ class _StagedKeys(Store):
     def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
         self._guard = threading.Lock()
+
+    def may_have_more(self) -> None:
+        """Others may have stored values here before."""
+        self._alone = False
 
     def written(self) -> set[str]:
         """The keys of all values that were stored and not erased, in other processes, too.
@@ -731,27 +869,53 @@ class _Keys(Staging):
     Of several writers one at a time does that at a place. Nothing is erased before all copies are there.
     """
 
-    def __init__(self, store: Store, places: Places, arrays: Mapping[str, ArrayMetadata]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        places: Places,
+        arrays: Mapping[str, ArrayMetadata],
+        *,
+        plan: Plan | None = None,
+    ) -> None:
         self._target = store
         self._places = places
         self._arrays = arrays
-        self._reservation = _reservation(store, places)
-        self._top = f"{STAGED}{uuid.uuid4().hex}/"
-        self._new, self._old = f"{self._top}{_NEW}/", f"{self._top}{_OLD}/"
+        self._plan = plan
+        # What is replaced has a place of its own each time.
+        self._aside_top = self._top = f"{STAGED}{uuid.uuid4().hex}/"
+        if plan is not None:
+            self._top = plan.top
+        self._tops = [self._aside_top]  # Also of those who were cut off while they carried out the plan.
+        self._new, self._old = f"{self._top}{_NEW}/", f"{self._aside_top}{_OLD}/"
         self._begun = f"{self._top}{_BEGUN}"
+        self._reservation = _reservation(store, places, plan)
         self.store: _StagedKeys = _StagedKeys(store, self._new, self._begun)
         self._aside: set[str] = set()
         self._erasing = False
 
     def begin(self) -> None:
+        plan = self._plan
+        if plan is not None and self._reservation is not None:
+            self._reservation.make()
+            _check_left(self._reservation, plan, self._target, self._places.path)
+            if not self._target.exists(self._begun):  # Somebody was about to remove what is there.
+                self._target.erase_prefix(self._top)
+            self.store.may_have_more()
+            self._tops = [*tops_listed(self._target.get(f"{self._top}{_BEGUN_ASIDE}")), *self._tops]
+            self._target.set(f"{self._top}{_BEGUN_ASIDE}", "\n".join(self._tops).encode())
         with _naming(self._begun):
             self._target.set(self._begun, now())
 
     def swap(self) -> None:
         self.store.renew()
-        if self._reservation is not None:
+        if self._plan is not None and self._reservation is not None:
+            if not self._reservation.holds():
+                raise self._reservation.lost()
+            self._target.set(f"{self._aside_top}{_BEGUN}", now())
+        elif self._reservation is not None:
             with _naming(self._reservation.key):
                 self._reservation.make()
+        forget_settings(self._target, _staged_prefixes(self._target), self._places.path)
         new = self._new_keys()
         there = self._places.keys(self._target)
         self._check_listed(there)
@@ -836,9 +1000,16 @@ class _Keys(Staging):
         _remove_abandoned(self._target, self._places)
 
     def _remove(self) -> None:
-        keys = set(self._target.list_prefix(self._top)) - {self._begun}
-        self._target.erase_values(keys)
-        self._target.erase(self._begun)  # Last, as that it has begun is to be known to the end.
+        if self._plan is not None:  # First, so that no values are missed that are about to be erased.
+            self._target.erase_prefix(self._plan.journal)
+        for top in dict.fromkeys((*self._tops, self._top)):
+            keys = set(self._target.list_prefix(top)) - {f"{top}{_BEGUN}"}
+            self._target.erase_values(keys)
+            self._target.erase(f"{top}{_BEGUN}")  # Last, as that it has begun is to be known to the end.
+
+    def leave(self) -> None:
+        if self._reservation is not None:
+            self._reservation.leave()
 
     def discard(self) -> None:
         try:
@@ -849,7 +1020,7 @@ class _Keys(Staging):
                 self._reservation.release()
 
     def whereabouts(self) -> str:
-        return f"keys of {self._target} that begin with '{self._top}{_OLD}/' and '{self._top}{_NEW}/'"
+        return f"keys of {self._target} that begin with '{self._old}' and '{self._new}'"
 
 
 def _remove_abandoned(store: Store, places: Places) -> None:
@@ -858,7 +1029,7 @@ def _remove_abandoned(store: Store, places: Places) -> None:
     for top in _staged_prefixes(store):
         aside = f"{top}{_OLD}/"
         keys = set(store.list_prefix(top))
-        marks = [key for key in keys if not key.startswith((aside, f"{top}{_NEW}/"))]
+        marks = [f"{top}{name}" for name in (_BEGUN, _OWNER) if f"{top}{name}" in keys]
         # Without one, somebody has begun to remove it.
         if any(value is not None and age(value) < ABANDONED for value in store.get_values(marks)):
             continue
@@ -875,11 +1046,14 @@ class InPlace(Staging):
     gets it; the others hear of that. Nothing is erased once another writer has taken the place.
     """
 
-    def __init__(self, store: Store, places: Places, names: Iterable[str] | None) -> None:
+    def __init__(
+        self, store: Store, places: Places, names: Iterable[str] | None, *, plan: Plan | None = None
+    ) -> None:
         self.store = store
         self._places = places
         self._names = None if names is None else list(names)
-        self._reservation = _reservation(store, places)
+        self._plan = plan
+        self._reservation = _reservation(store, places, plan)
         self._whole = False
         self._is_mixed = False  # With what somebody has written who reserves nothing.
 
@@ -887,8 +1061,18 @@ class InPlace(Staging):
         self._is_mixed = False
         if self._reservation is None:
             return
+        # Before it is reserved, as what was reserved is not known any more after that.
+        goes_on = goes_on_in_place(self.store, self._places, self._plan)
         with _naming(self._reservation.key):
             self._reservation.make()
+        if self._plan is not None:
+            goes_on = goes_on and self._reservation.left in (None, self._plan.fingerprint)
+            _check_left(self._reservation, self._plan, self.store, self._places.path)
+            if not goes_on:
+                self.store.erase_prefix(self._plan.top)
+            self.store.set(f"{self._plan.top}{_BEGUN}", now())
+            if goes_on:
+                return
         if is_occupied(self.store, self._places):  # By somebody who has finished since.
             self._reservation.release()
             raise _occupied(self.store, self._places)
@@ -896,7 +1080,7 @@ class InPlace(Staging):
     def check(self) -> None:
         format, path = self._places.formats[0], self._places.path
         keys = format.defining_keys(path)
-        there: list[Callable[[], bool]] = [partial(self.store.exists, key) for key in keys]
+        there: list[Callable[[], bool]] = [partial(self._is_there, key) for key in keys]
         if self._reservation is not None:
             there.append(self._reservation.holds)
         found = spread(lambda ask: ask(), there, self.store.concurrency)
@@ -908,6 +1092,13 @@ class InPlace(Staging):
             error.add_note("chunks that were written are not removed, as they may be of either writer")
             raise error
 
+    def _is_there(self, key: str) -> bool:
+        """Whether somebody else has stored a document."""
+        if self._plan is None or key not in self._plan.documents:
+            return self.store.exists(key)
+        stored = self.store.get(key)
+        return stored is not None and bytes(stored) != self._plan.documents[key]
+
     def swap(self) -> None:
         self._whole = True
 
@@ -915,8 +1106,14 @@ class InPlace(Staging):
         self._whole = False
 
     def clean(self) -> None:
+        if self._plan is not None:
+            self.store.erase_prefix(self._plan.top)
         if self._reservation is not None:
             self._reservation.release()
+
+    def leave(self) -> None:
+        if self._reservation is not None:
+            self._reservation.leave()
 
     def discard(self) -> None:
         if self._reservation is not None and not self._reservation.holds():

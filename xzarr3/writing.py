@@ -39,6 +39,8 @@ class UnitWriter:
         Store units that hold only the fill value as well.
     fields : tuple of str
         The fields of the elements that are given; all, if there are none here.
+    left_out : list, optional
+        Gets the coordinates of the units that are not there afterwards.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class UnitWriter:
         *,
         keep_empty: bool,
         fields: tuple[str, ...] = (),
+        left_out: list[tuple[int, ...]] | None = None,
     ) -> None:
         self._engine = engine
         self._store = engine.store
@@ -55,6 +58,7 @@ class UnitWriter:
         self._addressing = addressing
         self._keep_empty = keep_empty
         self._fields = fields
+        self._left_out = left_out
 
     def __enter__(self) -> Self:
         return self
@@ -84,22 +88,24 @@ class UnitWriter:
                 key = self._engine.key(coords)
                 try:
                     if all(whole) and not self._fields:
-                        self._replace(chain, key, inner, source[outer])
+                        stored = self._replace(chain, key, inner, source[outer])
                     else:
-                        self.update(chain, key, inner, source[outer])
+                        stored = self.update(chain, key, inner, source[outer])
                 except ChunkError as error:
                     error.key, error.chunk = key, coords
                     raise
+                if not stored and self._left_out is not None:
+                    self._left_out.append(coords)
         return 0
 
-    def _replace(self, chain: CodecChain, key: str, inner: Inner, values: AnyArray) -> None:
-        """Store a unit all of whose elements are given."""
+    def _replace(self, chain: CodecChain, key: str, inner: Inner, values: AnyArray) -> bool:
+        """Store a unit all of whose elements are given; returns whether it is there now."""
         spec = chain.spec
         if self._is_empty(spec, values):
             with key_lock(self._engine.store_identity, key):
                 if self._engine.waiting or self._store.exists(key):
                     self._store.erase(key)
-            return
+            return False
         if values.shape != spec.shape or not isinstance(self._addressing, Slices) or _is_mesh(inner):
             chunk = spec.data_type.filled(spec.shape, spec.fill_value)
             self._addressing.put(chunk, inner, values)
@@ -108,13 +114,18 @@ class UnitWriter:
         # Not while another thread changes a part of what it has read before: this would be lost entirely.
         with key_lock(self._engine.store_identity, key):
             self._write(key, pieces)
+        return True
 
-    def update(self, chain: CodecChain, key: str, inner: Inner, values: AnyArray) -> None:
-        """Change a part of a unit, and lose no change of others to it."""
+    def update(self, chain: CodecChain, key: str, inner: Inner, values: AnyArray) -> bool:
+        """Change a part of a unit, and lose no change of others to it; returns whether it is there now."""
         spec = chain.spec
+        there = True
 
         def change(stored: Buffer | None) -> list[Buffer] | Unchanged | None:
+            nonlocal there
+            there = True
             if stored is None and self._is_empty(spec, values):
+                there = False
                 return UNCHANGED
             if chain.shard is not None:
                 pieces = self._updated_shard(chain.shard, stored, inner, values)
@@ -122,6 +133,7 @@ class UnitWriter:
                 data = self._updated(chain, stored, inner, values)
                 pieces = [] if data is None else [data]
             if pieces or stored is None or self._store.erases_conditionally:
+                there = bool(pieces)
                 return pieces or None
             return chain.encoded_pieces(spec.data_type.filled(spec.shape, spec.fill_value))
 
@@ -129,6 +141,7 @@ class UnitWriter:
             self._update(key, change)
         except OversizedError as error:
             raise ChunkDecodeError(str(error), codec=chain.codecs[-1].name) from error
+        return there
 
     def _updated(
         self, chain: CodecChain, stored: Buffer | None, inner: Inner, values: AnyArray

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+import re
+from typing import Any, cast
 
 import numpy as np
 from dask.array.core import normalize_chunks
 from dask.blockwise import BlockwiseDep
 
 from xzarr3.array import Array
+from xzarr3.dask.views import as_blocks, trimmed
 from xzarr3.grids import Edges, Steps
 
 _GROUPED = 16 * 2**20  # Bytes of a block that small chunks are grouped to.
+_LONGEST_LABEL = 40
 _BLOCKS = 16  # Grouping leaves an array at least about this many blocks.
 
 BlockChunks = tuple[tuple[int, ...], ...]
@@ -82,19 +84,33 @@ def _grouped(array: Array) -> list[Steps | Edges]:
     return axes
 
 
-def block_chunks(shape: tuple[int, ...], axes: Sequence[Steps | Edges]) -> BlockChunks:
-    """Chunks of dask for the chunks of a grid."""
-    return tuple(axis.lengths(size) for size, axis in zip(shape, axes, strict=True))
-
-
-def asked_chunks(array: Array, chunks: Any) -> BlockChunks:
-    if isinstance(chunks, str) and chunks == "auto":
-        return block_chunks(array.shape, _grouped(array))
-    units = block_chunks(array.shape, array.metadata.chunk_grid.axes)
-    if isinstance(chunks, str) and chunks == "units":
-        return units
+def asked_blocks(array: Array, chunks: Any) -> list[Steps | Edges] | BlockChunks:
+    """The blocks that are asked for, along each dimension; the chunks of dask if some of them are empty."""
+    axes = array.metadata.chunk_grid.axes
+    if isinstance(chunks, str) and chunks in ("auto", "units"):
+        asked = _grouped(array) if chunks == "auto" else axes
+        return [trimmed(blocks, size) for blocks, size in zip(asked, array.shape, strict=True)]
+    if type(chunks) is int:
+        chunks = (chunks,) * array.ndim
+    if type(chunks) is tuple and len(chunks) == array.ndim and all(map(_is_length, chunks)):
+        return [
+            Steps(max(min(n, size) if n > 0 else size, 1))
+            for n, size in zip(chunks, array.shape, strict=True)
+        ]
+    units = tuple(axis.lengths(size) for size, axis in zip(array.shape, axes, strict=True))
     normal: BlockChunks = normalize_chunks(chunks, array.shape, dtype=array.dtype, previous_chunks=units)
-    return normal
+    blocks = [as_blocks(along) for along in normal]
+    return normal if None in blocks else cast("list[Steps | Edges]", blocks)
+
+
+def _is_length(length: object) -> bool:
+    return type(length) is int and (length > 0 or length == -1)
+
+
+def label(array: Array) -> str:
+    """The name of an array for those of its tasks; dashboards show as much of it as is made of letters."""
+    name = re.sub("[^A-Za-z0-9]+", "-", array.path.rpartition("/")[2])[:_LONGEST_LABEL].strip("-")
+    return name or "root"
 
 
 def threads_of(array: Array) -> int | None:

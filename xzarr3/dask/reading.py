@@ -1,7 +1,8 @@
 """Arrays in stores as dask arrays: :func:`from_zarr`.
 
 A read is one Blockwise layer, so that it is built in a time that does not depend on the number of
-chunks, fuses with what follows and is culled with it. Tasks read in their own thread.
+chunks, fuses with what follows and is culled with it. Tasks read in their own thread. What is selected of
+the array with integers and slices is another such layer, which reads that alone.
 """
 
 from __future__ import annotations
@@ -11,21 +12,15 @@ from copy import copy
 from typing import Any, Literal
 
 import dask.array as da
-import numpy as np
 from dask.base import tokenize
-from dask.blockwise import blockwise
-from dask.highlevelgraph import HighLevelGraph
 
-from xzarr3._types import AnyArray
 from xzarr3.array import Array
-from xzarr3.dask.blocks import Regions, asked_chunks, shortened, threads_of
+from xzarr3.dask.blocks import asked_blocks, label
+from xzarr3.dask.views import every
+from xzarr3.dask.zarr_array import as_dask, selected
 from xzarr3.hierarchy import open_array
 from xzarr3.missing import Missing, check_missing
 from xzarr3.stores import StoreLike
-
-
-def _read_block(array: Array, region: tuple[slice, ...]) -> AnyArray:
-    return array.get(region, threads=threads_of(array))
 
 
 def from_zarr(
@@ -60,6 +55,8 @@ def from_zarr(
     Returns
     -------
     dask.array.Array
+        What is selected of it with integers and slices reads no more than that. It has the blocks that dask
+        would give it, but for empty ones.
 
     Raises
     ------
@@ -68,12 +65,14 @@ def from_zarr(
 
     Examples
     --------
-    >>> import xzarr3
+    >>> import numpy as np, xzarr3
     >>> array = xzarr3.create_array(xzarr3.MemoryStore(), data=np.arange(100.0), chunks=10)
     >>> from_zarr(array, chunks="units")
-    dask.array<read-zarr, shape=(100,), dtype=float64, chunksize=(10,), chunktype=numpy.ndarray>
+    dask.array<read-zarr-root, shape=(100,), dtype=float64, chunksize=(10,), chunktype=numpy.ndarray>
     >>> float(from_zarr(array)[5:8].sum().compute())
     18.0
+    >>> from_zarr(array, chunks="units")[95:8:-20].chunks
+    ((1, 1, 1, 1, 1),)
     """
     if not isinstance(source, Array):
         wanted: Missing = "fill" if missing is None else missing
@@ -83,20 +82,12 @@ def from_zarr(
     else:
         array = copy(source)
         array.missing = check_missing(missing)
-    blocks = asked_chunks(array, chunks)
+    blocks = asked_blocks(array, chunks)
+    # The lengths of the array's own units are a part of what it is.
+    units = asked_blocks(array, "units")
+    told = [None if asked == unit else asked for asked, unit in zip(blocks, units, strict=True)]
     if name is None:
-        name = f"read-zarr-{tokenize(array, [shortened(along) for along in blocks])}"
-    index = tuple(range(array.ndim))
-    layer = blockwise(
-        _read_block,
-        name,
-        index,
-        array,
-        None,
-        Regions(blocks, (0,) * array.ndim),
-        index,
-        numblocks={},
-        _data_producer=True,
-    )
-    graph = HighLevelGraph.from_collections(name, layer)
-    return da.Array(graph, name, chunks=blocks, meta=np.empty((0,) * array.ndim, array.dtype))
+        name = f"read-zarr-{label(array)}-{tokenize(array, repr(told))}"
+    if isinstance(blocks, tuple):
+        return as_dask(array, name, blocks)
+    return selected(array, name, tuple(map(every, blocks, array.shape)))

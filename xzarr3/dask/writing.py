@@ -1,37 +1,133 @@
-"""Dask arrays into arrays in stores: :func:`store`."""
+"""Dask arrays into arrays in stores: :func:`store`.
+
+Blocks may be cut in any way. What is written by one task, a tile, is made of whole units of storage, shards
+or chunks, so that no two tasks ever write the same one. Where blocks are made of whole units, they are tiles.
+"""
 
 from __future__ import annotations
 
 import math
 import uuid
-from collections.abc import Iterator, Sequence
-from typing import Any
+import warnings
+from collections.abc import Callable, Container, Iterator, Sequence
+from functools import cached_property, partial
+from typing import Any, Literal, cast, overload
 
 import dask.array as da
 import numpy as np
-import numpy.typing as npt
 from dask._task_spec import Task, TaskRef
 from dask.array.optimization import optimize
-from dask.blockwise import Blockwise, blockwise
+from dask.base import dont_optimize, get_scheduler
+from dask.blockwise import Blockwise, BlockwiseDep, blockwise
+from dask.context import globalmethod
 from dask.delayed import Delayed
-from dask.highlevelgraph import HighLevelGraph
+from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
+from dask.utils import format_bytes
 
-from xzarr3._types import AnyArray
 from xzarr3.array import Array
-from xzarr3.dask.blocks import Regions, threads_of
-from xzarr3.errors import AlignmentError, SelectionError, shorten
-from xzarr3.grids import Edges, Steps
+from xzarr3.dask.blocks import Regions, label
+from xzarr3.dask.detours import (
+    Aside,
+    Reading,
+    as_reading,
+    aside_axes,
+    in_tiles,
+    read_again,
+    reads_blocks_of,
+    workers,
+)
+from xzarr3.dask.memory import frontier, memory_limit
+from xzarr3.dask.tasks import (
+    Journal,
+    Sink,
+    Tile,
+    copy_region,
+    copy_tile,
+    read_written,
+    write_aside,
+    write_block,
+    write_tile,
+)
+from xzarr3.dask.tiles import AxisTiles, block_edges, chunks_of, plan_axes
+from xzarr3.dask.write_layer import Done, Tiles, Written
+from xzarr3.errors import AlignmentError, LargeWriteWarning, SelectionError, shorten
 from xzarr3.indexing import basic_selection
+from xzarr3.progress import Asked, check_asked, shown
+
+_Box = tuple[tuple[int, int], ...]
+
+_SHARE = 1 / 4  # Of the memory of a thread, for a tile that it holds up to three times.
 
 
-def _write_block(block: AnyArray, target: Array, region: tuple[slice, ...]) -> None:
-    expected = tuple(part.stop - part.start for part in region)
-    if np.shape(block) != expected:
-        raise SelectionError(
-            f"a block for array '{target.name}' has shape {np.shape(block)} where dask was told {expected}; "
-            "accepted: blocks of the shapes in .chunks"
-        )
-    target.set(region, block, threads=threads_of(target))
+class _Indexes(BlockwiseDep):
+    """The index of each block."""
+
+    def __init__(self, numblocks: tuple[int, ...]) -> None:
+        self.numblocks = numblocks
+        self.produces_tasks = False
+
+    def __getitem__(self, idx: Tile) -> Tile:
+        return idx
+
+
+@overload
+def store(
+    sources: da.Array | Sequence[da.Array],
+    targets: Array | Sequence[Array],
+    *,
+    regions: Any = ...,
+    compute: Literal[True] = ...,
+    return_stored: Literal[False] = ...,
+    lock: object = ...,
+    memory_limit: int | str | None = ...,
+    progress: Asked = ...,
+    **kwargs: Any,
+) -> None: ...
+
+
+@overload
+def store(
+    sources: da.Array | Sequence[da.Array],
+    targets: Array | Sequence[Array],
+    *,
+    regions: Any = ...,
+    compute: Literal[False],
+    return_stored: Literal[False] = ...,
+    lock: object = ...,
+    memory_limit: int | str | None = ...,
+    progress: Asked = ...,
+    **kwargs: Any,
+) -> Delayed: ...
+
+
+@overload
+def store(
+    sources: da.Array,
+    targets: Array,
+    *,
+    regions: Any = ...,
+    compute: bool = ...,
+    return_stored: Literal[True],
+    lock: object = ...,
+    memory_limit: int | str | None = ...,
+    progress: Asked = ...,
+    **kwargs: Any,
+) -> da.Array: ...
+
+
+@overload
+def store(
+    sources: Sequence[da.Array],
+    targets: Sequence[Array],
+    *,
+    regions: Any = ...,
+    compute: bool = ...,
+    return_stored: Literal[True],
+    lock: object = ...,
+    memory_limit: int | str | None = ...,
+    progress: Asked = ...,
+    **kwargs: Any,
+) -> tuple[da.Array, ...]: ...
 
 
 def store(
@@ -40,12 +136,17 @@ def store(
     *,
     regions: Any = None,
     compute: bool = True,
+    return_stored: bool = False,
+    lock: object = None,
+    memory_limit: int | str | None = None,
+    progress: Asked = False,
     **kwargs: Any,
-) -> Delayed | None:
+) -> Delayed | da.Array | tuple[da.Array, ...] | None:
     """Write dask arrays into arrays in stores.
 
-    Each block is written by one task. No two blocks may touch the same unit of storage, a shard or a
-    chunk, because the one would overwrite what the other wrote.
+    The blocks need not go together with the shards and chunks of the target. One task writes each of these,
+    or several of them together, once all blocks that overlap it are there; blocks of whole ones are written
+    as they are. What is at the edges of a region is kept.
 
     Parameters
     ----------
@@ -56,84 +157,246 @@ def store(
         The part of each target that is written, without steps; the whole target by default.
     compute : bool
         Write now; otherwise return a Delayed that will.
+    return_stored : bool
+        Return dask arrays that read what is written, once it is. With ``compute=False`` each of their blocks
+        waits for the write of its own elements, and is written when it is computed.
+    lock : object
+        Is of no account, because nothing here needs a lock; :func:`dask.array.store` has it.
+    memory_limit : int or str, optional
+        Bytes that blocks may take while they wait for others, as in ``"4 GiB"``. By default what dask's
+        configuration has as ``xzarr3.memory-limit``, otherwise half of the memory of this machine or of all
+        workers. A write that would take more goes through the workers' disks or a temporary directory, and
+        a :class:`LargeWriteWarning` says so.
+    progress : bool or callable
+        Show a bar, or call ``progress(done, total)`` now and then, with numbers of bytes, while all is
+        written.
     **kwargs
         Options for the scheduler.
 
     Returns
     -------
-    Delayed or None
+    None, Delayed, dask array or tuple of these
 
     Raises
     ------
     AlignmentError
-        If blocks share a unit of storage, or a source reads what the call writes and blocks would get in
-        each other's way. Nothing is written then.
+        If two sources write the same elements, or a source reads what the call writes and tasks would get
+        in each other's way. Nothing is written then.
     SelectionError
         If a region does not fit.
     ReadOnlyError
         If a target cannot be written.
+    TypeError
+        If a source is no dask array, or a target no array of this library.
 
     Examples
     --------
     >>> import dask.array, xzarr3
     >>> target = xzarr3.create_array(xzarr3.MemoryStore(), shape=100, chunks=10, dtype="int64")
-    >>> store(dask.array.arange(100, chunks=50), target)
+    >>> store(dask.array.arange(100, chunks=33), target)
     >>> int(target[99])
     99
     """
+    check_asked(progress)
+    writes = plan_writes(sources, targets, regions, memory_limit=memory_limit, **kwargs)
+    if return_stored and not compute:
+        return _like(sources, writes.stored())
+    delayed = writes.delayed()
+    if not compute:
+        return delayed
+    shown(delayed, writes.sizes, f"writing {writes}", progress, **kwargs)
+    return _like(sources, writes.reading()) if return_stored else None
+
+
+def _like(sources: object, arrays: list[da.Array]) -> da.Array | tuple[da.Array, ...]:
+    return arrays[0] if isinstance(sources, da.Array) else tuple(arrays)
+
+
+def plan_writes(
+    sources: da.Array | Sequence[da.Array],
+    targets: Array | Sequence[Array],
+    regions: Any = None,
+    *,
+    journal: Journal | None = None,
+    memory_limit: int | str | None = None,
+    scheduler: Any = None,
+    **kwargs: Any,
+) -> Writes:
+    """What :func:`store` will write, once everything is known to fit; nothing is written yet.
+
+    Parameters
+    ----------
+    sources, targets, regions, memory_limit
+        As :func:`store` has them.
+    journal : Journal, optional
+        Knows which tiles were written before, which are left out, and is told of each one that is written.
+    scheduler, **kwargs
+        What will be asked to run it, and how.
+    """
     if isinstance(sources, da.Array):
         sources, targets, regions = [sources], [targets], None if regions is None else [regions]  # type: ignore[list-item]
+    elif hasattr(sources, "__array__"):
+        raise TypeError(f"cannot store {type(sources).__name__}; accepted: dask arrays")
     elif isinstance(targets, Array):  # It can be iterated over, but that would read all of it.
         targets = [targets]
     sources, targets = list(sources), list(targets)
     wanted = [...] * len(sources) if regions is None else list(regions)
+    if len(sources) == len(wanted) == 1 and isinstance(wanted[0], list):
+        wanted = wanted[0]  # dask.array.store takes a list of regions for a single source, too.
     if not len(sources) == len(targets) == len(wanted):
         raise SelectionError(
             f"{len(sources)} sources, {len(targets)} targets and {len(wanted)} regions do not pair up"
         )
-    jobs = [_Job(s, t, r) for s, t, r in zip(sources, targets, wanted, strict=True)]
+    jobs = [
+        _Job(number, *each, journal) for number, each in enumerate(zip(sources, targets, wanted, strict=True))
+    ]
+    for job in jobs:
+        uses = [other for other in jobs if job.source.name in other.source.dask.layers]
+        job.copies = job.copies and len(uses) == 1  # Otherwise what is read is of use for others, too.
     _check_disjoint(jobs)
     _check_sources(jobs)
-    layers = [job.layer() for job in jobs]
-    keys = [key for layer in layers for key in layer.get_output_keys()]
-    graph = HighLevelGraph.merge(
-        *(
-            HighLevelGraph.from_collections(layer.output, layer, dependencies=[job.source])  # type: ignore[list-item]
-            for job, layer in zip(jobs, layers, strict=True)
-        )
-    )
-    name = f"store-zarr-{uuid.uuid4().hex}"  # Each call writes anew, so none may stand for another.
-    # A Delayed is not optimized as arrays are, so that is done here: blocks are fused with their writing.
-    tasks = dict(optimize(graph, keys))
-    delayed = Delayed(name, {**tasks, name: Task(name, _all_done, *map(TaskRef, keys))})
-    if not compute:
-        return delayed
-    delayed.compute(**kwargs)
-    return None
+    _fit_memory(jobs, memory_limit, scheduler, kwargs)
+    return Writes(jobs)
 
 
-def _all_done(*written: object) -> None:
-    """What depends on every write."""
+def _fit_memory(
+    jobs: Sequence[_Job], limit: int | str | None, scheduler: Any, kwargs: dict[str, Any]
+) -> None:
+    """Find another way for what would need too much memory."""
+    if limit is not None:
+        memory_limit(limit)
+    large = [job for job in jobs if job.live]
+    if not large:
+        return
+    get = get_scheduler(scheduler=scheduler)
+    client = getattr(get, "__self__", None)
+    if not hasattr(client, "scheduler_info"):
+        client = None
+    most = memory_limit(limit, client)
+    for job in large:
+        if job.live > most:
+            job.detour(most, client is not None, workers(kwargs))
 
 
-def _within(units: Steps | Edges, edges: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """Which of some elements are not the first ones of chunks."""
-    if isinstance(units, Steps):
-        return np.not_equal(edges % units.length, 0)
-    return np.array([units.start(units.index(edge)) != edge for edge in edges.tolist()], bool)
+class Writes:
+    """Jobs that were checked, each a source that is written to a region of a target, tile by tile."""
+
+    def __init__(self, jobs: Sequence[_Job]) -> None:
+        self._jobs = jobs
+
+    def __str__(self) -> str:
+        if len(self._jobs) != 1:
+            return f"{len(self._jobs)} arrays"
+        target = self._jobs[0].target
+        return f"{target.name} to {target.store}"
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """How many bytes are written, by the name of the tasks that do it."""
+        return {job.name: int(job.source.nbytes) for job in self._jobs}
+
+    def _graph(self, after: Delayed | None) -> tuple[_Graph, dict[str, Written]]:
+        """All layers that write, and what each of them does."""
+        graph = _Graph()
+        written: dict[str, Written] = {}
+        done: dict[int, str] = {}
+        first = [] if after is None else [after.key]
+        begun = set() if after is None else graph.take(after)
+        for job in self._jobs:
+            before = [other for other in self._jobs[: job.number] if job.shares_units(other)]
+            for other in before:
+                if other.number not in done:  # A unit that they share is changed by one after the other.
+                    name = done[other.number] = f"store-zarr-{uuid.uuid4().hex}"
+                    graph.add(name, Done(name, {other.name: written[other.name]}), {other.name})
+            followed = [done[other.number] for other in before]
+            job.add_to(graph, [*first, *followed], begun.union(followed))
+            written[job.name] = job.written
+        return graph, written
+
+    def delayed(self, after: Delayed | None = None, then: Callable[[], Any] | None = None) -> Writing:
+        """What writes everything when it is computed.
+
+        Parameters
+        ----------
+        after : Delayed, optional
+            Nothing is written before this is done.
+        then : callable, optional
+            Called once everything is written; what it returns is the result.
+        """
+        graph, written = self._graph(after)
+        name = f"store-zarr-{uuid.uuid4().hex}"  # Each call writes anew, so none may stand for another.
+        asides = [job.aside for job in self._jobs if job.aside is not None]
+        graph.add(name, Done(name, written, then, asides), set(written))
+        return Writing(name, HighLevelGraph(graph.layers, graph.dependencies))
+
+    def stored(self) -> list[da.Array]:
+        """Arrays of what is written, which read it again once it is."""
+        graph, _ = self._graph(None)
+        whole = HighLevelGraph(graph.layers, graph.dependencies)
+        return [job.stored(whole) for job in self._jobs]
+
+    def reading(self) -> list[da.Array]:
+        """Arrays that read what was written."""
+        return [
+            read_again(
+                Reading(job.target, job.starts),
+                [AxisTiles(axis.edges, axis.edges, True) for axis in job.axes],
+            )
+            for job in self._jobs
+        ]
+
+
+class _Graph:
+    """Layers, each with those that it depends on."""
+
+    def __init__(self) -> None:
+        self.layers: dict[str, Any] = {}
+        self.dependencies: dict[str, set[str]] = {}
+
+    def add(self, name: str, layer: Any, dependencies: set[str]) -> None:
+        self.layers[name] = layer
+        self.dependencies[name] = dependencies
+
+    def take(self, collection: Any) -> set[str]:
+        """Add what a collection is made by; returns the layers that make it."""
+        graph = HighLevelGraph.from_collections("", {}, [collection])
+        for name in set(graph.layers) - {""}:
+            self.add(name, graph.layers[name], set(graph.dependencies[name]))
+        return set(graph.dependencies[""])
+
+
+class Writing(Delayed):
+    """A Delayed that is optimized as arrays are, so that blocks are fused with their writing."""
+
+    __slots__ = ()
+
+    def __init__(self, key: str, graph: HighLevelGraph) -> None:
+        super().__init__(key, graph, layer=key)  # type: ignore[no-untyped-call]
+
+    __dask_optimize__ = globalmethod(optimize, key="array_optimize", falsey=dont_optimize)
+
+    def compute(self, **kwargs: Any) -> Any:
+        """Write; directories that were made for that are gone afterwards, even if it failed."""
+        try:
+            return super().compute(**kwargs)  # type: ignore[no-untyped-call]
+        except BaseException:
+            self.dask.layers[self.key].tidy()
+            raise
 
 
 class _Job:
-    """One source, where it goes, and the check that its blocks and the units of storage go together."""
+    """One source, where it goes, and how that is divided into tiles."""
 
-    def __init__(self, source: da.Array, target: Array, region: Any) -> None:
+    def __init__(
+        self, number: int, source: da.Array, target: Array, region: Any, journal: Journal | None
+    ) -> None:
         if not isinstance(source, da.Array) or not isinstance(target, Array):
             raise TypeError(
                 f"cannot store {type(source).__name__} into {type(target).__name__}; accepted: dask arrays "
                 "and xzarr3 arrays"
             )
         target._check_writable()
-        if any(math.isnan(length) for along in source.chunks for length in along):
+        if any(map(math.isnan, source.shape)):
             raise SelectionError(
                 f"the blocks of the source for array '{target.name}' have unknown shapes; accepted: a source "
                 "after .compute_chunk_sizes()"
@@ -149,62 +412,207 @@ class _Job:
             raise SelectionError(
                 f"a source of shape {source.shape} does not fit a region of shape {shape} of '{target.name}'"
             )
-        for axis, (chosen, along) in enumerate(zip(self.selected, source.chunks, strict=True)):
-            self._check_edges(axis, chosen.start, along)
+        self.number, self.journal = number, journal
+        self.name = f"write-zarr-{label(target)}-{uuid.uuid4().hex}"
+        self.starts = tuple(chosen.start for chosen in self.selected)
+        self.axes = plan_axes(
+            target.metadata.chunk_grid.axes, self.starts, source.chunks, source.dtype.itemsize
+        )
+        self._rechunks = False
+        self.aside: Aside | None = None
+        self._aside_axes: list[AxisTiles] = []
+        self._reading = as_reading(source)
+        self.copies = self._reading is not None and self.aligned
+        if self._reading is not None and not self.aligned:
+            tiles = in_tiles(self._reading, self.axes)
+            if tiles is not None:
+                self.source, self.axes = read_again(self._reading, tiles), tiles
+                self.copies = True
+        slabs, live = (None, 0) if self.aligned else frontier(self.axes)
+        self.slabs, self.live = slabs, live * source.dtype.itemsize
 
-    def _check_edges(self, axis: int, start: int, lengths: tuple[int, ...]) -> None:
-        units = self.target.metadata.chunk_grid.axes[axis]
-        filled = [length for length in lengths if length]  # Empty blocks write nothing.
-        edges = start + np.cumsum(filled)[:-1]
-        bad = edges[_within(units, edges)]
-        if len(bad):
-            unit = units.length_at(units.index(int(bad[0])))
-            raise AlignmentError(
-                f"array '{self.target.name}': along axis {axis} a block ends at element {bad[0]}, within a "
-                f"unit of storage of {unit} elements, which two tasks would write; found blocks of "
-                f"{lengths[:6]}; accepted: blocks of whole units, for instance after "
-                f".rechunk({shorten(self.target.write_chunks)})"
-            )
+    @property
+    def aligned(self) -> bool:
+        """Whether tiles are blocks."""
+        return all(axis.aligned for axis in self.axes)
 
-    def box(self) -> tuple[tuple[int, int], ...]:
+    def detour(self, most: float, cluster: bool, threads: int) -> None:
+        """Keep blocks somewhere else than in memory while they wait for others."""
+        source, target = self.source, self.target
+        way = "the workers' disks" if cluster else "a temporary directory"
+        if cluster:
+            self._rechunks = True
+            self.axes = [axis.as_blocks() for axis in self.axes]
+        else:
+            limit = most * _SHARE / threads
+            blocks, self.axes = aside_axes(source.chunks, self.axes, source.dtype.itemsize, limit)
+            if self._reading is not None:
+                blocks = [axis.as_blocks() for axis in blocks]
+                self.source = read_again(self._reading, blocks)
+            self._aside_axes = blocks
+            self.aside = Aside(target, blocks, self.axes)
+        self.slabs = None
+        warnings.warn(
+            f"blocks of {shorten(source.chunksize)} for array '{target.name}', which is stored in units of "
+            f"{shorten(target.write_chunks)}, would take up to {format_bytes(self.live)} of memory while "
+            f"they wait for others, and may take {format_bytes(int(most))}; they go through {way}. A higher "
+            "memory_limit, or blocks of other shapes, would be quicker",
+            LargeWriteWarning,
+            stacklevel=5,
+        )
+
+    def shares_units(self, other: _Job) -> bool:
+        """Whether some units hold elements of both regions."""
+        same = (self.target.store.identity, self.target.path) == (
+            other.target.store.identity,
+            other.target.path,
+        )
+        return same and _overlap(self.box(), other.box())
+
+    def elements(self) -> _Box:
+        """The range of elements that is written along each dimension."""
+        return tuple((chosen.start, chosen.start + chosen.count) for chosen in self.selected)
+
+    def box(self) -> _Box:
         """The range of units that is touched along each dimension."""
         return tuple(
             (units.index(chosen.start), units.index(chosen.stop - 1) + 1) if chosen.count else (0, 0)
             for chosen, units in zip(self.selected, self.target.metadata.chunk_grid.axes, strict=True)
         )
 
-    def layer(self) -> Any:
-        """The layer that writes the blocks."""
+    @property
+    def regions(self) -> Regions:
+        """Where each tile goes."""
+        as_is = self.aligned and not self._rechunks
+        return Regions(self.source.chunks if as_is else chunks_of(self.axes), self.starts)
+
+    @property
+    def written(self) -> Written:
+        """What the layer of the job writes."""
+        return Written(tuple(axis.count for axis in self.axes), self._finished, self.slabs)
+
+    @cached_property
+    def _finished(self) -> Container[Tile]:
+        if self.journal is None:
+            return ()
+        return self.journal.finished(self.number, self.target, self.regions)
+
+    def add_to(self, graph: _Graph, after: Sequence[Any], awaited: set[str]) -> None:
+        """Add what writes the tiles, once the keys ``after`` are done, which the layers ``awaited`` make."""
+        sink = Sink(self.target, self.number, self.journal)
+        name, source = self.name, self.source
+        if self.copies:
+            graph.add(name, self._copying(sink, after), awaited)
+            return
+        reading = as_reading(source)
+        if after and reading is not None:  # What is written before may be what is read.
+            source = read_again(reading, _as_axes(source), after)
+        reader = source.name
+        if self._rechunks:
+            source = source.rechunk(chunks_of(self.axes), method="p2p")
+        needed = awaited | graph.take(source)
+        if after and reading is not None:
+            graph.dependencies[reader] |= awaited
+        if self.aside is not None:
+            begun, wrote = f"{name}-begin", f"stage-zarr-{name}"
+            first = MaterializedLayer({begun: Task(begun, self.aside.make, *map(TaskRef, after))})
+            zeros = (0,) * len(self.starts)
+            second = Tiles(wrote, source.name, self._aside_axes, zeros, write_aside, (), [begun])
+            last = partial(copy_tile, sink, self.starts)
+            third = Tiles(name, wrote, self.axes, self.starts, last, self._finished, [begun])
+            graph.add(begun, first, awaited)
+            graph.add(wrote, second, needed | {begun})
+            graph.add(name, third, {wrote, begun})
+        elif not self.aligned:
+            write = partial(write_tile, sink)
+            layer = Tiles(name, source.name, self.axes, self.starts, write, self._finished, after)
+            graph.add(name, layer, needed)
+        else:
+            graph.add(name, self._blockwise(source, sink, after), needed)
+
+    def _copying(self, sink: Sink, after: Sequence[Any]) -> Any:
+        """The layer that reads tiles and writes them."""
+        reading = cast("Reading", self._reading)
         index = tuple(range(self.source.ndim))
-        offsets = tuple(chosen.start for chosen in self.selected)
         return blockwise(
-            _write_block,
-            f"write-zarr-{uuid.uuid4().hex}",
+            copy_region,
+            self.name,
             index,
-            self.source.name,
+            reading.array,
+            None,
+            Regions(self.source.chunks, reading.starts),
+            index,
+            sink,
+            None,
+            self.regions,
+            index,
+            _Indexes(self.source.numblocks),
+            index,
+            *(each for key in after for each in (TaskRef(key), None)),
+            numblocks={},
+        )
+
+    def _blockwise(self, source: da.Array, sink: Sink, after: Sequence[Any]) -> Any:
+        """The layer that writes blocks that are tiles."""
+        index = tuple(range(source.ndim))
+        return blockwise(
+            write_block,
+            self.name,
+            index,
+            source.name,
+            index,
+            sink,
+            None,
+            self.regions,
+            index,
+            _Indexes(source.numblocks),
+            index,
+            *(each for key in after for each in (TaskRef(key), None)),
+            numblocks={source.name: source.numblocks},
+        )
+
+    def stored(self, graph: HighLevelGraph) -> da.Array:
+        """An array of what is written, whose tiles are read once they are written."""
+        index = tuple(range(len(self.axes)))
+        counts = tuple(axis.count for axis in self.axes)
+        name = f"read-{self.name}"
+        layer = blockwise(
+            read_written,
+            name,
+            index,
+            self.name,
             index,
             self.target,
             None,
-            Regions(self.source.chunks, offsets),
+            self.regions,
             index,
-            numblocks={self.source.name: self.source.numblocks},
+            numblocks={self.name: counts},
         )
+        layers = {**graph.layers, name: layer}
+        dependencies = {**graph.dependencies, name: {self.name}}
+        meta = np.empty((0,) * len(self.axes), self.target.dtype)
+        return da.Array(HighLevelGraph(layers, dependencies), name, chunks=chunks_of(self.axes), meta=meta)
+
+
+def _as_axes(source: da.Array) -> list[AxisTiles]:
+    edges = [block_edges(along) for along in source.chunks]
+    return [AxisTiles(along, along, True) for along in edges]
+
+
+def _overlap(one: _Box, other: _Box) -> bool:
+    return all(low < end and start < high for (low, high), (start, end) in zip(one, other, strict=True))
 
 
 def _check_disjoint(jobs: Sequence[_Job]) -> None:
-    """Refuse two jobs that would write the same unit of storage."""
+    """Refuse two jobs that would write the same elements."""
     seen: dict[tuple[object, str], list[_Job]] = {}
     for job in jobs:
-        target = job.target
-        others = seen.setdefault((target.store.identity, target.path), [])
+        others = seen.setdefault((job.target.store.identity, job.target.path), [])
         for other in others:
-            if all(
-                low < end and start < high
-                for (low, high), (start, end) in zip(job.box(), other.box(), strict=True)
-            ):
+            if _overlap(job.elements(), other.elements()):
                 raise AlignmentError(
-                    f"two sources write the same unit of storage of array '{target.name}'; accepted: regions "
-                    f"that share no unit of shape {shorten(target.write_chunks)}, or one call after the other"
+                    f"two sources write the same elements of array '{job.target.name}'; accepted: regions "
+                    "that share none, or one call after the other"
                 )
         others.append(job)
 
@@ -235,7 +643,10 @@ def _arrays_read(layer: object) -> Iterator[Array]:
 def _keeps_places(job: _Job, name: str) -> bool:
     """Whether each block that is written is made of the one block of layer ``name`` in the same place."""
     graph = job.source.dask
-    if any(selected.start for selected in job.selected):
+    read = graph.layers[name]
+    if not job.aligned or not isinstance(read, Blockwise):
+        return False
+    if not reads_blocks_of(read, job.starts, job.source.chunks):
         return False
     made_of, left = {name}, set(graph.layers) - {name}
     while left:

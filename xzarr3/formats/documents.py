@@ -54,8 +54,8 @@ def decode(data: Buffer, path: str = "", name: str | None = None) -> dict[str, A
     return document
 
 
-def encode(document: Mapping[str, Any], path: str = "") -> bytes:
-    """A document as it is stored.
+def encode(document: Mapping[str, Any], path: str = "", *, compact: bool = False) -> bytes:
+    """A document as it is stored, or without a space if it is to be ``compact``.
 
     NaN and infinities become the literals of older writers, which is where they come from: what users
     give was checked before.
@@ -74,7 +74,13 @@ def encode(document: Mapping[str, Any], path: str = "") -> bytes:
     xzarr3.errors.MetadataError: node '/', field 'a': cannot be written as JSON; found 1j; accepted: ...
     """
     try:
-        return json.dumps(document, indent=2, default=_plain).encode()
+        if compact:
+            return json.dumps(document, separators=(",", ":"), default=_plain).encode()
+        text = json.dumps(document, default=_plain).encode()
+        try:
+            return msgspec.json.format(text, indent=2)  # In a tenth of the time that json takes to indent it.
+        except msgspec.DecodeError:  # It has literals that JSON does not have.
+            return json.dumps(document, indent=2, default=_plain).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise _unwritable(path, *(_not_json(document, finite=False) or ("", ...))) from error
 

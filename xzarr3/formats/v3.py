@@ -421,8 +421,22 @@ class V3Format(Format):
             below = f"{relative}/"
             left = {k: d for k, d in held.items() if k != relative and not k.startswith(below)}
         else:
-            left = {**held, relative: self.hold(meta)}
+            left = _with_node(held, relative, self.hold(meta))
         return {**document, "consolidated_metadata": {**consolidated, "metadata": left}}
+
+
+def _with_node(held: Document, relative: str, document: Document) -> Document:
+    """Documents with that of one more node, which comes after what is below the same group.
+
+    zarr-python 3.1 loses those of a group that are not next to each other.
+    """
+    above = relative.rpartition("/")[0]
+    if relative in held or not above:
+        return {**held, relative: document}
+    paths = list(held)
+    beside = [at for at, path in enumerate(paths) if path == above or path.startswith(f"{above}/")]
+    paths.insert(beside[-1] + 1 if beside else len(paths), relative)
+    return {path: held.get(path, document) for path in paths}
 
 
 V3 = V3Format()

@@ -132,6 +132,11 @@ def flat(value: Buffer, key: str) -> memoryview:
     return memoryview(view.tobytes())
 
 
+def is_same(operation: object, other: object) -> bool:
+    """Whether two operations of stores are one, where a trace may count the calls of the first."""
+    return operation is other or getattr(operation, "_counted", None) is other
+
+
 def joined(pieces: Sequence[Buffer]) -> Buffer:
     """The pieces of a value as one, which a store may keep: their memory will be used for something else."""
     owned = len(pieces) == 1 and isinstance(pieces[0], bytes)
@@ -249,6 +254,9 @@ class Store:
     writeable, with ``erase`` or ``erase_values`` if it can erase, and ``list``, ``list_prefix`` or
     ``list_dir`` to be listable. All other operations are made from these; where that cannot be, they raise
     :class:`~xzarr3.StoreCapabilityError`.
+
+    Tasks of other processes get a store by pickling it. One whose values are in the memory of a process
+    should refuse to be written there, as :class:`~xzarr3.MemoryStore` does.
 
     Parameters
     ----------

@@ -42,12 +42,14 @@ from xzarr3.stores.cache_directory import DirectoryKept, check_place
 from xzarr3.stores.cache_memory import HEAD, WHOLE, Entry, Kept, MemoryKept
 from xzarr3.stores.memory import BytesReader
 from xzarr3.stores.opening import StoreLike
+from xzarr3.stores.sharing import reduced
 from xzarr3.stores.wrappers import WrapperStore, handed_on
 
 Result = TypeVar("Result")
 
 _ATTEMPTS = 3  # For a value that keeps changing while parts of it are read.
 _FAR = 2**60  # Bytes; nobody keeps what lies beyond.
+_WEIGHT = 8  # Of what it keeps in memory, while no task uses it.
 
 
 class _Flight:
@@ -191,6 +193,9 @@ class CacheStore(WrapperStore):
                 shared = _BY_TOKEN[self._token] = _Shared(kept)
         self._shared = shared
         self._kept = shared.kept
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return reduced(self, CacheStore, weight=_WEIGHT)
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()

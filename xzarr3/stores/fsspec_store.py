@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import operator
 import os
+import pickle
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,9 +17,11 @@ from typing import Any, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from xzarr3._types import Buffer, ByteRange
+from xzarr3.concurrency import is_child
 from xzarr3.errors import (
     ChangedError,
     InvalidKeyError,
+    ReadOnlyError,
     StoreError,
     StorePermissionError,
     Xzarr3Error,
@@ -58,6 +61,7 @@ from xzarr3.stores.fsspec_files import (
 from xzarr3.stores.local import TEMPORARY, LocalStore
 from xzarr3.stores.locks import key_lock
 from xzarr3.stores.memory import BytesReader
+from xzarr3.stores.sharing import is_plain, share
 
 Result = TypeVar("Result")
 
@@ -209,12 +213,17 @@ class FsspecStore(Store):
         state = self.__dict__.copy()
         del state["_files"], state["_pid"]
         home = None
-        fs = None if self._lost else self._filesystem().fs
+        fs = None if self._files is None else self._files.fs  # One that was not made yet is in no memory.
         if self._lost:
             home = ("", "")
-        elif in_memory(fs):
+        elif fs is not None and in_memory(fs):
             home = (fsspec_files.PROCESS, _held_name(fs))
             state["_fs"] = None
+        elif state["_fs"] is not None:
+            state["_fs"] = _Unmade.of(state["_fs"])
+        if home is None and type(self) is FsspecStore and is_plain(state, _Unmade):
+            del state["_identity"]
+            return _restore, (FsspecStore, None, pickle.dumps(sorted(state.items()), 5))
         return _restore, (type(self), home, state)
 
     @property
@@ -231,7 +240,7 @@ class FsspecStore(Store):
     def _secrets(self) -> list[str]:
         found = {
             *secrets_in([self._url, self._options]),
-            *([] if self._fs is None else secrets_in([self._fs])),
+            *([] if self._fs is None else secrets_in([_given(self._fs)])),
         }
         return sorted(found, key=len, reverse=True)
 
@@ -300,6 +309,8 @@ class FsspecStore(Store):
         if self._url is not None and (self._files is None or not in_memory(self._files.fs)):
             return self._open_url()[0]
         if self._files is None:
+            if isinstance(self._fs, _Unmade):
+                self._fs = self._made(self._fs)
             return self._fs
         fs = self._files.fs
         if in_memory(fs) or type(fs).__name__ == "LocalFileSystem":
@@ -313,6 +324,13 @@ class FsspecStore(Store):
         else:
             self._fs = fs
             return fs
+        raise failure from cause
+
+    def _made(self, unmade: _Unmade) -> FileSystem:
+        try:
+            return pickle.loads(unmade.pickled)
+        except Exception as error:  # noqa: BLE001 - of whatever kind, and told without secrets
+            failure, cause = self._told(f"cannot make the file system of {self} in this process", error)
         raise failure from cause
 
     # Errors
@@ -355,6 +373,15 @@ class FsspecStore(Store):
         return self._path(files, prefix[:-1]) if check_prefix(prefix) else self._root
 
     # What it can do
+
+    def _check_writable(self) -> None:
+        super()._check_writable()
+        is_ours = self._token.endswith(fsspec_files.PROCESS)
+        if is_child() and not is_ours and in_memory(self._filesystem().fs):
+            raise ReadOnlyError(
+                f"{self} is a copy in another process, which cannot be written; accepted: threads, or a "
+                "store that processes share, such as a directory"
+            )
 
     @property
     def listable(self) -> bool:
@@ -708,7 +735,45 @@ def _described(value: object, name: str) -> Iterator[str]:
         yield type(value).__name__
 
 
-def _restore(kind: type[FsspecStore], home: tuple[str, str] | None, state: dict[str, Any]) -> FsspecStore:
+class _Unmade:
+    """A file system that was pickled, and is not made before it is used.
+
+    Making one may import large packages and start threads.
+    """
+
+    def __init__(self, pickled: bytes, given: dict[str, Any]) -> None:
+        self.pickled = pickled
+        self.given = given
+
+    @classmethod
+    def of(cls, fs: FileSystem) -> FileSystem:
+        """``fs``, unmade if it says itself all that it takes to make it."""
+        if isinstance(fs, cls):
+            return fs
+        from fsspec import AbstractFileSystem
+
+        kind, given = type(fs), {"args": list(fs.storage_args), "options": dict(fs.storage_options)}
+        is_usual = kind.__reduce__ is AbstractFileSystem.__reduce__ and kind.__module__ != "__main__"
+        return cls(pickle.dumps(fs, 5), given) if is_usual and is_plain(given) else fs
+
+
+def _given(fs: FileSystem) -> object:
+    return fs.given if isinstance(fs, _Unmade) else fs
+
+
+def _restore(
+    kind: type[FsspecStore], home: tuple[str, str] | None, state: dict[str, Any] | bytes
+) -> FsspecStore:
+    if isinstance(state, bytes):
+
+        def make() -> FsspecStore:
+            return _with_state(kind, None, {"_identity": uuid.uuid4().hex, **dict(pickle.loads(state))})
+
+        return share((kind, state), make)
+    return _with_state(kind, home, state)
+
+
+def _with_state(kind: type[FsspecStore], home: tuple[str, str] | None, state: dict[str, Any]) -> FsspecStore:
     store = kind.__new__(kind)
     store.__dict__.update(state)
     store._files = None

@@ -10,6 +10,7 @@ is. POSIX systems only.
 from __future__ import annotations
 
 import contextlib
+import copyreg
 import errno
 import itertools
 import os
@@ -41,11 +42,13 @@ from xzarr3.stores.base import (
     check_key,
     check_prefix,
     flat,
+    is_same,
     negative_length,
 )
 from xzarr3.stores.file_locks import LOCK_NAME, FileLock, LockingError, LockTimeoutError
 from xzarr3.stores.folders import NO_MORE, OTHER_KIND, Folders, LeadsOutError
 from xzarr3.stores.locks import key_lock
+from xzarr3.stores.sharing import share
 
 T = TypeVar("T")
 
@@ -80,6 +83,9 @@ class LocalStore(Store):
     locks for that, and the hosts have to be of one kind. Who replaces a value whole takes no lock: if that
     happens while a part of the old one is being changed, it is noticed up to the moment before the new one
     gets its name, and the change is made again; after that moment, the last one wins.
+
+    Pickled while the directory is there, it is not made anew by whoever writes elsewhere: a process on
+    another machine that does not share the directory gets an error, and no directory of its own.
 
     A key that has a value cannot be the beginning of another key: ``a`` and ``a/b`` exclude each other. File
     systems that do not tell upper from lower case, or that change the form of letters, merge such keys.
@@ -130,6 +136,7 @@ class LocalStore(Store):
         if not _is_name(self.root):
             raise StoreError(f"no store at {shorten(self.root)}; accepted: a path that the system can name")
         self._base = os.path.join(self.root, "")
+        self._was_there = False
 
     def __repr__(self) -> str:
         return f"<LocalStore '{self.root}'>"
@@ -141,7 +148,18 @@ class LocalStore(Store):
         return hash(self.root)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _restore, (self.root, self.read_only, self._options())
+        if type(self) is not LocalStore:
+            return copyreg.__newobj__, (type(self),), self.__dict__  # type: ignore[attr-defined]
+        there = self._was_there or os.path.isdir(self.root)
+        return _restore, (self.root, self.read_only, self.fsync, self.locks, self.follow_links, there)
+
+    def _check_writable(self) -> None:
+        super()._check_writable()
+        if self._was_there and not os.path.isdir(self.root):
+            raise StoreError(
+                f"the directory of {self} was there when the store was pickled and is not there for process "
+                f"{os.getpid()} of {os.uname().nodename}; accepted: a directory that all processes share"
+            )
 
     def _options(self) -> dict[str, bool]:
         return {name: getattr(self, name) for name in ("read_only", "fsync", "locks", "follow_links")}
@@ -294,7 +312,11 @@ class LocalStore(Store):
 
     def _is_own(self, *operations: str) -> bool:
         """Whether operations are those of this class, and not of a derived one, which is to be asked then."""
-        return all(getattr(type(self), operation) is _OWN[operation] for operation in operations)
+        return all(
+            getattr(type(self), operation) is _OWN[operation]
+            or is_same(getattr(type(self), operation), _OWN[operation])
+            for operation in operations
+        )
 
     def loader(self) -> Loader:
         return self._loader(None, sys.maxsize) if self._is_own("get", "open_value") else super().loader()
@@ -1302,5 +1324,12 @@ def _is_name(text: str) -> bool:
         return False
 
 
-def _restore(root: str, read_only: bool, options: dict[str, bool] | None = None) -> LocalStore:
-    return LocalStore(root, **{"read_only": read_only, **(options or {})})
+def _restore(
+    root: str, read_only: bool, fsync: bool, locks: bool, follow_links: bool, was_there: bool
+) -> LocalStore:
+    def make() -> LocalStore:
+        store = LocalStore(root, read_only=read_only, fsync=fsync, locks=locks, follow_links=follow_links)
+        store._was_there = was_there  # One that is made here instead would be seen by nobody else.
+        return store
+
+    return share((LocalStore, root, read_only, fsync, locks, follow_links, was_there), make)

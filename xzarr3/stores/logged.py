@@ -33,6 +33,7 @@ from xzarr3.stores.base import (
 )
 from xzarr3.stores.memory import BytesReader, MemoryStore
 from xzarr3.stores.opening import StoreLike
+from xzarr3.stores.sharing import reduced
 from xzarr3.stores.wrappers import WrapperStore, handed_on
 
 _counting = threading.Lock()
@@ -210,6 +211,8 @@ class LoggingStore(WrapperStore):
     ('get', 2, 3)
     """
 
+    _kind_of_note = _Note
+
     def __init__(
         self,
         store: StoreLike,
@@ -227,6 +230,9 @@ class LoggingStore(WrapperStore):
     def _begin(self) -> None:
         self._records: deque[Request] = deque(maxlen=self.keep)
         self._totals: dict[str, list[Any]] = {}
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return reduced(self, LoggingStore)
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
@@ -264,7 +270,9 @@ class LoggingStore(WrapperStore):
         length: int | None = None,
         number: int = 1,
     ) -> _Note:
-        return _Note(self, operation, key, start, length, number) if self._heard() else _UNHEARD
+        if not self._heard():
+            return _UNHEARD
+        return self._kind_of_note(self, operation, key, start, length, number)
 
     def _note(self, note: _Note, seconds: float) -> None:
         outcome = note.outcome
@@ -531,7 +539,7 @@ class LoggingStore(WrapperStore):
         return self._listed("list_prefix", prefix, self.inner.list_prefix(prefix))
 
     def _listed(self, operation: str, prefix: str, keys: Iterator[str]) -> Iterator[str]:
-        return _timed(_Note(self, operation, prefix, number=0), keys) if self._heard() else keys
+        return _timed(self._kind_of_note(self, operation, prefix, number=0), keys) if self._heard() else keys
 
     @handed_on
     def list_dir(self, prefix: str) -> tuple[KeySet, KeySet]:
@@ -602,23 +610,27 @@ class _LoggedReader(ValueReader):
         return self._inner.version
 
     def read(self, start: int, length: int | None = None) -> Buffer:
-        with _Note(self._store, "read", self._key, start, length) as note:
+        with self._store._kind_of_note(self._store, "read", self._key, start, length) as note:
             part = self._inner.read(start, length)
             note.value(part)
             return part
 
     def read_ranges(self, starts: Sequence[int], lengths: Sequence[int]) -> list[Buffer]:
-        with _Note(self._store, "read_ranges", self._key, *_first(starts, lengths), len(starts)) as note:
+        with self._store._kind_of_note(
+            self._store, "read_ranges", self._key, *_first(starts, lengths), len(starts)
+        ) as note:
             parts = self._inner.read_ranges(starts, lengths)
             note.values(parts)
             return parts
 
     def iter_ranges(self, starts: Sequence[int], lengths: Sequence[int]) -> Iterator[Buffer]:
-        note = _Note(self._store, "iter_ranges", self._key, *_first(starts, lengths), len(starts))
+        note = self._store._kind_of_note(
+            self._store, "iter_ranges", self._key, *_first(starts, lengths), len(starts)
+        )
         return _timed(note, self._inner.iter_ranges(starts, lengths), measure=True)
 
     def read_into(self, start: int, out: memoryview) -> int:
-        with _Note(self._store, "read_into", self._key, start, len(out)) as note:
+        with self._store._kind_of_note(self._store, "read_into", self._key, start, len(out)) as note:
             note.size = self._inner.read_into(start, out)
             return note.size
 

@@ -8,8 +8,20 @@ import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from xzarr3._types import Buffer, ByteRange
+from xzarr3.concurrency import is_child
 from xzarr3.errors import ReadOnlyError
-from xzarr3.stores.base import Store, ValueReader, check_key, check_prefix, cut, flat, merge, sorted_parts
+from xzarr3.stores.base import (
+    Store,
+    ValueReader,
+    check_key,
+    check_prefix,
+    cut,
+    flat,
+    is_same,
+    merge,
+    sorted_parts,
+)
+from xzarr3.stores.sharing import is_plain
 
 _LIVE: weakref.WeakValueDictionary[str, MemoryStore] = weakref.WeakValueDictionary()
 
@@ -18,6 +30,7 @@ def _forget() -> None:
     """A forked child is another process: it gets copies, and no lock that a thread of its parent held."""
     for store in list(_LIVE.values()):
         store._lock = threading.Lock()
+        store._is_inherited = True
     _LIVE.clear()
 
 
@@ -29,7 +42,8 @@ class MemoryStore(Store):
     """Keys and values in a dictionary.
 
     Pickled and read back in the same process it is the same store; in another process it is a
-    read-only copy, because what is written there could not come back.
+    read-only copy, because what is written there could not come back. So is one that was there before
+    :mod:`multiprocessing` forked a process, in that process.
 
     Parameters
     ----------
@@ -58,6 +72,7 @@ class MemoryStore(Store):
         self._lock = threading.Lock()
         self._version = 0
         self._is_copy = False
+        self._is_inherited = False
         _LIVE[self._identity] = self
 
     def __repr__(self) -> str:
@@ -65,7 +80,11 @@ class MemoryStore(Store):
 
     def __reduce__(self) -> tuple[object, ...]:
         with self._lock:
-            return _restore, (self._identity, dict(self._values), self._version)
+            found = self._identity, dict(self._values), self._version
+        kind, own = type(self), {name: value for name, value in vars(self).items() if name not in _OF_EACH}
+        if kind is MemoryStore or "<locals>" in kind.__qualname__ or not is_plain(own):
+            return _restore, found  # Elsewhere it is one of this class, which is all that is known of it.
+        return _restore, (*found, kind, own)
 
     def __dask_tokenize__(self) -> object:
         return self.identity, self._version
@@ -78,7 +97,7 @@ class MemoryStore(Store):
         return check_key(key) in self._values
 
     def open_value(self, key: str) -> ValueReader | None:
-        if type(self).get is not _GET:  # Of a class derived from this one, which is to be asked.
+        if not is_same(type(self).get, _GET):  # Of a class derived from this one, which is to be asked.
             return super().open_value(key)
         value = self._values.get(check_key(key))
         return None if value is None else BytesReader(value)
@@ -90,7 +109,7 @@ class MemoryStore(Store):
         return self._version
 
     def _check_writable(self) -> None:
-        if self.read_only and self._is_copy:
+        if self._is_copy or (self._is_inherited and is_child()):
             raise ReadOnlyError(
                 f"{self} is a copy in another process, which cannot be written; accepted: threads, or a "
                 "store that processes share, such as a directory"
@@ -143,10 +162,21 @@ class BytesReader(ValueReader):
         return cut(self.value, (start, length))
 
 
-def _restore(identity: str, values: dict[str, Buffer], version: int) -> MemoryStore:
+_OF_EACH = frozenset(("_identity", "_is_copy", "_is_inherited", "_lock", "_values", "_version", "read_only"))
+
+
+def _restore(
+    identity: str,
+    values: dict[str, Buffer],
+    version: int,
+    kind: type[MemoryStore] = MemoryStore,
+    own: Mapping[str, object] | None = None,
+) -> MemoryStore:
     store = _LIVE.get(identity)
     if store is None or (store.read_only and store._version != version):  # Copies may be of any age.
-        store = MemoryStore(values, read_only=True)
+        store = kind.__new__(kind)
+        MemoryStore.__init__(store, values, read_only=True)
+        vars(store).update(own or {})
         store._identity = identity
         store._version = version
         store._is_copy = True

@@ -10,6 +10,7 @@ import contextlib
 import os
 import re
 import sys
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -49,6 +50,7 @@ from xzarr3.stores.locks import key_lock
 from xzarr3.stores.object_client import Answer, Client, Listing, Pace, Use, fetch, shared
 from xzarr3.stores.object_errors import Failure
 from xzarr3.stores.object_options import Recipe, of_ready, parse
+from xzarr3.stores.sharing import reduced
 
 Result = TypeVar("Result")
 Names: TypeAlias = list[str]
@@ -265,10 +267,16 @@ class ObjectStore(Store):
         state = {name: value for name, value in self.__dict__.items() if name not in _PASSING_STATE}
         return state | {"_ready": id(self._ready)}
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return reduced(self, ObjectStore, Recipe)
+
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_client": None}
+        passing = _PASSING_STATE if self._ready is None else frozenset(("_client",))
+        return {name: value for name, value in self.__dict__.items() if name not in passing}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        self._identity = uuid.uuid4().hex
+        self._client = None
         self.__dict__.update(state)
         self._ready_pid = os.getpid()
 

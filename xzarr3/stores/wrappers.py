@@ -30,6 +30,7 @@ from xzarr3.stores.base import (
     check_prefix,
 )
 from xzarr3.stores.opening import StoreLike, open_store
+from xzarr3.stores.sharing import reduced
 
 _Wrapper = TypeVar("_Wrapper", bound="WrapperStore")
 _Arguments = ParamSpec("_Arguments")
@@ -181,6 +182,9 @@ class WrapperStore(Store):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.inner}>"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__.copy()
 
     @property
     def identity(self) -> object:
@@ -385,6 +389,9 @@ class ReadOnlyStore(WrapperStore):
 
     def __init__(self, store: StoreLike) -> None:
         super().__init__(store, read_only=True)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return reduced(self, ReadOnlyStore)
 
     @property
     def writeable(self) -> bool:

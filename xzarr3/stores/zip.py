@@ -40,6 +40,7 @@ from xzarr3.stores.base import (
     check_prefix,
     cut,
     flat,
+    is_same,
     negative_length,
 )
 from xzarr3.stores.zip_files import (
@@ -505,7 +506,11 @@ class ZipStore(Store):
 
     def _is_own(self, *operations: str) -> bool:
         """Whether operations are those of this class, and not of a derived one, which is to be asked then."""
-        return all(getattr(type(self), operation) is _OWN[operation] for operation in operations)
+        return all(
+            getattr(type(self), operation) is _OWN[operation]
+            or is_same(getattr(type(self), operation), _OWN[operation])
+            for operation in operations
+        )
 
     def loader(self) -> Loader:
         if not self._is_own("get", "open_value"):
@@ -567,7 +572,7 @@ class ZipStore(Store):
 
     def stamp(self, keys: Sequence[str]) -> object:
         view = self._opened()
-        return [view.version(view.members.get(key)) for key in keys]
+        return [view.version(view.members.get(key)) if key else view.token() for key in keys]
 
     def version(self, key: str) -> object | None:
         view = self._opened()

@@ -8,10 +8,10 @@ and a setting that was asked for must not be ignored.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -27,6 +27,7 @@ from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec
 from xzarr3.codecs.registry import parse_codec, parse_codecs
 from xzarr3.codecs.transpose import TransposeCodec
 from xzarr3.conventions import fill_value_is_mask
+from xzarr3.creation import auto_chunks
 from xzarr3.dtypes import RawBytes, VariableLengthUTF8, ZDType
 from xzarr3.errors import DataTypeValidationError, MetadataError, listed
 from xzarr3.formats import Format
@@ -136,7 +137,7 @@ def _json_text(text: str) -> str:
     return str(text)
 
 
-def encode_values(variable: Variable, name: str, *, explicit: bool = True) -> Variable:
+def encode_values(variable: Variable, name: str, *, explicit: bool = True, exact: bool = False) -> Variable:
     """Encode the values of a variable after the CF conventions, as xarray does for Zarr.
 
     Dates become numbers, packed variables integers, missing values ``_FillValue``. Dask arrays stay lazy.
@@ -147,6 +148,8 @@ def encode_values(variable: Variable, name: str, *, explicit: bool = True) -> Va
     name : str
     explicit : bool
         Whether its encoding was passed to ``to_zarr``. If not, a ``_FillValue`` that is none is left out.
+    exact : bool
+        Refuse fractions where integers are stored that are not packed, which are rounded otherwise.
 
     Raises
     ------
@@ -160,12 +163,12 @@ def encode_values(variable: Variable, name: str, *, explicit: bool = True) -> Va
     if variable.dtype.kind == "T" and variable.dtype != _TEXT:
         variable = variable.astype(object)  # As such, xarray knows what to do where text is missing.
     encoded = unmasked = _with_fill_value(variable, name, explicit)
-    with np.errstate(invalid="ignore"):  # Numbers that no integer can be are found below.
+    with np.errstate(invalid="ignore", over="ignore"):  # Numbers that no integer can be are found below.
         for coder in _CODERS:
             if isinstance(coder, variables.CFMaskCoder):
                 unmasked = encoded
             encoded = coder.encode(encoded, name=name)
-    encoded = _checked(encoded, unmasked, name, is_time=variable.dtype.kind in "mMO")
+    encoded = _checked(encoded, unmasked, name, is_time=variable.dtype.kind in "mMO", exact=exact)
     for key in conventions.CF_RELATED_DATA:
         pop_to(encoded.encoding, encoded.attrs, key)
     encoded = ensure_dtype_not_object(encoded, name=name)
@@ -212,13 +215,17 @@ def _with_fill_value(variable: Variable, name: str, explicit: bool) -> Variable:
     return Variable(variable.dims, variable.data, variable.attrs, encoding, fastpath=True)
 
 
-def _checked(encoded: Variable, unmasked: Variable, name: str, *, is_time: bool) -> Variable:
+def _checked(
+    encoded: Variable, unmasked: Variable, name: str, *, is_time: bool, exact: bool = False
+) -> Variable:
     """``encoded``, in which all values are known, or will be when computed, to be what they stand for.
 
     ``unmasked`` has the values before missing ones became ``_FillValue`` and all became integers.
     """
     dtype, source = encoded.dtype, unmasked.dtype
     lazy = hasattr(encoded.data, "__dask_graph__")
+    if dtype.kind == "f" and source.kind == "f" and dtype.itemsize < source.itemsize:
+        return _checked_finite(encoded, unmasked, name)
     # What dask takes for the type of encoded times need not be theirs.
     attrs = encoded.attrs
     fill_value = attrs.get("_FillValue", attrs.get("missing_value"))
@@ -238,6 +245,7 @@ def _checked(encoded: Variable, unmasked: Variable, name: str, *, is_time: bool)
         scale=attrs.get("scale_factor"),
         offset=attrs.get("add_offset"),
         is_time=is_time,
+        exact=exact,
     )
     if lazy:
         import dask.array as da
@@ -247,6 +255,31 @@ def _checked(encoded: Variable, unmasked: Variable, name: str, *, is_time: bool)
     else:
         data = check(np.asarray(encoded.data), np.asarray(unmasked.data))
     return Variable(encoded.dims, data, attrs, encoded.encoding, fastpath=True)
+
+
+def _checked_finite(encoded: Variable, unmasked: Variable, name: str) -> Variable:
+    """``encoded``, of which no value is infinite that was not."""
+    if hasattr(encoded.data, "__dask_graph__"):
+        import dask.array as da
+
+        meta = np.empty((0,) * encoded.ndim, encoded.dtype)
+        check = partial(_finite, name)
+        data = da.map_blocks(check, encoded.data, unmasked.data, dtype=encoded.dtype, meta=meta)
+    else:
+        data = _finite(name, np.asarray(encoded.data), np.asarray(unmasked.data))
+    return Variable(encoded.dims, data, encoded.attrs, encoded.encoding, fastpath=True)
+
+
+def _finite(name: str, encoded: AnyArray, source: AnyArray) -> AnyArray:
+    lost = np.isinf(encoded)
+    if lost.any() and (lost := lost & np.isfinite(source)).any():
+        info = np.finfo(encoded.dtype)
+        raise DataTypeValidationError(
+            f"value {source[lost][0]} of variable {name!r} does not fit data type {encoded.dtype}",
+            found=source[lost][0].item(),
+            accepted=f"{info.min} to {info.max}, or another dtype",
+        )
+    return encoded
 
 
 @dataclass(frozen=True)
@@ -261,6 +294,7 @@ class _Fits:
     scale: Any
     offset: Any
     is_time: bool
+    exact: bool = False
 
     def __call__(self, encoded: AnyArray, source: AnyArray) -> AnyArray:
         """``encoded`` in the integer type it is stored in.
@@ -273,6 +307,8 @@ class _Fits:
         if encoded.size:
             self._check_range(source)
             self._check_missing(encoded, source)
+            if self.exact and source.dtype.kind == "f" and not self.is_time and not self._is_packed:
+                self._check_fractions(source)
         return encoded.astype(self.dtype, copy=False)
 
     def _check_range(self, source: AnyArray) -> None:
@@ -320,6 +356,12 @@ class _Fits:
                     "a _FillValue that no value is stored as",
                 )
 
+    def _check_fractions(self, source: AnyArray) -> None:
+        fractions = np.isfinite(source) & (source != np.rint(source))
+        if fractions.any():
+            value = source[fractions][0]
+            raise self._error(f"value {value} does not fit data type {self.dtype}", value, "integers")
+
     @property
     def _is_packed(self) -> bool:
         return self.scale is not None or self.offset is not None
@@ -335,7 +377,9 @@ class _Fits:
         return DataTypeValidationError(
             f"{reason}, which the encoding of variable {self.name!r} asks for",
             found=found.item() if isinstance(found, np.generic) else found,
-            accepted=f"{accepted}; .drop_encoding() forgets what was kept from the file it was read from",
+            accepted=accepted
+            if self.exact  # By what is stored, and not by what the variable kept.
+            else f"{accepted}; .drop_encoding() forgets what was kept from the file it was read from",
         )
 
 
@@ -348,7 +392,9 @@ def stored_dtype(dtype: np.dtype[Any], format: Format) -> np.dtype[Any] | ZDType
     return dtype
 
 
-def array_settings(variable: Variable, name: str, format: Format, *, explicit: bool) -> dict[str, Any]:
+def array_settings(
+    variable: Variable, name: str, format: Format, *, explicit: bool, growing: Collection[Hashable] = ()
+) -> dict[str, Any]:
     """Arguments for :func:`xzarr3.create_array` that an encoded variable asks for.
 
     Parameters
@@ -362,6 +408,8 @@ def array_settings(variable: Variable, name: str, format: Format, *, explicit: b
     explicit : bool
         Whether the encoding was passed to ``to_zarr``. If so, what cannot be followed is refused; what a
         variable merely kept from the file it was read from is then left out.
+    growing : collection of str
+        Dimensions along which more is going to be appended: chunks that nobody asked for leave room for it.
 
     Returns
     -------
@@ -403,7 +451,7 @@ def array_settings(variable: Variable, name: str, format: Format, *, explicit: b
     if is_v2 and not explicit:  # Kept from an array of version 3; version 2 has other words, or none.
         for key in ("shards", "serializer"):
             settings.pop(key, None)
-    settings.update(_grid(variable, settings, name, explicit))
+    settings.update(_grid(variable, settings, name, explicit, growing))
     if is_v2 or not explicit:
         settings.update(_pipeline(settings, format))
     if not explicit and "serializer" in settings and _is_usual(settings["serializer"]):
@@ -531,7 +579,13 @@ def _fewer(settings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         yield {key: value for key, value in settings.items() if key not in without}
 
 
-def _grid(variable: Variable, settings: Mapping[str, Any], name: str, explicit: bool) -> dict[str, Any]:
+def _grid(
+    variable: Variable,
+    settings: Mapping[str, Any],
+    name: str,
+    explicit: bool,
+    growing: Collection[Hashable],
+) -> dict[str, Any]:
     """The shapes of chunks and shards: those asked for, else those of the dask array, else automatic."""
     given: dict[str, tuple[Any, ...] | None] = {}
     for key in ("chunks", "shards"):
@@ -561,7 +615,26 @@ def _grid(variable: Variable, settings: Mapping[str, Any], name: str, explicit: 
         blocks = tuple(max(1, *sizes) for sizes in variable.chunks)
         if shards is None or _divides(blocks, shards):
             chunks = blocks
+    if given["chunks"] is None and shards is None and any(dim in growing for dim in variable.dims):
+        chunks = _with_room(variable, chunks, growing)
     return {"chunks": "auto" if chunks is None else chunks, "shards": shards}
+
+
+_ROOM = 2**20  # Bytes of a chunk along dimensions that grow, and its longest length there.
+_LONGEST_ROOM = 4096
+
+
+def _with_room(
+    variable: Variable, chunks: tuple[int, ...] | None, growing: Collection[Hashable]
+) -> tuple[int, ...]:
+    """Chunks that leave room for more along dimensions of which the first piece is one chunk."""
+    itemsize = variable.dtype.itemsize
+    lengths = list(auto_chunks(variable.shape, itemsize) if chunks is None else chunks)
+    for axis, dim in enumerate(variable.dims):
+        if dim in growing and lengths[axis] >= variable.shape[axis]:
+            others = math.prod(lengths) // lengths[axis] * itemsize
+            lengths[axis] = max(lengths[axis], min(_LONGEST_ROOM, _ROOM // max(others, 1)))
+    return tuple(lengths)
 
 
 def _divides(chunks: tuple[Any, ...], shards: tuple[Any, ...]) -> bool:

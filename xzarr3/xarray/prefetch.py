@@ -3,14 +3,18 @@
 To decode times xarray looks at their first and last elements, and to make indexes it reads coordinates, one
 variable after the other. Over a store whose answers have to be waited for, these are fetched together: the
 elements before anything is decoded, and all index coordinates as soon as the first one of them is asked for.
+Small variables that are loaded one after the other are read ahead, as systems do it with files.
 """
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
 
 from xzarr3._types import AnyArray
 from xzarr3.concurrency import spread
@@ -18,12 +22,16 @@ from xzarr3.errors import StoreError, Xzarr3Error
 from xzarr3.indexing import DimChoice, DimSelection, Points
 
 if TYPE_CHECKING:
-    from xzarr3.xarray.backend import LazyArray
+    from xzarr3.xarray.lazy import LazyArray
 
 _MOST_BYTES = 2**26  # Of all index coordinates of a dataset, or of a tree of them.
 _SMALL = 2**22  # Bytes of an array in one chunk that is read whole, for its first and last elements.
 _VALID = 5.0  # Seconds after which what was fetched may have changed.
 _WANTED = 60.0  # Seconds after which nobody is making indexes any more.
+_IN_TURN = 3  # Variables that are loaded in their order, before others are taken to be wanted, too.
+_SOON = 2.0  # Seconds within which the next one is asked for.
+_SMALL_ONE = 2**20  # Bytes of a variable that is read ahead,
+_SMALL_ONES = 2**24  # and of all that are at a time.
 
 Corner: TypeAlias = tuple[int, ...]
 
@@ -169,6 +177,71 @@ class Ahead:
     def _has(self, lazy: LazyArray, box: tuple[DimSelection, ...]) -> bool:
         start, stop = tuple(chosen.start for chosen in box), tuple(chosen.stop for chosen in box)
         return any(block.start == start and block.stop == stop for block in self._kept.get(id(lazy), ()))
+
+
+class InTurn:
+    """The variables of a dataset in their order, of which those that come next may be read ahead.
+
+    ``Dataset.load`` loads one variable after the other, and each one is waited for. After three that were
+    read whole, in their order and by one thread, twice as many as there were until then are read together. So
+    no more is ever read in vain than twice what was asked for, nor more than 16 MiB.
+
+    Parameters
+    ----------
+    concurrency : int
+        How many arrays are read at a time.
+    arrays : sequence of LazyArray
+    """
+
+    def __init__(self, concurrency: int, arrays: Sequence[LazyArray]) -> None:
+        self._concurrency = concurrency
+        self._arrays = tuple(arrays)
+        self._places = {id(lazy): at for at, lazy in enumerate(self._arrays)}
+        self._lock = threading.Lock()
+        self._kept: dict[int, tuple[float, AnyArray]] = {}
+        self._count = 0
+        self._expected: tuple[int, int] = -1, -1  # The next one, and the thread that is to ask for it.
+        self._until = 0.0
+        for lazy in self._arrays:
+            lazy.in_turn = self
+
+    def take(self, lazy: LazyArray, selection: tuple[DimChoice, ...] | Points) -> AnyArray | None:
+        """All of an array, if it was read already or others are read with it now; else None."""
+        if isinstance(selection, Points) or selection != _box((0,) * len(lazy.shape), lazy.shape):
+            return None
+        at, thread, now = self._places[id(lazy)], threading.get_ident(), time.monotonic()
+        with self._lock:
+            if (at, thread) != self._expected or now > self._until:
+                self._kept.clear()
+                self._count = 0
+            self._count += 1
+            self._expected, self._until = (at + 1, thread), now + _SOON
+            valid_until, values = self._kept.pop(at, (0.0, None))
+            if values is not None and now <= valid_until:
+                return values
+            wanted = self._next(at, 2 * self._count) if self._count >= _IN_TURN else []
+        if not wanted:
+            return None
+        boxes = [(each, _box((0,) * len(each.shape), each.shape)) for each in (lazy, *wanted)]
+        blocks = spread(_read, boxes, min(self._concurrency, len(boxes)))
+        found, *others = [None if block is None else block.values for block in blocks]
+        with self._lock:
+            valid_until = time.monotonic() + _VALID
+            for number, each in enumerate(others, at + 1):
+                if isinstance(each, np.ndarray):  # Of errors only those of what is asked for are told.
+                    self._kept[number] = valid_until, each
+        return found if isinstance(found, np.ndarray) else None
+
+    def _next(self, at: int, number: int) -> list[LazyArray]:
+        """Those that come next, as far as they are small."""
+        found: list[LazyArray] = []
+        left = _SMALL_ONES
+        for lazy in self._arrays[at + 1 : at + 1 + number]:
+            left -= lazy.array.nbytes
+            if lazy.array.nbytes > _SMALL_ONE or left < 0:
+                break
+            found.append(lazy)
+        return found
 
 
 def _box(start: Corner, stop: Corner) -> tuple[DimSelection, ...]:

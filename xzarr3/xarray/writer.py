@@ -1,142 +1,198 @@
 """Writing xarray's datasets: :func:`to_zarr`.
 
-Everything is worked out and checked before the first byte is written. Then data come first, in a place of
-their own where there is something to replace, and documents after them, that of the group last.
+Everything is worked out and checked before the first byte is written: new arrays in
+:mod:`xzarr3.xarray.planning`, changes of those that are there in :mod:`xzarr3.xarray.appending`. Then data
+come first, in a place of their own where there is something to replace, and documents after them, that of the
+group last.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, overload
+from typing import Any, Literal, Protocol, TypeAlias, overload
 
 import dask
 import dask.threaded
-import numpy as np
-from dask._task_spec import Alias, Task, TaskRef
 from dask.base import get_scheduler
 from dask.delayed import Delayed, delayed
-from xarray import DataArray, Dataset, Variable, conventions
-from xarray.backends.api import DATAARRAY_NAME, DATAARRAY_VARIABLE
+from xarray import DataArray, Dataset, DataTree
 
 from xzarr3.array import Array
 from xzarr3.concurrency import spread
-from xzarr3.conventions import encode_fill_value, fill_value_is_mask
-from xzarr3.creation import array_metadata
-from xzarr3.dask import store as store_blocks
-from xzarr3.dtypes import parse_dtype
-from xzarr3.errors import (
-    DataTypeValidationError,
-    InvalidKeyError,
-    MetadataError,
-    listed,
-    shorten,
-)
+from xzarr3.dask.journal import Journal
+from xzarr3.errors import listed
 from xzarr3.formats import Format, ZarrFormat, documents, parse_format
 from xzarr3.formats.base import Held, node_prefix
-from xzarr3.grids import Edges, Steps
 from xzarr3.group import Group
-from xzarr3.lookup import find_format, format_for_new
-from xzarr3.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
+from xzarr3.lookup import depth_first
+from xzarr3.metadata import GroupMetadata, NodeMetadata
 from xzarr3.node_documents import store_documents
-from xzarr3.nodes import check_new_path, normal_path
+from xzarr3.nodes import normal_path
+from xzarr3.progress import Asked, check_asked, shown
 from xzarr3.replacement import Replacement
-from xzarr3.staging import format_aside
-from xzarr3.stores import Store, StoreLike, in_flight, open_store
-from xzarr3.xarray.encoding import (
-    array_settings,
-    encode_attributes,
-    encode_values,
-    make_from_kept,
-    stored_dtype,
+from xzarr3.resuming import check_resumable
+from xzarr3.stores import MemoryStore, Store, StoreLike, in_flight, open_store
+from xzarr3.xarray.appending import plan_changes
+from xzarr3.xarray.planning import (
+    PlannedArray,
+    PlannedGroup,
+    as_dataset,
+    check_group_path,
+    format_to_write,
+    growing_dimensions,
+    plan_group,
+    to_be_consolidated,
 )
+from xzarr3.xarray.selfreads import Aside, Job, Later, arrays_read, plan_in_turn
+from xzarr3.xarray.taking_up import Resumable, plan_of_creation, resumable
 
-_MODES = ("w", "w-")
-_RESERVED = ("__zarr", ".xzarr3-")
-_UNNAMED = "__values__"  # xarray's name in stores for a variable whose name is None.
+WriteMode: TypeAlias = Literal["w", "w-", "a", "a-", "r+"]
+Region: TypeAlias = Mapping[Any, slice | Literal["auto"]] | Literal["auto"]
+"""What ``region=`` takes."""
+
+_MODES = ("w", "w-", "a", "a-", "r+")
 
 
 @overload
 def to_zarr(
-    dataset: Dataset | DataArray,
-    store: StoreLike,
-    *,
+    dataset: Dataset | DataArray | DataTree,
+    store: StoreLike | None = ...,
+    mode: WriteMode | None = ...,
     group: str | None = ...,
-    mode: Literal["w", "w-"] | None = ...,
     encoding: Mapping[Any, Mapping[str, Any]] | None = ...,
-    consolidated: bool | None = ...,
+    *,
     compute: Literal[True] = ...,
-    write_empty_chunks: bool | None = ...,
-    zarr_format: ZarrFormat | None = ...,
+    consolidated: bool | None = ...,
+    append_dim: Hashable | None = ...,
+    region: Region | None = ...,
+    safe_chunks: bool = ...,
+    align_chunks: bool = ...,
     storage_options: Mapping[str, Any] | None = ...,
+    zarr_format: ZarrFormat | None = ...,
+    write_empty_chunks: bool | None = ...,
+    chunkmanager_store_kwargs: Mapping[str, Any] | None = ...,
+    write_inherited_coords: bool = ...,
+    widen_units: bool = ...,
+    progress: Asked = ...,
+    resume: bool = ...,
 ) -> Group: ...
 
 
 @overload
 def to_zarr(
-    dataset: Dataset | DataArray,
-    store: StoreLike,
-    *,
+    dataset: Dataset | DataArray | DataTree,
+    store: StoreLike | None = ...,
+    mode: WriteMode | None = ...,
     group: str | None = ...,
-    mode: Literal["w", "w-"] | None = ...,
     encoding: Mapping[Any, Mapping[str, Any]] | None = ...,
+    *,
+    compute: Literal[False, "template"],
     consolidated: bool | None = ...,
-    compute: Literal[False],
-    write_empty_chunks: bool | None = ...,
-    zarr_format: ZarrFormat | None = ...,
+    append_dim: Hashable | None = ...,
+    region: Region | None = ...,
+    safe_chunks: bool = ...,
+    align_chunks: bool = ...,
     storage_options: Mapping[str, Any] | None = ...,
+    zarr_format: ZarrFormat | None = ...,
+    write_empty_chunks: bool | None = ...,
+    chunkmanager_store_kwargs: Mapping[str, Any] | None = ...,
+    write_inherited_coords: bool = ...,
+    widen_units: bool = ...,
+    progress: Asked = ...,
+    resume: bool = ...,
 ) -> Delayed: ...
 
 
 def to_zarr(
-    dataset: Dataset | DataArray,
-    store: StoreLike,
-    *,
+    dataset: Dataset | DataArray | DataTree,
+    store: StoreLike | None = None,
+    mode: WriteMode | None = None,
     group: str | None = None,
-    mode: Literal["w", "w-"] | None = "w-",
     encoding: Mapping[Any, Mapping[str, Any]] | None = None,
+    *,
+    compute: bool | Literal["template"] = True,
     consolidated: bool | None = None,
-    compute: bool = True,
-    write_empty_chunks: bool | None = None,
-    zarr_format: ZarrFormat | None = None,
+    append_dim: Hashable | None = None,
+    region: Region | None = None,
+    safe_chunks: bool = True,
+    align_chunks: bool = False,
     storage_options: Mapping[str, Any] | None = None,
+    zarr_format: ZarrFormat | None = None,
+    write_empty_chunks: bool | None = None,
+    chunkmanager_store_kwargs: Mapping[str, Any] | None = None,
+    write_inherited_coords: bool = False,
+    widen_units: bool = False,
+    progress: Asked = False,
+    resume: bool = False,
 ) -> Group | Delayed:
-    """Write a dataset or a data array to a Zarr store.
+    """Write a dataset, a data array or a tree of datasets to a Zarr store.
 
-    What is written reads back the same with ``engine="xzarr3"`` and with xarray's own ``engine="zarr"``.
-    Nothing is written before everything is known to fit. With ``mode="w"`` the old dataset stays in
-    place until all new data are stored, so that it may even be what ``dataset`` reads from. If something
-    fails, it is put back.
+    What is written reads back the same with ``engine="xzarr3"`` and with xarray's own ``engine="zarr"``, and
+    the arguments are those of :meth:`xarray.Dataset.to_zarr` and :meth:`xarray.DataTree.to_zarr`. Nothing is
+    written before everything is known to fit. With ``mode="w"`` the old dataset stays in place until all new
+    data are stored, so that it may even be what ``dataset`` reads from. If something fails, it is put back.
 
     Parameters
     ----------
-    dataset : xarray.Dataset or xarray.DataArray
-    store : path, file URL or Store
+    dataset : xarray.Dataset, xarray.DataArray or xarray.DataTree
+        Of a tree each node becomes a group, below the one that is written to.
+    store : path, file URL or Store, optional
+        By default a new store in memory, that of the group that is returned.
+    mode : {"w-", "w", "a", "a-", "r+"}, optional
+        ``w-`` writes only where there is nothing yet; ``w`` replaces a group with all that is below it. ``a``
+        sets the values of variables that are there, and adds those that are not; ``a-`` with ``append_dim``
+        leaves alone what has not this dimension and is there. ``r+`` sets values and nothing else. By default
+        ``a`` with ``append_dim``, ``r+`` with ``region``, and ``w-`` otherwise.
     group : str, optional
         Path of the group to write to; the root by default. Groups above are made if they are not there.
-    mode : {"w-", "w"}
-        ``w-`` writes only where there is nothing yet; ``w`` replaces a group with all that is below it.
     encoding : mapping of str to mapping, optional
         How to store variables, by name, in place of what their own ``encoding`` says: ``chunks``,
         ``shards``, ``compressors``, ``filters``, ``serializer``, ``fill_value``, ``chunk_key_encoding``,
         ``write_empty_chunks``, ``order``; and for the values ``dtype``, ``scale_factor``, ``add_offset``,
         ``_FillValue``, ``missing_value``, ``units``, ``calendar``. ``chunks`` may have for a dimension
-        the lengths of its chunks, if the format can say that.
+        the lengths of its chunks, if the format can say that. Not for variables that are there and are not
+        replaced: they keep their encoding, and new values are stored as it says. For a tree, mappings of
+        these by path of the node, as ``tree.groups`` has it.
+    compute : bool or "template"
+        Write now; otherwise return a Delayed that writes everything, documents too, when computed. With
+        ``"template"``, a new dataset is there at once, with all that is in memory; dask arrays hold the fill
+        value until the Delayed is computed, or regions of them are written by other calls.
     consolidated : bool, optional
         Whether the root shall hold the documents of all nodes; it does by default, if the format knows
         of that. Copies that are there already are kept true in any case.
-    compute : bool
-        Write now; otherwise return a Delayed that writes everything, documents too, when computed.
-    write_empty_chunks : bool, optional
-        Store chunks that hold only the fill value as well; they are left out by default.
+    append_dim : str, optional
+        The dimension along which variables that are there grow by what the dataset has. All of them that have
+        it must be in the dataset. Where there is no dataset yet, one is made, with chunks that leave room
+        along this dimension; ``unlimited_dims`` in the encoding of a dataset does the same.
+    region : mapping of str to slice or "auto", or "auto", optional
+        The part of the variables that is written, by dimension. ``"auto"`` finds it by the values of the
+        coordinate. Indexes are not written then.
+    safe_chunks, align_chunks : bool
+        Accepted for the sake of xarray: blocks of any chunking are written safely, in any case.
+    storage_options : mapping, optional
+        What the store takes besides; see :func:`xzarr3.open_store`.
     zarr_format : {3, 2, "3-draft"}, optional
         By default that of what is there, and 3 where there is nothing. In 2 the fill value of an array
         is its ``_FillValue``, as xarray has it.
-    storage_options : mapping, optional
-        What the store takes besides; see :func:`xzarr3.open_store`.
+    write_empty_chunks : bool, optional
+        Store chunks that hold only the fill value as well; they are left out by default.
+    chunkmanager_store_kwargs : mapping, optional
+        Options for the scheduler of dask.
+    write_inherited_coords : bool
+        Write what the nodes of a tree inherit with each of them. By default coordinates are only written
+        where they belong, and found there when the whole tree is opened.
+    widen_units : bool
+        Where appended times cannot be said exactly in the units in which times are stored, store all of the
+        variable anew in finer ones; otherwise they are refused.
+    progress : bool or callable
+        Show how far the writing of dask arrays is; or call it with the bytes that are done and their total.
+    resume : bool
+        Keep what is written if the write is cut off, and write only what is left if one with the same data
+        and settings was; see below. Not for what adds variables to a group that is there.
 
     Returns
     -------
@@ -147,16 +203,22 @@ def to_zarr(
     ------
     NodeExistsError
         If something is there and ``mode`` is ``w-``, or what is there is not all Zarr.
+    NodeNotFoundError
+        If nothing is there and ``mode`` is ``r+``.
     ValueError, TypeError
         If the dataset, or what is asked for it, cannot be stored; :class:`MetadataError` is one of these
-        and names the variable and the attribute or setting.
+        and names the variable and the attribute or setting. If it does not go with what is there.
+    ConflictError
+        If somebody else has changed the length of a variable since the write was planned. Nothing is
+        appended then.
     StoreError
         If the store cannot be written. The old dataset is then still there, or none.
 
     Notes
     -----
-    Dask arrays need not be chunked as they are stored: blocks are put together or cut so that no two tasks
-    write to the same shard or chunk.
+    Dask arrays need not be chunked as they are stored: no two tasks write to the same shard or chunk.
+    Values are checked while they are encoded: what is in memory before anything is written, what is in dask
+    arrays in the task that is about to write it, so that the call fails and what it stored is removed.
 
     In a directory, new data lie in ``.xzarr3-staged-<id>/new`` at its top until they are whole. Then old
     directories are renamed to ``.xzarr3-staged-<id>/old``, the new ones to their places, and ``old`` is
@@ -182,425 +244,427 @@ def to_zarr(
     the same host, and elsewhere after a day, or once its key is removed by hand. A write fails if it stored
     nothing for a day and another one has removed what it had stored before.
 
+    What is appended is stored behind the variables first, where no reader looks. Then the documents of all
+    variables get their new shapes, together and on condition that nobody else has changed them, and the
+    consolidated copy in the root follows as one value: who reads that sees the old dataset or the new one at
+    any time, and after a crash. Who reads without it may find variables of two lengths for the moment in
+    which the documents are stored, and after a crash in that moment; the next append then tells how to
+    shorten the longer ones. Values that are set by ``r+``, ``region`` or ``a`` are in place one
+    shard or chunk after the other. A variable whose units are widened is replaced as a dataset is with
+    ``mode="w"``, and is not in consolidated copies for that moment.
+
+    Times that are stored as floating point numbers may be off by a microsecond. What integers that are not
+    packed cannot say, fractions among them, is refused where variables are there; a first write rounds, as
+    xarray does.
+
+    With ``resume=True`` a journal beside the values says which tiles of the dask arrays are stored, about
+    once a second. After a kill, an error or Ctrl-C, the same call writes the rest, and what was being
+    written then whole; the result has the same bytes as that of an uninterrupted write. It is the same call
+    if the place, the layout of the arrays and the names of the dask arrays are the same, which dask derives
+    from files and values in memory but cannot for random numbers or ``name=False``; another one warns and
+    begins anew. Attributes and values that are not in dask arrays may differ. What was appended already is
+    not appended again. Two such calls at a time are refused; a killed one is known to be so at once on the
+    same host, and elsewhere after five minutes. What is not taken up is removed as said above. Without
+    ``fsync=True``, what was written to a directory before its system crashed is written again.
+
+    A dask array may be made of what the same call writes: if not each block takes the place of what it
+    was made of, it is computed to the side first, and put in place when all of it is there.
+
     Examples
     --------
-    >>> import xarray as xr, xzarr3
+    >>> import numpy as np, xarray as xr, xzarr3
     >>> ds = xr.Dataset({"t": ("time", np.array([280.5, np.nan]))}, coords={"time": [0, 1]})
     >>> store = xzarr3.MemoryStore()
     >>> to_zarr(ds, store, encoding={"t": {"dtype": "int16", "scale_factor": 0.1, "_FillValue": -999}})
     <xzarr3.Group / of <MemoryStore, 5 keys>>
     >>> xzarr3.open_array(store, "t")[:].tolist()
     [2805, -999]
+    >>> _ = to_zarr(ds.assign_coords(time=[2, 3]), store, append_dim="time")
+    >>> xzarr3.open_array(store, "t")[:].tolist()
+    [2805, -999, 2805, -999]
     """
-    if mode is None:
-        mode = "w-"
-    if mode not in _MODES:
-        raise ValueError(f"mode {mode!r} is not supported by to_zarr; accepted: {listed(_MODES)}")
+    mode = chosen_mode(mode, append_dim, region)
+    check_asked(progress)
+    if resume and compute is not True:
+        raise ValueError("resume=True needs a write that is carried out now; accepted: compute=True")
     if zarr_format is not None:
         parse_format(zarr_format)
     path = normal_path(group or "")
-    opened = open_store(store, storage_options, mode="a")
+    opened = MemoryStore() if store is None else open_store(store, storage_options, mode="a")
     with ExitStack() as ours:
         if opened is not store:  # A zip is complete once it is closed, and as it was before after an error.
             ours.enter_context(opened)
-        write, blocks = _planned_write(
-            dataset, opened, path, mode, encoding or {}, consolidated, write_empty_chunks, zarr_format
+        check_group_path(path)
+        write = _planned(
+            dataset,
+            opened,
+            path,
+            mode,
+            encoding or {},
+            consolidated=consolidated,
+            append_dim=append_dim,
+            region=region,
+            write_empty_chunks=write_empty_chunks,
+            write_inherited_coords=write_inherited_coords,
+            zarr_format=zarr_format,
+            widen_units=widen_units,
+            resume=resume,
         )
-        if not compute:
+        if resume:
+            write = resumable(write, opened, path)
+        if not compute or compute == "template":
+            later = (written_later if not compute else templated)(write, None if opened is store else opened)
             ours.pop_all()
-            begun = delayed(write.begin, pure=False)()
-            if blocks is not None:
-                blocks = _after(begun, blocks)
-            later: Delayed = delayed(partial(_finished, write, None if opened is store else opened))(
-                begun, blocks
-            )
             return later
-        write.begin()
-        if blocks is not None:
-            try:
-                blocks.compute(**_workers(opened, dataset))
-            except BaseException as error:
-                write.discard(error)
-                raise
-        write.finish()
+        begun = write_blocks(write, opened, progress, resume, chunkmanager_store_kwargs)
+        write.finish(begun)
     return write.group()
 
 
-def _after(begun: Delayed, blocks: Delayed) -> Delayed:
-    """What writes blocks, once the write has begun."""
-    tasks = dict(blocks.dask)
-    for name in tasks[blocks.key].dependencies:
-        key = name
-        while isinstance(tasks[key], Alias):  # Of a task that was fused with others.
-            (key,) = tasks[key].dependencies
-        tasks[key] = Task(key, _second, TaskRef(begun.key), tasks[key])
-    return Delayed(blocks.key, {**tasks, **begun.dask})
-
-
-def _second(first: object, second: object) -> object:
-    return second
-
-
-def _finished(write: _Write, opened: Store | None, begun: object, blocks: object) -> None:
-    """Finish a write that has begun and whose blocks were written, and close a store opened for it."""
-    with opened or nullcontext():
-        write.finish()
-
-
-def _workers(store: Store, dataset: Dataset | DataArray) -> dict[str, int]:
-    """How many of dask's threads write at a time, where the user leaves it open and they have to wait."""
-    set_up = dask.config.get("num_workers", None) or dask.config.get("pool", None)
-    if store.concurrency <= 1 or set_up or get_scheduler() not in (None, dask.threaded.get):
-        return {}
-    variables = _as_dataset(dataset).variables.values()
-    blocks = [math.prod(map(max, var.chunks)) * var.dtype.itemsize for var in variables if var.chunks]
-    return {"num_workers": in_flight.at_once(store.concurrency, 4 * max(blocks, default=0))}
-
-
-def _planned_write(
-    dataset: Dataset | DataArray,
+def _planned(
+    dataset: Dataset | DataArray | DataTree,
     opened: Store,
     path: str,
-    mode: str,
+    mode: WriteMode,
     encoding: Mapping[Any, Mapping[str, Any]],
+    *,
     consolidated: bool | None,
+    append_dim: Hashable | None,
+    region: Region | None,
     write_empty_chunks: bool | None,
+    write_inherited_coords: bool,
     zarr_format: ZarrFormat | None,
-) -> tuple[_Write, Delayed | None]:
-    """A write with everything that is not in dask arrays, and what writes these."""
-    if "\\" in path:
-        raise InvalidKeyError(f"invalid name {path!r} of a group; accepted: one with no '\\' in it")
-    for part in path.split("/"):
-        _check_reserved(part)
-    format = _format(opened, path, zarr_format)
-    if consolidated and format.consolidated_key("") is None:
-        raise format.refuse("", "consolidated_metadata", "consolidated=True", "consolidated=None or False")
-    check_new_path(path, format)
-    planned, attributes = _plan(_as_dataset(dataset), format, path, encoding, write_empty_chunks)
-    lazy = [var for var in planned if hasattr(var.data, "__dask_graph__")]
-    eager = [replace(var, data=None) if var in lazy else var for var in planned]
-    if consolidated is None:
-        consolidated = not path or opened.listable  # The documents of other groups have to be found.
-    write = _Write(opened, format, path, mode, eager, attributes, consolidated)
-    targets = [write.array(var) for var in lazy]
-    sources = [
-        _aligned(var.data, target.metadata.chunk_grid.axes) for var, target in zip(lazy, targets, strict=True)
-    ]
-    blocks = store_blocks(sources, targets, compute=False) if lazy else None
-    return write, blocks
+    widen_units: bool,
+    resume: bool,
+) -> Write:
+    """What will be written, worked out and checked."""
+    if resume:
+        check_resumable(opened)
+    if isinstance(dataset, DataTree):
+        from xzarr3.xarray.tree import plan_tree
+
+        return plan_tree(
+            dataset,
+            opened,
+            path,
+            mode,
+            encoding,
+            consolidated=consolidated,
+            append_dim=append_dim,
+            region=region,
+            write_empty_chunks=write_empty_chunks,
+            write_inherited_coords=write_inherited_coords,
+            zarr_format=zarr_format,
+            widen_units=widen_units,
+            resume=resume,
+        )
+    data = as_dataset(dataset)
+    if mode not in ("w", "w-"):
+        changes: Write | None = plan_changes(
+            data,
+            opened,
+            path,
+            mode,
+            encoding,
+            consolidated=consolidated,
+            append_dim=append_dim,
+            region=region,
+            write_empty_chunks=write_empty_chunks,
+            zarr_format=zarr_format,
+            widen_units=widen_units,
+        )
+        if changes is not None:
+            return changes
+    format = format_to_write(opened, path, zarr_format)
+    growing = growing_dimensions(data, append_dim)
+    planned = plan_group(data, format, path, encoding, write_empty_chunks, growing=growing)
+    return Creation(
+        opened, format, path, {"": planned}, consolidated, overwrite=mode == "w", resume=resume
+    )
 
 
-def _format(store: Store, path: str, zarr_format: ZarrFormat | None) -> Format:
-    """The format in which to write at ``path``."""
-    if path:
-        return format_for_new(store, path, zarr_format)
-    if zarr_format is not None:
-        return parse_format(zarr_format)
-    try:
-        found = find_format(store, "") or format_aside(store)
-    except MetadataError:  # Whatever is there is in nobody's way, or is replaced.
-        found = None
-    return found if found is not None and found.writable else parse_format(3)
+def chosen_mode(mode: str | None, append_dim: Hashable | None, region: object) -> WriteMode:
+    """The mode of a write, which follows from where it writes if it is left open.
 
-
-def _as_dataset(data: Dataset | DataArray) -> Dataset:
-    if isinstance(data, Dataset):
-        return data
-    if not isinstance(data, DataArray):
-        raise TypeError(f"not a dataset: {type(data).__name__}; accepted: xarray.Dataset, xarray.DataArray")
-    if data.name is not None and data.name not in data.coords and data.name not in data.dims:
-        return data.to_dataset()
-    # The names by which xarray.open_dataarray finds an array without a usable name.
-    dataset = data.to_dataset(name=DATAARRAY_VARIABLE)
-    if data.name is not None:
-        dataset.attrs[DATAARRAY_NAME] = data.name
-    return dataset
-
-
-# Before the first byte
-
-
-@dataclass(frozen=True, eq=False)
-class _Planned:
-    """A variable with encoded values, None once they are on their way, and the array it will be.
-
-    ``stored`` are its documents by key.
+    Raises
+    ------
+    ValueError
+        If it is none, or does not go with the rest.
     """
-
-    name: str
-    data: Any
-    metadata: ArrayMetadata
-    stored: dict[str, bytes]
-    write_empty_chunks: bool
-
-
-def _plan(
-    dataset: Dataset,
-    format: Format,
-    path: str,
-    encoding: Mapping[Any, Mapping[str, Any]],
-    write_empty_chunks: bool | None,
-) -> tuple[list[_Planned], dict[str, Any]]:
-    """Everything that will be written but the chunks."""
-    for name in dataset.variables:
-        _check_name(name, format)
-    for name in encoding:
-        if name not in dataset.variables:
-            raise KeyError(
-                f"encoding for {name!r}, which is no variable; accepted: {listed(dataset.variables)}"
-            )
-    variables, attributes = conventions.encode_dataset_coordinates(dataset)
-    for name, given in encoding.items():
-        variables[name].encoding = dict(given)
-    planned = []
-    for name, variable in variables.items():
-        stored_name = _UNNAMED if name is None else name
-        try:
-            planned.append(
-                _plan_variable(variable, stored_name, format, path, name in encoding, write_empty_chunks)
-            )
-        except (ValueError, TypeError, NotImplementedError) as error:
-            error.add_note(
-                f"raised for variable {name!r} of dtype {variable.dtype}; without it: .drop_vars([{name!r}])"
-            )
-            raise
-    return planned, encode_attributes(attributes, path=path)
-
-
-def _check_name(name: Any, format: Format) -> None:
-    if name is None:
-        return
-    if not isinstance(name, str):
-        raise TypeError(f"invalid name {name!r} of a variable; accepted: a string or None")
-    if not name.strip(".") or {"/", "\\", "\0"} & set(name):
+    if mode is None:
+        mode = "a" if append_dim is not None else "r+" if region is not None else "w-"
+    if mode not in _MODES:
+        raise ValueError(f"mode {mode!r} is not supported by to_zarr; accepted: {listed(_MODES)}")
+    if append_dim is not None and mode not in ("a", "a-"):
+        raise ValueError(f"cannot set append_dim unless mode='a' or mode=None; found mode={mode!r}")
+    if region is not None and mode not in ("a", "a-", "r+"):
         raise ValueError(
-            f"invalid name {name!r} of a variable; accepted: a string that is not empty, has no '/' and no "
-            "'\\' and is not only periods; .rename() gives variables other names"
+            f"cannot set region unless mode='a', mode='a-', mode='r+' or mode=None; found mode={mode!r}"
         )
-    _check_reserved(name)
-    # Names that begin with "__" are reserved, but xarray has such.
-    try:
-        format.check_name(name.lstrip("_") or "_", name)
-    except InvalidKeyError as error:
-        raise ValueError(
-            f"invalid name {name!r} of a variable: {error}; .rename() gives variables other names"
-        ) from error
-
-
-def _check_reserved(name: str) -> None:
-    for prefix in _RESERVED:
-        if name.startswith(prefix):
-            raise ValueError(
-                f"invalid name {name!r} of a variable or group: names that begin with {prefix!r} are "
-                "reserved and would not be found again; accepted: another name, for instance by .rename()"
-            )
-
-
-def _plan_variable(
-    variable: Variable,
-    name: str,
-    format: Format,
-    path: str,
-    explicit: bool,
-    write_empty_chunks: bool | None,
-) -> _Planned:
-    node = node_prefix(path) + name
-    for dim in variable.dims:
-        if dim is not None and not isinstance(dim, str):
-            raise TypeError(f"invalid name {dim!r} of a dimension of variable {name!r}; accepted: a string")
-    if any(np.isnan(length) for lengths in variable.chunks or () for length in lengths):
-        raise ValueError(
-            f"the blocks of variable {name!r} have unknown lengths, {shorten(variable.chunks)}; accepted: "
-            f"known ones, which ds[{name!r}].data.compute_chunk_sizes() finds out in place"
-        )
-    encoded = encode_values(variable, name, explicit=explicit)
-    settings = array_settings(encoded, name, format, explicit=explicit)
-    keep_empty = settings.pop("write_empty_chunks", write_empty_chunks)
-    if write_empty_chunks is not None and not explicit:
-        keep_empty = write_empty_chunks
-    elif write_empty_chunks is not None and keep_empty != write_empty_chunks:
-        raise ValueError(
-            f"write_empty_chunks={write_empty_chunks} contradicts "
-            f"encoding['write_empty_chunks']={keep_empty} of variable {name!r}"
-        )
-    try:
-        data_type = parse_dtype(stored_dtype(encoded.dtype, format), zarr_format=format.zarr_format)
-    except MetadataError as error:
-        raise DataTypeValidationError(
-            f"values of dtype {encoded.dtype} cannot be stored",
-            path=node,
-            field="data_type",
-            found=error.found,
-            accepted=f"{error.accepted}; .drop_vars([{name!r}]) leaves the variable out",
-        ) from error
-    attributes, fill_value = _attributes(encoded, node, explicit, format)
-    make = partial(
-        array_metadata,
-        shape=encoded.shape,
-        dtype=data_type,
-        dimension_names=_dimension_names(encoded, format),
-        attributes=attributes,
-        format=format,
-    )
-    if fill_value_is_mask(format):
-        make = partial(_with_mask, make)
-        if fill_value is not None:
-            settings["fill_value"] = fill_value
-    try:
-        metadata = make(**settings) if explicit else make_from_kept(make, settings, encoded.dtype, format)
-        stored = {
-            key: documents.encode(document, node)
-            for key, document in format.documents(metadata, node).items()
-        }
-    except MetadataError as error:
-        error.at(path=node)
-        raise
-    data = encoded.data
-    return _Planned(
-        name=name,
-        data=data if hasattr(data, "__dask_graph__") else np.asarray(data),
-        metadata=metadata,
-        stored=stored,
-        write_empty_chunks=bool(keep_empty),
-    )
-
-
-def _dimension_names(variable: Variable, format: Format) -> list[str] | None:
-    names = [str(dim) for dim in variable.dims]
-    return names if names or format.zarr_format == 2 else None  # As xarray has it for no dimensions.
-
-
-def _with_mask(make: Callable[..., ArrayMetadata], **settings: Any) -> ArrayMetadata:
-    """The metadata of an array whose fill value, if it has one, marks missing values."""
-    return replace(make(**settings), fill_is_null="fill_value" not in settings)
-
-
-def _attributes(variable: Variable, node: str, explicit: bool, format: Format) -> tuple[dict[str, Any], Any]:
-    """The attributes of an array, and the value that marks missing ones if that is not among them."""
-    attributes = dict(variable.attrs)
-    fill_value = attributes.pop("_FillValue", None)
-    missing = attributes.get("missing_value")
-    if _is_nan(fill_value) and _is_nan(missing):
-        del attributes["missing_value"]  # JSON has no NaN, and it says what _FillValue says.
-    encoded: dict[str, Any] = encode_attributes(attributes, path=node)
-    if fill_value is None or fill_value_is_mask(format):
-        return encoded, fill_value
-    try:
-        if variable.dtype.kind in "SU" and format.zarr_format == 3:
-            raise ValueError(f"xarray's own engine cannot read a _FillValue of dtype {variable.dtype}")
-        encoded["_FillValue"] = encode_fill_value(fill_value, variable.dtype)
-    except ValueError as error:
-        if explicit:
-            raise MetadataError(
-                str(error), path=node, field="attributes._FillValue", found=fill_value
-            ) from error
-    return encoded, None
-
-
-def _is_nan(value: Any) -> bool:
-    return isinstance(value, (float, np.floating)) and bool(np.isnan(value))
-
-
-def _aligned(data: Any, axes: Sequence[Steps | Edges]) -> Any:
-    """A dask array whose blocks meet only where units of storage do, with as little moved as possible."""
-    chunks = tuple(
-        tuple(_aligned_lengths(lengths, axis)) for lengths, axis in zip(data.chunks, axes, strict=True)
-    )
-    return data if chunks == data.chunks else data.rechunk(chunks)
-
-
-def _aligned_lengths(lengths: Sequence[int], axis: Steps | Edges) -> Iterator[int]:
-    """Lengths of blocks, near ``lengths``, that end where units of storage do."""
-    start, end, size = 0, 0, sum(lengths)
-    for length in lengths:
-        end += length
-        edge = end if end == size else axis.start(axis.index(end))
-        if edge > start:
-            yield edge - start
-            start = edge
-    if size == 0:
-        yield 0
+    return mode  # type: ignore[return-value]
 
 
 # Writing
 
 
-class _Write:
-    """One call of :func:`to_zarr`: where chunks go, and how they become a dataset."""
+class Write(Protocol):
+    """One call of :func:`to_zarr`: where values go, and how they become a dataset."""
+
+    jobs: list[Job]
+    """What is written by dask."""
+
+    def begin(self) -> Any:
+        """Make room for values, before the first one is stored; what is returned is for those below."""
+
+    def finish(self, begun: Any) -> None:
+        """Write all that is not in dask arrays, which were written, and make a dataset of it."""
+
+    def discard(self, begun: Any, error: BaseException) -> None:
+        """Remove what was written before ``error``, for good."""
+
+    def group(self) -> Group:
+        """The group that was written."""
+
+
+def write_blocks(
+    write: Write,
+    opened: Store,
+    progress: Asked = False,
+    resume: bool = False,
+    options: Mapping[str, Any] | None = None,
+) -> Any:
+    """Begin a write and write what is in dask arrays; gives what finishes it what it needs.
+
+    Parameters
+    ----------
+    write : Write
+    opened : Store
+    progress, resume
+        As :func:`to_zarr` has them.
+    options : mapping, optional
+        For the scheduler.
+    """
+    journal = write.journal if resume and isinstance(write, Resumable) else None
+    blocks = plan_in_turn(write.jobs, journal)
+    begun = write.begin()
+    if blocks is not None:
+        try:
+            shown(
+                blocks.delayed(),
+                blocks.sizes,
+                f"writing {len(write.jobs)} variables to {opened}",
+                progress,
+                **{**_workers(opened, write.jobs), **_for_scheduler(options)},
+            )
+        except BaseException as error:
+            write.discard(begun, error)
+            raise
+        finally:
+            if blocks.aside is not None:
+                blocks.aside.clean()
+    return begun
+
+
+def written_later(write: Write, opened: Store | None) -> Delayed:
+    """What does all that was planned when it is computed, and closes a store that was opened for it."""
+    blocks = plan_in_turn(write.jobs)
+    begun = delayed(write.begin, pure=False)()
+    written = None if blocks is None else blocks.delayed(begun)
+    aside = None if blocks is None else blocks.aside
+    return _fusing(delayed(partial(_finished, write, opened, aside))(begun, written))
+
+
+def templated(write: Write, opened: Store | None) -> Delayed:
+    """Make a new dataset without what is in dask arrays, and give what writes that when it is computed.
+
+    Raises
+    ------
+    ValueError
+        If datasets that are there would be changed, or read after they were replaced.
+    """
+    if not isinstance(write, Creation):
+        raise ValueError("compute='template' makes a new dataset; accepted: mode 'w' or 'w-'")
+    jobs = write.jobs
+    places = [
+        Array(
+            write.store,
+            job.target.path,
+            job.target.metadata,
+            format=write.format,
+            write_empty_chunks=job.target.write_empty_chunks,
+        )
+        for job in jobs
+    ]
+    for job in jobs:
+        if any(store == write.store.identity for store, _ in arrays_read(job.source) or ()):
+            raise ValueError(
+                f"array '{job.target.name}' is made of what is in {write.store}, which the template may "
+                "replace; accepted: compute=False, which keeps that until it is computed"
+            )
+    write.jobs = []
+    write.begin()
+    write.finish()
+    blocks = plan_in_turn([Job(job.source, place, ...) for job, place in zip(jobs, places, strict=True)])
+    return _fusing(delayed(partial(_closed, opened))(None if blocks is None else blocks.delayed()))
+
+
+def _fusing(later: Delayed) -> Delayed:
+    """What is optimized as arrays are, so that blocks are made by the tasks that write them."""
+    return Later(later.key, later.dask, layer=later.key)  # type: ignore[no-untyped-call]
+
+
+def _closed(opened: Store | None, blocks: object) -> None:
+    """Close a store opened for blocks that were written."""
+    with opened or nullcontext():
+        pass
+
+
+def _for_scheduler(options: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What ``dask.array.store`` takes and the scheduler understands."""
+    own = ("lock", "flush", "compute", "return_stored", "load_stored", "regions")
+    return {key: value for key, value in (options or {}).items() if key not in own}
+
+
+def _finished(write: Write, opened: Store | None, aside: Aside | None, begun: Any, blocks: object) -> None:
+    """Finish a write that has begun and whose blocks were written, and close a store opened for it."""
+    with opened or nullcontext():
+        write.finish(begun)
+        if aside is not None:
+            aside.clean()
+
+
+def _workers(store: Store, jobs: list[Job]) -> dict[str, int]:
+    """How many of dask's threads write at a time, where the user leaves it open and they have to wait."""
+    set_up = dask.config.get("num_workers", None) or dask.config.get("pool", None)
+    if store.concurrency <= 1 or set_up or get_scheduler() not in (None, dask.threaded.get):
+        return {}
+    blocks = [math.prod(map(max, job.source.chunks)) * job.source.dtype.itemsize for job in jobs]
+    return {"num_workers": in_flight.at_once(store.concurrency, 4 * max(blocks, default=0))}
+
+
+class Creation:
+    """New groups, one or a tree of them, in a place where there is nothing or what they replace.
+
+    Parameters
+    ----------
+    store : Store
+    format : Format
+    path : str
+        Path of the uppermost group.
+    groups : mapping of str to PlannedGroup
+        The groups by path relative to that one, which has the empty path; those above each are among them.
+    consolidated : bool or None
+        Whether the root shall hold the documents of all nodes; None where that is to be decided here.
+    overwrite : bool
+        Replace what is there; otherwise there must be nothing.
+    resume : bool
+        Keep what was written if the write is cut off, and go on from there if it was.
+    """
 
     def __init__(
         self,
         store: Store,
         format: Format,
         path: str,
-        mode: str,
-        variables: list[_Planned],
-        attributes: dict[str, Any],
-        consolidated: bool,
+        groups: Mapping[str, PlannedGroup],
+        consolidated: bool | None,
+        *,
+        overwrite: bool,
+        resume: bool = False,
     ) -> None:
+        consolidated = to_be_consolidated(consolidated, store, format, path)
         self.store = store
         self.format = format
         self.path = path
-        self._variables = variables
-        self._metadata = GroupMetadata(attributes=attributes, zarr_format=format.zarr_format)
-        self._consolidated = consolidated and format.consolidated_key("") is not None
+        self._consolidated = consolidated
+        version = format.zarr_format
+        self._groups = {
+            relative: GroupMetadata(attributes=group.attributes, zarr_format=version)
+            for relative, group in groups.items()
+        }
+        planned = {
+            node_prefix(relative) + variable.name: variable
+            for relative, group in groups.items()
+            for variable in group.variables
+        }
+        lazy = {name: variable for name, variable in planned.items() if variable.is_lazy}
+        self._variables = {
+            name: replace(variable, data=None) if name in lazy else variable
+            for name, variable in planned.items()
+        }
         self._stored = self._group_documents()
+        plan = plan_of_creation(format, path, planned, self._stored[path]) if resume else None
+        below = [name for name in (*planned, *groups) if name]
+        prefix = node_prefix(path)
         self._replacement = Replacement(
             store,
             format,
             path,
-            [variable.name for variable in variables],
-            {node_prefix(path) + variable.name: variable.metadata for variable in variables},
-            overwrite=mode == "w",
+            list(dict.fromkeys(name.partition("/")[0] for name in below)),
+            {prefix + name: variable.metadata for name, variable in planned.items()},
+            overwrite=overwrite,
             how="mode 'w'",
+            plan=plan,
         )
+        self.journal = None if plan is None else Journal(store, plan.journal, plan.fingerprint)
+        self.jobs = [Job(var.data, self.array(name, var), ...) for name, var in lazy.items()]
 
-    def _group_documents(self) -> dict[str, bytes]:
-        """The documents of the group by key."""
-        held = self._held() if self._consolidated and not self.path else None
-        found = self.format.documents(self._metadata, self.path, held)
-        if not self.path:  # Without these there is no hierarchy, so they come last.
-            found = {**found, **self.format.hierarchy_documents()}
-        return {key: documents.encode(document, self.path) for key, document in found.items()}
+    def _group_documents(self) -> dict[str, dict[str, bytes]]:
+        """The documents of the groups by key, for each path."""
+        stored = {}
+        for relative, meta in self._groups.items():
+            path = f"{node_prefix(self.path)}{relative}".rstrip("/")
+            held = self._held() if self._consolidated and not path else None
+            found = self.format.documents(meta, path, held)
+            if not path:  # Without these there is no hierarchy, so they come last.
+                found = {**found, **self.format.hierarchy_documents()}
+            stored[path] = {key: documents.encode(document, path) for key, document in found.items()}
+        return stored
 
-    def array(self, variable: _Planned) -> Array:
+    def array(self, name: str, variable: PlannedArray) -> Array:
         """Where the chunks of a variable are written."""
         return Array(
             self._replacement.store,
-            node_prefix(self.path) + variable.name,
+            node_prefix(self.path) + name,
             variable.metadata,
             format=self.format,
             write_empty_chunks=variable.write_empty_chunks,
         )
 
     def begin(self) -> None:
-        """Make room for chunks, before the first one is written."""
         self._replacement.begin()
 
-    def finish(self) -> None:
-        """Write all that is not in dask arrays, which were written, and make a dataset of it."""
+    def finish(self, begun: object = None) -> None:
         with self._replacement.discarding():
-            eager = [each for each in self._variables if each.data is not None and each.data.size]
+            if self.journal is not None:
+                self.journal.flush()
+            eager = [(name, var) for name, var in self._variables.items() if not var.is_written]
             # Mostly small coordinates, each of which is waited for.
-            spread(lambda each: self.array(each).set(..., each.data), eager, self.store.concurrency)
+            spread(lambda each: self.array(*each).set(..., each[1].data), eager, self.store.concurrency)
             self._replacement.check_again()
-            stored = {node_prefix(self.path) + each.name: each.stored for each in self._variables}
-            stored[self.path] = self._stored
+            prefix = node_prefix(self.path)
+            stored = {prefix + name: each.stored for name, each in self._variables.items()}
+            stored.update(self._stored)
             store_documents(self._replacement.store, self.format, stored, last=self.path)
-        nodes: dict[str, NodeMetadata] = {each.name: each.metadata for each in self._variables}
-        nodes[""] = self._metadata
+        nodes = self._nodes()
         self._replacement.put(nodes, consolidate=self._consolidated)
 
     def _held(self) -> dict[str, Held]:
-        """The documents of the variables as a group holds them, by name."""
+        """The documents of all nodes below the group as it holds them, by relative path."""
         prefix = node_prefix(self.path)
-        return {each.name: self.format.hold(each.metadata, prefix + each.name) for each in self._variables}
+        return {name: self.format.hold(meta, prefix + name) for name, meta in self._nodes().items() if name}
 
-    def discard(self, error: BaseException) -> None:
-        """Remove what was written before ``error``, for good."""
+    def _nodes(self) -> dict[str, NodeMetadata]:
+        """The nodes by relative path, each followed by what is below it: zarr-python 3.1 takes no others."""
+        nodes: dict[str, NodeMetadata] = {name: each.metadata for name, each in self._variables.items()}
+        nodes.update(self._groups)
+        return {"": nodes.pop(""), **{relative: nodes[relative] for relative in depth_first(nodes)}}
+
+    def discard(self, begun: object, error: BaseException) -> None:
+        if self.journal is not None:
+            self.journal.close(error)
         self._replacement.discard(error, close=True)
 
     def group(self) -> Group:
-        """The group that was written."""
         held = self._held() if self._consolidated else None
-        return Group(self.store, self.path, replace(self._metadata, consolidated=held), format=self.format)
+        return Group(self.store, self.path, replace(self._groups[""], consolidated=held), format=self.format)

@@ -1,0 +1,1141 @@
+"""Writes that were cut off and are taken up again: the same bytes in the end, and little of it twice."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import warnings
+import zlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+import xarray as xr
+from _conformance import contents
+from _processes import processes
+
+import xzarr3
+import xzarr3.dask.journal
+import xzarr3.reservations
+from xzarr3 import LocalStore, MemoryStore, NodeExistsError, Store, StoreCapabilityError, to_zarr
+from xzarr3.dask.blocks import Regions
+from xzarr3.dask.journal import Journal
+from xzarr3.reservations import Reservation
+
+SHAPE = (12, 10)
+ENCODING: dict[str, Any] = {
+    "plain": {"chunks": (3, 2)},
+    "packed": {"chunks": (2, 5), "shards": (4, 5), "dtype": "int16", "_FillValue": -1, "scale_factor": 0.5},
+    "rare": {"chunks": (3, 5), "fill_value": -1.0},
+}
+BLOCKS = 20 + 12 + 12
+TILES = 20 + 6 + 8
+
+
+class CutOffError(BaseException):
+    pass
+
+
+@pytest.fixture(autouse=True)
+def _one_after_the_other() -> Iterator[None]:
+    with dask.config.set(scheduler="synchronous"):
+        yield
+
+
+def _made(block: Any, log: str, pause: float) -> Any:
+    """A block of a source, of which it is known how often it was computed."""
+    with open(log, "ab", buffering=0) as file:
+        file.write(b"x")
+    time.sleep(pause)
+    return block + 1
+
+
+def dataset(log: Path, pause: float = 0) -> xr.Dataset:
+    values = np.arange(120.0).reshape(SHAPE)
+    rare = np.where(values < 60, -2.0, values)  # A half of it is the fill value, once it is made.
+
+    def lazy(of: Any, chunks: Any) -> Any:
+        source = da.from_array(of, chunks=chunks)
+        return source.map_blocks(_made, str(log), pause, dtype="f8", meta=np.empty((0, 0)))
+
+    return xr.Dataset(
+        {
+            "plain": (("x", "y"), lazy(values, (3, 2)), {"units": "K"}),
+            "packed": (("x", "y"), lazy(values, (3, 4))),  # Does not go with the shards.
+            "rare": (("x", "y"), lazy(rare, (3, 4))),
+            "eager": ("y", np.arange(10)),
+        },
+        coords={"x": np.arange(12) * 2.5},
+        attrs={"title": "all"},
+    )
+
+
+def write(store: Any, log: Path, *, pause: float = 0, resume: bool = True, **options: Any) -> None:
+    to_zarr(dataset(log, pause), store, encoding=ENCODING, resume=resume, **options)
+
+
+def opened(store: Any, group: str | None = None, **options: Any) -> xr.Dataset:
+    return xr.open_dataset(store, engine="xzarr3", group=group, **options)
+
+
+def made(log: Path) -> int:
+    """How many blocks were computed."""
+    return log.stat().st_size if log.exists() else 0
+
+
+def old(store: Any, group: str | None = None) -> None:
+    """Something that is replaced."""
+    to_zarr(xr.Dataset({"plain": ("z", np.arange(5.0)), "gone": ("z", np.ones(5))}), store, group=group)
+
+
+def left(store: Store) -> list[str]:
+    """What writes have left beside the values."""
+    if isinstance(store, LocalStore):
+        found = [os.path.join(top, name) for top, _, names in os.walk(store.root) for name in names]
+        return [name for name in found if ".xzarr3-staged" in name]
+    return [key for key in store.list() if ".xzarr3" in key]
+
+
+def check(store: Store, wanted: dict[str, bytes]) -> None:
+    assert contents(store) == wanted
+    assert not left(store)
+
+
+@pytest.fixture(params=["w-", "w"])
+def mode(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+@pytest.fixture(params=[None, "deep/below"], ids=["root", "group"])
+def group(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+def uninterrupted(store: Store, log: Path, mode: str, group: str | None) -> dict[str, bytes]:
+    if mode == "w":
+        old(store, group)
+    write(store, log.with_name("other"), mode=mode, group=group, resume=False)
+    return contents(store)
+
+
+# Killed processes
+
+
+def _in_threads(work: Callable[[], None]) -> Callable[[], None]:
+    def run() -> None:
+        xzarr3.dask.journal._FLUSHED = 0.01
+        with ThreadPoolExecutor(2) as pool, dask.config.set(scheduler="threads", pool=pool):
+            work()
+
+    return run
+
+
+def _killed_again_and_again(
+    work: Callable[[], None], moments: Iterator[float], seconds: float = 60
+) -> list[float]:
+    """Do some work in processes, which are killed at these moments, until one has done all of it."""
+    kills: list[float] = []
+    for moment in moments:
+        with processes(work) as (process,):
+            end = time.monotonic() + moment
+            while not process.ended() and time.monotonic() < end:
+                time.sleep(0.001)
+            if process.ended():
+                assert process.wait(1) == 0
+                return kills
+            process.kill()
+            kills.append(moment)
+    with processes(work) as (process,):
+        assert process.wait(seconds) == 0
+    return kills
+
+
+def _unless_done(work: Callable[[], None], done: Path) -> None:
+    """Do some work, if it was not done when its process was killed."""
+    if not done.exists():
+        try:
+            work()
+        except NodeExistsError as error:  # It was done, but not yet said.
+            done.write_text(str(error))
+        else:
+            done.touch()
+
+
+def _kill_at_random(store_in: Path, log: Path, mode: str, group: str | None, seed: int) -> int:
+    wanted = uninterrupted(LocalStore(store_in / "wanted"), log, mode, group)
+    target = LocalStore(store_in / "target")
+    if mode == "w":
+        old(target, group)
+    random_moments = random.Random(seed)
+    done = store_in / "done"
+    work = _in_threads(
+        lambda: _unless_done(lambda: write(target, log, pause=0.02, mode=mode, group=group), done)
+    )
+    kills = _killed_again_and_again(work, iter([random_moments.uniform(0.02, 0.12) for _ in range(8)]))
+    check(target, wanted)
+    # What both threads are at may be made twice, and what was not yet entered when it was killed.
+    assert made(log) <= BLOCKS + 12 * len(kills)
+    return len(kills)
+
+
+def test_killed_at_random_moments(tmp_path: Path) -> None:
+    kills = 0
+    for number, (mode, group) in enumerate(itertools.product(["w-", "w"], [None, "deep/below"])):
+        (tmp_path / str(number)).mkdir()
+        kills += _kill_at_random(tmp_path / str(number), tmp_path / str(number) / "log", mode, group, number)
+    assert kills >= 16
+
+
+@pytest.mark.slow
+def test_killed_at_many_random_moments(tmp_path: Path) -> None:
+    kills = 0
+    for number in range(8):
+        (tmp_path / str(number)).mkdir()
+        mode, group = ("w-", "w")[number % 2], (None, "deep/below")[number // 2 % 2]
+        kills += _kill_at_random(
+            tmp_path / str(number), tmp_path / str(number) / "log", mode, group, 100 + number
+        )
+    assert kills >= 24
+
+
+class _Mortal:
+    """Kills this process before the n-th change of the file system."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+        for name in ("mkdir", "rename", "replace", "unlink", "rmdir", "link"):
+            setattr(os, name, self.counted(getattr(os, name)))
+
+    def counted(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **options: Any) -> Any:
+            self.left -= 1
+            if self.left < 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return function(*args, **options)
+
+        return call
+
+
+def _small(store: Any, log: Path, mode: Any, *, resume: bool = True) -> None:
+    source = da.from_array(np.arange(4.0), chunks=2).map_blocks(
+        _made, str(log), 0, dtype="f8", meta=np.empty(0)
+    )
+    made = xr.Dataset({"t": ("x", source)}, coords={"x": np.arange(4)})
+    to_zarr(made, store, mode=mode, group="a", encoding={"t": {"chunks": (1,)}}, resume=resume)
+
+
+def _kill_at_each_change(tmp_path: Path, mode: str, step: int) -> int:
+    def fresh(name: str) -> LocalStore:
+        store = LocalStore(tmp_path / name)
+        to_zarr(xr.Dataset({"other": ("z", np.arange(3.0))}), store, group="b")
+        if mode == "w":
+            old(store, "a")
+        return store
+
+    reference = fresh("wanted")
+    _small(reference, tmp_path / "other", mode, resume=False)
+    wanted = contents(reference)
+    for number in itertools.count(0, step):
+        target, log = fresh(f"target-{number}"), tmp_path / f"log-{number}"
+
+        def work(number: int = number, target: LocalStore = target, log: Path = log) -> None:
+            xzarr3.dask.journal._FLUSHED = 0
+            _Mortal(number)
+            _small(target, log, mode)
+
+        with processes(work) as (process,):
+            while not process.ended():
+                time.sleep(0.001)
+            whole = process.wait(1) == 0
+        if not whole:
+            try:
+                _small(target, log, mode)
+            except NodeExistsError:  # All was done but to tell others that the place is free again.
+                assert mode == "w-"
+                assert all(name.endswith("/owner") for name in left(target))
+                _small(target, log, "w")
+        check(target, wanted)
+        if whole:
+            return number
+        assert made(log) <= 4, "at most everything twice"
+    raise AssertionError
+
+
+def test_killed_at_changes_of_the_file_system(tmp_path: Path, mode: str) -> None:
+    """In the middle of what puts the values in their place, too."""
+    assert _kill_at_each_change(tmp_path, mode, 7) > 20
+
+
+@pytest.mark.slow
+def test_killed_at_many_changes_of_the_file_system(tmp_path: Path, mode: str) -> None:
+    assert _kill_at_each_change(tmp_path, mode, 2) > 20
+
+
+_CLUSTER = """
+import sys
+
+sys.path[:0] = {paths!r}
+if __name__ == "__main__":
+    from pathlib import Path
+    from distributed import Client, LocalCluster
+    import test_resume
+
+    options = dict(processes=True, memory_limit=0, dashboard_address=None, host="127.0.0.1")
+    with LocalCluster(n_workers=2, threads_per_worker=1, **options) as cluster, Client(cluster) as client:
+        client.run(test_resume.enter_at_once, {paths!r})
+        Path({ready!r}).touch()
+        test_resume.write_unless_done(Path({target!r}), Path({log!r}), Path({done!r}), {mode!r})
+"""
+
+
+def enter_at_once(paths: list[str]) -> None:
+    """In a worker: whatever is entered is stored."""
+    import sys
+
+    sys.path[:0] = paths
+    xzarr3.dask.journal._FLUSHED = 0.01
+
+
+def write_unless_done(target: Path, log: Path, done: Path, mode: str) -> None:
+    _unless_done(lambda: write(LocalStore(target), log, pause=0.02, mode=mode), done)
+
+
+@pytest.mark.slow
+def test_a_cluster_killed_at_random_moments(tmp_path: Path) -> None:
+    """All of its processes at once, as a machine that is taken away."""
+    mode = "w"
+    pytest.importorskip("distributed")
+    log, done, ready = tmp_path / "log", tmp_path / "done", tmp_path / "ready"
+    wanted = uninterrupted(LocalStore(tmp_path / "wanted"), log, mode, None)
+    target = tmp_path / "target"
+    old(LocalStore(target))
+    paths = [os.path.dirname(__file__), os.path.dirname(os.path.dirname(xzarr3.__file__))]
+    script = tmp_path / "write.py"
+    given = {"ready": ready, "target": target, "log": log, "done": done}
+    script.write_text(_CLUSTER.format(paths=paths, mode=mode, **{k: str(v) for k, v in given.items()}))
+    random_moments = random.Random(7)
+    kills = 0
+    while not done.exists():
+        ready.unlink(missing_ok=True)
+        child = subprocess.Popen([sys.executable, str(script)], start_new_session=True)
+        try:
+            end = time.monotonic() + 60
+            while not ready.exists() and child.poll() is None and time.monotonic() < end:
+                time.sleep(0.01)
+            moment = time.monotonic() + (random_moments.uniform(0.05, 0.4) if kills < 2 else 60)
+            while child.poll() is None and time.monotonic() < moment:
+                time.sleep(0.005)
+            assert child.poll() in (None, 0)
+        finally:
+            if child.poll() is None:
+                os.killpg(child.pid, signal.SIGKILL)
+                kills += 1
+            child.wait()
+        assert kills <= 2
+    check(LocalStore(target), wanted)
+    assert kills
+    assert made(log) <= BLOCKS + 12 * kills
+
+
+# Stores that cannot rename
+
+
+class MortalStore(MemoryStore):
+    """Does nothing any more after a number of changes."""
+
+    left: float = float("inf")
+
+    def _check_writable(self) -> None:
+        super()._check_writable()
+        self.left -= 1
+        if self.left < 0:
+            raise CutOffError
+
+
+def _of_a_killed_process() -> None:
+    """What this process has reserved is that of one that is gone."""
+    xzarr3.reservations._own.clear()
+
+
+def _cut_off_at_each_change(
+    store: Callable[[], Any], log: Path, mode: str, group: str | None, step: int
+) -> None:
+    first = store()
+    if mode == "w":
+        old(first, group)
+    kept = contents(first)
+    write(first, log.with_name("other"), mode=mode, group=group, resume=False)
+    wanted = contents(first)
+    repeated = 0
+    for number in itertools.count(0, step):
+        target = store()
+        for key, value in kept.items():
+            target.set(key, value)
+        log.unlink(missing_ok=True)
+        target.left = number
+        try:
+            write(target, log, mode=mode, group=group)
+        except CutOffError:
+            whole = False
+        else:
+            whole = True
+        target.left = float("inf")
+        before = made(log)
+        if not whole:
+            _of_a_killed_process()
+            try:
+                write(target, log, mode=mode, group=group)
+            except NodeExistsError:
+                assert mode == "w-"
+                write(target, log, mode="w", group=group)
+        check(target, wanted)
+        repeated = max(repeated, made(log) - BLOCKS if before < BLOCKS else 0)
+        if whole:
+            assert repeated < BLOCKS / 2
+            assert number > TILES
+            return
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is entered is stored."""
+    monkeypatch.setattr(xzarr3.dask.journal, "_FLUSHED", 0.0)
+
+
+def test_cut_off_at_changes_of_a_store(tmp_path: Path, mode: str, group: str | None, at_once: None) -> None:
+    _cut_off_at_each_change(MortalStore, tmp_path / "log", mode, group, 29)
+
+
+@pytest.mark.slow
+def test_cut_off_at_many_changes_of_a_store(
+    tmp_path: Path, mode: str, group: str | None, at_once: None
+) -> None:
+    _cut_off_at_each_change(MortalStore, tmp_path / "log", mode, group, 11)
+
+
+# Errors
+
+
+class BrokenError(Exception):
+    pass
+
+
+def failing(log: Path, after: int) -> xr.Dataset:
+    """A dataset of 10 blocks, of which no more can be computed once there are ``after`` in the log."""
+
+    def fail(block: Any) -> Any:
+        if made(log) >= after:
+            raise BrokenError
+        return _made(block, str(log), 0)
+
+    source = da.from_array(np.arange(20.0), chunks=2)
+    failing_source = source.map_blocks(fail, dtype="f8", meta=np.empty(0), name=f"the-same-{log.name}")
+    return xr.Dataset({"t": ("x", failing_source)})
+
+
+def cut_off(store: Any, log: Path, after: int = 4, **options: Any) -> pytest.ExceptionInfo[BrokenError]:
+    with pytest.raises(BrokenError) as caught:
+        to_zarr(failing(log, after), store, resume=True, **options)
+    return caught
+
+
+STORES = ["memory", "local", "fsspec", "obstore", "logged"]
+
+
+@pytest.fixture(params=STORES)
+def anywhere(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    if request.param == "memory":
+        return MemoryStore()
+    if request.param == "local":
+        return LocalStore(tmp_path / "store")
+    if request.param == "fsspec":
+        pytest.importorskip("fsspec")
+        return xzarr3.open_store(f"memory://{tmp_path.name}-{time.time_ns()}/store", mode="a")
+    if request.param == "obstore":
+        memory = pytest.importorskip("obstore.store").MemoryStore()
+        return xzarr3.open_store(memory, mode="a")
+    return xzarr3.LoggingStore(MemoryStore())
+
+
+def test_an_error_keeps_what_was_written(
+    anywhere: Store, tmp_path: Path, mode: Any, group: str | None
+) -> None:
+    log = tmp_path / "log"
+    reference = MemoryStore()
+    for store in (anywhere, reference):
+        if mode == "w":
+            old(store, group)
+    before = contents(anywhere)
+    to_zarr(failing(tmp_path / "other", 100), reference, mode=mode, group=group)
+    for n in (4, 7):
+        caught = cut_off(anywhere, log, n, mode=mode, group=group)
+        (note,) = caught.value.__notes__
+        assert "the same call with resume=True writes what is left" in note
+        if mode == "w":
+            assert {key: contents(anywhere)[key] for key in before} == before, "it is still to be seen"
+    to_zarr(failing(log, 100), anywhere, mode=mode, group=group, resume=True)
+    assert made(log) == 10, "each block once"
+    check(anywhere, contents(reference))
+
+
+@pytest.mark.parametrize("zarr_format", [2, "3-draft"])
+def test_other_formats_are_taken_up(store: Store, tmp_path: Path, zarr_format: Any) -> None:
+    log, reference = tmp_path / "log", MemoryStore()
+    to_zarr(failing(tmp_path / "other", 100), reference, zarr_format=zarr_format, group="a/b")
+    for n in (4, 7):
+        cut_off(store, log, n, zarr_format=zarr_format, group="a/b")
+    to_zarr(failing(log, 100), store, zarr_format=zarr_format, group="a/b", resume=True)
+    assert made(log) == 10
+    check(store, contents(reference))
+
+
+def test_trees_are_taken_up(store: Store, tmp_path: Path) -> None:
+    logs, reference = [tmp_path / name for name in "ab"], MemoryStore()
+
+    def tree(after: int, logs: list[Path]) -> xr.DataTree:
+        below = {f"/{log.name}": failing(log, after).rename(t=f"t_{log.name}") for log in logs}
+        return xr.DataTree.from_dict({"/": xr.Dataset(attrs={"n": 1}), **below})
+
+    (tmp_path / "other").mkdir()
+    to_zarr(tree(100, [tmp_path / "other" / name for name in "ab"]), reference)
+    for n in (4, 7):
+        with pytest.raises(BrokenError):
+            to_zarr(tree(n, logs), store, resume=True)
+    to_zarr(tree(100, logs), store, resume=True)
+    assert [made(log) for log in logs] == [10, 10]
+    check(store, contents(reference))
+
+
+def test_interrupted_by_the_user(store: Store, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+
+    def interrupted(block: Any) -> Any:
+        if made(log) == 4:
+            _made(block, str(log), 0)
+            raise KeyboardInterrupt
+        return _made(block, str(log), 0)
+
+    source = da.from_array(np.arange(20.0), chunks=2)
+    blocks = source.map_blocks(interrupted, dtype="f8", meta=np.empty(0), name="the-same")
+    data = xr.Dataset({"t": ("x", blocks)})
+    with pytest.raises(KeyboardInterrupt) as caught:
+        to_zarr(data, store, resume=True)
+    assert "the same call with resume=True" in caught.value.__notes__[0]
+    to_zarr(data, store, resume=True)
+    assert made(log) == 11
+    np.testing.assert_array_equal(opened(store)["t"], np.arange(20.0) + 1)
+
+
+@pytest.mark.parametrize("how", ["chunk", "xzarr3", "zarr", "netcdf", "packed"])
+def test_sources_that_are_known_by_their_content(tmp_path: Path, how: str, at_once: None) -> None:
+    """What is made anew has the same names, so that the plan is the same."""
+    values = xr.Dataset({"t": (("x", "y"), np.arange(600.0).reshape(20, 30))}, coords={"x": np.arange(20)})
+    packed = {"dtype": "int16", "scale_factor": 0.5, "_FillValue": -1} if how == "packed" else {}
+    encoding: Any = {"t": {"chunks": (4, 10), **packed}}
+    if how in ("xzarr3", "packed"):
+        to_zarr(values, tmp_path / "source", encoding=encoding)
+    elif how == "zarr":
+        pytest.importorskip("zarr")
+        values.to_zarr(tmp_path / "source", encoding=encoding, zarr_format=2)
+    elif how == "netcdf":
+        pytest.importorskip("scipy")
+        values.to_netcdf(tmp_path / "source", engine="scipy")
+
+    def source() -> xr.Dataset:
+        if how == "chunk":
+            found = values.chunk(x=4, y=10)
+        else:
+            engine = {"netcdf": "scipy", "packed": "xzarr3"}.get(how, how)
+            found = xr.open_dataset(tmp_path / "source", engine=engine, chunks={"x": 4, "y": 10})
+        found = found.drop_encoding().copy() if how != "packed" else found
+        return ((found["t"] - found["t"].mean("x")) * 2 + 1).to_dataset(name="t")
+
+    target = MortalStore()
+    target.left = 20
+    with pytest.raises(CutOffError):
+        to_zarr(source(), target, resume=True, encoding={"t": {"chunks": (2, 10)}})
+    target.left = float("inf")
+    _of_a_killed_process()
+    written = {key for key in target.list() if "/c/" in key}
+    assert len(written) >= 4
+    # Another plan would be warned of, which is an error in tests, and find the place taken.
+    to_zarr(source(), target, resume=True, encoding={"t": {"chunks": (2, 10)}})
+    np.testing.assert_array_equal(opened(target)["t"], source()["t"])
+
+
+def test_without_resume_nothing_is_kept(store: Store, tmp_path: Path) -> None:
+    with pytest.raises(BrokenError):
+        to_zarr(failing(tmp_path / "log", 4), store)
+    assert contents(store) == {}
+    assert not left(store)
+
+
+def test_a_call_without_resume_begins_anew(anywhere: Store, tmp_path: Path) -> None:
+    cut_off(anywhere, tmp_path / "log")
+    to_zarr(failing(tmp_path / "other", 100), anywhere, mode="w")
+    assert made(tmp_path / "other") == 10
+    values = opened(anywhere)["t"].values
+    np.testing.assert_array_equal(values, np.arange(20.0) + 1)
+
+
+def test_another_plan_takes_nothing_up(anywhere: Store, tmp_path: Path) -> None:
+    cut_off(anywhere, tmp_path / "log")
+    other = failing(tmp_path / "other", 100).chunk(x=2) * 2
+    with pytest.warns(UserWarning, match="not the same as this one, so nothing of it is taken up"):
+        to_zarr(other, anywhere, mode="w", resume=True)
+    assert made(tmp_path / "other") == 10
+    values = opened(anywhere)["t"].values
+    np.testing.assert_array_equal(values, 2 * (np.arange(20.0) + 1))
+
+
+def test_attributes_and_values_in_memory_may_change(tmp_path: Path) -> None:
+    """They are written each time."""
+    store, log = LocalStore(tmp_path / "store"), tmp_path / "log"
+
+    def with_more(after: int, n: int) -> xr.Dataset:
+        data = failing(log, after).assign_coords(x=np.arange(20) * n)
+        data["t"].attrs["n"] = data.attrs["n"] = n
+        return data
+
+    with pytest.raises(BrokenError):
+        to_zarr(with_more(4, 0), store, resume=True)
+    to_zarr(with_more(100, 3), store, resume=True)
+    assert made(log) == 10
+    found = opened(store)
+    assert found.attrs["n"] == found["t"].attrs["n"] == 3
+    np.testing.assert_array_equal(found["x"], np.arange(20) * 3)
+
+
+def test_encoding_makes_another_plan(tmp_path: Path) -> None:
+    store, log = LocalStore(tmp_path / "store"), tmp_path / "log"
+    cut_off(store, log)
+    with pytest.warns(UserWarning, match="not the same as this one"):
+        to_zarr(failing(log, 100), store, resume=True, encoding={"t": {"compressors": None}})
+    assert made(log) == 14
+
+
+def test_names_that_change_are_told(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "store")
+
+    def nameless(fails: bool) -> xr.Dataset:
+        def fail(block: Any) -> Any:
+            if fails:
+                raise BrokenError
+            return block
+
+        source = da.from_array(np.arange(4.0), chunks=2, name=False)
+        return xr.Dataset({"t": ("x", source.map_blocks(fail, dtype="f8", meta=np.empty(0)))})
+
+    with pytest.raises(BrokenError):
+        to_zarr(nameless(True), store, resume=True)
+    with pytest.warns(UserWarning, match="dask has given its arrays other names"):
+        to_zarr(nameless(False), store, resume=True)
+    assert opened(store)["t"].values.tolist() == [0, 1, 2, 3]
+
+
+def test_units_that_are_left_out_are_not_made_again(tmp_path: Path) -> None:
+    store, log = LocalStore(tmp_path / "store"), tmp_path / "log"
+
+    def empty(after: int) -> xr.Dataset:
+        return failing(log, after) * 0
+
+    with pytest.raises(BrokenError):
+        to_zarr(empty(4), store, resume=True, encoding={"t": {"fill_value": 0.0}})
+    to_zarr(empty(100), store, resume=True, encoding={"t": {"fill_value": 0.0}})
+    assert made(log) == 10
+    assert not [key for key in contents(store) if "/c/" in key]
+
+
+# What the journal says, and what there is
+
+
+def test_values_that_are_gone_are_written_again(tmp_path: Path) -> None:
+    store, log = LocalStore(tmp_path / "store"), tmp_path / "log"
+    cut_off(store, log, 8)
+    lost = next((tmp_path / "store").glob(".xzarr3-staged-*/new/t/c/*"))
+    lost.unlink()
+    to_zarr(failing(log, 100), store, resume=True)
+    assert made(log) > 10
+    np.testing.assert_array_equal(opened(store)["t"], np.arange(20.0) + 1)
+
+
+def _packed(**changes: Any) -> bytes:
+    said = {"version": 1, "plan": "p", "boot": ["h", "b"], "tiles": [[0, [0], [[0, 2]], []]], **changes}
+    return zlib.compress(json.dumps(said).encode())
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        b"",
+        b"nonsense",
+        _packed()[:-3],
+        _packed(version=2),
+        _packed(plan="q"),
+        _packed(tiles=7),
+        _packed(tiles=[7]),
+        _packed(tiles=[[0, [0], [[0, 2]]]]),
+        _packed(tiles=[[0, ["0"], [[0, 2]], []]]),
+        _packed(tiles=[[0, [True], [[0, 2]], []]]),
+        _packed(tiles=[[0, [0], [[0, -2]], []]]),
+        _packed(tiles=[[0, [0], [[0, 2**70]], []]]),
+        _packed(tiles=[[0, [0], [0], []]]),
+        _packed(tiles=[[0, [0], [[0, 2]], [[[]]]]]),
+        zlib.compress(b"[" * 100_000),
+        zlib.compress(b" " * 2**25),
+        os.urandom(2**20 + 1),
+    ],
+)
+def test_a_damaged_page_is_told_and_counts_for_nothing(page: bytes) -> None:
+    store = MemoryStore()
+    target = xzarr3.create_array(store, data=np.arange(1, 5), chunks=2)
+    store.set(f"j/{'0' * 32}-0", page)
+    with pytest.warns(UserWarning, match="1 of 1 pages of the journal of a write in .* are damaged"):
+        assert Journal(store, "j/", "p").finished(0, target, Regions(((2, 2),), (0,))) == set()
+
+
+@pytest.mark.parametrize(
+    "tile",
+    [
+        [0, [0], [[0, 4]], []],
+        [0, [1], [[0, 2]], []],
+        [0, [2], [[4, 6]], []],
+        [0, [0, 0], [[0, 2], [0, 2]], []],
+        [0, [], [], []],
+        [1, [0], [[0, 2]], []],
+        [0, [0], [[2, 0]], []],
+        [0, [2**40], [[0, 2**60]], []],
+    ],
+)
+def test_tiles_that_the_plan_does_not_have_count_for_nothing(tile: Any) -> None:
+    store = MemoryStore()
+    target = xzarr3.create_array(store, data=np.arange(1, 5), chunks=2)
+    store.set(f"j/{'0' * 32}-0", _packed(tiles=[tile]))
+    assert Journal(store, "j/", "p").finished(0, target, Regions(((2, 2),), (0,))) == set()
+    store.set(f"j/{'1' * 32}-0", _packed())
+    assert Journal(store, "j/", "p").finished(0, target, Regions(((2, 2),), (0,))) == {(0,)}
+    store.erase("c/0")
+    assert Journal(store, "j/", "p").finished(0, target, Regions(((2, 2),), (0,))) == set()
+    store.set(f"j/{'2' * 32}-0", _packed(tiles=[[0, [0], [[0, 2]], [[0]]]]))
+    assert Journal(store, "j/", "p").finished(0, target, Regions(((2, 2),), (0,))) == {(0,)}
+
+
+def test_a_system_that_was_started_anew_may_have_lost_values(tmp_path: Path) -> None:
+    here, boot = xzarr3.reservations.boot()
+    regions = Regions(((2, 2),), (0,))
+    for number, (said, fsync, is_told) in enumerate(
+        [
+            ([here, boot], False, False),
+            ([here, "another"], False, True),
+            ([here, "another"], True, False),
+            (["elsewhere", "another"], False, False),
+        ]
+    ):
+        store = LocalStore(tmp_path / str(number), fsync=fsync)
+        target = xzarr3.create_array(store, data=np.arange(1, 5), chunks=2)
+        store.set(f"j/{'0' * 32}-0", _packed(boot=said))
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            found = Journal(store, "j/", "p").finished(0, target, regions)
+        assert found == (set() if is_told else {(0,)})
+        assert ["fsync=True keeps them" in str(each.message) for each in told] == [True] * is_told
+
+
+def test_pages_are_not_many_and_not_large(tmp_path: Path) -> None:
+    """However long a write takes: a page is stored again until it is full."""
+    store = MemoryStore()
+    target = xzarr3.create_array(store, shape=(100, 100), chunks=1, dtype="i1", fill_value=0)
+    journal = Journal(store, "j/", "p")
+    for number, tile in enumerate(np.ndindex(100, 100)):
+        journal.done(0, tile, tuple(slice(at, at + 1) for at in tile), [tile])
+        if number % 1000 == 0:
+            journal.flush()
+    journal.flush()
+    keys = list(store.list_prefix("j/"))
+    assert len(keys) == 1 + 10_000 * 9 // 2**16
+    assert max(len(store.get(key) or b"") for key in keys) < 200_000
+    regions = Regions(((1,) * 100, (1,) * 100), (0, 0))
+    assert len(Journal(store, "j/", "p").finished(0, target, regions)) == 10_000
+
+
+def test_processes_share_a_journal_and_threads_a_page() -> None:
+    import pickle
+
+    store = MemoryStore()
+    journal = Journal(store, "j/", "p")
+    assert pickle.loads(pickle.dumps(journal)) is journal
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda n: journal.done(0, (n,), (slice(n, n + 1),)), range(1000)))
+    journal.flush()
+    target = xzarr3.create_array(store, "a", data=np.ones(1000), chunks=1)
+    found = Journal(store, "j/", "p").finished(0, target, Regions(((1,) * 1000,), (0,)))
+    assert found == {(n,) for n in range(1000)}
+
+
+# Two at a time
+
+
+def test_a_write_that_goes_on_is_not_taken_up(anywhere: Store, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    refused: list[Any] = []
+
+    def again(block: Any) -> Any:
+        if not refused:
+            with pytest.raises(NodeExistsError, match="somebody else is writing") as caught:
+                to_zarr(data, anywhere, resume=True)
+            refused.append(caught.value)
+        return _made(block, str(log), 0)
+
+    source = da.from_array(np.arange(20.0), chunks=2)
+    data = xr.Dataset({"t": ("x", source.map_blocks(again, dtype="f8", meta=np.empty(0), name="the-same"))})
+    to_zarr(data, anywhere, resume=True)
+    assert made(log) == 10
+    assert refused
+    assert not hasattr(refused[0], "__notes__")
+    np.testing.assert_array_equal(opened(anywhere)["t"], np.arange(20.0) + 1)
+
+
+def _reserved(said: dict[str, Any]) -> bool:
+    store = MemoryStore()
+    mine = Reservation(store, "a", plan="p")
+    store.set(mine.key, json.dumps(said).encode())
+    try:
+        mine.make()
+    except NodeExistsError:
+        return True
+    mine.release()
+    return False
+
+
+def test_minutes_are_enough_for_a_reservation_that_is_renewed() -> None:
+    elsewhere = {"owner": "x", "host": "elsewhere", "pid": 1}
+    now = time.time()
+    assert _reserved({**elsewhere, "time": now - 400})
+    assert _reserved({**elsewhere, "time": now - 200, "plan": "p"})
+    assert not _reserved({**elsewhere, "time": now - 400, "plan": "p"})
+    assert not _reserved({**elsewhere, "time": now, "plan": "p", "left": True})
+    assert not _reserved({**elsewhere, "time": now - 400, "plan": "p", "host": 5})
+
+
+def test_a_reservation_is_renewed_until_it_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(xzarr3.reservations, "_BEAT", 0.01)
+    monkeypatch.setattr(xzarr3.reservations, "_BEATS", 2)
+    store = MemoryStore()
+    store.set("beside", b"{}")
+    mine = Reservation(store, "a", plan="p", beside="beside")
+    mine.make()
+
+    def said() -> float:
+        return float(json.loads(bytes(store.get(mine.key) or b"{}")).get("time", 0))
+
+    first, end = said(), time.monotonic() + 10
+    while (said() == first or store.get("beside") == b"{}") and time.monotonic() < end:
+        time.sleep(0.01)
+    assert said() > first
+    assert store.get("beside") != b"{}"
+    mine.leave()
+    last = said()
+    time.sleep(0.05)
+    assert said() == last
+    other = Reservation(store, "a", plan="q")
+    other.make()
+    assert other.left == "p"
+    mine.release()
+    assert other.holds(), "it is not that of the first one any more"
+    other.release()
+    assert list(store.list()) == ["beside"]
+
+
+def test_who_has_lost_the_place_does_not_put_anything_there(anywhere: Store, tmp_path: Path) -> None:
+    """A process that was stopped for long, while another one has done its work."""
+    log = tmp_path / "log"
+
+    def take(block: Any) -> Any:
+        if made(log) == 5:
+            anywhere.set(Reservation(anywhere, "").key, b'{"owner": "another"}')
+        return _made(block, str(log), 0)
+
+    source = da.from_array(np.arange(20.0), chunks=2)
+    data = xr.Dataset({"t": ("x", source.map_blocks(take, dtype="f8", meta=np.empty(0)))})
+    with pytest.raises(xzarr3.ConflictError, match="somebody else has taken it"):
+        to_zarr(data, anywhere, resume=True)
+    assert "zarr.json" not in contents(anywhere)
+
+
+# What is refused
+
+
+def test_resuming_is_for_now(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="accepted: compute=True"):
+        to_zarr(failing(tmp_path / "log", 4), MemoryStore(), compute=False, resume=True)
+
+
+class Unlisted(MemoryStore):
+    listable = False
+
+
+class Lasting(MemoryStore):
+    erasable = False
+
+
+def test_stores_that_keep_no_journal(tmp_path: Path) -> None:
+    data = failing(tmp_path / "log", 4)
+    with pytest.raises(StoreCapabilityError, match=r"resume=True needs .* keeps nothing of a write"):
+        to_zarr(data, tmp_path / "a.zip", resume=True)
+    with pytest.raises(StoreCapabilityError, match="cannot be read and listed"):
+        to_zarr(data, Unlisted(), resume=True)
+    with pytest.raises(StoreCapabilityError, match="cannot erase"):
+        to_zarr(data, Lasting(), resume=True)
+    assert made(tmp_path / "log") == 0
+
+
+# Values of arrays that are there
+
+
+def _place(store: Any) -> None:
+    """An array of which a part is set; units at the edges of that are there in part."""
+    empty = xr.Dataset({"t": ("x", np.full(31, -1.0)), "other": ("y", np.ones(3))})
+    to_zarr(empty, store, group="g", encoding={"t": {"chunks": (4,), "fill_value": 1.0}})
+
+
+def test_a_region_is_taken_up(anywhere: Store, tmp_path: Path) -> None:
+    log, reference = tmp_path / "log", MemoryStore()
+    for store in (anywhere, reference):
+        _place(store)
+    options: dict[str, Any] = {"group": "g", "region": {"x": slice(3, 23)}}
+    to_zarr(failing(tmp_path / "other", 100), reference, **options)
+    for n in (4, 7):
+        caught = cut_off(anywhere, log, n, **options)
+        (note,) = caught.value.__notes__
+        assert "is in place: the same call with resume=True writes what is left" in note
+    to_zarr(failing(log, 100), anywhere, resume=True, **options)
+    assert 10 <= made(log) <= 14, "blocks at the edge of what was written are in two units"
+    check(anywhere, contents(reference))
+
+
+def test_regions_are_taken_up_beside_each_other(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "store")
+    to_zarr(xr.Dataset({"t": ("x", np.full(60, -1.0))}), store, encoding={"t": {"chunks": (2,)}})
+    logs = [tmp_path / f"log-{n}" for n in range(3)]
+    for n, log in enumerate(logs):
+        cut_off(store, log, 4, region={"x": slice(20 * n, 20 * n + 20)})
+    for n, log in enumerate(logs):
+        to_zarr(failing(log, 100), store, region={"x": slice(20 * n, 20 * n + 20)}, resume=True)
+        assert made(log) == 10
+    values = opened(store)["t"].values
+    np.testing.assert_array_equal(values, np.tile(np.arange(20.0) + 1, 3))
+    assert not left(store)
+
+
+def test_an_array_that_was_replaced_is_written_anew(anywhere: Store, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    _place(anywhere)
+    options: dict[str, Any] = {"group": "g", "region": {"x": slice(0, 20)}}
+    cut_off(anywhere, log, 4, **options)
+    xzarr3.open_array(anywhere, "g/t", mode="r+").attrs["note"] = "another one"
+    to_zarr(failing(log, 100), anywhere, resume=True, **options)
+    assert made(log) == 14
+    values = opened(anywhere, "g")["t"].values
+    np.testing.assert_array_equal(values[:20], np.arange(20.0) + 1)
+
+
+def test_a_dataset_that_was_replaced_by_the_same_is_written_anew(anywhere: Store, tmp_path: Path) -> None:
+    """Its documents are the same, and in some stores so is what tells their versions apart."""
+    log = tmp_path / "log"
+    first = xr.Dataset({"t": ("x", np.full(20, -1.0))})
+    to_zarr(first, anywhere, group="deep/g", encoding={"t": {"chunks": (2,)}})
+    options: dict[str, Any] = {"group": "deep/g", "region": {"x": slice(0, 20)}}
+    cut_off(anywhere, log, 4, **options)
+    to_zarr(first, anywhere, group="deep/g", mode="w", encoding={"t": {"chunks": (2,)}})
+    to_zarr(failing(log, 100), anywhere, resume=True, **options)
+    np.testing.assert_array_equal(opened(anywhere, "deep/g")["t"], np.arange(20.0) + 1)
+    assert made(log) == 14
+
+
+def test_the_same_region_is_written_once_at_a_time(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "store")
+    refused: list[Any] = []
+    _place(store)
+    options: dict[str, Any] = {"group": "g", "region": {"x": slice(0, 20)}, "resume": True}
+
+    def again(block: Any) -> Any:
+        if not refused:
+            with pytest.raises(NodeExistsError, match="somebody else is writing '/g'") as caught:
+                to_zarr(data, store, **options)
+            refused.append(caught)
+        return block
+
+    source = da.from_array(np.arange(20.0), chunks=2)
+    data = xr.Dataset({"t": ("x", source.map_blocks(again, dtype="f8", meta=np.empty(0), name="the-same"))})
+    to_zarr(data, store, **options)
+    assert refused
+
+
+# Values that are appended
+
+
+def _appended(log: Path, after: int, *, eager: bool = True) -> xr.Dataset:
+    data = failing(log, after)
+    return data.assign_coords(x=np.arange(20) * 1.5) if eager else data
+
+
+def _begun(store: Any, *, eager: bool = True) -> None:
+    first = xr.Dataset({"t": ("x", np.full(7, -1.0))}, attrs={"title": "old"})
+    first = first.assign_coords(x=np.arange(7) * -1.0) if eager else first
+    chunks = {name: {"chunks": (4,)} for name in first.variables}
+    to_zarr(first, store, group="g", encoding=chunks)
+
+
+def _append(store: Any, log: Path, after: int = 100, *, resume: bool = True, eager: bool = True) -> None:
+    to_zarr(_appended(log, after, eager=eager), store, group="g", append_dim="x", resume=resume)
+
+
+def test_appending_is_taken_up(store: Store, tmp_path: Path) -> None:
+    log, reference = tmp_path / "log", MemoryStore()
+    for each in (store, reference):
+        _begun(each)
+    _append(reference, tmp_path / "other", resume=False)
+    for n in (4, 7):
+        with pytest.raises(BrokenError) as caught:
+            _append(store, log, n)
+        (note,) = caught.value.__notes__
+        assert "resume=True writes what is left" in note
+        assert opened(store, "g").sizes["x"] == 7
+    start = time.monotonic()
+    _append(store, log)
+    assert time.monotonic() - start < 5, "nobody waits for a claim of one's own"
+    assert 10 <= made(log) <= 14
+    check(store, contents(reference))
+    _append(store, log)
+    assert opened(store, "g").sizes["x"] == 47, "what is appended again is appended again"
+
+
+def _without_claims_that_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of a killed process are not renewed, and not waited for."""
+    monkeypatch.setattr(xzarr3.claims, "PATIENCE", 0.05)
+    monkeypatch.setattr(xzarr3.claims._Beat, "add", lambda self, claim: None)
+
+
+def _append_cut_off(tmp_path: Path, number: int, *, eager: bool) -> tuple[MortalStore, Path, bool]:
+    target, log = MortalStore(), tmp_path / f"log-{number}"
+    _begun(target, eager=eager)
+    target.left = number
+    try:
+        _append(target, log, eager=eager)
+    except CutOffError:
+        whole = False
+    else:
+        whole = True
+    target.left = float("inf")
+    _of_a_killed_process()
+    if not any(key.endswith("/about") for key in target.list()):
+        # All that is left may be to tell others that it is done.
+        whole = whole or xzarr3.open_array(target, "g/t").shape == (27,)
+    return target, log, whole
+
+
+def test_appending_that_is_cut_off_anywhere_is_not_done_twice(
+    tmp_path: Path, at_once: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _without_claims_that_last(monkeypatch)
+    reference = MemoryStore()
+    _begun(reference)
+    _append(reference, tmp_path / "other", resume=False)
+    wanted = contents(reference)
+    most = 0
+    for number in itertools.count(0, 2):
+        target, log, whole = _append_cut_off(tmp_path, number, eager=True)
+        if not whole:
+            try:
+                _append(target, log)
+            except ValueError as error:
+                if "resize" in str(error):  # One array had grown.
+                    continue
+                raise
+        assert {key: value for key, value in contents(target).items() if ".xzarr3" not in key} == wanted
+        most = max(most, made(log))
+        if whole:
+            break
+    assert number > 15
+    assert most <= 20
+
+
+def test_appending_that_may_have_been_done_is_told(
+    tmp_path: Path, at_once: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _without_claims_that_last(monkeypatch)
+    seen = set()
+    for number in itertools.count(1, 2):
+        target, log, whole = _append_cut_off(tmp_path, number, eager=False)
+        length = xzarr3.open_array(target, "g/t").shape[0]
+        if whole:
+            break
+        try:
+            _append(target, log, eager=False)
+        except xzarr3.ConflictError as error:
+            if length != 27 or "it cannot be told whether these are its values" not in str(error):
+                raise
+            seen.add(27)
+        else:
+            seen.add(length)
+            assert opened(target, "g").sizes["x"] == 27
+    assert seen == {7, 27}
+
+
+def test_others_append_meanwhile(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(xzarr3.claims, "PATIENCE", 0.05)
+    _begun(store)
+    with pytest.raises(BrokenError):
+        _append(store, tmp_path / "log", 4)
+    other = xr.Dataset({"t": ("x", np.full(20, 5.0))}, coords={"x": np.arange(20) + 0.25})
+    to_zarr(other, store, group="g", append_dim="x")
+    _append(store, tmp_path / "log")
+    wanted = np.concatenate([np.full(7, -1.0), np.full(20, 5.0), np.arange(20.0) + 1])
+    np.testing.assert_array_equal(opened(store, "g")["t"], wanted)
+    assert made(tmp_path / "log") >= 14
+
+
+def test_what_cannot_be_taken_up(tmp_path: Path) -> None:
+    store = MemoryStore()
+    _place(store)
+    before = contents(store)
+    more = failing(tmp_path / "log", 100).rename(t="new", x="z")
+    with pytest.raises(ValueError, match="found a write that adds variables to a group"):
+        to_zarr(more, store, group="g", mode="a", resume=True)
+    itself = opened(store, "g", chunks={})[["t"]]
+    itself["t"].encoding.clear()
+    with pytest.raises(ValueError, match="made of the arrays that it changes"):
+        to_zarr(itself.isel(x=slice(None, None, -1)), store, group="g", mode="r+", resume=True)
+    assert contents(store) == before
+    assert made(tmp_path / "log") == 0
+
+
+@pytest.mark.slow
+def test_killed_while_it_writes_to_a_service(tmp_path: Path, mode: Any, s3_server: Any) -> None:
+    def there(name: str) -> Store:
+        return xzarr3.open_store(f"s3://{bucket}/{name}", s3_server.storage_options, mode="a")
+
+    bucket, log, done = s3_server.bucket(), tmp_path / "log", tmp_path / "done"
+    wanted = uninterrupted(there("wanted"), log, mode, None)
+    if mode == "w":
+        old(there("target"))
+
+    def work() -> None:
+        _unless_done(lambda: write(there("target"), log, pause=0.01, mode=mode), done)
+
+    moments = iter([0.4, 0.6, 0.8])
+    kills = _killed_again_and_again(_in_threads(work), moments)
+    check(there("target"), wanted)
+    assert kills
+    assert made(log) <= BLOCKS + 16 * len(kills)

@@ -1,0 +1,577 @@
+"""The engine ``"xzarr3"`` beside ``"zarr"`` over a corpus of datasets, as written by either of the two."""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+from pathlib import Path
+from typing import Any
+
+import dask
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+from _corpus import DATASETS, NEW, TREES, in_format
+from _xarray_corpus import written_alike
+from xarray.conventions import SerializationWarning
+
+import xzarr3
+from xzarr3.xarray.backend import Xzarr3BackendEntrypoint
+
+zarr = pytest.importorskip("zarr")
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::zarr.errors.ZarrUserWarning",
+    "ignore::RuntimeWarning",
+    "ignore::FutureWarning",
+    "ignore::cftime.CFWarning",
+    "ignore:Variable.s. referenced in cell_measures",
+    "ignore:The specified chunks",
+    "ignore:Failed to open Zarr store with consolidated",
+    "ignore:The data type",
+    "ignore::xarray.conventions.SerializationWarning",
+)
+
+WRITERS = ("zarr", "xzarr3")
+
+
+def slow(value: Any) -> Any:
+    """A parameter that is left out unless all is to be tested."""
+    return pytest.param(value, marks=pytest.mark.slow)
+
+
+OLD = [slow(name) for name in DATASETS if name not in NEW]  # That are read and written in other tests, too.
+
+
+def ours(store: Any, **options: Any) -> xr.Dataset:
+    return xr.open_dataset(store, engine=Xzarr3BackendEntrypoint, **options)
+
+
+def theirs(store: Any, **options: Any) -> xr.Dataset:
+    return xr.open_dataset(store, engine="zarr", **options)
+
+
+def write(dataset: xr.Dataset, path: Any, writer: str, **options: Any) -> None:
+    with warnings.catch_warnings():  # xarray loads text to write it, and says so.
+        warnings.simplefilter("ignore", SerializationWarning)
+        if writer == "zarr":
+            dataset.to_zarr(path, **options)
+        else:
+            xzarr3.to_zarr(dataset, path, **options)
+
+
+class Stores:
+    """Stores of the corpus, each written when it is first asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __call__(self, name: str, zarr_format: Any = 3, writer: str = "zarr") -> str:
+        if not written_alike(name, zarr_format):
+            pytest.skip("zarr-python writes structs in another form")
+        path = self._folder / f"{name}-{zarr_format}-{writer}.zarr"
+        if not path.exists():
+            options = {"zarr_format": zarr_format, "consolidated": True}
+            write(in_format(name, zarr_format), path, writer, **options)
+        return str(path)
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> Stores:
+    return Stores(tmp_path_factory.mktemp("corpus"))
+
+
+def check_same(found: xr.Dataset, expected: xr.Dataset) -> None:
+    """Identical in values, attributes, data types and in what kind of variable each one is."""
+    assert set(found.coords) == set(expected.coords)
+    assert set(found.xindexes) == set(expected.xindexes)
+    for name, variable in expected.variables.items():
+        assert found[name].dtype == variable.dtype, name
+        assert isinstance(found[name].variable, type(variable)), name
+    found, expected = found.load(), expected.load()  # xarray cannot compare records in dask arrays.
+    xr.testing.assert_identical(found, expected)
+    for name, variable in expected.variables.items():
+        assert found[name].dtype == variable.dtype, name
+
+
+def check_same_encodings(found: xr.Dataset, expected: xr.Dataset, zarr_format: int) -> None:
+    assert found.encoding == expected.encoding
+    for name in expected.variables:
+        here, there = found[name].encoding, expected[name].encoding
+        assert list(here) == list(there) or here.keys() == there.keys(), name
+        for key in there.keys() - {"preferred_chunks", "compressors", "filters", "serializer"}:
+            np.testing.assert_equal(here[key], there[key], err_msg=f"{name}: {key}")
+            assert type(here[key]) is type(there[key]), (name, key)
+        if zarr_format == 3:
+            for key in ("compressors", "filters"):
+                assert list(here[key]) == [codec.to_dict() for codec in there[key]]
+
+
+# Reading
+
+
+@pytest.mark.parametrize(
+    ("zarr_format", "writer"),
+    [(3, "zarr"), (3, "xzarr3"), (2, "zarr"), pytest.param(2, "xzarr3", marks=pytest.mark.slow)],
+)
+@pytest.mark.parametrize("name", [*NEW, *OLD])
+def test_the_same_dataset(stores: Stores, name: str, zarr_format: int, writer: str) -> None:
+    path = stores(name, zarr_format, writer)
+    found, expected = ours(path), theirs(path)
+    assert list(found.variables) == list(expected.variables)
+    check_same_encodings(found, expected, zarr_format)
+    check_same(found, expected)
+    found, expected = ours(path, chunks={}), theirs(path, chunks={})
+    for variable in expected.variables:
+        assert (found[variable].chunks is None) == (expected[variable].chunks is None)
+    check_same(found, expected)
+
+
+@pytest.mark.parametrize("zarr_format", [3, slow(2)])
+@pytest.mark.parametrize("name", [*NEW, *OLD])
+def test_both_write_the_same(stores: Stores, name: str, zarr_format: int) -> None:
+    found, expected = (theirs(stores(name, zarr_format, writer)) for writer in ("xzarr3", "zarr"))
+    assert set(found.variables) == set(expected.variables)
+    for variable in expected.variables:
+        here, there = found[variable].encoding, expected[variable].encoding
+        for key in ("chunks", "shards", "units", "calendar", "_FillValue", "coordinates", "dtype"):
+            if key == "dtype" and zarr_format == 2 and here[key].kind == "T":
+                assert there[key].kind in "UTO"  # Of text of any length, xarray makes text of a fixed one.
+            elif key != "chunks" or "time" not in expected[variable].dims or "tas" not in expected:
+                np.testing.assert_equal(here.get(key), there.get(key), err_msg=f"{variable}: {key}")
+    if "tas" in expected and name != "packed":  # Along a dimension without limits there is room for more.
+        assert found["tas"].encoding["chunks"] == expected["tas"].encoding["chunks"]
+        assert found["time"].encoding["chunks"] > expected["time"].encoding["chunks"]
+    xr.testing.assert_identical(found.load(), expected.load())
+
+
+OPTIONS: list[dict[str, Any]] = [
+    {"decode_times": xr.coders.CFDatetimeCoder(use_cftime=True), "drop_variables": "issued"},
+    {"decode_coords": "all", "chunks": {}, "mask_and_scale": False},
+    {"drop_variables": ["time", "x", "lat", "step", "station_name"]},
+    {"consolidated": False, "create_default_indexes": False, "decode_timedelta": True},
+    {"chunks": {"time": 4, "x": 2}, "cache": False},
+]
+MORE_OPTIONS: list[dict[str, Any]] = [
+    {"mask_and_scale": False},
+    {"decode_timedelta": True},
+    {"decode_times": False},
+    {"decode_times": xr.coders.CFDatetimeCoder(time_unit="us")},
+    {"decode_timedelta": False},
+    {"decode_timedelta": xr.coders.CFTimedeltaCoder(time_unit="s")},
+    {"decode_cf": False, "chunks": {}},
+    {"decode_coords": False},
+    {"concat_characters": False},
+    {"chunks": "auto"},
+    {"chunks": 2, "inline_array": True},
+]
+
+
+@pytest.mark.parametrize("options", [*OPTIONS, *map(slow, MORE_OPTIONS)], ids=repr)
+def test_the_same_dataset_with_options(stores: Stores, options: dict[str, Any]) -> None:
+    for name in NEW:
+        found, expected = outcome(ours, stores(name), **options), outcome(theirs, stores(name), **options)
+        if isinstance(
+            expected, Exception
+        ):  # Both refuse, for instance dates that do not fit, in the same words.
+            assert type(found) is type(expected)
+            assert str(found) == str(expected)
+        else:
+            check_same(found, expected)
+
+
+def outcome(open_dataset: Any, path: str, **options: Any) -> Any:
+    """The dataset, or why there is none."""
+    try:
+        return open_dataset(path, **options)
+    except (ValueError, OverflowError, NotImplementedError) as error:
+        return error
+
+
+@pytest.mark.parametrize("options", [{}, slow({"mask_and_scale": False}), slow({"chunks": {}})], ids=repr)
+@pytest.mark.parametrize("mask", [True, False])
+@pytest.mark.parametrize("zarr_format", [3, 2])
+def test_fill_values_as_masks(stores: Stores, zarr_format: int, mask: bool, options: dict[str, Any]) -> None:
+    """As xarray's data store has it; its engine does not hand the option on."""
+    for name in NEW:
+        path = stores(name, zarr_format)
+        masked: dict[str, Any] = {"use_zarr_fill_value_as_mask": mask}
+        store: Any = xr.backends.ZarrStore.open_group(path, mode="r", **masked)
+        expected = outcome(xr.open_dataset, store, engine="store", **options)
+        found = outcome(ours, path, **masked, **options)
+        assert isinstance(found, Exception) == isinstance(expected, Exception)
+        if not isinstance(expected, Exception):
+            check_same(found, expected)
+
+
+@pytest.mark.parametrize("name", NEW)
+def test_opened_datasets_pickle(stores: Stores, name: str) -> None:
+    for chunks in (None, {}):
+        dataset = ours(stores(name), chunks=chunks)
+        again = pickle.loads(pickle.dumps(dataset))
+        assert {key: each.encoding.keys() for key, each in again.variables.items()} == {
+            key: each.encoding.keys() for key, each in dataset.variables.items()
+        }
+        check_same(again, theirs(stores(name)))
+    loaded = pickle.loads(pickle.dumps(ours(stores(name)).load()))
+    xr.testing.assert_identical(loaded, theirs(stores(name)).load())
+
+
+# Saving what was opened
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+@pytest.mark.parametrize("chunks", [{}, slow(None)])
+@pytest.mark.parametrize("zarr_format", [3, slow(2)])
+@pytest.mark.parametrize("name", NEW)
+def test_opened_datasets_can_be_saved_again(
+    stores: Stores, tmp_path: Path, name: str, zarr_format: Any, chunks: dict[str, int] | None, writer: str
+) -> None:
+    dataset = ours(stores(name, zarr_format), chunks=chunks)
+    write(dataset, tmp_path / "again", writer, zarr_format=zarr_format)
+    found = theirs(tmp_path / "again")
+    for variable in dataset.variables:
+        for key in ("chunks", "shards"):
+            assert found[variable].encoding[key] == dataset[variable].encoding[key], (variable, key)
+    xr.testing.assert_identical(found.load(), theirs(stores(name, zarr_format)).load())
+
+
+def halved(dataset: xr.Dataset) -> xr.Dataset:
+    """What is left when every second element is taken, and of the first dimension all but the first one."""
+    first = next(iter(dataset.sizes), None)
+    return dataset.isel(
+        {dim: slice(1, None) if dim == first else slice(None, None, 2) for dim in dataset.sizes}
+    )
+
+
+@pytest.mark.parametrize("engine", [ours, slow(theirs)])
+@pytest.mark.parametrize("chunks", [{}, slow(None)])
+@pytest.mark.parametrize("name", NEW)
+def test_parts_of_opened_datasets_can_be_saved(
+    stores: Stores, tmp_path: Path, name: str, chunks: dict[str, int] | None, engine: Any
+) -> None:
+    expected = halved(theirs(stores(name))).load()
+    part = halved(engine(stores(name), chunks=chunks))
+    write(part, tmp_path / "a", "xzarr3")
+    for reader in (ours, theirs):
+        xr.testing.assert_identical(reader(tmp_path / "a").load(), expected)
+    if chunks is None:  # xarray refuses to write blocks that do not end where chunks do.
+        write(part, tmp_path / "again", "zarr")
+        xr.testing.assert_identical(ours(tmp_path / "again").load(), expected)
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_shards_that_were_opened_are_saved_as_shards(stores: Stores, tmp_path: Path, writer: str) -> None:
+    dataset = ours(stores("sharded"), chunks={})
+    assert dataset["even"].encoding["preferred_chunks"] == {"time": 12, "y": 8, "x": 8}
+    assert dataset["even"].chunks == ((12, 12), (8,), (8,))
+    write(dataset, tmp_path / "a", writer)
+    found = theirs(tmp_path / "a")
+    assert found["even"].encoding["shards"] == (12, 8, 8)
+    assert found["packed"].encoding["shards"] == (24, 8)
+    xr.testing.assert_identical(found.load(), theirs(stores("sharded")).load())
+
+
+def test_every_dataset_of_the_corpus_in_a_loop(tmp_path: Path, stores: Stores) -> None:
+    """As xarray's ``save_mfdataset`` is used: many writes that are computed together."""
+    names = ["cmip_noleap", "blocks", "sharded", "numbers"]
+    later = [
+        xzarr3.to_zarr(ours(stores(name), chunks={}), tmp_path / "all", group=name, compute=False)
+        for name in names
+    ]
+    dask.compute(*later)
+    for name in names:
+        found = theirs(tmp_path / "all", group=name, consolidated=False)
+        xr.testing.assert_identical(found.load(), theirs(stores(name)).load())
+    for name in names:
+        write(ours(tmp_path / "all", group=name), tmp_path / f"{name}.zarr", "zarr")
+        xr.testing.assert_identical(ours(tmp_path / f"{name}.zarr").load(), theirs(stores(name)).load())
+
+
+# Writing to what the other one has written
+
+GROWING = {
+    "cmip_noleap": "time",
+    "cmip_unsigned": "time",
+    "ocean": "time",
+    "stations": "obs",
+    "sharded": "time",
+    "blocks": "y",
+    "numbers": "x",
+    "forecast": "run",
+    "named": "länge",
+}
+"""A dimension of each of some datasets."""
+
+
+def begun(name: str, path: Path, stop: int, zarr_format: Any, writer: str) -> xr.Dataset:
+    """Write a dataset up to an index along a dimension of it; gives all of it, with the same encoding."""
+    whole, dim = in_format(name, zarr_format), GROWING[name]
+    if name == "stations":
+        whole = whole.drop_dims("station")
+    if name == "forecast":  # Of these, each part has its own units.
+        whole = whole.drop_vars(["issued", "far", "delay"])
+    write(whole.isel({dim: slice(0, stop)}), path, writer, zarr_format=zarr_format)
+    return whole
+
+
+@pytest.mark.parametrize("first", WRITERS)
+@pytest.mark.parametrize("zarr_format", [3, slow(2)])
+@pytest.mark.parametrize("name", GROWING)
+def test_either_appends_to_what_the_other_has_written(
+    tmp_path: Path, name: str, zarr_format: Any, first: str
+) -> None:
+    second, dim = WRITERS[first == "zarr"], GROWING[name]
+    whole = begun(name, tmp_path / "a", 2, zarr_format, first)
+    more = whole.isel({dim: slice(2, None)}).drop_encoding()
+    write(more, tmp_path / "a", second, append_dim=dim)
+    write(whole, tmp_path / "b", "zarr", zarr_format=zarr_format)
+    expected = theirs(tmp_path / "b").load()
+    for options in ({}, {"consolidated": False}):
+        for read in (ours, theirs):
+            xr.testing.assert_identical(read(tmp_path / "a", **options).load(), expected)
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("first", WRITERS)
+@pytest.mark.parametrize("name", ["cmip_noleap", "sharded", "blocks", "ocean"])
+def test_either_writes_regions_of_what_the_other_has_written(
+    tmp_path: Path, name: str, first: str, chunked: bool
+) -> None:
+    second, dim = WRITERS[first == "zarr"], GROWING[name]
+    whole = begun(name, tmp_path / "a", 10**9, 3, first)
+    numeric = [key for key, var in whole.data_vars.items() if dim in var.dims and var.dtype.kind == "f"]
+    part = (
+        theirs(tmp_path / "a")[numeric]
+        .isel({dim: slice(1, 3)})
+        .load()
+        .drop_vars(list(whole.coords), errors="ignore")
+    )
+    part = (part + 1.0).drop_encoding()
+    options: dict[str, Any] = {"region": {dim: slice(1, 3)}}
+    if chunked:
+        part = part.chunk({dim: 1})
+        options["safe_chunks"] = False
+    if chunked and second == "zarr":
+        options["compute"] = True
+        with dask.config.set(scheduler="synchronous"):  # Theirs loses values otherwise.
+            write(part, tmp_path / "a", second, **options)
+    else:
+        write(part, tmp_path / "a", second, **options)
+    found, expected = ours(tmp_path / "a").load(), theirs(tmp_path / "a").load()
+    xr.testing.assert_identical(found, expected)
+    for key in numeric:
+        there, values = found[key].isel({dim: slice(1, 3)}).values, part[key].values
+        np.testing.assert_allclose(there, values, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("first", WRITERS)
+def test_either_adds_variables_to_what_the_other_has_written(tmp_path: Path, first: str) -> None:
+    second = WRITERS[first == "zarr"]
+    write(in_format("blocks", 3), tmp_path / "a", first)
+    more = xr.Dataset({"more": (("y", "x"), np.ones((7, 11), "i2"), {"units": "1"})})
+    write(more, tmp_path / "a", second, mode="a")
+    write(xr.Dataset({"v": ("x", np.arange(11))}), tmp_path / "a", second, group="below/it", mode="a")
+    for options in ({}, {"consolidated": False}):
+        for read in (ours, theirs):
+            found = read(tmp_path / "a", **options)
+            assert "more" in found
+            assert found["more"].attrs == {"units": "1"}
+            xr.testing.assert_identical(
+                read(tmp_path / "a", group="below/it", consolidated=False).load(),
+                xr.Dataset({"v": ("x", np.arange(11))}),
+            )
+        xr.testing.assert_identical(
+            ours(tmp_path / "a", **options).load(), theirs(tmp_path / "a", **options).load()
+        )
+
+
+# Several stores as one
+
+
+@pytest.fixture(scope="module", params=WRITERS)
+def parts(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[list[str]]:
+    """The paths of a dataset in six stores: three along time, each in two along longitude."""
+    folder = tmp_path_factory.mktemp("parts")
+    whole = DATASETS["cmip_noleap"]()
+    paths = [[str(folder / f"{t}-{x}.zarr") for x in range(2)] for t in range(3)]
+    for t, row in enumerate(paths):
+        for x, path in enumerate(row):
+            part = whole.isel(time=slice(3 * t, 3 * t + 3), lon=slice(4 * x, 4 * x + 4))
+            write(part.drop_encoding(), path, request.param)
+    return paths
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"combine": "by_coords"},
+        {"combine": "by_coords", "parallel": True},
+        {"combine": "by_coords", "chunks": {"time": 2}, "data_vars": "minimal"},
+        {"combine": "nested", "concat_dim": ["time", "lon"]},
+        {"combine": "nested", "concat_dim": ["time", "lon"], "parallel": True, "compat": "no_conflicts"},
+    ],
+    ids=repr,
+)
+def test_lists_of_stores(parts: list[list[str]], options: dict[str, Any]) -> None:
+    options = {"coords": "minimal", "compat": "override", **options}
+    paths: Any = parts if options["combine"] == "nested" else [path for row in parts for path in row]
+    if options["combine"] == "nested":
+        options["join"] = "outer"
+    with dask.config.set(scheduler="threads", num_workers=2):
+        found = xr.open_mfdataset(paths, engine=Xzarr3BackendEntrypoint, **options)
+        expected = xr.open_mfdataset(paths, engine="zarr", **options)
+        assert found.chunks == expected.chunks
+        xr.testing.assert_identical(found.load(), expected.load())
+    xr.testing.assert_equal(found["tas"].transpose("time", "lat", "lon"), DATASETS["cmip_noleap"]()["tas"])
+
+
+def test_lists_of_stores_are_prepared_and_saved(parts: list[list[str]], tmp_path: Path) -> None:
+    def only_tas(dataset: xr.Dataset) -> xr.Dataset:
+        return dataset[["tas"]].assign_attrs(source=Path(dataset.encoding["source"]).name)
+
+    paths = [row[0] for row in parts]
+    options: dict[str, Any] = {"preprocess": only_tas, "combine_attrs": "drop_conflicts"}
+    found = xr.open_mfdataset(paths, engine=Xzarr3BackendEntrypoint, **options)
+    expected = xr.open_mfdataset(paths, engine="zarr", **options).load()
+    assert found.sizes["time"] == 9
+    for writer in WRITERS:
+        write(found, tmp_path / writer, writer)
+        xr.testing.assert_identical(ours(tmp_path / writer).load(), expected)
+
+
+# What others build on xarray
+
+
+@xr.register_dataset_accessor("conventions_of_corpus")
+class ConventionsAccessor:
+    """Finds variables by what attributes and encodings say, as cf-xarray and hvplot do."""
+
+    def __init__(self, dataset: xr.Dataset) -> None:
+        self._dataset = dataset
+
+    def axes(self) -> dict[str, str]:
+        return {
+            str(each.attrs["axis"]): str(name)
+            for name, each in self._dataset.coords.items()
+            if "axis" in each.attrs
+        }
+
+    def named(self, standard_name: str) -> list[str]:
+        return [
+            str(name)
+            for name, each in self._dataset.variables.items()
+            if each.attrs.get("standard_name") == standard_name
+        ]
+
+    def bounds(self) -> dict[str, str]:
+        where = [(name, {**each.encoding, **each.attrs}) for name, each in self._dataset.variables.items()]
+        return {str(name): said["bounds"] for name, said in where if "bounds" in said}
+
+    def auxiliary(self) -> dict[str, list[str]]:
+        found = {}
+        for name, each in self._dataset.data_vars.items():
+            said = each.encoding.get("coordinates", each.attrs.get("coordinates", ""))
+            found[str(name)] = sorted(said.split()) or sorted(map(str, each.coords))
+        return found
+
+    def grids(self) -> dict[str, Any]:
+        return {
+            str(name): each.encoding.get("grid_mapping") or each.attrs.get("grid_mapping")
+            for name, each in self._dataset.data_vars.items()
+        }
+
+    def time_range(self) -> tuple[Any, Any]:
+        index = self._dataset.indexes["time"]
+        return index[0], index[-1]
+
+    def vertices(self) -> xr.DataArray:
+        """Corners of cells out of the two bounds of each, as plots of meshes need them."""
+        bounds = self._dataset["lat_bnds"]
+        return xr.concat(
+            [bounds.isel(bnds=0), bounds.isel(bnds=1, lat=[-1])],
+            dim="lat",
+            coords="minimal",
+            compat="override",
+        )
+
+
+@pytest.mark.parametrize("zarr_format", [3, 2])
+@pytest.mark.parametrize("decode_coords", [True, "all"])
+def test_accessors_find_the_same(stores: Stores, zarr_format: int, decode_coords: Any) -> None:
+    options: dict[str, Any] = {"decode_coords": decode_coords}
+    for name in ("cmip_noleap", "cmip_360_day", "ocean"):
+        path = stores(name, zarr_format, "xzarr3")
+        found, expected = (engine(path, **options).conventions_of_corpus for engine in (ours, theirs))
+        for method in ("axes", "bounds", "auxiliary", "grids", "time_range"):
+            assert getattr(found, method)() == getattr(expected, method)(), method
+        assert found.named("air_temperature") == expected.named("air_temperature")
+    found, expected = (
+        engine(stores("cmip_noleap", zarr_format, "xzarr3"), **options).conventions_of_corpus
+        for engine in (ours, theirs)
+    )
+    assert found.axes() == {"T": "time", "Y": "lat", "X": "lon", "Z": "height"}
+    xr.testing.assert_identical(found.vertices(), expected.vertices())
+
+
+OPERATIONS: dict[str, Any] = {
+    "sel": lambda ds: ds.sel(lat=slice(-40, 40), lon=90, method=None),
+    "nearest": lambda ds: ds.sel(lat=[3, -70], lon=[100, 310], method="nearest"),
+    "points": lambda ds: ds["tas"].sel(
+        lat=xr.DataArray([15.0, 45.0], dims="p"), lon=xr.DataArray([45.0, 90.0], dims="p")
+    ),
+    "season": lambda ds: ds[["tas"]].groupby("time.season").mean("time"),
+    "resample": lambda ds: ds[["tas"]].resample(time="QS").mean(),
+    "rolling": lambda ds: ds["tas"].rolling(time=3).mean(),
+    "weighted": lambda ds: ds["tas"].weighted(np.cos(np.deg2rad(ds["lat"]))).mean(("lat", "lon")),
+    "where": lambda ds: ds["tas"].where(ds["lat"] > 0, drop=True),
+    "interp": lambda ds: ds["tas"].interp(lat=[-10.0, 10.0]),
+    "stack": lambda ds: ds["tas"].stack(cell=("lat", "lon")).reset_index("cell"),
+    "sortby": lambda ds: ds.sortby("lat", ascending=False),
+    "assign": lambda ds: ds.assign(c=ds["tas"] - 273.15).drop_vars("height"),
+    "roll": lambda ds: ds.roll(lon=3, roll_coords=True),
+    "frame": lambda ds: ds["tas"].isel(time=slice(0, 2)).to_dataframe(),
+    "to_dict": lambda ds: ds.to_dict(),
+}
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_what_users_do_next(stores: Stores, operation: str) -> None:
+    path = stores("cmip_noleap", 3, "xzarr3")
+    for chunks in (None, {}):
+        found, expected = (OPERATIONS[operation](engine(path, chunks=chunks)) for engine in (ours, theirs))
+        if isinstance(expected, (xr.Dataset, xr.DataArray)):
+            xr.testing.assert_identical(found.load(), expected.load())
+        elif isinstance(expected, pd.DataFrame):
+            pd.testing.assert_frame_equal(found, expected)
+        else:
+            np.testing.assert_equal(found, expected)
+
+
+# Trees
+
+
+@pytest.mark.parametrize("zarr_format", [3, slow(2)])
+@pytest.mark.parametrize("name", TREES)
+def test_trees(tmp_path: Path, name: str, zarr_format: Any) -> None:
+    path = tmp_path / "tree.zarr"
+    if name == "large_tree":  # Their engine takes seconds for it.
+        xzarr3.to_zarr(TREES[name](), path, zarr_format=zarr_format)
+    else:
+        TREES[name]().to_zarr(path, zarr_format=zarr_format)
+    options: dict[str, Any]
+    for options in ({}, {"chunks": {}}, {"consolidated": False}, {"decode_times": False}):
+        if name == "large_tree" and options:
+            continue
+        found, expected = (
+            xr.open_datatree(path, engine=engine, **options) for engine in (Xzarr3BackendEntrypoint, "zarr")
+        )
+        if options.get("consolidated", True):
+            assert found.groups == expected.groups
+        assert found.encoding.keys() == expected.encoding.keys()
+        xr.testing.assert_identical(found.load(), expected.load())
+    groups, reference = (xr.open_groups(path, engine=engine) for engine in (Xzarr3BackendEntrypoint, "zarr"))
+    assert groups.keys() == reference.keys()
+    for key, dataset in reference.items():
+        check_same(groups[key], dataset)

@@ -1,0 +1,551 @@
+"""``xzarr3.to_zarr`` in every mode does to a dataset that is there what xarray's own engine does."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.array as da
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+
+import xzarr3
+from xzarr3 import reservations, to_zarr
+from xzarr3.xarray import open_dataset
+
+zarr = pytest.importorskip("zarr")
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::zarr.errors.ZarrUserWarning",
+    "ignore:Failed to open Zarr store with consolidated",
+    "ignore:The data type",
+    "ignore:what was written to",
+)
+
+Made = Callable[[], xr.Dataset]
+
+
+def base(n: int = 3, start: int = 0) -> xr.Dataset:
+    values = np.arange(n * 4.0).reshape(n, 4) + start
+    return xr.Dataset(
+        {"a": (("time", "x"), values, {"u": "K"}), "s": ("x", np.arange(4) + start)},
+        coords={"time": np.arange(start, start + n), "x": [10, 20, 30, 40]},
+        attrs={"old": 1},
+    )
+
+
+def dates(n: int = 3, start: int = 0) -> xr.Dataset:
+    time = pd.date_range("2000-01-01", periods=n + start)[start:]
+    found = base(n, start).assign_coords(time=time)
+    found["packed"] = "time", np.linspace(0, 5, n)
+    found["packed"].encoding = {"dtype": "i2", "scale_factor": 0.5, "add_offset": 1.0, "_FillValue": -9}
+    found["name"] = "time", np.array([f"day {k}" for k in range(start, start + n)], dtype=object)
+    found["flag"] = "time", np.arange(n) % 2 == 0
+    found["wait"] = "time", np.arange(n).astype("m8[h]").astype("m8[ns]")
+    return found
+
+
+def only_a(n: int = 3, start: int = 0) -> xr.Dataset:
+    return base(n, start)[["a"]]
+
+
+# What is there, what is written to it, and how.
+CASES: dict[str, tuple[Made | None, Made, dict[str, Any]]] = {
+    "w": (base, lambda: base(5), {"mode": "w"}),
+    "w-": (base, base, {"mode": "w-"}),
+    "default": (base, base, {}),
+    "a": (base, lambda: base(3, 7), {"mode": "a"}),
+    "a adds": (base, lambda: xr.Dataset({"n": ("x", [1, 2, 3, 4])}, attrs={"k": 2}), {"mode": "a"}),
+    "a replaces attributes": (base, lambda: base().drop_attrs().assign_attrs(new=2), {"mode": "a"}),
+    "a keeps those of variables": (base, lambda: base().assign(a=base().a.assign_attrs(z=1)), {"mode": "a"}),
+    "a of another length": (base, lambda: base(5), {"mode": "a"}),
+    "a of other dimensions": (base, lambda: base().rename(x="y"), {"mode": "a"}),
+    "a transposed": (base, lambda: base(3, 2).transpose(), {"mode": "a"}),
+    "a of another type": (base, lambda: base(3, 2).astype("f4"), {"mode": "a"}),
+    "a of text": (base, lambda: base().assign(a=base().a.astype(str)), {"mode": "a"}),
+    "a where nothing is": (None, base, {"mode": "a"}),
+    "a- where nothing is": (None, base, {"mode": "a-"}),
+    "a-": (base, lambda: base(3, 2), {"mode": "a-"}),
+    "r+": (base, lambda: base(3, 2), {"mode": "r+"}),
+    "r+ of some": (base, lambda: only_a(3, 2), {"mode": "r+"}),
+    "r+ adds": (base, lambda: base().assign(n=("x", [1, 2, 3, 4])), {"mode": "r+"}),
+    "r+ where nothing is": (None, base, {"mode": "r+"}),
+    "r+ of another length": (base, lambda: base(2), {"mode": "r+"}),
+    "unknown mode": (base, base, {"mode": "z"}),
+    "append": (base, lambda: base(2, 3), {"append_dim": "time"}),
+    "append in the middle": (base, lambda: base(3, 2).isel(x=[0]), {"append_dim": "x"}),
+    "append much": (dates, lambda: dates(11, 3), {"append_dim": "time"}),
+    "append nothing": (dates, lambda: dates(0, 3), {"append_dim": "time"}),
+    "append transposed": (base, lambda: base(2, 3).transpose(), {"append_dim": "time"}),
+    "a- appends": (base, lambda: base(2, 3), {"append_dim": "time", "mode": "a-"}),
+    "append with w": (base, lambda: base(2, 3), {"append_dim": "time", "mode": "w"}),
+    "append along nothing": (base, lambda: base(2, 3), {"append_dim": "foo"}),
+    "append of another width": (base, lambda: base(2, 3).isel(x=slice(2)), {"append_dim": "time"}),
+    "append of other dimensions": (base, lambda: base(2, 3).rename(x="y"), {"append_dim": "time"}),
+    "append of fewer dimensions": (base, lambda: base(2, 3).isel(x=0, drop=True), {"append_dim": "time"}),
+    "append adds": (base, lambda: base(2, 3).assign(n=("x", [1, 2, 3, 4])), {"append_dim": "time"}),
+    "region": (base, lambda: only_a(2, 7).drop_vars("x"), {"region": {"time": slice(1, 3)}}),
+    "region from the end": (base, lambda: only_a(2, 7).drop_vars("x"), {"region": {"time": slice(-2, None)}}),
+    "region of two": (
+        base,
+        lambda: only_a(2, 7).isel(x=[1, 2]),
+        {"region": {"time": slice(0, 2), "x": slice(2, 4)}},
+    ),
+    "region beyond the end": (base, lambda: only_a().drop_vars("x"), {"region": {"time": slice(2, 5)}}),
+    "region of nothing": (base, lambda: only_a().drop_vars("x"), {"region": {"z": slice(2, 5)}}),
+    "region with others": (base, base, {"region": {"time": slice(0, 3)}}),
+    "region of a number": (base, lambda: only_a().drop_vars("x"), {"region": {"time": 3}}),
+    "region of a list": (base, lambda: only_a().drop_vars("x"), {"region": [3]}),
+    "region of text": (base, lambda: only_a().drop_vars("x"), {"region": "foo"}),
+    "region with steps": (base, lambda: only_a().drop_vars("x"), {"region": {"time": slice(0, 3, 2)}}),
+    "region with w": (base, lambda: only_a(), {"region": "auto", "mode": "w"}),
+    "region where nothing is": (None, lambda: only_a(), {"region": {"x": slice(0, 4)}}),
+    "auto": (base, lambda: only_a(2, 1), {"region": "auto"}),
+    "auto with a": (base, lambda: only_a(2, 1), {"region": "auto", "mode": "a"}),
+    "auto with a-": (base, lambda: only_a(2, 1), {"region": "auto", "mode": "a-"}),
+    "auto of one": (base, lambda: only_a(2, 1), {"region": {"time": "auto", "x": slice(None)}}),
+    "auto of dates": (dates, lambda: dates(1, 2)[["a", "packed", "flag"]], {"region": {"time": "auto"}}),
+    "auto of others": (base, lambda: only_a(2, 5), {"region": "auto"}),
+    "auto in pieces": (base, lambda: only_a().isel(time=[0, 2]), {"region": "auto"}),
+    "auto and append": (
+        base,
+        lambda: only_a(2, 3).drop_vars("x"),
+        {"region": {"time": slice(0, 3)}, "append_dim": "time"},
+    ),
+    "encoding": (base, base, {"mode": "a", "encoding": {"a": {"chunks": (1, 1)}}}),
+    "encoding of an append": (
+        base,
+        lambda: base(2, 3),
+        {"append_dim": "time", "encoding": {"a": {"chunks": (1, 1)}}},
+    ),
+    "encoding of r+": (base, base, {"mode": "r+", "encoding": {"a": {"chunks": (1, 1)}}}),
+    "encoding of nothing": (base, base, {"mode": "a", "encoding": {"foo": {"chunks": (1, 1)}}}),
+    "encoding of a new one": (
+        base,
+        lambda: xr.Dataset({"n": ("x", [1, 2, 3, 4])}),
+        {"mode": "a", "encoding": {"n": {"dtype": "i2", "chunks": (2,)}}},
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("zarr_format", "chunked"),
+    [(3, True), pytest.param(2, False, marks=pytest.mark.slow)],
+)
+@pytest.mark.parametrize("case", CASES)
+def test_does_what_the_zarr_engine_does(tmp_path: Path, case: str, zarr_format: Any, chunked: bool) -> None:
+    there, new, options = CASES[case]
+    paths = tmp_path / "ours", tmp_path / "theirs"
+    outcomes: list[Any] = []
+    for path, ours in zip(paths, (True, False), strict=True):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            if there is not None:
+                there().to_zarr(path, zarr_format=zarr_format)
+            dataset = new()
+            if chunked and ours:  # Blocks that do not fit lose data there.
+                dataset = dataset.chunk(time=2) if "time" in dataset.dims else dataset.chunk()
+            write: Any = to_zarr if ours else xr.Dataset.to_zarr
+            more: dict[str, Any] = {}
+            if there is None and options.get("mode") != "r+" and "region" not in options:
+                more["zarr_format"] = zarr_format
+            try:
+                write(dataset, path, **options, **more)
+                outcomes.append(None)
+            except Exception as error:  # noqa: BLE001 - any is compared
+                outcomes.append(error)
+    mine, reference = outcomes
+    if reference is not None:
+        assert isinstance(mine, type(reference)), (mine, reference)
+        return
+    if mine is not None:
+        raise mine
+    for consolidated in (True, False):
+        with (
+            xr.open_dataset(paths[0], engine="zarr", consolidated=consolidated) as found,
+            xr.open_dataset(paths[1], engine="zarr", consolidated=consolidated) as expected,
+        ):
+            xr.testing.assert_identical(found.load(), expected.load())
+            assert {name: var.dtype for name, var in found.variables.items()} == {
+                name: var.dtype for name, var in expected.variables.items()
+            }
+
+
+# What readers find at any time
+
+
+class KilledError(BaseException):
+    pass
+
+
+class CountingStore(xzarr3.MemoryStore):
+    """Notes the keys that are set and erased; from the n-th change on nothing works any more."""
+
+    def __init__(self, values: Any = None) -> None:
+        super().__init__(values)
+        self.changes: list[str] = []
+        self.dies_at: int | None = None
+        self.error: type[BaseException] = KilledError
+
+    def _count(self, key: str) -> None:
+        if self.dies_at is not None and len(self.changes) >= self.dies_at:
+            died = self.error if threading.current_thread() is threading.main_thread() else xzarr3.StoreError
+            raise died(f"no change of '{key}'")
+        self.changes.append(key)
+
+    def set(self, key: str, value: Any) -> None:
+        self._count(key)
+        super().set(key, value)
+
+    def erase(self, key: str) -> None:
+        self._count(key)
+        super().erase(key)
+
+
+def copied(store: xzarr3.Store) -> dict[str, bytes]:
+    return {key: bytes(store.get(key) or b"") for key in store.list()}
+
+
+@pytest.fixture
+def _synchronous() -> Any:
+    with dask.config.set(scheduler="synchronous"):
+        yield
+
+
+def timed(n: int, start: int) -> xr.Dataset:
+    """A part of one dataset, the whole of which can be put together by appending."""
+    whole = dates(12).drop_vars(["name", "s"])
+    whole["t2"] = whole["a"] * 2
+    whole["packed"] = "time", np.arange(12) / 2
+    whole["packed"].encoding = dates()["packed"].encoding
+    return whole.isel(time=slice(start, start + n))
+
+
+UNITS = {
+    "time": {"units": "hours since 2000-01-01", "dtype": "int64", "chunks": (4,)},
+    "a": {"chunks": (2, 4)},
+}
+# What is written to timed(3, 0), and whether it takes effect all at once.
+CHANGES: dict[str, tuple[Callable[[], xr.Dataset], dict[str, Any], bool]] = {
+    "append": (lambda: timed(2, 3), {"append_dim": "time"}, True),
+    "append lazily": (lambda: timed(2, 3).chunk(time=1), {"append_dim": "time"}, True),
+    "append and add": (
+        lambda: timed(2, 3).assign(n=("x", [1, 2, 3, 4])),
+        {"append_dim": "time", "mode": "a-"},
+        True,
+    ),
+    "widen": (
+        lambda: timed(2, 3).assign_coords(time=timed(2, 3)["time"] + np.timedelta64(30, "m")),
+        {"append_dim": "time", "widen_units": True},
+        True,
+    ),
+    "add": (lambda: xr.Dataset({"n": ("x", [1, 2, 3, 4]), "m": ("x", [2, 3, 4, 5])}), {"mode": "a"}, True),
+    "region": (lambda: timed(2, 7)[["a", "t2"]].drop_vars("x"), {"region": {"time": slice(1, 3)}}, False),
+}
+
+
+def read(store: xzarr3.Store, *, consolidated: bool) -> xr.Dataset:
+    return xr.open_dataset(store, engine="xzarr3", consolidated=consolidated).load()  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("_synchronous")
+@pytest.mark.parametrize("zarr_format", [3, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "append")) for name in CHANGES]
+)
+@pytest.mark.parametrize("error", [KilledError, pytest.param(xzarr3.StoreError, marks=pytest.mark.slow)])
+def test_killed_anywhere(name: str, zarr_format: Any, error: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    make, options, at_once = CHANGES[name]
+    dataset = make()
+    origin = xzarr3.MemoryStore()
+    to_zarr(timed(3, 0), origin, zarr_format=zarr_format, encoding=UNITS)
+    old = read(origin, consolidated=True)
+    whole = CountingStore(copied(origin))
+    to_zarr(dataset, whole, **options)
+    new = read(whole, consolidated=True)
+    xr.testing.assert_identical(new, read(whole, consolidated=False))
+    assert not new.identical(old)
+    torn = 0
+    for n in range(len(whole.changes)):
+        store = CountingStore(copied(origin))
+        store.dies_at, store.error = n, error
+        with suppress(error):
+            to_zarr(dataset, store, **options)
+        store.dies_at = None
+        reservations._own.clear()  # As if the process had gone.
+        found = read(store, consolidated=True)
+        if not at_once:
+            for variable in found.variables:
+                values, before, after = (each[variable].values for each in (found, old, new))
+                assert ((values == before) | (values == after)).all()
+            continue
+        if name == "widen" and "time" not in found.coords:
+            # The one array that is replaced, with all of its values: its copies go first.
+            assert any("time/" in key for key in store.list())
+            continue
+        assert found.identical(old) or found.identical(new), n
+        try:
+            alone = read(store, consolidated=False)
+            assert alone.identical(old) or alone.identical(new) or "add" in name, n
+            for variable in {"n", "m"} & set(alone.variables):  # They are whole as soon as they are there.
+                assert alone[variable].identical(new[variable])
+        except ValueError as mismatch:
+            torn += "conflicting sizes" in str(mismatch)
+            with pytest.raises(ValueError, match=r"different lengths along 'time'.*\.resize"):
+                to_zarr(dataset, store, **options)
+            continue
+        if alone.identical(old) and n % 2:
+            with monkeypatch.context() as patch:
+                patch.setattr("xzarr3.claims.PATIENCE", 0.02)  # Claims of the dead are in the way so long.
+                patch.setattr("xzarr3.claims._LONGEST_PAUSE", 0.005)
+                to_zarr(dataset, store, **options)
+            xr.testing.assert_identical(read(store, consolidated=True), new)
+            xr.testing.assert_identical(read(store, consolidated=False), new)
+    # Only where one document of several tells of the new length; errors are undone.
+    assert torn <= len(old.variables)
+
+
+@pytest.mark.usefixtures("_synchronous")
+@pytest.mark.parametrize("zarr_format", [3, 2])
+def test_consolidated_once_and_last(zarr_format: Any) -> None:
+    store = CountingStore()
+    to_zarr(timed(3, 0), store, zarr_format=zarr_format)
+    last = "zarr.json" if zarr_format == 3 else ".zmetadata"
+    for name in ("append", "add"):
+        make, options, _ = CHANGES[name]
+        store.changes.clear()
+        to_zarr(make(), store, **options)
+        assert store.changes[-1] == last
+        assert store.changes.count(last) <= 2 - (zarr_format == 2)
+    store.changes.clear()
+    to_zarr(timed(2, 7)[["a"]].drop_vars("x"), store, region={"time": slice(1, 3)})
+    assert not [key for key in store.changes if "json" in key or ".z" in key]
+
+
+def test_two_who_append(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    to_zarr(timed(3, 0), tmp_path, encoding=UNITS)
+    first = to_zarr(timed(2, 3).chunk(time=1), tmp_path, append_dim="time", compute=False)
+    second = to_zarr(timed(2, 3), tmp_path, append_dim="time", compute=False)
+    first.compute(scheduler="synchronous")
+    with pytest.raises(xzarr3.ConflictError, match="somebody else has appended"):
+        second.compute(scheduler="synchronous")
+    xr.testing.assert_identical(read(xzarr3.LocalStore(tmp_path), consolidated=True), timed(5, 0).load())
+
+
+@pytest.mark.slow
+def test_processes_that_append_at_once(tmp_path: Path) -> None:
+    to_zarr(timed(3, 0), tmp_path, encoding=UNITS)
+    code = (
+        "import sys, numpy as np, xzarr3\n"
+        "from test_xarray_modes import timed\n"
+        "done = 0\n"
+        "for k in range(4):\n"
+        "    try:\n"
+        "        rows = timed(1, 3).assign(a=timed(1, 3)['a'] * 0 + int(sys.argv[1]) * 10 + k)\n"
+        "        xzarr3.to_zarr(rows.chunk(time=1), sys.argv[2], append_dim='time')\n"
+        "        print(int(sys.argv[1]) * 10 + k)\n"
+        "    except xzarr3.ConflictError:\n"
+        "        pass\n"
+    )
+    folder = Path(__file__).parent
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(k), str(tmp_path)], stdout=subprocess.PIPE, cwd=folder, text=True
+        )
+        for k in (1, 2, 3)
+    ]
+    added = [int(line) for process in running for line in process.communicate()[0].split()]
+    assert all(process.returncode == 0 for process in running)
+    found = read(xzarr3.LocalStore(tmp_path), consolidated=False)
+    assert sorted(found["a"].values[3:, 0].tolist()) == sorted(added)
+    assert len(added) >= 4
+
+
+@pytest.mark.parametrize("pickled", [False, True])
+def test_append_later(tmp_path: Path, pickled: bool) -> None:
+    to_zarr(timed(3, 0), tmp_path, encoding=UNITS)
+    later = to_zarr(timed(4, 3).chunk(time=1), tmp_path, append_dim="time", compute=False)
+    assert read(xzarr3.LocalStore(tmp_path), consolidated=True).sizes["time"] == 3
+    if pickled:
+        pickle.loads(pickle.dumps(later)).compute(scheduler="synchronous")
+    else:
+        later.compute(scheduler="threads")
+    xr.testing.assert_identical(read(xzarr3.LocalStore(tmp_path), consolidated=True), timed(7, 0).load())
+
+
+def test_an_error_in_a_task_appends_nothing(tmp_path: Path) -> None:
+    def fail(block: Any, block_info: Any = None) -> Any:
+        if block_info[0]["chunk-location"][0] == 2:
+            raise RuntimeError("no")
+        return block
+
+    to_zarr(timed(3, 0), tmp_path, encoding=UNITS)
+    files = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    more = timed(4, 3)
+    more["a"] = more["a"].dims, da.from_array(more["a"].values, chunks=(1, 4)).map_blocks(fail, dtype="f8")
+    with dask.config.set(scheduler="synchronous"), pytest.raises(RuntimeError):
+        to_zarr(more, tmp_path, append_dim="time")
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == files
+    to_zarr(timed(4, 3), tmp_path, append_dim="time")
+    xr.testing.assert_identical(read(xzarr3.LocalStore(tmp_path), consolidated=True), timed(7, 0).load())
+
+
+# Groups, stores, data arrays
+
+
+@pytest.mark.parametrize("zarr_format", [3, 2, "3-draft"])
+@pytest.mark.parametrize("place", ["memory", "directory", "zip"])
+def test_groups_in_stores(tmp_path: Path, place: str, zarr_format: Any) -> None:
+    store: Any = {"memory": xzarr3.MemoryStore(), "directory": tmp_path / "d", "zip": tmp_path / "d.zip"}[
+        place
+    ]
+    options: dict[str, Any] = {"group": "a/b"}
+    first, more = timed(3, 0).drop_vars("wait"), timed(2, 3).drop_vars("wait")
+    to_zarr(first, store, zarr_format=zarr_format, mode="a", **options)
+    to_zarr(more, store, append_dim="time", **options)
+    to_zarr(more[["a"]].drop_vars("x") * 3, store, region={"time": slice(3, 5)}, **options)
+    to_zarr(xr.Dataset({"n": ("x", [1, 2, 3, 4])}), store, mode="a", **options)
+    expected = timed(5, 0).drop_vars("wait")
+    with xr.open_dataset(store, engine="xzarr3", **options) as found:
+        found.load()
+    assert found.attrs == {}
+    assert found["n"].values.tolist() == [1, 2, 3, 4]
+    np.testing.assert_array_equal(found["a"].values[3:], more["a"].values * 3)
+    np.testing.assert_array_equal(found["time"].values, expected["time"].values)
+    np.testing.assert_array_equal(found["packed"].values[:3], first["packed"].values)
+
+
+@pytest.mark.parametrize("name", [None, "v", "x"])
+def test_data_arrays(tmp_path: Path, name: str | None) -> None:
+    first = xr.DataArray([1.0, 2.0], coords={"x": [0, 1]}, dims="x", name=name)
+    to_zarr(first, tmp_path)
+    to_zarr(first.assign_coords(x=[2, 3]), tmp_path, append_dim="x")
+    with xr.open_dataarray(tmp_path, engine="xzarr3") as found:
+        assert found.name == name
+        assert found.values.tolist() == [1, 2, 1, 2]
+        assert found["x"].values.tolist() == [0, 1, 2, 3]
+
+
+def test_without_a_store_it_is_in_memory() -> None:
+    group = to_zarr(base())
+    xr.testing.assert_identical(open_dataset(group.store).load(), base())
+
+
+def test_a_read_only_store() -> None:
+    store = xzarr3.MemoryStore()
+    to_zarr(base(), store)
+    closed = xzarr3.MemoryStore(copied(store), read_only=True)
+    for options in ({"mode": "a"}, {"mode": "r+"}, {"append_dim": "time"}):
+        with pytest.raises(xzarr3.ReadOnlyError):
+            to_zarr(base(), closed, **options)
+
+
+def test_copies_are_kept_true_and_made_only_where_wanted() -> None:
+    store = xzarr3.MemoryStore()
+    to_zarr(base(), store, consolidated=False)
+    to_zarr(base(2, 3), store, append_dim="time", consolidated=False)
+    assert not xzarr3.open_group(store).consolidated
+    to_zarr(base(2, 5), store, append_dim="time")
+    assert xzarr3.open_group(store).consolidated
+    to_zarr(base(2, 7), store, append_dim="time", consolidated=False)
+    assert read(store, consolidated=True).sizes["time"] == 9
+    store = xzarr3.MemoryStore()
+    to_zarr(base(), store)
+    to_zarr(base(), store, group="g")
+    to_zarr(base(2, 3), store, append_dim="time", group="g", consolidated=False)
+    with xr.open_dataset(store, engine="xzarr3", group="g", consolidated=True) as found:  # type: ignore[arg-type]
+        assert found.sizes["time"] == 5
+
+
+# Templates
+
+
+@pytest.mark.parametrize("mode", ["w-", "w"])
+def test_regions_of_a_template(tmp_path: Path, mode: Any) -> None:
+    whole = timed(6, 0)
+    if mode == "w":
+        to_zarr(base(), tmp_path)
+    encoding = {"a": {"chunks": (4, 3)}}
+    later = to_zarr(whole.chunk(time=1), tmp_path, mode=mode, compute="template", encoding=encoding)
+    found = read(xzarr3.LocalStore(tmp_path), consolidated=True)
+    assert found.sizes == whole.sizes
+    np.testing.assert_array_equal(found["time"].values, whole["time"].values)
+    assert np.isnan(found["a"].values).all()
+    for start in (0, 1, 4):
+        part = whole.isel(time=slice(start, {0: 1, 1: 4, 4: 6}[start])).chunk(time=2)
+        to_zarr(part, tmp_path, region="auto")
+    xr.testing.assert_identical(read(xzarr3.LocalStore(tmp_path), consolidated=True), whole.load())
+    later.compute(scheduler="threads")
+    xr.testing.assert_identical(read(xzarr3.LocalStore(tmp_path), consolidated=True), whole.load())
+
+
+def test_a_template_of_what_it_replaces(tmp_path: Path) -> None:
+    to_zarr(base(), tmp_path)
+    with pytest.raises(ValueError, match="compute=False"):
+        to_zarr(open_dataset(tmp_path, chunks={}) + 1, tmp_path, mode="w", compute="template")
+    with pytest.raises(ValueError, match="'w' or 'w-'"):
+        to_zarr(base(), tmp_path, mode="a", compute="template")
+    xr.testing.assert_identical(open_dataset(tmp_path).load(), base())
+
+
+@pytest.mark.slow
+def test_processes_that_write_regions_of_one_chunk(tmp_path: Path) -> None:
+    whole = timed(8, 0)
+    to_zarr(whole.chunk(), tmp_path, compute="template", encoding={"a": {"chunks": (8, 4)}})
+    code = (
+        "import sys, xzarr3\n"
+        "from test_xarray_modes import timed\n"
+        "for k in range(int(sys.argv[1]), 8, 3):\n"
+        "    xzarr3.to_zarr(timed(1, k), sys.argv[2], region='auto')\n"
+    )
+    command = [sys.executable, "-c", code]
+    folder = Path(__file__).parent
+    running = [subprocess.Popen([*command, str(k), str(tmp_path)], cwd=folder) for k in range(3)]
+    assert [process.wait() for process in running] == [0, 0, 0]
+    xr.testing.assert_identical(read(xzarr3.LocalStore(tmp_path), consolidated=True), whole.load())
+
+
+class FarStore(xzarr3.MemoryStore):
+    """A store whose answers have to be waited for, and that can answer many at a time."""
+
+    latency = 0.0
+    concurrency = 64
+
+    def get(self, key: str, byte_range: Any = None) -> Any:
+        time.sleep(self.latency)
+        return super().get(key, byte_range)
+
+    def set(self, key: str, value: Any) -> None:
+        time.sleep(self.latency)
+        super().set(key, value)
+
+    def exists(self, key: str) -> bool:
+        time.sleep(self.latency)
+        return super().exists(key)
+
+
+def test_many_variables_are_appended_together() -> None:
+    def wide(n: int, start: int) -> xr.Dataset:
+        values = {f"v{k}": ("time", np.arange(start, start + n)) for k in range(40)}
+        return xr.Dataset(values, coords={"time": np.arange(start, start + n)})
+
+    store = FarStore()
+    store.concurrency = 64
+    to_zarr(wide(3, 0), store)
+    store.latency = 0.03
+    started = time.monotonic()
+    to_zarr(wide(2, 3), store, append_dim="time")
+    assert time.monotonic() - started < 40 * 4 * 0.03, "four requests for each, one after the other"
+    store.latency = 0.0
+    xr.testing.assert_identical(read(store, consolidated=True), wide(5, 0))

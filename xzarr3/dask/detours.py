@@ -1,0 +1,260 @@
+"""Other ways to tiles than to put them together from blocks that wait in memory.
+
+What is only read from a store is read tile by tile. What would need too much memory is rechunked by the
+workers of a cluster, or lies in a temporary directory in between.
+"""
+
+from __future__ import annotations
+
+import atexit
+import math
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.array as da
+import numpy as np
+from dask._task_spec import TaskRef
+from dask.base import tokenize
+from dask.blockwise import Blockwise, blockwise
+from dask.highlevelgraph import HighLevelGraph
+
+from xzarr3.array import Array
+from xzarr3.dask.blocks import Regions, label
+from xzarr3.dask.tasks import read_region
+from xzarr3.dask.tiles import AxisTiles, block_edges, chunks_of, distinct
+from xzarr3.dask.zarr_array import read_block
+from xzarr3.grids import Edges, Steps
+from xzarr3.hierarchy import create_array
+from xzarr3.stores import LocalStore
+
+_TWICE = 1.25  # How often each element may be read, before larger tiles are tried,
+_OFTEN = 2.0  # and beyond which blocks are put together after all.
+_LARGEST = 2**25  # Bytes of a tile that is made larger so that less is read twice.
+_FEWEST = 16  # Tiles that there are to be,
+_SMALL = 2**20  # unless they have no more bytes than this.
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """A source that is read from a store and not changed.
+
+    Parameters
+    ----------
+    array : Array
+    starts : tuple of int
+        Where in the array the source begins.
+    """
+
+    array: Array
+    starts: tuple[int, ...]
+
+
+def as_reading(source: da.Array) -> Reading | None:
+    """What a source reads, if it does nothing else."""
+    layer = source.dask.layers.get(source.name)
+    if not isinstance(layer, Blockwise) or layer.task.func not in (read_block, read_region):
+        return None
+    arrays = [value for value, index in layer.indices if index is None and isinstance(value, Array)]
+    starts = read_from(layer, source.chunks)
+    if len(arrays) != 1 or starts is None or arrays[0].ndim != source.ndim:
+        return None
+    return Reading(arrays[0], starts)
+
+
+def read_from(layer: Blockwise, chunks: Sequence[Sequence[int]]) -> tuple[int, ...] | None:
+    """Where a layer that reads an array block by block begins in it, if it reads all from there on."""
+    parts = [*layer.io_deps.values()]
+    if len(parts) != 1 or tuple(parts[0].numblocks) != tuple(map(len, chunks)):
+        return None
+    first = parts[0][(0,) * len(chunks)]
+    last = parts[0][tuple(len(along) - 1 for along in chunks)]
+    goes_on = len(first) == len(chunks) and all(
+        isinstance(part, slice)
+        and isinstance(end, slice)
+        and part.step in (None, 1)
+        and end.step in (None, 1)
+        and end.stop - part.start == sum(along)
+        for part, end, along in zip(first, last, chunks, strict=True)
+    )
+    return tuple(part.start for part in first) if goes_on else None
+
+
+def reads_blocks_of(layer: Blockwise, starts: Sequence[int], chunks: Sequence[Sequence[int]]) -> bool:
+    """Whether each block that a layer reads is the one in the same place among those from ``starts`` on."""
+    if read_from(layer, chunks) != tuple(starts):
+        return False
+    (parts,) = layer.io_deps.values()
+    for axis, (start, along) in enumerate(zip(starts, chunks, strict=True)):
+        begins = (start + block_edges(along)).tolist()
+        for at, begin in enumerate(begins[:-1]):
+            part = parts[tuple(at if other == axis else 0 for other in range(len(chunks)))][axis]
+            if along[at] and part.start != begin:
+                return False
+    return True
+
+
+def in_tiles(reading: Reading, axes: Sequence[AxisTiles]) -> list[AxisTiles] | None:
+    """Tiles of which each is read by itself; None if too much would be read several times."""
+    array = reading.array
+    lengths = _chunk_axes(array)
+    chosen = [replace(axis, blocks=axis.edges, aligned=True) for axis in axes]
+    while True:
+        often = [
+            _times_read(axis.edges + start, units)
+            for axis, start, units in zip(chosen, reading.starts, lengths, strict=True)
+        ]
+        if math.prod(often) <= _TWICE:
+            break
+        at = max(range(len(chosen)), key=lambda at: often[at] if chosen[at].count > 1 else 0.0)
+        larger = _paired(chosen[at].edges)
+        nbytes = array.dtype.itemsize * math.prod(
+            int(np.max(np.diff(larger if at == axis else each.edges), initial=0))
+            for axis, each in enumerate(chosen)
+        )
+        count = math.prod(axis.count for axis in chosen)
+        few = count < 2 * _FEWEST and nbytes > _SMALL
+        if chosen[at].count <= 1 or nbytes > _LARGEST or few:
+            break
+        chosen[at] = AxisTiles(larger, larger, True)
+    return chosen if math.prod(often) <= _OFTEN else None
+
+
+def _chunk_axes(array: Array) -> list[Steps | Edges]:
+    """What is decoded whole: chunks, those within shards where there are shards."""
+    if array.shards is None:
+        return list(array.metadata.chunk_grid.axes)
+    return [Steps(int(length)) for length in array.chunks]  # type: ignore[arg-type]
+
+
+def _times_read(edges: Any, units: Steps | Edges) -> float:
+    """How often an element is read on average, if units are read whole for each tile."""
+    lengths = np.diff(edges)
+    kept = lengths > 0
+    if not np.any(kept):
+        return 1.0
+    first, last = edges[:-1][kept], edges[1:][kept] - 1
+    if isinstance(units, Steps):
+        length = units.length
+        covered = (last // length - first // length + 1) * length
+        whole = int(edges[-1] - 1) // length - int(edges[0]) // length + 1
+        return float(np.sum(covered) / (whole * length))
+    low = np.array([units.start(at) for at in units.locate(first)[0].tolist()])
+    high = np.array([units.start(at + 1) for at in units.locate(last)[0].tolist()])
+    return float(np.sum(high - low) / (high[-1] - low[0]))
+
+
+def _paired(edges: Any) -> Any:
+    return edges if len(edges) <= 2 else np.append(edges[:-1:2], edges[-1])
+
+
+def read_again(reading: Reading, axes: Sequence[AxisTiles], after: Sequence[Any] = ()) -> da.Array:
+    """The same source, read tile by tile, once the keys ``after`` are done."""
+    array, chunks = reading.array, chunks_of(axes)
+    index = tuple(range(array.ndim))
+    token = tokenize(array, [axis.edges for axis in axes], reading.starts, after)
+    name = f"read-zarr-{label(array)}-{token}"
+    layer = blockwise(
+        read_region,
+        name,
+        index,
+        array,
+        None,
+        Regions(chunks, reading.starts),
+        index,
+        *(each for key in after for each in (TaskRef(key), None)),
+        numblocks={},
+        _data_producer=True,
+    )
+    graph = HighLevelGraph({name: layer}, {name: set()})
+    return da.Array(graph, name, chunks=chunks, meta=np.empty((0,) * array.ndim, array.dtype))
+
+
+# By way of a temporary directory
+
+
+class Aside:
+    """An array in a temporary directory, made by the first task that needs it.
+
+    The directory goes once everything is written, or the write has failed, with this process at the latest.
+    """
+
+    def __init__(self, target: Array, written: Sequence[AxisTiles], read: Sequence[AxisTiles]) -> None:
+        folder = dask.config.get("temporary-directory", None) or tempfile.gettempdir()
+        self.path = str(Path(tempfile.mkdtemp(prefix="xzarr3-write-", dir=folder)).resolve())
+        _made.add((os.getpid(), self.path))
+        self._data_type = target.metadata.data_type
+        self._shape = tuple(axis.size for axis in read)
+        self._lengths = [
+            np.diff(np.union1d(one.edges, other.edges)).tolist()
+            for one, other in zip(written, read, strict=True)
+        ]
+
+    def make(self, *after: object) -> Array:
+        """Make the array."""
+        if not os.path.isdir(self.path):  # It is written once more.
+            os.mkdir(self.path, 0o700)
+        return create_array(
+            LocalStore(self.path),
+            shape=self._shape,
+            dtype=self._data_type,
+            chunks=self._lengths,
+            compressors=None,
+            overwrite=True,
+            write_empty_chunks=True,
+        )
+
+    def remove(self) -> None:
+        """Remove the directory; what tasks that are still running put there goes with the process."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+_made: set[tuple[int, str]] = set()
+
+
+@atexit.register
+def _remove_left() -> None:
+    for process, path in list(_made):
+        if process == os.getpid():  # And not one that was forked off.
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def aside_axes(
+    blocks: Sequence[Sequence[int]], tiles: Sequence[AxisTiles], itemsize: int, limit: float
+) -> tuple[list[AxisTiles], list[AxisTiles]]:
+    """What is written aside in one piece, whole blocks, and what is read again in one, whole tiles.
+
+    Both are as large as ``limit`` bytes permit, so that the pieces that lie aside are few.
+    """
+    write = [block_edges(along) for along in blocks]
+    read = [axis.edges for axis in tiles]
+    write = _enlarged(write, read, limit / itemsize)
+    read = _enlarged(read, write, limit / itemsize)
+    first = [
+        AxisTiles(distinct(edges), block_edges(along), False)
+        for edges, along in zip(write, blocks, strict=True)
+    ]
+    return first, [AxisTiles(edges, distinct(along), False) for edges, along in zip(read, write, strict=True)]
+
+
+def _enlarged(edges: Sequence[Any], others: Sequence[Any], most: float) -> list[Any]:
+    """Pieces of several along those dimensions where the others are longest."""
+    chosen = [distinct(along) for along in edges]
+    while True:
+        mean = [int(along[-1]) / (len(along) - 1) for along in chosen]
+        open_ = [at for at, along in enumerate(chosen) if len(along) > 2]
+        if not open_ or 2 * math.prod(mean) > most:
+            return chosen
+        at = max(open_, key=lambda at: int(others[at][-1]) / (len(others[at]) - 1) / mean[at])
+        chosen[at] = _paired(chosen[at])
+
+
+def workers(kwargs: Any) -> int:
+    """How many tasks run at a time on this machine."""
+    number = kwargs.get("num_workers") or dask.config.get("num_workers", None)
+    return int(number or os.cpu_count() or 1)

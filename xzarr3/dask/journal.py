@@ -1,0 +1,356 @@
+"""The journal of a long write: which of its tiles are stored, so that a killed write can be taken up again.
+
+A journal belongs to a plan, which is known by its fingerprint: of the place, the format, the layout of all
+arrays and the names of the dask arrays that are written, which dask derives from what they are made of. It
+lies beside the values, where :mod:`xzarr3.staging` has put them, as a few keys, each a page that one process
+writes. A tile is entered once its values are stored, and pages are stored about once a second; what a killed
+process has not entered any more is written again, whole, which changes nothing.
+
+Only one process at a time carries out a plan: it renews a reservation, by which another host can tell within
+minutes that it is gone. What is appended is known by what it is and not by where it goes, which is noted
+beside the journal; see :mod:`xzarr3.resuming` and :mod:`xzarr3.xarray.taking_up`.
+
+An entry names the tile, its region, and the units that are not stored because they hold the fill value only.
+It counts if the plan has the same tile today, and if every other unit of it is in the store. So a page that
+is damaged, or values that somebody has removed, mean more work and never a chunk that is missing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import operator
+import threading
+import time
+import uuid
+import warnings
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
+
+from xzarr3._types import AnyArray, Buffer
+from xzarr3.array import Array
+from xzarr3.dask.blocks import shortened
+from xzarr3.errors import StoreError
+from xzarr3.indexing import basic_selection
+from xzarr3.reservations import boot
+from xzarr3.stores import LocalStore, Store
+
+_VERSION = 1
+_FLUSHED = 1.0  # Seconds
+_FULL = 2**16  # Numbers on a page.
+_LARGEST = 2**20  # Bytes of a page, as it is stored.
+_LONGEST = 2**24  # Bytes of its text.
+_AT_ONCE = 64  # Pages that are read at a time.
+_KEPT = 8  # Journals of a process that runs tasks; each is of another call.
+
+Tile: TypeAlias = tuple[int, ...]
+Region: TypeAlias = tuple[slice, ...]
+_Entry: TypeAlias = tuple[int, tuple[tuple[int, int], ...], frozenset[Tile]]
+
+
+class Regions(Protocol):
+    """The region of each tile of a job."""
+
+    numblocks: tuple[int, ...]
+
+    def __getitem__(self, tile: Tile, /) -> Region: ...
+
+
+def fingerprint(settings: Mapping[str, Any], names: Iterable[str], chunks: Iterable[Any]) -> str:
+    """What a plan is known by.
+
+    Parameters
+    ----------
+    settings : mapping of str to JSON
+        Everything besides that decides which bytes are stored where.
+    names : iterable of str
+        Names of the dask arrays that are written.
+    chunks : iterable of tuple of tuple of int
+        The chunks of each.
+
+    Examples
+    --------
+    >>> one = fingerprint({"path": "a"}, ["read-zarr-1"], [((5, 5),)])
+    >>> one == fingerprint({"path": "a"}, ["read-zarr-2"], [((5, 5),)])
+    False
+    """
+    blocks = [[shortened(tuple(map(int, along))) for along in each] for each in chunks]
+    said = [_VERSION, settings, list(names), blocks]
+    text = json.dumps(said, sort_keys=True, default=str)
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+class Journal:
+    """Which tiles of a plan are stored, as all processes know it that write them.
+
+    Parameters
+    ----------
+    store : Store
+    prefix : str
+        What the keys of its pages begin with, ending with ``/``.
+    plan : str
+        The fingerprint of the plan.
+    call : str, optional
+        Tells the calls apart that carry out a plan.
+
+    Examples
+    --------
+    >>> import numpy as np, xzarr3
+    >>> store = xzarr3.MemoryStore()
+    >>> target = xzarr3.create_array(store, shape=4, chunks=2, dtype="i4")
+    >>> journal = Journal(store, ".xzarr3-staged-x/journal/", "x")
+    >>> journal.write(0, (1,), target, (slice(2, 4),), np.ones(2, "i4"))
+    >>> journal.flush()
+    >>> from xzarr3.dask.blocks import Regions
+    >>> Journal(store, ".xzarr3-staged-x/journal/", "x").finished(0, target, Regions(((2, 2),), (0,)))
+    {(1,)}
+    """
+
+    def __init__(self, store: Store, prefix: str, plan: str, call: str | None = None) -> None:
+        self._store = store
+        self._prefix = prefix
+        self._plan = plan
+        self._call = uuid.uuid4().hex if call is None else call
+        self._process = uuid.uuid4().hex
+        self._page: list[list[Any]] = []
+        self._numbers = 0  # On the page.
+        self._number = 0  # Of the page.
+        self._changed = False
+        self._flushed = time.monotonic()
+        self._guard = threading.Lock()
+        self._flushing = threading.Lock()
+        self._entries: dict[int, dict[Tile, _Entry]] | None = None
+        _remember(self)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _restored, (self._store, self._prefix, self._plan, self._call)
+
+    # While tiles are written
+
+    def write(
+        self,
+        job: int,
+        tile: Tile,
+        target: Array,
+        region: Region,
+        values: AnyArray,
+        threads: int | None = None,
+    ) -> None:
+        """Write a tile and enter it.
+
+        Parameters
+        ----------
+        job : int
+            Number of the array among those that the plan writes.
+        tile : tuple of int
+        target : Array
+        region : tuple of slice
+            Where the tile is in the array.
+        values : array
+        threads : int, optional
+            As :meth:`Array.set` has it.
+        """
+        left_out: list[Tile] = []
+        selection = basic_selection(region, target.shape)
+        target.write_selected(selection, values, threads=threads, left_out=left_out)
+        self.done(job, tile, region, left_out)
+
+    def done(self, job: int, tile: Tile, region: Region, left_out: Sequence[Tile] = ()) -> None:
+        """Enter a tile whose values are stored, but for those of units that are not.
+
+        Raises
+        ------
+        StoreError
+            If the page cannot be stored.
+        """
+        edges = [[operator.index(part.start), operator.index(part.stop)] for part in region]
+        entry = [job, [*map(int, tile)], edges, [[*map(int, unit)] for unit in left_out]]
+        with self._guard:
+            self._page.append(entry)
+            self._numbers += (3 + len(left_out)) * len(tile) + 1
+            self._changed = True
+            due = self._numbers >= _FULL or time.monotonic() - self._flushed >= _FLUSHED
+        if due and self._flushing.acquire(blocking=False):
+            try:
+                self._flush()
+            finally:
+                self._flushing.release()
+
+    def flush(self) -> None:
+        """Store what this process has entered.
+
+        Raises
+        ------
+        StoreError
+            If that is not possible.
+        """
+        with self._flushing:
+            self._flush()
+
+    def close(self, error: BaseException) -> None:
+        """Store what this process has entered, as the write has ended in an error."""
+        try:
+            self.flush()
+        except StoreError as another:
+            error.add_note(f"not all that was written is in the journal: {another}")
+
+    def _flush(self) -> None:
+        with self._guard:
+            if not self._changed:
+                return
+            entries, number = list(self._page), self._number
+            self._changed = False
+            self._flushed = time.monotonic()
+            if self._numbers >= _FULL:
+                self._page, self._numbers, self._number = [], 0, self._number + 1
+        said = {"version": _VERSION, "plan": self._plan, "boot": boot(), "tiles": entries}
+        page = zlib.compress(json.dumps(said, separators=(",", ":")).encode(), 1)
+        self._store.set(f"{self._prefix}{self._process}-{number}", page)
+
+    # Before they are written
+
+    def finished(self, job: int, target: Array, regions: Regions) -> set[Tile]:
+        """The tiles of a job that are stored and need not be written again.
+
+        Parameters
+        ----------
+        job : int
+        target : Array
+        regions : Regions
+            The region of each tile.
+
+        Raises
+        ------
+        StoreError
+            If the journal, or what there is of the array, cannot be read.
+        """
+        if self._entries is None:
+            self._entries = self._read()
+        entries = self._entries.get(job)
+        if not entries:
+            return set()
+        engine = target.engine
+        axes = target.metadata.chunk_grid.axes
+        folder = engine.key_prefix.rpartition("/")[0]
+        there = set(target.store.list_prefix(f"{folder}/" if folder else ""))
+        found = set()
+        for tile, (_, edges, left_out) in entries.items():
+            if len(tile) != len(regions.numblocks) or not all(
+                0 <= at < number for at, number in zip(tile, regions.numblocks, strict=True)
+            ):
+                continue
+            if edges != tuple((part.start, part.stop) for part in regions[tile]):
+                continue
+            units = itertools.product(
+                *(
+                    range(axis.index(start), axis.index(stop - 1) + 1) if stop > start else ()
+                    for axis, (start, stop) in zip(axes, edges, strict=True)
+                )
+            )
+            if all(coords in left_out or engine.key(coords) in there for coords in units):
+                found.add(tile)
+        return found
+
+    def _read(self) -> dict[int, dict[Tile, _Entry]]:
+        keys = sorted(key for key in self._store.list_prefix(self._prefix) if _is_page(key))
+        found: dict[int, dict[Tile, _Entry]] = {}
+        bad = 0
+        crashed = 0
+        for first in range(0, len(keys), _AT_ONCE):
+            wanted = [(key, (0, _LARGEST + 1)) for key in keys[first : first + _AT_ONCE]]
+            for value in self._store.get_partial_values(wanted):
+                said = None if value is None else _parsed(value)
+                if said is None or said.get("plan") != self._plan:
+                    bad += 1
+                elif _may_be_lost(self._store, said.get("boot")):
+                    crashed += 1
+                else:
+                    entries = _checked(said.get("tiles"))
+                    bad += entries is None
+                    for entry in entries or ():
+                        job, tile, rest = entry
+                        found.setdefault(job, {})[tile] = rest
+        if bad:
+            warnings.warn(
+                f"{bad} of {len(keys)} pages of the journal of a write in {self._store} are damaged; the "
+                "tiles that they name are written again",
+                stacklevel=2,
+            )
+        if crashed:
+            warnings.warn(
+                f"the system was started anew since {crashed} of {len(keys)} pages of the journal of a write "
+                f"in {self._store} were stored, and values may not have reached the disk before; the tiles "
+                "that they name are written again; a LocalStore with fsync=True keeps them",
+                stacklevel=2,
+            )
+        return found
+
+
+def _is_page(key: str) -> bool:
+    process, dash, number = key.rpartition("/")[2].partition("-")
+    return bool(dash) and len(process) == 32 and number.isdecimal()
+
+
+def _may_be_lost(store: Store, said: object) -> bool:
+    """Whether values that were stored before a page was may have been lost when this system crashed."""
+    here = boot()
+    if not isinstance(store, LocalStore) or store.fsync or not isinstance(said, list) or len(said) != 2:
+        return False
+    return bool(said[0] == here[0] and said[1] != here[1])
+
+
+def _parsed(value: Buffer) -> dict[str, Any] | None:
+    """What a page says; None if it is none."""
+    if len(value) > _LARGEST:
+        return None
+    unpacking = zlib.decompressobj()
+    try:
+        text = unpacking.decompress(bytes(value), _LONGEST)
+        said = json.loads(text) if unpacking.eof else None
+    except (zlib.error, ValueError, RecursionError):
+        return None
+    return said if isinstance(said, dict) and said.get("version") == _VERSION else None
+
+
+def _checked(tiles: object) -> list[tuple[int, Tile, _Entry]] | None:
+    """The entries of a page; None if one is none."""
+    if not isinstance(tiles, list):
+        return None
+    found = []
+    for entry in tiles:
+        match entry:
+            case [int(job), list(tile), list(edges), list(left_out)] if (
+                _are_integers(tile)
+                and len(edges) == len(tile)
+                and all(isinstance(pair, list) and len(pair) == 2 and _are_integers(pair) for pair in edges)
+                and all(isinstance(unit, list) and _are_integers(unit) for unit in left_out)
+            ):
+                rest = job, tuple((low, high) for low, high in edges), frozenset(map(tuple, left_out))
+                found.append((job, tuple(tile), rest))
+            case _:
+                return None
+    return found
+
+
+def _are_integers(values: list[object]) -> bool:
+    return all(type(value) is int and 0 <= value < 2**63 for value in values)
+
+
+_journals: dict[str, Journal] = {}
+_restoring = threading.RLock()
+
+
+def _remember(journal: Journal) -> None:
+    with _restoring:
+        while len(_journals) >= _KEPT:
+            del _journals[next(iter(_journals))]
+        _journals[journal._call] = journal
+
+
+def _restored(store: Store, prefix: str, plan: str, call: str) -> Journal:
+    """The journal of a call in this process, which all of its tasks share."""
+    with _restoring:
+        found = _journals.get(call)
+        return Journal(store, prefix, plan, call) if found is None else found

@@ -1,0 +1,126 @@
+"""What the tasks of a write do."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Container
+from typing import Any, Protocol
+
+import numpy as np
+
+from xzarr3._types import AnyArray
+from xzarr3.array import Array
+from xzarr3.dask.blocks import Regions, threads_of
+from xzarr3.dask.tiles import Cut
+from xzarr3.errors import SelectionError
+
+Tile = tuple[int, ...]
+Region = tuple[slice, ...]
+Cuts = tuple[tuple[Cut, ...], ...]
+
+
+class Journal(Protocol):
+    """Keeps which tiles are written; it is pickled with the tasks. See :mod:`xzarr3.dask.journal`."""
+
+    def finished(self, job: int, target: Array, regions: Regions, /) -> Container[Tile]:
+        """The tiles of a job that need not be written again."""
+
+    def write(
+        self,
+        job: int,
+        tile: Tile,
+        target: Array,
+        region: Region,
+        values: AnyArray,
+        threads: int | None,
+        /,
+    ) -> None:
+        """Write a tile, and note that it is in the store."""
+
+
+class Sink:
+    """Where the tiles of a job go."""
+
+    def __init__(self, target: Array, job: int = 0, journal: Journal | None = None) -> None:
+        self.target, self.job, self.journal = target, job, journal
+
+    def write(self, tile: Tile, region: Region, values: AnyArray) -> None:
+        """Write one tile."""
+        threads = threads_of(self.target)
+        if self.journal is None:
+            self.target.set(region, values, threads=threads)
+        else:
+            self.journal.write(self.job, tile, self.target, region, values, threads)
+
+
+def write_block(block: AnyArray, sink: Sink, region: Region, tile: Tile, *after: object) -> None:
+    """Write a block that is a tile."""
+    _check_shape(sink.target, block, tuple(part.stop - part.start for part in region))
+    sink.write(tile, region, block)
+
+
+def write_tile(sink: Sink, tile: Tile, region: Region, cuts: Cuts, *given: Any) -> None:
+    """Write a tile made of parts of blocks; what is given beyond these was only waited for."""
+    parts = list(itertools.product(*cuts))
+    target, blocks = sink.target, given[: len(parts)]
+    if len(parts) == 1:
+        sink.write(tile, region, _part(target, blocks[0], parts[0]))
+        return
+    dtypes = {block.dtype if type(block) is np.ndarray else None for block in blocks}
+    common = dtypes.pop() if len(dtypes) == 1 else None
+    whole = np.empty(
+        tuple(part.stop - part.start for part in region), target.dtype if common is None else common
+    )
+    for block, part in zip(blocks, parts, strict=True):
+        values = _part(target, block, part)
+        if common is None:  # None is put into a type that holds less than its own, and no mask is dropped.
+            values = target.fitted(values, values.shape)
+        whole[tuple(slice(to, to + end - begin) for _, begin, end, to in part)] = values
+    sink.write(tile, region, whole)
+
+
+def write_aside(tile: Tile, region: Region, cuts: Cuts, *given: Any) -> None:
+    """Write a tile to the array that is given last."""
+    write_tile(Sink(given[-1]), tile, region, cuts, *given)
+
+
+def copy_tile(
+    sink: Sink, starts: tuple[int, ...], tile: Tile, region: Region, cuts: Cuts, *given: Any
+) -> None:
+    """Write a tile as it is in the array that is given last."""
+    aside: Array = given[-1]
+    there = tuple(
+        slice(part.start - start, part.stop - start) for part, start in zip(region, starts, strict=True)
+    )
+    sink.write(tile, region, aside.get(there, threads=1))
+
+
+def copy_region(array: Array, source: Region, sink: Sink, region: Region, tile: Tile, *after: object) -> None:
+    """Write a tile that is only read from another array."""
+    write_block(read_region(array, source), sink, region, tile)
+
+
+def read_region(array: Array, region: Region, *after: object) -> AnyArray:
+    """What is stored of a tile."""
+    return array.get(region, threads=threads_of(array))
+
+
+def read_written(written: object, target: Array, region: Region) -> AnyArray:
+    """What is stored of a tile, once it is written."""
+    return read_region(target, region)
+
+
+def _part(target: Array, block: AnyArray, cuts: tuple[Cut, ...]) -> AnyArray:
+    """What a tile gets of a block."""
+    _check_shape(target, block, tuple(length for length, *_ in cuts))
+    values = block if isinstance(block, np.ndarray) else np.asarray(block)
+    taken: AnyArray = values[tuple(slice(begin, end) for _, begin, end, _ in cuts)]
+    return taken
+
+
+def _check_shape(target: Array, block: AnyArray, expected: tuple[int, ...]) -> None:
+    if np.shape(block) != expected:
+        raise SelectionError(
+            f"a block for array '{target.name}' has shape {np.shape(block)} where dask was told {expected}; "
+            "accepted: blocks of the shapes in .chunks"
+        )

@@ -1,0 +1,260 @@
+"""Selections of arrays in blocks: which blocks there are of them, and what each one reads.
+
+A selection is a progression of elements along each dimension, and its blocks are what the blocks of the
+whole array hold of these; those without any are left out, as dask does. Both follow from a few numbers, so
+that a selection is made, named and pickled without a look at every block, however often it was selected from.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from dask.blockwise import BlockwiseDep
+
+from xzarr3.grids import Edges, Steps
+
+Part: TypeAlias = "int | slice"
+"""What a block reads along a dimension."""
+
+
+@dataclass(frozen=True)
+class Along:
+    """The elements ``start``, ``start + step``, ... of a dimension, in blocks.
+
+    Parameters
+    ----------
+    blocks : Steps or Edges
+        The blocks of the dimension.
+    start, step, count : int
+        The step may be negative. It is 1 where there are not two elements, and the start 0 where there are
+        none, so that the same elements are always written in the same way.
+    drop : bool
+        Whether an integer selected the one element, so that the selection lacks the dimension.
+
+    Examples
+    --------
+    >>> every = Along(Steps(4), 0, 1, 10)
+    >>> every.lengths, every.part(2)
+    ((4, 4, 2), slice(8, 10, 1))
+    >>> third = every.selected(slice(None, None, -3))
+    >>> third.lengths, [third.part(at) for at in range(third.number)]
+    ((1, 1, 2), [slice(9, 10, 1), slice(6, 7, 1), slice(3, None, -3)])
+    """
+
+    blocks: Steps | Edges
+    start: int
+    step: int
+    count: int
+    drop: bool = False
+
+    def __getstate__(self) -> tuple[Any, ...]:  # What was worked out is not pickled.
+        return self.blocks, self.start, self.step, self.count, self.drop
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        names = "blocks", "start", "step", "count", "drop"
+        self.__dict__.update(zip(names, state, strict=True))
+
+    def selected(self, index: Part) -> Along:
+        """What an index, which is within bounds, selects of this."""
+        if isinstance(index, int):
+            return Along(self.blocks, self.start + index * self.step, 1, 1, drop=True)
+        start, stop, step = index.indices(self.count)
+        count = max(0, -((start - stop) // step) if step > 0 else -((stop - start) // -step))
+        if (start, step, count) == (0, 1, self.count):
+            return self
+        start, step = self.start + start * self.step, self.step * step
+        return Along(self.blocks, start if count else 0, step if count > 1 else 1, count)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether these are elements one after the other."""
+        return self.step == 1 and not self.drop
+
+    @cached_property
+    def number(self) -> int:
+        """Number of blocks; one where nothing is selected."""
+        if self.count <= 1:
+            return 1
+        if self._single:
+            return self.count
+        if self._bounds is not None:
+            return len(self._bounds) - 1
+        return abs(self._last - self._first) + 1
+
+    @cached_property
+    def _first(self) -> int:
+        return self.blocks.index(self.start)
+
+    @cached_property
+    def _last(self) -> int:
+        return self.blocks.index(self.start + (self.count - 1) * self.step)
+
+    @cached_property
+    def _single(self) -> bool:
+        """Whether each block holds one element, as the steps are at least as long as a block."""
+        return abs(self.step) >= self.blocks.longest
+
+    @cached_property
+    def _bounds(self) -> list[int] | None:
+        """Where in the selection each block begins, if a step may skip some of the blocks."""
+        if isinstance(self.blocks, Steps) or abs(self.step) <= min(self.blocks.distinct):
+            return None
+        low = min(self.start, self.start + (self.count - 1) * self.step)
+        high = max(self.start, self.start + (self.count - 1) * self.step)
+        edges = np.concatenate([[0], np.cumsum(self.blocks.lengths(high + 1))]).astype(np.int64)
+        edges = edges[np.searchsorted(edges, low, side="right") - 1 :]
+        found = self._position(edges if self.step > 0 else edges[::-1])
+        return np.unique(np.clip(found, 0, self.count)).tolist()  # type: ignore[no-any-return]
+
+    def _position(self, edges: Any) -> Any:
+        """Where in the selection the elements at and beyond an edge begin, seen in its direction."""
+        if self.step > 0:
+            return -((self.start - edges) // self.step)
+        return (self.start - edges) // -self.step + 1
+
+    def bounds(self, at: int) -> tuple[int, int]:
+        """Where in the selection a block begins and ends."""
+        if self.count <= 1:
+            return 0, self.count
+        if self._single:
+            return at, at + 1
+        if self._bounds is not None:
+            return self._bounds[at], self._bounds[at + 1]
+        block, before = (self._first + at, 0) if self.step > 0 else (self._first - at, 1)
+        begin = self._position(self.blocks.start(block + before))
+        end = self._position(self.blocks.start(block + 1 - before))
+        return max(begin, 0), min(end, self.count)
+
+    def part(self, at: int) -> Part:
+        """What a block reads."""
+        if self.drop:
+            return self.start
+        begin, end = self.bounds(at)
+        if begin >= end:
+            return slice(0, 0, 1)
+        first = self.start + begin * self.step
+        last = self.start + (end - 1) * self.step
+        if first == last:
+            return slice(first, first + 1, 1)
+        if self.step > 0:
+            return slice(first, last + 1, self.step)
+        return slice(first, last - 1 if last else None, self.step)
+
+    @cached_property
+    def lengths(self) -> tuple[int, ...]:
+        """How many elements each block holds."""
+        number, blocks = self.number, self.blocks
+        if self.count <= 1:
+            return (self.count,)
+        if self._single:
+            return (1,) * number
+        if self._bounds is None and abs(self.step) == 1:
+            if self.start == 0 and self.step == 1:
+                return blocks.lengths(self.count)
+            if isinstance(blocks, Steps):
+                ends = self.bounds(0)[1], self.bounds(number - 1)[0]
+                if number == 1:
+                    return (self.count,)
+                return (ends[0],) + (blocks.length,) * (number - 2) + (self.count - ends[1],)
+        return tuple(np.diff(self._edges()).tolist())
+
+    def _edges(self) -> Sequence[int] | npt.NDArray[np.int64]:
+        """Where in the selection each block begins, and the last one ends."""
+        if self._bounds is not None:
+            return self._bounds
+        low, high = sorted((self._first, self._last))
+        if isinstance(self.blocks, Steps):
+            edges = np.arange(low, high + 2, dtype=np.int64) * self.blocks.length
+        else:
+            end = max(self.start, self.start + (self.count - 1) * self.step) + 1
+            edges = np.concatenate([[0], np.cumsum(self.blocks.lengths(end))]).astype(np.int64)
+            edges = edges[low : high + 2]
+        found: npt.NDArray[np.int64] = self._position(edges if self.step > 0 else edges[::-1])
+        return np.clip(found, 0, self.count)
+
+    @property
+    def longest(self) -> int | None:
+        """Length of the longest block, if that is known without a look at all of them."""
+        if self.count <= 1:
+            return self.count
+        if self._single:
+            return 1
+        if isinstance(self.blocks, Edges) or abs(self.step) != 1:
+            return None
+        first, last = self.bounds(0)[1], self.bounds(self.number - 1)[0]
+        return self.blocks.length if self.number > 2 else max(first, self.count - last)
+
+
+def every(blocks: Steps | Edges, size: int) -> Along:
+    """All elements of a dimension."""
+    return Along(blocks, 0, 1, size)
+
+
+class Selections(BlockwiseDep):
+    """What each block of a selection reads: all that a task gets to know besides the array."""
+
+    def __init__(self, name: str, view: tuple[Along, ...]) -> None:
+        self.name = name
+        self.view = view
+        self.numblocks = tuple(along.number for along in view if not along.drop)
+        self.produces_tasks = False
+
+    def __dask_tokenize__(self) -> object:
+        return "xzarr3.dask.Selections", self.name
+
+    def __getitem__(self, idx: tuple[int, ...]) -> tuple[Part, ...]:
+        if len(idx) == len(self.view):
+            return tuple([along.part(at) for along, at in zip(self.view, idx, strict=True)])
+        places = iter(idx)
+        return tuple([along.part(0 if along.drop else next(places)) for along in self.view])
+
+
+def as_blocks(lengths: Sequence[int]) -> Steps | Edges | None:
+    """The blocks that dask has as a tuple of lengths; None if some of several are empty.
+
+    Examples
+    --------
+    >>> as_blocks((4, 4, 2)), as_blocks((2, 4, 4)), as_blocks((4, 0))
+    (Steps(length=4), Edges(runs=((2, 1), (4, 2))), None)
+    """
+    if len(lengths) == 1:
+        return Steps(max(lengths[0], 1))
+    if not all(lengths):
+        return None
+    equal = lengths.count(lengths[0])
+    if equal == len(lengths) or (equal == len(lengths) - 1 and lengths[-1] < lengths[0]):
+        return Steps(lengths[0])
+    return Edges(tuple((length, len(list(same))) for length, same in itertools.groupby(lengths)))
+
+
+def trimmed(blocks: Steps | Edges, size: int) -> Steps | Edges:
+    """The blocks as far as there are elements, always written in the same way.
+
+    Examples
+    --------
+    >>> trimmed(Steps(9), 5), trimmed(Edges(((3, 2), (2, 8))), 7), trimmed(Edges(((3, 1), (4, 2))), 10)
+    (Steps(length=5), Steps(length=3), Edges(runs=((3, 1), (4, 1), (3, 1))))
+    """
+    if isinstance(blocks, Steps):
+        return Steps(max(min(blocks.length, size), 1))
+    if blocks.total == size and len(blocks.runs) > 2:
+        return blocks
+    runs: list[tuple[int, int]] = []
+    left = size
+    for length, number in blocks.runs:
+        if left <= 0:
+            break
+        full, rest = divmod(left, length)
+        for run in [(length, number)] if full >= number else [(length, full), (rest, 1)]:
+            if all(run):
+                same = runs and runs[-1][0] == run[0]
+                runs[-1:] = [(run[0], runs[-1][1] + run[1])] if same else [*runs[-1:], run]
+        left -= length * number
+    even = len(runs) == 1 or (len(runs) == 2 and runs[1][1] == 1 and runs[1][0] < runs[0][0])
+    return Steps(runs[0][0] if runs else 1) if even or not runs else Edges(tuple(runs))

@@ -1,0 +1,172 @@
+"""Recipes: what arrays are pickled to, and what handles share that were unpickled in one process.
+
+A task carries the array that it reads or writes, so that arrays arrive at a worker by the thousands, on its
+event loop. What arrives is small: where the array is, and what its documents say, as JSON. It is not even
+parsed before the array is used, which may import a codec, and then once for all handles on the same array.
+
+They share what does not change: the store, the metadata, the codecs bound to chunks, and that the stored
+document was found to agree with them. A handle that is resized, or told to read in another way, changes no
+other one.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+from functools import lru_cache
+from weakref import WeakValueDictionary
+
+from xzarr3.engine import Engine
+from xzarr3.errors import MetadataError
+from xzarr3.formats import FORMATS, Format, ZarrFormat, documents
+from xzarr3.formats.base import Held
+from xzarr3.metadata import ArrayMetadata, Consolidated, NodeMetadata
+from xzarr3.storage_transformers import transformed
+from xzarr3.stores import Store
+from xzarr3.stores.sharing import keep_beside
+
+_MOST_PARSED = 512
+_LARGE = 2**16  # Bytes of documents; larger ones are not kept for nodes to come.
+_MOST_BELOW = 8  # Groups whose consolidated metadata are kept.
+_LARGE_BELOW = 2**20
+
+
+class Known:
+    """What handles with the same metadata know of an array.
+
+    Parameters
+    ----------
+    store : Store
+    path : str
+    format : Format
+    metadata : ArrayMetadata, optional
+        What the documents say, if that is known already.
+    text : bytes, optional
+        The documents, if it is not.
+    """
+
+    __slots__ = ("__weakref__", "_engine", "_metadata", "_text", "format", "path", "store", "version")
+
+    def __init__(
+        self,
+        store: Store,
+        path: str,
+        format: Format,
+        metadata: ArrayMetadata | None = None,
+        text: bytes | None = None,
+    ) -> None:
+        self.store = store
+        self.path = path
+        self.format = format
+        self._metadata = metadata
+        self._text = text
+        self._engine: Engine | None = None
+        self.version: object | None = None
+        """That of the stored document which was found to agree with the metadata."""
+
+    @property
+    def text(self) -> bytes:
+        """The documents as JSON."""
+        if self._text is None:
+            self._text = to_text(self.format, self.metadata, self.path)
+        return self._text
+
+    @property
+    def metadata(self) -> ArrayMetadata:
+        """What the documents say.
+
+        Raises
+        ------
+        MetadataError
+            If it is something that is not known in this process, such as a codec that is not installed.
+        """
+        if self._metadata is None:
+            found = from_text(self.format, self.text, self.path)
+            if not isinstance(found, ArrayMetadata):
+                raise MetadataError("not the documents of an array", path=self.path)
+            with _lock:  # Another thread may have been faster.
+                self._metadata = self._metadata or found
+        return self._metadata
+
+    @property
+    def engine(self) -> Engine:
+        """What reads and writes the units of storage."""
+        if self._engine is None:
+            prefix, metadata = self.format.chunk_prefix(self.path), self.metadata
+            store = transformed(self.store, prefix, metadata, metadata.storage_transformers)
+            engine = Engine(store, prefix, metadata)
+            with _lock:
+                self._engine = self._engine or engine
+        return self._engine
+
+
+_lock = threading.Lock()
+_known: WeakValueDictionary[object, Known] = WeakValueDictionary()
+
+
+def _renew() -> None:
+    """A forked child must not wait for a thread of its parent to give the lock back."""
+    global _lock
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew)
+
+
+def known(store: Store, path: str, format: Format, text: bytes) -> Known:
+    """What this process knows of an array whose documents are ``text``, which is not looked at."""
+    key = id(store), path, format, text  # The store lives as long as what is known of its arrays.
+    found = _known.get(key)
+    if found is None:
+        made = Known(store, path, format, text=text)
+        with _lock:
+            found = _known.setdefault(key, made)
+    if len(text) <= _LARGE:
+        keep_beside(store, key, found)
+    return found
+
+
+def name_of(format: Format) -> Format | ZarrFormat:
+    """A format as it is pickled: by its name, where that says all."""
+    return format.zarr_format if FORMATS[format.zarr_format] == format else format
+
+
+def format_of(name: Format | ZarrFormat) -> Format:
+    """The format that is pickled like this."""
+    return name if isinstance(name, Format) else FORMATS[name]
+
+
+def to_text(format: Format, metadata: NodeMetadata, path: str) -> bytes:
+    """The documents of a node as JSON, which is the same for equal documents."""
+    return documents.encode(format.hold(metadata, path), path, compact=True)
+
+
+def from_text(format: Format, text: bytes, path: str) -> NodeMetadata:
+    """What the documents of a node say."""
+    parse = _parsed if len(text) <= _LARGE else _parsed.__wrapped__
+    return parse(format, text, path)
+
+
+def below_to_text(below: Mapping[str, Held] | None) -> bytes | Mapping[str, Held] | None:
+    """The documents of the nodes below a group as JSON, unless there are some that cannot be read."""
+    if below is None or any(isinstance(held, MetadataError) for held in below.values()):
+        return below
+    return documents.encode(below, compact=True)
+
+
+def below_from_text(text: bytes) -> Consolidated:
+    """The documents of the nodes below a group, the same for the groups of equal recipes."""
+    parse = _parsed_below if len(text) <= _LARGE_BELOW else _parsed_below.__wrapped__
+    return parse(text)
+
+
+@lru_cache(maxsize=_MOST_BELOW)
+def _parsed_below(text: bytes) -> Consolidated:
+    return Consolidated(documents.decode(text))
+
+
+@lru_cache(maxsize=_MOST_PARSED)
+def _parsed(format: Format, text: bytes, path: str) -> NodeMetadata:
+    return format.parse_again(documents.decode(text, path), path)

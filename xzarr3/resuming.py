@@ -1,0 +1,386 @@
+"""Writes that can be taken up again: what a plan is, and what a killed one leaves.
+
+All that such a write leaves lies below a name made of the fingerprint of its plan, so that the next call with
+the same plan finds it; see :mod:`xzarr3.dask.journal` and :mod:`xzarr3.staging`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from xzarr3._types import Buffer
+from xzarr3.claims import left_claim
+from xzarr3.errors import StoreCapabilityError, StoreError
+from xzarr3.reservations import Reservation, now
+from xzarr3.stores import Store
+from xzarr3.stores.local import STAGED, TEMPORARY
+
+_MOVES, _ABOUT, _BEGUN, _OWNER = "moves", "about", "begun", "owner"
+_NAME = re.compile(f"{re.escape(STAGED)}[0-9a-f]{{32}}", re.ASCII)
+_LARGEST = 2**24  # Bytes of the list of moves.
+_MOST_NAMES = 2**16  # Bytes of a list of names.
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is written, as far as it tells one write from another.
+
+    Parameters
+    ----------
+    fingerprint : str
+        Of everything that decides which bytes are stored where.
+    documents : mapping of str to bytes
+        The documents of the node by key; where these are, the write had come to its end.
+    """
+
+    fingerprint: str
+    documents: Mapping[str, bytes] = field(default_factory=dict)
+
+    @property
+    def top(self) -> str:
+        """What all keys begin with that the write leaves beside the values."""
+        return f"{STAGED}{self.fingerprint}/"
+
+    @property
+    def journal(self) -> str:
+        """What the keys of its journal begin with."""
+        return f"{self.top}journal/"
+
+
+def check_resumable(store: Store) -> None:
+    """Refuse a store in which a write cannot be taken up again.
+
+    Raises
+    ------
+    StoreCapabilityError
+    """
+    zips = sys.modules.get("xzarr3.stores.zip")
+    if zips is not None and isinstance(store, zips.ZipStore):
+        lacks = "keeps nothing of a write that was cut off"
+    elif not store.readable or not store.listable:
+        lacks = "cannot be read and listed"
+    elif not store.erasable:
+        lacks = "cannot erase"
+    else:
+        return
+    raise StoreCapabilityError(
+        f"resume=True needs a journal beside the values, but {store} {lacks}; accepted: a directory, or "
+        "another store that can be read, listed, written and erased; or resume=False"
+    )
+
+
+def tops_listed(value: Buffer | None) -> list[str]:
+    """What keys begin with that a write has copied aside, of those that are listed in a value.
+
+    Examples
+    --------
+    >>> tops_listed(b".xzarr3-staged-0123456789abcdef0123456789abcdef/\\n../etc/")
+    ['.xzarr3-staged-0123456789abcdef0123456789abcdef/']
+    """
+    text = b"" if value is None else bytes(memoryview(value)[:_MOST_NAMES])
+    names = text.decode("ascii", "replace").split("\n")
+    return [name for name in names if name.endswith("/") and _is_top(name[:-1])]
+
+
+def _parsed(value: Buffer | None) -> dict[str, Any]:
+    try:
+        said = {} if value is None else json.loads(bytes(value))
+    except (ValueError, RecursionError):
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
+class Continuation:
+    """A write to arrays that are there, which goes on where it was cut off if these are still the same.
+
+    Parameters
+    ----------
+    store : Store
+    path : str
+        Path of the node that is written, for messages.
+    plan : Plan
+    keys : iterable of str
+        Keys of the documents that stay as they are.
+    claimed : iterable of str
+        Keys of documents on which the write has claims, from its beginning to its end.
+    places : JSON
+        Where values are written, as far as the plan does not tell.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        path: str,
+        plan: Plan,
+        keys: Iterable[str],
+        claimed: Iterable[str] = (),
+        places: Any = None,
+    ) -> None:
+        self._store = store
+        self._path = path
+        self._plan = plan
+        self._keys = sorted(keys)
+        self._claimed = sorted(claimed)
+        self._places = places
+        self._stamp = ""
+        self._owners: dict[str, str] = {}
+        begun = f"{plan.top}{_BEGUN}"
+        self._reservation = Reservation(
+            store, path, plan=plan.fingerprint, beside=begun, key=f"{plan.top}{_OWNER}"
+        )
+
+    def noted(self) -> dict[str, Any]:
+        """What an earlier write of this plan has noted; empty if there was none."""
+        return _parsed(self._store.get(f"{self._plan.top}{_ABOUT}", (0, _LARGEST)))
+
+    def begin(self) -> None:
+        """Keep others from doing the same, and forget what was noted of arrays that others have changed.
+
+        Raises
+        ------
+        NodeExistsError
+            If the same write is still going on.
+        """
+        store, plan = self._store, self._plan
+        self._reservation.make()
+        try:
+            noted = self.noted() if store.exists(f"{plan.top}{_BEGUN}") else {}
+            self._stamp = self._stamped()
+            same = noted.get("stamp") == self._stamp and noted.get("places") == self._places
+            owners = noted.get("owners")
+            for key in self._claimed:
+                owner = owners.get(key) if isinstance(owners, dict) else None
+                # Whoever had it is not at work any more, and nobody need wait for that to show.
+                same = isinstance(owner, str) and left_claim(store, key, owner) and same
+            if not same:
+                store.erase_prefix(plan.journal)
+            if not self._claimed:
+                self.note({})
+            store.set(f"{plan.top}{_BEGUN}", now())
+        except BaseException:
+            self._reservation.leave()
+            raise
+
+    def note(self, owners: Mapping[str, str], *, ending: bool = False) -> None:
+        """Note what can be told of this write now.
+
+        Parameters
+        ----------
+        owners : mapping of str to str
+            Who has the claims, by the key of the document.
+        ending : bool
+            All values are written, and documents are about to tell of them.
+        """
+        self._owners = dict(owners)
+        said = {
+            "path": self._path,
+            "stamp": self._stamp,
+            "places": self._places,
+            "owners": self._owners,
+            "ending": ending,
+        }
+        self._store.set(f"{self._plan.top}{_ABOUT}", json.dumps(said).encode())
+
+    def ending(self) -> None:
+        """Note that documents are about to tell of all values."""
+        if self._claimed:
+            self.note(self._owners, ending=True)
+
+    def _stamped(self) -> str:
+        """What changes when somebody changes one of the documents, or replaces an array."""
+        store = self._store
+        versions = [(store.version(key), store.get_versioned(key)[1]) for key in self._keys]
+        return hashlib.blake2b(repr(versions).encode(), digest_size=16).hexdigest()
+
+    def check(self) -> None:
+        """See to it that it is still this write that may go on.
+
+        Raises
+        ------
+        ConflictError
+        """
+        if not self._reservation.holds():
+            raise self._reservation.lost()
+
+    def end(self) -> None:
+        """All is written."""
+        self._store.erase_prefix(self._plan.journal)
+        self._store.erase(f"{self._plan.top}{_ABOUT}")
+        self._store.erase(f"{self._plan.top}{_BEGUN}")
+        self._reservation.release()
+
+    def leave(self, error: BaseException) -> None:
+        """It ends in an error, and can be taken up again."""
+        try:
+            self._reservation.leave()
+        except StoreError as another:
+            error.add_note(f"others may have to wait for minutes, as this write seems to go on: {another}")
+        error.add_note(
+            f"what was written to '/{self._path}' in {self._store} is in place: the same call with "
+            "resume=True writes what is left"
+        )
+
+    @property
+    def about(self) -> str:
+        """The key of what is noted."""
+        return f"{self._plan.top}{_ABOUT}"
+
+
+def forget_settings(store: Store, tops: Iterable[str], path: str) -> None:
+    """Forget what was noted of writes to arrays that are about to be replaced.
+
+    Parameters
+    ----------
+    store : Store
+    tops : iterable of str
+        What the keys begin with that writes have left.
+    path : str
+        Path of the node that is replaced with all that is below it.
+    """
+    keys = [f"{top}{_ABOUT}" for top in tops]
+    values = store.get_partial_values([(key, (0, _LARGEST)) for key in keys])
+    for key, value in zip(keys, values, strict=True):
+        said = _parsed(value).get("path")
+        if isinstance(said, str) and f"{said}/".startswith(f"{path}/" if path else ""):
+            store.erase(key)
+
+
+# What a killed process was just renaming in a directory
+
+
+def note_moves(top: str, aside: str, moves: Iterable[tuple[str, str]], root: str) -> None:
+    """Say what is about to be renamed, so that it can be undone.
+
+    Parameters
+    ----------
+    top : str
+        Directory of the write.
+    aside : str
+        Directory that gets what is replaced.
+    moves : iterable of (str, str)
+        Old and new names, in their order.
+    root : str
+        Directory of the store, in which they all are.
+
+    Raises
+    ------
+    OSError
+    """
+    listed = []
+    for source, target in moves:
+        info = os.lstat(source)
+        names = [os.path.relpath(path, root) for path in (source, target)]
+        listed.append([*names, info.st_dev, info.st_ino])
+    place = os.path.join(top, _MOVES)
+    with open(f"{place}.new", "w", encoding="utf-8", errors="surrogateescape") as file:
+        json.dump({"aside": os.path.basename(aside), "moves": listed}, file)
+    os.replace(f"{place}.new", place)
+
+
+def forget_moves(top: str) -> None:
+    """What was renamed is to stay, or has been renamed back.
+
+    Raises
+    ------
+    OSError
+    """
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(os.path.join(top, _MOVES))
+
+
+def note_end(top: str, aside: str) -> None:
+    """Say that what was renamed is to stay, and the rest to be removed.
+
+    Raises
+    ------
+    OSError
+    """
+    place = os.path.join(top, _MOVES)
+    with open(f"{place}.new", "w", encoding="utf-8", errors="surrogateescape") as file:
+        json.dump({"aside": os.path.basename(aside), "ended": True}, file)
+    os.replace(f"{place}.new", place)
+
+
+def undo_moves(top: str, root: str) -> str | None:
+    """Rename back what a killed process had renamed, if all of that is still what it was.
+
+    Returns
+    -------
+    str or None
+        If it had come to its end, the directory with what was replaced, which need not be there any more.
+
+    Raises
+    ------
+    StoreError
+        If it is not possible.
+    """
+    place = os.path.join(top, _MOVES)
+    try:
+        with open(place, encoding="utf-8", errors="surrogateescape") as file:
+            said = json.loads(file.read(_LARGEST))
+    except FileNotFoundError:
+        return None
+    except (ValueError, RecursionError):
+        said = None
+    except OSError as error:
+        raise StoreError(f"cannot read '{place}': {error.strerror or error}") from error
+    if isinstance(said, dict) and said.get("ended") is True and _is_top(said.get("aside")):
+        return os.path.join(root, said["aside"])
+    try:
+        for source, target, device, inode in reversed(_checked(said, os.path.basename(top))):
+            _rename_back(os.path.join(root, source), os.path.join(root, target), (device, inode))
+        forget_moves(top)
+    except OSError as error:
+        raise StoreError(
+            f"cannot undo what a killed write had begun in '{root}': {error.strerror or error}; accepted: "
+            "renaming by hand what is in it, or a call without resume=True and with mode 'w'"
+        ) from error
+    return None
+
+
+def _is_top(name: object) -> bool:
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None
+
+
+def _rename_back(source: str, target: str, what: tuple[int, int]) -> None:
+    try:
+        info = os.lstat(target)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    if (info.st_dev, info.st_ino) == what and not os.path.lexists(source):
+        os.makedirs(os.path.dirname(source), exist_ok=True)
+        os.rename(target, source)
+        with contextlib.suppress(OSError):  # It is not empty.
+            os.removedirs(os.path.dirname(target))
+
+
+def _checked(said: Any, top: str) -> list[tuple[str, str, int, int]]:
+    """The moves that are listed; none if one of them is none of a write."""
+    if not isinstance(said, dict) or not isinstance(said.get("moves"), list):
+        return []
+    aside, found = said.get("aside"), []
+    if not _is_top(aside):
+        return []
+    for move in said["moves"]:
+        match move:
+            case [str(source), str(target), int(device), int(inode)]:
+                unit = target if source == f"{top}/new/{target}" else source
+                if target not in (unit, f"{aside}/old/{unit}") or not _is_unit(unit):
+                    return []
+                found.append((source, target, device, inode))
+            case _:
+                return []
+    return found
+
+
+def _is_unit(path: str) -> bool:
+    names = path.split("/")
+    return not {"", ".", ".."} & set(names) and "\0" not in path and not path.startswith((STAGED, TEMPORARY))

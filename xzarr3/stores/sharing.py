@@ -1,0 +1,152 @@
+"""Stores that were unpickled, which those of one process share that come from the same one.
+
+Arrays arrive at a worker by the thousands, each with its store. Equal pickles become one object, so that
+there is one client, one cache and one count of requests, and a few that were used last are kept until the
+next task comes.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import logging
+import os
+import pickle
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from functools import partial
+from typing import Any, TypeVar, cast
+
+from xzarr3.stores.base import Store
+
+_Kind = TypeVar("_Kind", bound=Store)
+
+_MOST_KEPT = 32  # Stores, of weight 1, that are kept although nobody uses them.
+_MOST_BESIDE = 512  # Things that are kept along with one store.
+_PLAIN = frozenset((str, bytes, int, float, bool, type(None)))
+_SETTINGS = (
+    "read_only", "concurrency", "request_bytes", "conflict_deadline",
+    "fsync", "locks", "follow_links", "level", "keep", "max_age",
+)  # fmt: skip
+
+_lock = threading.Lock()
+_shared: dict[Hashable, tuple[weakref.ref[Store], list[object]]] = {}
+_kept: OrderedDict[int, tuple[Store, int, OrderedDict[Hashable, object]]] = OrderedDict()
+
+
+def _renew() -> None:
+    """A forked child must not wait for a thread of its parent to give the lock back."""
+    global _lock
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew)
+
+
+def share(key: Hashable, make: Callable[[], _Kind], weight: int = 1) -> _Kind:
+    """The store of this process for a key; made if there is none, or if its settings were changed since.
+
+    Parameters
+    ----------
+    key : hashable
+        All there is to know of the store.
+    make : callable
+        Makes it, without asking it or anybody else for anything.
+    weight : int
+        How many others it is worth not to keep, to keep this one.
+    """
+    with _lock:
+        found = _find(key)
+        if found is not None and id(found) in _kept:
+            _kept.move_to_end(id(found))
+            return cast("_Kind", found)
+    made = make() if found is None else found
+    with _lock:
+        store = _find(key)  # Another thread may have been faster.
+        if store is None:
+            store = made
+            _shared[key] = weakref.ref(store, partial(_forget, key)), _settings(store)
+        _kept.setdefault(id(store), (store, weight, OrderedDict()))
+        dropped = []  # Outside of the lock: who knows what ends with a store.
+        while len(_kept) > 1 and sum(weight for _, weight, _ in _kept.values()) > _MOST_KEPT:
+            dropped.append(_kept.popitem(last=False))
+    return cast("_Kind", store)
+
+
+def _find(key: Hashable) -> Store | None:
+    entry = _shared.get(key)
+    found = None if entry is None else entry[0]()
+    return None if found is None or entry is None or _settings(found) != entry[1] else found
+
+
+def _forget(key: Hashable, gone: weakref.ref[Store]) -> None:
+    entry = _shared.get(key)
+    if entry is not None and entry[0] is gone:
+        del _shared[key]
+
+
+def keep_beside(store: Store, key: Hashable, thing: object) -> None:
+    """Keep something that belongs to a store for as long as the store is kept, which it may not be."""
+    with _lock:
+        entry = _kept.get(id(store))
+        if entry is None:
+            return
+        things = entry[2]
+        things[key] = thing
+        things.move_to_end(key)
+        dropped = things.popitem(last=False) if len(things) > _MOST_BESIDE else None
+    del dropped
+
+
+def _settings(store: Store) -> list[object]:
+    """What users may change of a store after it was made."""
+    found = vars(store)
+    return [found.get(name) for name in _SETTINGS]
+
+
+def is_plain(value: object, *kinds: type) -> bool:
+    """Whether every way to pickle a value is the same: it consists of simple types, and of ``kinds``."""
+    if type(value) in _PLAIN or type(value) is logging.Logger:  # Which is pickled by its name.
+        return True
+    if type(value) in (list, tuple):
+        return all(is_plain(item, *kinds) for item in cast("list[object]", value))
+    if type(value) is dict:
+        return all(is_plain(item, *kinds) for pair in value.items() for item in pair)
+    return isinstance(value, kinds) and is_plain(vars(value), *kinds)
+
+
+def reduced(store: Store, kind: type[Store], *kinds: type, weight: int = 1) -> tuple[object, ...]:
+    """What ``__reduce__`` returns for a store whose state says all there is to know.
+
+    Of one of a derived class nothing is shared: it is pickled as if there were no ``__reduce__``.
+
+    Parameters
+    ----------
+    store : Store
+    kind : type
+        The class that calls this.
+    *kinds : type
+        Of what the state may consist besides simple types.
+    weight : int
+        See :func:`share`.
+    """
+    state: dict[str, Any] = dict(store.__getstate__())  # type: ignore[call-overload]
+    rest = {name: value for name, value in state.items() if name != "inner"}
+    if type(store) is not kind or not is_plain(rest, *kinds):
+        return copyreg.__newobj__, (type(store),), state  # type: ignore[attr-defined]
+    return _restore, (kind, pickle.dumps(sorted(rest.items()), 5), state.get("inner"), weight)
+
+
+def _restore(kind: type[_Kind], recipe: bytes, inner: Store | None, weight: int) -> _Kind:
+    def make() -> _Kind:
+        state = dict(pickle.loads(recipe))
+        if inner is not None:
+            state["inner"] = inner
+        store = kind.__new__(kind)
+        set_state = getattr(store, "__setstate__", vars(store).update)
+        set_state(state)
+        return store
+
+    return share((kind, recipe, id(inner)), make, weight)

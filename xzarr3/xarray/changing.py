@@ -1,0 +1,376 @@
+"""What writing to a dataset that is there changes, worked out and checked before the first byte is.
+
+Nothing here changes a store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from xarray import Dataset, Variable, conventions
+
+from xzarr3.array import Array
+from xzarr3.conventions import fill_value_is_mask
+from xzarr3.errors import (
+    MetadataError,
+    NodeExistsError,
+    NodeNotFoundError,
+    StoreCapabilityError,
+    listed,
+)
+from xzarr3.formats import ZarrFormat
+from xzarr3.formats.base import node_prefix
+from xzarr3.group import Group
+from xzarr3.hierarchy import open_group
+from xzarr3.metadata import ArrayMetadata
+from xzarr3.stores import Store
+from xzarr3.xarray.encoding import encode_attributes
+from xzarr3.xarray.planning import (
+    PlannedArray,
+    check_name,
+    growing_dimensions,
+    naming,
+    plan_array,
+    stored_name,
+)
+from xzarr3.xarray.regions import find_region
+from xzarr3.xarray.stored import (
+    InexactTimesError,
+    decoded_as_stored,
+    encode_as_stored,
+    finer,
+    fitted,
+    fitting,
+    inherits_units,
+    widened,
+)
+from xzarr3.xarray.variables import as_variable
+
+
+@dataclass(frozen=True, eq=False)
+class Change:
+    """New values for a region of an array that is there, and the metadata that it gets.
+
+    ``data`` are the values of the region, or all values where ``rewritten``; None once they are with dask.
+    """
+
+    array: Array
+    data: Any
+    region: tuple[slice, ...]
+    metadata: ArrayMetadata
+    rewritten: bool = False
+
+    @property
+    def grows(self) -> bool:
+        """Whether the array gets another shape in its place."""
+        return not self.rewritten and self.metadata.shape != self.array.shape
+
+    @property
+    def is_lazy(self) -> bool:
+        """Whether the values are in a dask array."""
+        return hasattr(self.data, "__dask_graph__")
+
+
+@dataclass(frozen=True, eq=False)
+class ChangedGroup:
+    """What happens to one group."""
+
+    group: Group
+    changes: list[Change]
+    added: list[PlannedArray]
+    attributes: dict[str, Any] | None
+    """Those that the group gets; None to leave it as it is."""
+
+
+def plan_group_changes(
+    dataset: Dataset,
+    store: Store,
+    path: str,
+    mode: str,
+    encoding: Mapping[Any, Mapping[str, Any]],
+    *,
+    consolidated: bool | None,
+    append_dim: Hashable | None,
+    region: Any,
+    write_empty_chunks: bool | None,
+    zarr_format: ZarrFormat | None,
+    widen_units: bool,
+) -> ChangedGroup | None:
+    """What happens to the group at ``path`` when a dataset is written to it; see :func:`plan_changes`."""
+    group = _find_group(store, path, mode, consolidated, zarr_format)
+    if group is None:
+        if region is not None:
+            raise NodeNotFoundError(f"there is no group '/{path}' in {store}, so it has no region")
+        return None
+    arrays, other = _children(group, map(stored_name, dataset.variables))
+    if not arrays:  # Whatever is written is new.
+        growing_dimensions(dataset, append_dim)
+    mask = fill_value_is_mask(group.format)
+    slices: dict[Hashable, slice] = {}
+    if region is not None:
+        lookup = partial(_stored_variable, arrays, mask)
+        dataset, slices = find_region(dataset, region, mode, append_dim, lookup)
+    _check_encoding(encoding, arrays, dataset)
+    if append_dim is not None and arrays:
+        _check_appended(dataset, arrays, append_dim)
+    variables, attributes = conventions.encode_dataset_coordinates(dataset)
+    for name, given in encoding.items():
+        variables[name].encoding = dict(given)
+    there = {name: var for name, var in variables.items() if stored_name(name) in arrays}
+    new = {name: var for name, var in variables.items() if name not in there}
+    if mode == "r+" and new:
+        raise ValueError(
+            f"dataset contains non-pre-existing variables {list(new)!r}, which is not allowed in to_zarr() "
+            "with ``mode='r+'``. To allow writing new variables, set ``mode='a'``."
+        )
+    _check_new(new, other, path, append_dim if arrays else None, slices, dataset)
+    if mode == "a-" and append_dim is not None:
+        there = {name: var for name, var in there.items() if append_dim in var.dims}
+    decoded = decoded_as_stored(arrays, mask)
+    changes = _Encoder(arrays, decoded, slices, append_dim, widen=widen_units).changes(there)
+    format = group.format
+    added = []
+    for name, var in new.items():
+        check_name(name, format)
+        with naming(name, var):
+            added.append(
+                plan_array(
+                    var,
+                    stored_name(name),
+                    format,
+                    path,
+                    explicit=name in encoding,
+                    write_empty_chunks=write_empty_chunks,
+                    growing=() if append_dim is None else (append_dim,),
+                )
+            )
+    encoded = None if mode == "r+" else encode_attributes(attributes, path=path)
+    return ChangedGroup(group, changes, added, encoded)
+
+
+def _find_group(
+    store: Store, path: str, mode: str, consolidated: bool | None, zarr_format: ZarrFormat | None
+) -> Group | None:
+    """The group to write to, bound to what its documents say; None if there may be none."""
+    try:
+        if mode == "r+":  # Nothing but values changes, so that the consolidated copy will do.
+            return open_group(store, path, zarr_format=zarr_format, use_consolidated=consolidated)
+        return open_group(store, path, mode="r+", zarr_format=zarr_format, use_consolidated=False)
+    except NodeNotFoundError as error:
+        if mode == "r+":
+            error.add_note("to_zarr(..., compute='template') makes a dataset of which regions can be written")
+            raise
+        return None
+
+
+def _children(group: Group, wanted: Iterable[str]) -> tuple[dict[str, Array], list[str]]:
+    """The arrays directly below a group by name, to be written to, and the names of other nodes.
+
+    Where the store cannot tell what there is, only those that are wanted.
+    """
+    arrays, others = {}, []
+    try:
+        nodes: Iterable[tuple[str, object]] = list(group.load())
+    except StoreCapabilityError:
+        nodes = [(name, group.get(name)) for name in wanted]
+    for name, node in nodes:
+        if isinstance(node, MetadataError):
+            raise node
+        if isinstance(node, Array):
+            arrays[name] = Array(node.store, node.path, node.metadata, format=node.format)
+        elif node is not None:
+            others.append(name)
+    return arrays, others
+
+
+def _stored_variable(arrays: Mapping[str, Array], mask: bool, name: Hashable) -> Variable | None:
+    array = arrays.get(stored_name(name))
+    return None if array is None else as_variable(array, mask)
+
+
+def _check_encoding(
+    encoding: Mapping[Any, Mapping[str, Any]], arrays: Mapping[str, Array], dataset: Dataset
+) -> None:
+    for name in encoding:
+        if name in arrays:
+            raise ValueError(f"variable {name!r} already exists, but encoding was provided")
+        if name not in dataset.variables:
+            raise KeyError(
+                f"encoding for {name!r}, which is no variable; accepted: {listed(dataset.variables)}"
+            )
+
+
+def _lengths(arrays: Mapping[str, Array]) -> dict[str, dict[str, int]]:
+    """The lengths of dimensions, and which variable has which."""
+    found: dict[str, dict[str, int]] = {}
+    for name, array in arrays.items():
+        for dim, size in zip(array.dimension_names or (), array.shape, strict=False):
+            if dim is not None:
+                found.setdefault(dim, {})[name] = size
+    return found
+
+
+def _check_appended(dataset: Dataset, arrays: Mapping[str, Array], append_dim: Hashable) -> None:
+    """Refuse to append along a dimension that is not there, or to some of the variables that have it."""
+    lengths = _lengths(arrays)
+    if append_dim not in lengths:
+        sizes = {dim: max(found.values()) for dim, found in lengths.items()}
+        raise ValueError(f"append_dim={append_dim!r} does not match any existing dataset dimensions {sizes}")
+    along = lengths[str(append_dim)]
+    if len(set(along.values())) > 1:
+        shortest = min(along.values())
+        longer = [name for name, size in along.items() if size != shortest]
+        raise ValueError(
+            f"variables have different lengths along {append_dim!r}, {along}, as after an append that was "
+            f"cut off while it stored documents; accepted: making them {shortest} long, by "
+            f"xzarr3.open_array(store, name, mode='r+').resize(...) of {listed(longer)}"
+        )
+    given = [stored_name(name) for name, var in dataset.variables.items() if append_dim in var.dims]
+    absent = [name for name in along if name not in given]
+    if absent and given:
+        raise ValueError(
+            f"variables {listed(absent)} have the dimension {append_dim!r} in the store and are not in "
+            f"the dataset, so that they would be shorter than {listed(given)}; accepted: a dataset with all "
+            "of them"
+        )
+    if not given:
+        raise ValueError(
+            f"no variable of the dataset has the dimension {append_dim!r}; accepted: {listed(along)} with it"
+        )
+
+
+def _check_new(
+    new: Mapping[Hashable, Variable],
+    others: Sequence[str],
+    path: str,
+    append_dim: Hashable | None,
+    slices: Mapping[Hashable, slice],
+    dataset: Dataset,
+) -> None:
+    """Refuse new variables that would not go with those that are there."""
+    for name, var in new.items():
+        if stored_name(name) in others:
+            raise NodeExistsError(
+                f"there is a group '/{node_prefix(path)}{stored_name(name)}' where variable {name!r} would "
+                "be; accepted: another name, for instance by .rename()"
+            )
+        if append_dim is not None and append_dim in var.dims:
+            raise ValueError(
+                f"variable {name!r} is not in the store and would be shorter along {append_dim!r} than those "
+                f"that are; accepted: a write of it for all of {append_dim!r} first, with mode='a'"
+            )
+        partly = [dim for dim in var.dims if dim in slices]
+        if partly:
+            raise ValueError(
+                f"variable {name!r} is not in the store, so that no region of it can be written along "
+                f"{listed(partly)}; accepted: a write of it for all of these first, with mode='a'"
+            )
+
+
+class _Encoder:
+    """Encodes what is written to the variables of a group, and works out where it goes."""
+
+    def __init__(
+        self,
+        arrays: Mapping[str, Array],
+        decoded: Mapping[Hashable, Variable],
+        slices: Mapping[Hashable, slice],
+        append_dim: Hashable | None,
+        *,
+        widen: bool,
+    ) -> None:
+        self._arrays = arrays
+        self._decoded = decoded
+        self._slices = slices
+        self._append_dim = append_dim
+        self._widen = widen
+
+    def changes(self, variables: Mapping[Hashable, Variable]) -> list[Change]:
+        """What happens to variables that are there.
+
+        Raises
+        ------
+        ValueError
+            If they cannot be stored as they are there.
+        """
+        found: dict[str, Change] = {}
+        units: dict[str, str] = {}  # That are needed, by the variable whose units they are.
+        for key, variable in variables.items():
+            name = stored_name(key)
+            with naming(key, variable):
+                if name not in self._decoded:
+                    raise MetadataError(
+                        "xarray needs the names of the dimensions",
+                        path=self._arrays[name].path,
+                        field="dimension_names",
+                        found=self._arrays[name].dimension_names,
+                        accepted=f"{self._arrays[name].ndim} names",
+                    )
+                try:
+                    found[name] = self._change(variable, name)
+                except InexactTimesError as error:
+                    if not self._widen or error.units is None:
+                        raise
+                    owner = self._owner(name)
+                    units[owner] = finer(units.get(owner), error.units)
+        for owner, needed in units.items():
+            for name in self._sharing(owner):
+                new = {stored_name(key): var for key, var in variables.items()}.get(name)
+                found[name] = self._widened(new, name, needed)
+        # Bounds say their units themselves then, and are in place before what they bound has others.
+        return sorted(found.values(), key=lambda each: each.rewritten and each.array.basename in units)
+
+    def _owner(self, name: str) -> str:
+        """The variable that has the units of this one among its attributes."""
+        if inherits_units(self._arrays[name], self._decoded[name]):
+            for other, array in self._arrays.items():
+                if array.metadata.attributes.get("bounds") == name:
+                    return other
+        return name
+
+    def _sharing(self, owner: str) -> list[str]:
+        """A variable, and that which takes its units from it."""
+        bounds = self._arrays[owner].metadata.attributes.get("bounds")
+        if isinstance(bounds, str) and bounds in self._decoded and self._owner(bounds) == owner:
+            return [bounds, owner]
+        return [owner]
+
+    def _place(self, array: Array, sizes: Mapping[Hashable, int]) -> tuple[ArrayMetadata, tuple[slice, ...]]:
+        """The metadata that an array gets, and the region that is written."""
+        shape, region = [], []
+        for dim, size in zip(array.dimension_names or (), array.shape, strict=True):
+            start, stop = 0, size
+            if dim in self._slices:
+                start, stop, _ = self._slices[dim].indices(size)
+            elif dim == self._append_dim:
+                start, stop = size, size + sizes[dim]
+            shape.append(max(stop, size))
+            region.append(slice(start, max(start, stop)))
+        return array._resized(array.metadata, tuple(shape)), tuple(region)
+
+    def _change(self, variable: Variable, name: str) -> Change:
+        array = self._arrays[name]
+        encoded = encode_as_stored(variable, name, array, self._decoded[name])
+        encoded = fitting(name, encoded, array, self._slices, self._append_dim)
+        metadata, region = self._place(array, encoded.sizes)
+        return Change(array, fitted(encoded, name, array), region, metadata)
+
+    def _widened(self, variable: Variable | None, name: str, units: str) -> Change:
+        """A variable that is stored anew in finer units of time."""
+        array, stored = self._arrays[name], self._decoded[name]
+        if variable is not None:
+            plain = Variable(variable.dims, variable._data, fastpath=True)
+            ordered = fitting(name, plain, array, self._slices, self._append_dim)
+            metadata, region = self._place(array, ordered.sizes)
+            variable = variable.transpose(*ordered.dims)
+        else:
+            metadata, region = array.metadata, ()
+        attributes = {**array.metadata.attributes, "units": units}
+        calendar = stored.encoding.get("calendar")
+        if calendar is not None:
+            attributes["calendar"] = calendar
+        values = widened(variable, name, array, stored, units, metadata.shape, region)
+        return Change(array, values, region, replace(metadata, attributes=attributes), rewritten=True)

@@ -1,0 +1,180 @@
+"""Arrays of a store as xarray's lazy arrays: read when they are indexed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from xarray.backends.common import BackendArray
+from xarray.core import indexing
+
+from xzarr3._types import AnyArray
+from xzarr3.array import Array
+from xzarr3.concurrency import waiters
+from xzarr3.indexing import (
+    DimChoice,
+    Points,
+    as_progression,
+    basic_selection,
+    orthogonal_selection,
+    vectorized_selection,
+)
+from xzarr3.xarray.missing import Places
+from xzarr3.xarray.unpacking import Unpacking, read_unpacked
+
+if TYPE_CHECKING:
+    from xzarr3.xarray.prefetch import Ahead, InTurn
+
+
+class LazyArray(BackendArray):
+    """An array of a store, read when xarray indexes it.
+
+    Basic, orthogonal and pointwise selections read only the chunks they touch, or parts of these where that
+    is possible; :meth:`xzarr3.Array.explain` tells what.
+
+    Parameters
+    ----------
+    array : Array
+    places : Places, optional
+        Puts into words where chunks are absent.
+    unpacking : Unpacking, optional
+        What is done to the values when they are read.
+    """
+
+    __slots__ = ("ahead", "array", "dtype", "in_turn", "native", "places", "shape", "unpacking")
+
+    def __init__(
+        self, array: Array, places: Places | None = None, unpacking: Unpacking | None = None
+    ) -> None:
+        self.array = array
+        self.shape = array.shape
+        self.dtype: np.dtype[Any] = array.dtype if unpacking is None else unpacking.dtype
+        self.places = places
+        self.unpacking = unpacking
+        self.native = True
+        """Whether dask arrays of it are made here, and not by xarray."""
+        self.ahead: Ahead | None = None
+        """Holds values that were read before they are asked for."""
+        self.in_turn: InTurn | None = None
+        """Reads ahead what is loaded one after the other."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return LazyArray, (self.array, self.places, self.unpacking)
+
+    def __dask_tokenize__(self) -> object:
+        token = "xzarr3.LazyArray", self.array.__dask_tokenize__()
+        return token if self.unpacking is None else (*token, self.unpacking.__dask_tokenize__())
+
+    def unpack(self, unpacking: Unpacking) -> None:
+        """Unpack what is read, from now on."""
+        self.unpacking = unpacking
+        self.dtype = unpacking.dtype
+
+    def __getitem__(self, key: indexing.ExplicitIndexer) -> AnyArray:
+        if isinstance(key, indexing.VectorizedIndexer):
+            return _read_points(self, key.tuple)
+        if isinstance(key, indexing.OuterIndexer):
+            return self._read(orthogonal_selection(key.tuple, self.shape))
+        return self._read(basic_selection(key.tuple, self.shape))
+
+    def _read(self, selection: tuple[DimChoice, ...] | Points) -> AnyArray:
+        found = None if self.ahead is None else self.ahead.take(self, selection)
+        if found is None and self.in_turn is not None:
+            found = self.in_turn.take(self, selection)
+        return self.read_selected(selection) if found is None else found
+
+    def read_selected(self, selection: tuple[DimChoice, ...] | Points) -> AnyArray:
+        """Read a selection that is worked out already, from the store."""
+        if self.unpacking is not None:
+            return read_unpacked(self.array, selection, self.unpacking, self.places)
+        return self.array.read_selected(selection, describe=self.places)
+
+    def read_region(self, region: tuple[slice | int, ...]) -> AnyArray:
+        """Read a region, in this thread alone but for those that wait for a store."""
+        threads = None if self.array.engine.waiting else 1
+        selection = basic_selection(region, self.shape)
+        if self.unpacking is not None:
+            return read_unpacked(self.array, selection, self.unpacking, self.places, threads=threads)
+        return self.array.read_selected(selection, threads=threads, describe=self.places)
+
+    async def async_getitem(self, key: indexing.ExplicitIndexer) -> AnyArray:
+        if self.array.store.concurrency <= 1:
+            return await asyncio.to_thread(self.__getitem__, key)
+        # As many variables at a time as there are, which the few threads that asyncio has would not do.
+        read = partial(contextvars.copy_context().run, self.__getitem__, key)
+        return await asyncio.get_running_loop().run_in_executor(waiters.get(), read)
+
+
+def _read_points(array: LazyArray, key: Sequence[Any]) -> AnyArray:
+    """Read what arrays of indices select together; their dimensions come first, then those of slices.
+
+    xarray makes such arrays of slices, too. Indices that do not depend on those of the other dimensions are
+    therefore taken apart again, so that a few series out of a long record are no millions of points.
+    """
+    given = {axis: index for axis, index in enumerate(key) if isinstance(index, np.ndarray)}
+    common = np.broadcast_shapes(*(index.shape for index in given.values()))
+    if 0 in common:
+        return array.read_selected(vectorized_selection(tuple(key), array.shape))
+    chosen: list[Any] = list(key)
+    # Where each dimension of the array goes in the result.
+    target = {axis: len(common) + at for at, axis in enumerate(a for a in range(len(key)) if a not in given)}
+    arrays = {axis: _reduced(index, len(common)) for axis, index in given.items()}
+    along = {axis: [at for at, n in enumerate(index.shape) if n > 1] for axis, index in arrays.items()}
+    used = Counter(at for varying in along.values() for at in varying)
+    alone = {axis: varying[0] for axis, varying in along.items() if varying and used[varying[0]] == 1}
+    alone = {axis: at for axis, at in alone.items() if len(along[axis]) == 1}
+    for axis, index in arrays.items():
+        if not along[axis]:
+            chosen[axis] = int(index.flat[0])
+        elif axis in alone:
+            chosen[axis] = index.ravel()
+    if len(alone) == sum(map(bool, along.values())):
+        target |= alone
+        block = array.read_selected(orthogonal_selection(tuple(chosen), array.shape))
+        order = [target[axis] for axis in sorted(target)]
+    else:
+        for axis, at in alone.items():
+            part = _as_slice(chosen[axis], array.shape[axis])
+            if part is not None:
+                chosen[axis], target[axis] = part, at
+        over = sorted({at for axis, varying in along.items() if axis not in target for at in varying})
+        for axis, index in arrays.items():
+            if axis not in target and along[axis]:
+                chosen[axis] = index.reshape([index.shape[at] for at in over])
+        block = array.read_selected(vectorized_selection(tuple(chosen), array.shape))
+        order = [*over, *(target[axis] for axis in sorted(target))]
+    shape = [*common, *(0,) * (len(key) - len(given))]
+    for at, length in zip(order, block.shape, strict=True):
+        shape[at] = length
+    block = block.transpose(np.argsort(order))
+    missing = tuple(at for at in range(len(shape)) if at not in order)
+    if not missing:
+        return block
+    return np.broadcast_to(np.expand_dims(block, missing), shape).copy()
+
+
+def _reduced(index: AnyArray, ndim: int) -> AnyArray:
+    """The same indices without the repetition along dimensions on which they do not depend."""
+    index = index.reshape((1,) * (ndim - index.ndim) + index.shape)
+    for at in range(ndim):
+        first = index.take([0], axis=at)
+        if index.shape[at] > 1 and (index == first).all():
+            index = first
+    return index
+
+
+def _as_slice(indices: AnyArray, size: int) -> slice | None:
+    """The slice that selects these elements of a dimension, None if there is none."""
+    if not ((indices >= -size) & (indices < size)).all():
+        return None
+    found = as_progression(np.where(indices < 0, indices + size, indices))
+    if found is None:
+        return None
+    if not found.reverse:
+        return slice(found.start, found.stop, found.step)
+    return slice(found.stop - 1, found.start - 1 if found.start else None, -found.step)

@@ -1,0 +1,346 @@
+"""What :func:`xzarr3.to_zarr` will write, worked out and checked before the first byte is.
+
+Nothing here changes a store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from xarray import DataArray, Dataset, Variable, conventions
+from xarray.backends.api import DATAARRAY_NAME, DATAARRAY_VARIABLE
+
+from xzarr3.conventions import encode_fill_value, fill_value_is_mask
+from xzarr3.creation import array_metadata
+from xzarr3.dtypes import parse_dtype
+from xzarr3.errors import DataTypeValidationError, InvalidKeyError, MetadataError, listed, shorten
+from xzarr3.formats import Format, ZarrFormat, documents, parse_format
+from xzarr3.formats.base import node_prefix
+from xzarr3.lookup import find_format, format_for_new
+from xzarr3.metadata import ArrayMetadata
+from xzarr3.nodes import check_new_path
+from xzarr3.staging import format_aside
+from xzarr3.stores import Store
+from xzarr3.xarray.encoding import (
+    array_settings,
+    encode_attributes,
+    encode_values,
+    make_from_kept,
+    stored_dtype,
+)
+
+_RESERVED = ("__zarr", ".xzarr3-")
+_UNNAMED = "__values__"  # xarray's name in stores for a variable whose name is None.
+
+
+def format_to_write(store: Store, path: str, zarr_format: ZarrFormat | None) -> Format:
+    """The format in which to write at ``path``."""
+    if path:
+        return format_for_new(store, path, zarr_format)
+    if zarr_format is not None:
+        return parse_format(zarr_format)
+    try:
+        found = find_format(store, "") or format_aside(store)
+    except MetadataError:  # Whatever is there is in nobody's way, or is replaced.
+        found = None
+    return found if found is not None and found.writable else parse_format(3)
+
+
+def as_dataset(data: Dataset | DataArray) -> Dataset:
+    if isinstance(data, Dataset):
+        return data
+    if not isinstance(data, DataArray):
+        raise TypeError(
+            f"not a dataset: {type(data).__name__}; accepted: xarray.Dataset, xarray.DataArray, "
+            "xarray.DataTree"
+        )
+    if data.name is not None and data.name not in data.coords and data.name not in data.dims:
+        return data.to_dataset()
+    # The names by which xarray.open_dataarray finds an array without a usable name.
+    dataset = data.to_dataset(name=DATAARRAY_VARIABLE)
+    if data.name is not None:
+        dataset.attrs[DATAARRAY_NAME] = data.name
+    return dataset
+
+
+@dataclass(frozen=True, eq=False)
+class PlannedArray:
+    """A variable with encoded values, None once they are on their way, and the array it will be.
+
+    ``stored`` are its documents by key.
+    """
+
+    name: str
+    data: Any
+    metadata: ArrayMetadata
+    stored: dict[str, bytes]
+    write_empty_chunks: bool
+
+    @property
+    def is_lazy(self) -> bool:
+        """Whether the values are in a dask array."""
+        return hasattr(self.data, "__dask_graph__")
+
+    @property
+    def is_written(self) -> bool:
+        """Whether there is nothing left to be written once dask's tasks have ended."""
+        return self.data is None or not self.data.size
+
+
+@dataclass(frozen=True, eq=False)
+class PlannedGroup:
+    """The variables of a dataset and its attributes, encoded."""
+
+    variables: list[PlannedArray]
+    attributes: dict[str, Any]
+
+
+def to_be_consolidated(asked: bool | None, store: Store, format: Format, path: str) -> bool:
+    """Whether the root shall hold the documents of all nodes after a write at ``path``.
+
+    Raises
+    ------
+    MetadataError
+        If that is asked for and the format knows nothing of it.
+    """
+    if format.consolidated_key("") is None:
+        if asked:
+            raise format.refuse(
+                "", "consolidated_metadata", "consolidated=True", "consolidated=None or False"
+            )
+        return False
+    return (not path or store.listable) if asked is None else asked  # Documents of others have to be found.
+
+
+def check_group_path(path: str) -> None:
+    """Refuse the path of a group that no new group may have, whatever the format."""
+    if "\\" in path:
+        raise InvalidKeyError(f"invalid name {path!r} of a group; accepted: one with no '\\' in it")
+    for part in path.split("/"):
+        check_reserved(part)
+
+
+def growing_dimensions(dataset: Dataset, append_dim: Hashable | None = None) -> frozenset[Hashable]:
+    """The dimensions along which more is going to be appended to a new dataset.
+
+    Raises
+    ------
+    ValueError
+        If the dataset does not have the one that is asked for.
+    """
+    if append_dim is not None and append_dim not in dataset.dims:
+        raise ValueError(
+            f"append_dim={append_dim!r} does not match any existing dataset dimensions {dict(dataset.sizes)}"
+        )
+    unlimited = dataset.encoding.get("unlimited_dims", ())
+    found = {unlimited} if isinstance(unlimited, str) else set(unlimited or ())
+    return frozenset((found | ({append_dim} - {None})) & set(dataset.dims))
+
+
+def plan_group(
+    dataset: Dataset,
+    format: Format,
+    path: str,
+    encoding: Mapping[Any, Mapping[str, Any]],
+    write_empty_chunks: bool | None,
+    *,
+    growing: Collection[Hashable] = (),
+) -> PlannedGroup:
+    """Everything that will be written of a new dataset but the chunks.
+
+    Parameters
+    ----------
+    dataset : Dataset
+    format : Format
+    path : str
+        Path of its group.
+    encoding, write_empty_chunks
+        As :func:`xzarr3.to_zarr` has them.
+    growing : collection of str
+        Dimensions along which chunks leave room for more.
+    """
+    check_new_path(path, format)
+    for name in dataset.variables:
+        check_name(name, format)
+    for name in encoding:
+        if name not in dataset.variables:
+            raise KeyError(
+                f"encoding for {name!r}, which is no variable; accepted: {listed(dataset.variables)}"
+            )
+    variables, attributes = conventions.encode_dataset_coordinates(dataset)
+    for name, given in encoding.items():
+        variables[name].encoding = dict(given)
+    planned = []
+    for name, variable in variables.items():
+        with naming(name, variable):
+            planned.append(
+                plan_array(
+                    variable,
+                    stored_name(name),
+                    format,
+                    path,
+                    explicit=name in encoding,
+                    write_empty_chunks=write_empty_chunks,
+                    growing=growing,
+                )
+            )
+    return PlannedGroup(planned, encode_attributes(attributes, path=path))
+
+
+def stored_name(name: Any) -> str:
+    """The name that a variable has in a store."""
+    return _UNNAMED if name is None else str(name)
+
+
+@contextmanager
+def naming(name: Hashable, variable: Variable) -> Iterator[None]:
+    """Say in errors of a ``with`` statement which variable they are about."""
+    try:
+        yield
+    except (ValueError, TypeError, NotImplementedError) as error:
+        error.add_note(
+            f"raised for variable {name!r} of dtype {variable.dtype}; without it: .drop_vars([{name!r}])"
+        )
+        raise
+
+
+def check_name(name: Any, format: Format) -> None:
+    if name is None:
+        return
+    if not isinstance(name, str):
+        raise TypeError(f"invalid name {name!r} of a variable; accepted: a string or None")
+    if not name.strip(".") or {"/", "\\", "\0"} & set(name):
+        raise ValueError(
+            f"invalid name {name!r} of a variable; accepted: a string that is not empty, has no '/' and no "
+            "'\\' and is not only periods; .rename() gives variables other names"
+        )
+    check_reserved(name)
+    # Names that begin with "__" are reserved, but xarray has such.
+    try:
+        format.check_name(name.lstrip("_") or "_", name)
+    except InvalidKeyError as error:
+        raise ValueError(
+            f"invalid name {name!r} of a variable: {error}; .rename() gives variables other names"
+        ) from error
+
+
+def check_reserved(name: str) -> None:
+    for prefix in _RESERVED:
+        if name.startswith(prefix):
+            raise ValueError(
+                f"invalid name {name!r} of a variable or group: names that begin with {prefix!r} are "
+                "reserved and would not be found again; accepted: another name, for instance by .rename()"
+            )
+
+
+def plan_array(
+    variable: Variable,
+    name: str,
+    format: Format,
+    path: str,
+    *,
+    explicit: bool,
+    write_empty_chunks: bool | None,
+    growing: Collection[Hashable] = (),
+) -> PlannedArray:
+    """What will be written of a new variable of the dataset at ``path``; see :func:`plan_group`."""
+    node = node_prefix(path) + name
+    for dim in variable.dims:
+        if dim is not None and not isinstance(dim, str):
+            raise TypeError(f"invalid name {dim!r} of a dimension of variable {name!r}; accepted: a string")
+    if any(np.isnan(length) for lengths in variable.chunks or () for length in lengths):
+        raise ValueError(
+            f"the blocks of variable {name!r} have unknown lengths, {shorten(variable.chunks)}; accepted: "
+            f"known ones, which ds[{name!r}].data.compute_chunk_sizes() finds out in place"
+        )
+    encoded = encode_values(variable, name, explicit=explicit)
+    settings = array_settings(encoded, name, format, explicit=explicit, growing=growing)
+    keep_empty = settings.pop("write_empty_chunks", write_empty_chunks)
+    if write_empty_chunks is not None and not explicit:
+        keep_empty = write_empty_chunks
+    elif write_empty_chunks is not None and keep_empty != write_empty_chunks:
+        raise ValueError(
+            f"write_empty_chunks={write_empty_chunks} contradicts "
+            f"encoding['write_empty_chunks']={keep_empty} of variable {name!r}"
+        )
+    try:
+        data_type = parse_dtype(stored_dtype(encoded.dtype, format), zarr_format=format.zarr_format)
+    except MetadataError as error:
+        raise DataTypeValidationError(
+            f"values of dtype {encoded.dtype} cannot be stored",
+            path=node,
+            field="data_type",
+            found=error.found,
+            accepted=f"{error.accepted}; .drop_vars([{name!r}]) leaves the variable out",
+        ) from error
+    attributes, fill_value = _attributes(encoded, node, explicit, format)
+    make = partial(
+        array_metadata,
+        shape=encoded.shape,
+        dtype=data_type,
+        dimension_names=_dimension_names(encoded, format),
+        attributes=attributes,
+        format=format,
+    )
+    if fill_value_is_mask(format):
+        make = partial(_with_mask, make)
+        if fill_value is not None:
+            settings["fill_value"] = fill_value
+    try:
+        metadata = make(**settings) if explicit else make_from_kept(make, settings, encoded.dtype, format)
+        stored = {
+            key: documents.encode(document, node)
+            for key, document in format.documents(metadata, node).items()
+        }
+    except MetadataError as error:
+        error.at(path=node)
+        raise
+    data = encoded.data
+    return PlannedArray(
+        name=name,
+        data=data if hasattr(data, "__dask_graph__") else np.asarray(data),
+        metadata=metadata,
+        stored=stored,
+        write_empty_chunks=bool(keep_empty),
+    )
+
+
+def _dimension_names(variable: Variable, format: Format) -> list[str] | None:
+    names = [str(dim) for dim in variable.dims]
+    return names if names or format.zarr_format == 2 else None  # As xarray has it for no dimensions.
+
+
+def _with_mask(make: Callable[..., ArrayMetadata], **settings: Any) -> ArrayMetadata:
+    """The metadata of an array whose fill value, if it has one, marks missing values."""
+    return replace(make(**settings), fill_is_null="fill_value" not in settings)
+
+
+def _attributes(variable: Variable, node: str, explicit: bool, format: Format) -> tuple[dict[str, Any], Any]:
+    """The attributes of an array, and the value that marks missing ones if that is not among them."""
+    attributes = dict(variable.attrs)
+    fill_value = attributes.pop("_FillValue", None)
+    missing = attributes.get("missing_value")
+    if _is_nan(fill_value) and _is_nan(missing):
+        del attributes["missing_value"]  # JSON has no NaN, and it says what _FillValue says.
+    encoded: dict[str, Any] = encode_attributes(attributes, path=node)
+    if fill_value is None or fill_value_is_mask(format):
+        return encoded, fill_value
+    try:
+        if variable.dtype.kind in "SU" and format.zarr_format == 3:
+            raise ValueError(f"xarray's own engine cannot read a _FillValue of dtype {variable.dtype}")
+        encoded["_FillValue"] = encode_fill_value(fill_value, variable.dtype)
+    except ValueError as error:
+        if explicit:
+            raise MetadataError(
+                str(error), path=node, field="attributes._FillValue", found=fill_value
+            ) from error
+    return encoded, None
+
+
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, (float, np.floating)) and bool(np.isnan(value))

@@ -1,0 +1,242 @@
+"""Writes of datasets that can be taken up again where they were cut off: what tells one from another."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from xzarr3._types import AnyArray
+from xzarr3.dask.journal import Journal, fingerprint
+from xzarr3.errors import ConflictError
+from xzarr3.formats import Format, documents
+from xzarr3.formats.base import node_prefix
+from xzarr3.group import Group
+from xzarr3.metadata import ArrayMetadata
+from xzarr3.resuming import Continuation, Plan
+from xzarr3.stores import Store
+from xzarr3.xarray.appending import Changes
+from xzarr3.xarray.changing import Change
+from xzarr3.xarray.planning import PlannedArray
+from xzarr3.xarray.selfreads import Job
+
+
+@runtime_checkable
+class Resumable(Protocol):
+    """A write that keeps a journal."""
+
+    journal: Journal | None
+
+
+def resumable(write: Any, store: Store, path: str) -> Any:
+    """A write that can be taken up again.
+
+    Parameters
+    ----------
+    write : Write
+        One that keeps a journal already, or that changes values of arrays that are there.
+    store : Store
+    path : str
+        Path of the group.
+
+    Raises
+    ------
+    ValueError
+        If it cannot be.
+    """
+    if isinstance(write, Resumable) and write.journal is not None:
+        return write
+    if isinstance(write, Changes) and not write.adds_nodes:
+        return Settings(write, store, path)
+    raise ValueError(
+        "resume=True goes with mode 'w-' and 'w', and with values of variables that are there; found a write "
+        "that adds variables to a group, or stores one anew in other units; accepted: resume=False"
+    )
+
+
+class Settings:
+    """Values that are set in arrays that are there, or appended, which can be taken up again.
+
+    What is appended is known by what it is, not by where it goes. So if the documents tell of it already, it
+    is not appended once more.
+
+    Parameters
+    ----------
+    changes : Changes
+    store : Store
+    path : str
+        Path of the group.
+
+    Raises
+    ------
+    ConflictError
+        If it cannot be known whether the same was appended before.
+    """
+
+    def __init__(self, changes: Changes, store: Store, path: str) -> None:
+        changes.keeps = True
+        self._changes = changes
+        self.jobs: list[Job] = changes.jobs
+        grown = {target.path: change for change, target in changes.settings if change.grows}
+        arrays = [target for _, target in changes.settings]
+        plan = _plan_of_jobs(path, self.jobs, grown)
+        places = {
+            target.path: [[part.start, part.stop] for part in change.region]
+            for change, target in changes.settings
+            if change.grows
+        }
+        keys = {array.path: array._key for array in arrays}
+        self._claimed = [key for place, key in keys.items() if place in grown]
+        self._continuation = Continuation(
+            store,
+            path,
+            plan,
+            [key for place, key in keys.items() if place not in grown],
+            self._claimed,
+            places,
+        )
+        self.journal: Journal | None = Journal(store, plan.journal, plan.fingerprint)
+        self._is_done = bool(grown) and self._was_appended(grown)
+        if self._is_done:
+            self.jobs = []
+
+    def _was_appended(self, grown: Mapping[str, Change]) -> bool:
+        """Whether a write of this plan has appended all values, and was cut off after that."""
+        noted = self._continuation.noted()
+        places = noted.get("places")
+        if noted.get("ending") is not True or not isinstance(places, dict) or set(places) != set(grown):
+            return False
+        asked = []
+        for place, change in grown.items():
+            edges, shape = places[place], change.array.shape
+            lengths = [part.stop - part.start for part in change.region]
+            if not _is_region(edges) or [stop - start for start, stop in edges] != lengths:
+                return False
+            if any(stop > size for (_, stop), size in zip(edges, shape, strict=True)):
+                return False  # It has not grown.
+            if change.data is not None:
+                there = change.array[tuple(slice(*edge) for edge in edges)]
+                asked.append(_are_same(there, np.asarray(change.data)))
+        if asked and all(asked):
+            return True
+        if asked:
+            return False
+        raise ConflictError(
+            "a write of the same values was cut off when it was about to end, and the arrays have grown "
+            "since, by as much as it appends or more: it cannot be told whether these are its values; "
+            f"accepted: looking at them, and removing key '{self._continuation.about}' to append once more"
+        )
+
+    def begin(self) -> Any:
+        self._continuation.begin()
+        if self._is_done:
+            return None
+        try:
+            begun = self._changes.begin()
+            if self._claimed:
+                owners = {claim._key: claim.owner for claim in begun.claims.values()}
+                self._continuation.note(owners)
+        except BaseException as error:
+            self._continuation.leave(error)
+            raise
+        return begun
+
+    def finish(self, begun: Any) -> None:
+        try:
+            if self.journal is not None:
+                self.journal.flush()
+            self._continuation.check()
+            if self._is_done:
+                self._changes.finish_again()
+            else:
+                self._continuation.ending()
+                self._changes.finish(begun)
+        except BaseException as error:
+            self._continuation.leave(error)
+            raise
+        self._continuation.end()
+
+    def discard(self, begun: Any, error: BaseException) -> None:
+        if self.journal is not None:
+            self.journal.close(error)
+        if begun is not None:
+            self._changes.discard(begun, error)
+        self._continuation.leave(error)
+
+    def group(self) -> Group:
+        return self._changes.group()
+
+
+def _is_region(edges: object) -> bool:
+    return isinstance(edges, list) and all(
+        isinstance(edge, list) and len(edge) == 2 and all(type(at) is int and at >= 0 for at in edge)
+        for edge in edges
+    )
+
+
+def _are_same(one: AnyArray, other: AnyArray) -> bool:
+    if one.dtype == other.dtype and one.dtype.kind not in "OT":
+        return one.tobytes() == other.tobytes()
+    return bool(np.array_equal(one, other))
+
+
+def _plan_of_jobs(path: str, jobs: list[Job], grown: Mapping[str, Change]) -> Plan:
+    """What is known of values that are set, or appended somewhere."""
+    arrays = []
+    for job in jobs:
+        target = job.target
+        bare = replace(target.metadata, attributes={})
+        said: dict[str, Any] = {
+            key: json.loads(text) for key, text in _documents(target.format, bare, target.path).items()
+        }
+        region = repr(job.region)
+        if target.path in grown:
+            old = grown[target.path].array.shape
+            for document in said.values():
+                document.pop("shape", None)
+            region = repr(
+                [
+                    (part.stop - part.start, "end" if part.start == size else part.start)
+                    for part, size in zip(job.region, old, strict=True)
+                ]
+            )
+        arrays.append([target.path, said, target.write_empty_chunks, region])
+    settings = {"doing": "set", "path": path, "arrays": arrays, "appended": sorted(grown)}
+    names = [job.source.name for job in jobs]
+    return Plan(fingerprint(settings, names, [job.source.chunks for job in jobs]))
+
+
+def _documents(format: Format, metadata: ArrayMetadata, path: str) -> dict[str, str]:
+    found = format.documents(metadata, path)
+    return {key: documents.encode(each, path).decode() for key, each in found.items()}
+
+
+def plan_of_creation(
+    format: Format, path: str, variables: Mapping[str, PlannedArray], stored: Mapping[str, bytes]
+) -> Plan:
+    """What is known of a write of new groups.
+
+    Attributes do not count, and neither do values that are not in dask arrays: both are written each time.
+
+    Parameters
+    ----------
+    format : Format
+    path : str
+        Path of the uppermost group.
+    variables : mapping of str to PlannedArray
+        By path relative to that.
+    stored : mapping of str to bytes
+        The documents of the uppermost group.
+    """
+    layouts: dict[str, Any] = {}
+    for name, variable in variables.items():
+        place = node_prefix(path) + name
+        bare = replace(variable.metadata, attributes={})
+        layouts[name] = [_documents(format, bare, place), variable.write_empty_chunks, variable.is_lazy]
+    lazy = {name: variable.data for name, variable in sorted(variables.items()) if variable.is_lazy}
+    settings = {"doing": "create", "format": format.zarr_format, "path": path, "arrays": layouts}
+    names = [f"{name}: {data.name}" for name, data in lazy.items()]
+    return Plan(fingerprint(settings, names, [data.chunks for data in lazy.values()]), stored)

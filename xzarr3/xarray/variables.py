@@ -1,0 +1,233 @@
+"""The arrays of a group as variables, their values and attributes as they are stored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+from xarray import Variable
+from xarray.backends.common import AbstractDataStore
+from xarray.core import indexing
+
+from xzarr3.array import Array
+from xzarr3.concurrency import spread
+from xzarr3.conventions import decode_fill_value, fill_value_is_mask
+from xzarr3.dtypes import JSONObjects, ZDType
+from xzarr3.errors import MetadataError, StoreCapabilityError, UnknownExtensionError
+from xzarr3.grids import Edges, Steps
+from xzarr3.group import Group
+from xzarr3.metadata import ArrayMetadata
+from xzarr3.xarray.encoding import kept_codecs
+from xzarr3.xarray.lazy import LazyArray
+
+_MOST_LENGTHS = 10**5  # Of chunks along a dimension, to be listed one by one.
+
+
+class Xzarr3DataStore(AbstractDataStore):
+    """The arrays directly below a group, as xarray's variables.
+
+    Parameters
+    ----------
+    group : Group
+    drop_variables : iterable of str
+        Names of arrays to leave out; their documents are not looked at.
+    keep_variables : iterable of str, optional
+        Names of the arrays to have, and besides them the index coordinates of their dimensions; of no others
+        the documents are looked at.
+    use_zarr_fill_value_as_mask : bool, optional
+        Take the fill value of an array for its ``_FillValue``; by default where xarray stores it so.
+    native_chunks : bool
+        Make dask arrays without xarray's help.
+    group_chunks : bool
+        Prefer blocks of several units of storage where these are small.
+    """
+
+    __slots__ = ("_dropped", "_kept", "group", "group_chunks", "mask", "native_chunks")
+
+    def __init__(
+        self,
+        group: Group,
+        *,
+        drop_variables: Iterable[str] = (),
+        keep_variables: Iterable[str] | None = None,
+        use_zarr_fill_value_as_mask: bool | None = None,
+        native_chunks: bool = True,
+        group_chunks: bool = False,
+    ) -> None:
+        self.group = group
+        self._dropped = frozenset(drop_variables)
+        self._kept = None if keep_variables is None else dict.fromkeys(keep_variables)
+        self.native_chunks = native_chunks
+        self.group_chunks = group_chunks
+        masked = use_zarr_fill_value_as_mask
+        self.mask = fill_value_is_mask(group.format) if masked is None else masked
+
+    def arrays(self) -> Iterator[tuple[str, Array]]:
+        """Names and arrays that become variables; their documents are read together."""
+        if self._kept is not None:
+            nodes = list(self._named(self._kept))
+            dims = {
+                dim: None
+                for _, node in nodes
+                if isinstance(node, Array)
+                for dim in node.dimension_names or ()
+                if dim is not None and dim not in self._kept
+            }
+            nodes += (
+                (dim, node)
+                for dim, node in self._named(dims)
+                if isinstance(node, Array) and node.dimension_names == (dim,)
+            )
+        else:
+            with for_xarray():
+                nodes = list(self.group.load(leave_out=self._dropped))
+        for name, node in nodes:
+            if isinstance(node, MetadataError):
+                if isinstance(node, UnknownExtensionError):
+                    hint = f"drop_variables=[{name!r}] to open the other variables"
+                    node.accepted = hint if node.accepted is None else f"{node.accepted}; or {hint}"
+                raise node
+            if isinstance(node, Array):
+                yield name, node
+
+    def _named(self, names: Iterable[str]) -> Iterator[tuple[str, Array | Group | MetadataError]]:
+        """Those of these nodes that there are, found together."""
+        wanted = [name for name in names if name not in self._dropped and name and "/" not in name]
+        found = spread(self._find, wanted, self.group.store.concurrency)
+        return ((name, node) for name, node in zip(wanted, found, strict=True) if node is not None)
+
+    def _find(self, name: str) -> Array | Group | MetadataError | None:
+        try:
+            found: Array | Group | None = self.group.get(name)
+        except MetadataError as error:
+            return error
+        return found
+
+    def get_variables(self) -> dict[str, Variable]:
+        return {name: self.variable(array) for name, array in self.arrays()}
+
+    def variable(self, array: Array) -> Variable:
+        """An array as a variable, its values and attributes as they are stored."""
+        variable = as_variable(array, self.mask, self.native_chunks)
+        if self.group_chunks:
+            variable.encoding["preferred_chunks"] = dict(zip(variable.dims, _grouped(array), strict=True))
+        return variable
+
+    def get_attrs(self) -> dict[str, Any]:
+        attributes = dict(self.group.metadata.attributes)
+        _hide(attributes)
+        return attributes
+
+
+def as_variable(array: Array, mask: bool, native_chunks: bool = True) -> Variable:
+    """An array as a variable, its values and attributes as they are stored."""
+    meta = array.metadata
+    shape, dims = meta.shape, meta.dimension_names or ()
+    if len(dims) != len(shape):
+        raise MissingDimensionNamesError(
+            "xarray needs the names of the dimensions",
+            path=array.path,
+            field="dimension_names",
+            found=meta.dimension_names,
+            accepted=f"{len(shape)} names, or drop_variables=[{array.basename!r}]",
+        )
+    attributes = dict(meta.attributes)
+    units = _lengths(meta)
+    sharded = array._shard is not None
+    encoding: dict[str, Any] = {
+        "chunks": array.chunks if sharded else units,
+        "preferred_chunks": dict(zip(dims, units, strict=True)),
+        **kept_codecs(array),
+        "shards": units if sharded else None,
+    }
+    if meta.zarr_format == 2:
+        _hide(attributes)
+    else:
+        encoding["serializer"] = array.serializer.to_json()
+    if array.dtype.kind == "T":
+        encoding["dtype"] = array.dtype
+    if not mask:
+        if meta.zarr_format != 2:
+            encoding["fill_value"] = meta.fill_value
+        if "_FillValue" in attributes:
+            attributes["_FillValue"] = _fill_value(attributes["_FillValue"], array)
+    elif not meta.fill_is_null and _can_be_masked(meta.data_type):
+        attributes["_FillValue"] = meta.fill_value
+    lazy = LazyArray(array)
+    lazy.native = native_chunks
+    data: Any = indexing.LazilyIndexedArray(lazy, _everything(len(shape)))
+    return Variable(dims, data, attributes, encoding, fastpath=True)
+
+
+@cache
+def _everything(ndim: int) -> indexing.BasicIndexer:
+    return indexing.BasicIndexer((slice(None),) * ndim)
+
+
+@contextmanager
+def for_xarray() -> Iterator[None]:
+    """Say what to do in xarray where a store cannot tell what there is."""
+    try:
+        yield
+    except StoreCapabilityError as error:
+        raise StoreCapabilityError(
+            f"{error}; in xarray: a store written with consolidated=True, or variables made of arrays that "
+            "xzarr3.open_array() opens by their paths"
+        ) from error
+
+
+def _can_be_masked(data_type: ZDType) -> bool:
+    """Whether xarray can tell missing elements; it cannot among records, raw bytes and JSON."""
+    return not isinstance(data_type, JSONObjects) and data_type.to_native_dtype().kind != "V"
+
+
+def _hide(attributes: dict[str, Any]) -> None:
+    """Remove what netCDF-C keeps in attributes for itself."""
+    for key in [key for key in attributes if key.lower().startswith("_nc")]:
+        del attributes[key]
+
+
+def _lengths(meta: ArrayMetadata) -> tuple[int | tuple[int, ...], ...]:
+    """The length of the units of storage along each dimension, or all their lengths where they differ."""
+    if meta.chunk_grid.is_regular:
+        return meta.chunk_grid.largest
+    return tuple(
+        _axis_lengths(axis, size) for axis, size in zip(meta.chunk_grid.axes, meta.shape, strict=True)
+    )
+
+
+def _axis_lengths(axis: Steps | Edges, size: int) -> int | tuple[int, ...]:
+    if isinstance(axis, Steps) or size == 0 or axis.count(size) > _MOST_LENGTHS:
+        return max(axis.longest, 1)
+    lengths = axis.lengths(size)
+    regular = len({*lengths[:-1]}) <= 1 and lengths[-1] <= lengths[0]
+    return lengths[0] if regular else lengths
+
+
+def _grouped(array: Array) -> Iterator[int | tuple[int, ...]]:
+    """The lengths of blocks of several units of storage where these are small, along each dimension."""
+    from xzarr3.dask.blocks import asked_blocks
+
+    for axis, size in zip(asked_blocks(array, "auto"), array.shape, strict=True):
+        yield axis if isinstance(axis, tuple) else _axis_lengths(axis, size)
+
+
+class MissingDimensionNamesError(MetadataError, KeyError):
+    """An array without names of dimensions, which cannot be a variable of xarray."""
+
+    __str__ = MetadataError.__str__
+
+
+def _fill_value(value: Any, array: Array) -> Any:
+    try:
+        return decode_fill_value(value, array.dtype)
+    except ValueError as error:
+        raise MetadataError(
+            str(error),
+            path=array.path,
+            field="attributes._FillValue",
+            found=value,
+            accepted="a number, or the base64 of a little-endian double",
+        ) from error
