@@ -749,9 +749,7 @@ def test_regions_that_shift_blocks_off_the_units(region: Any) -> None:
     ids=str,
 )
 @pytest.mark.parametrize("twin", ["same", "opened", "pickled", "linked"])
-def test_two_sources_that_share_a_unit(
-    one: Any, two: Any, overlap: bool, twin: str, tmp_path: Path
-) -> None:
+def test_two_sources_that_share_a_unit(one: Any, two: Any, overlap: bool, twin: str, tmp_path: Path) -> None:
     """They are refused only if they share elements."""
     target = _make(tmp_path / "store", data=np.zeros((30, 40)))
     if twin == "linked":

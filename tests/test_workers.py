@@ -18,6 +18,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -553,8 +554,8 @@ def _dying(block: Values, marker: str, folder: str, block_id: tuple[int, ...] = 
     return block
 
 
-@pytest.fixture(scope="module")
-def client() -> Iterator[Client]:
+@contextmanager
+def _cluster() -> Iterator[Client]:
     options = {
         "distributed.scheduler.allowed-failures": 3,
         "distributed.worker.daemon": True,
@@ -575,6 +576,29 @@ def client() -> Iterator[Client]:
     ):
         client.run(lambda paths: sys.path.extend(set(paths) - set(sys.path)), list(sys.path))
         yield client
+
+
+@pytest.fixture(scope="module")
+def clients() -> Iterator[list[tuple[Client, ExitStack]]]:
+    """The cluster of all tests, as long as there is one."""
+    clients: list[tuple[Client, ExitStack]] = []
+    yield clients
+    for _, stack in clients:
+        stack.close()
+
+
+@pytest.fixture
+def client(clients: list[tuple[Client, ExitStack]]) -> Client:
+    """A cluster of two workers; another one, if one that was killed does not come back."""
+    if clients:
+        try:
+            clients[0][0].wait_for_workers(2, timeout=10)
+        except TimeoutError:
+            clients.pop()[1].close()
+    if not clients:
+        stack = ExitStack()
+        clients.append((stack.enter_context(_cluster()), stack))
+    return clients[0][0]
 
 
 def _leftovers(place: Path) -> list[Path]:
@@ -608,14 +632,12 @@ def _stored_while_killed(tmp_path: Path, region: Any, source: Values, blocks: An
 
 def test_worker_killed_in_the_middle_of_a_write(client: Client, tmp_path: Path) -> None:
     """Blocks that lie across chunks, in a region that covers some of them in part."""
-    client.wait_for_workers(2, timeout=30)
     _stored_while_killed(
         tmp_path, np.s_[3:35, 2:30], _values(32, 28), (11, 9), chunks=(10, 8), compressors=None
     )
 
 
 def test_tasks_of_a_cluster_have_one_thread(client: Client, tmp_path: Path) -> None:
-    client.wait_for_workers(2, timeout=30)
     data = np.ones((512, 2048))
     array = xzarr3.create_array(tmp_path / "a", data=data, chunks=(64, 256), shards=(256, 2048))
     target = xzarr3.create_array(tmp_path / "b", shape=data.shape, chunks=(64, 256), dtype="f8")
@@ -642,14 +664,12 @@ def test_tasks_of_a_cluster_have_one_thread(client: Client, tmp_path: Path) -> N
 def test_workers_killed_in_the_middle_of_writes(
     client: Client, tmp_path: Path, blocks: Any, layout: dict[str, Any], region: Any
 ) -> None:
-    client.wait_for_workers(2, timeout=30)
     source = _values(40, 33)[region] + 5
     _stored_while_killed(tmp_path, region, source, blocks, **layout)
 
 
 @pytest.mark.slow
 def test_rows_added_while_a_worker_is_killed_are_there_once(client: Client, tmp_path: Path) -> None:
-    client.wait_for_workers(2, timeout=30)
     old, new = _values(15, 20), _values(23, 20)
     target = xzarr3.create_array(tmp_path / "store", data=old, chunks=(10, 10))
     target.resize((38, 20))
@@ -670,7 +690,6 @@ def _partial(array: Array, marker: str, folder: str) -> None:
 
 @pytest.mark.slow
 def test_worker_killed_while_it_holds_locks_of_units(client: Client, tmp_path: Path) -> None:
-    client.wait_for_workers(2, timeout=30)
     values = _values(12, 12)
     array = xzarr3.create_array(tmp_path / "store", data=values, chunks=(6, 6))
     marker, folder = str(tmp_path / "dead"), str(tmp_path / "store")

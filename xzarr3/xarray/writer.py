@@ -378,9 +378,7 @@ def _planned(
     format = format_to_write(opened, path, zarr_format)
     growing = growing_dimensions(data, append_dim)
     planned = plan_group(data, format, path, encoding, write_empty_chunks, growing=growing)
-    return Creation(
-        opened, format, path, {"": planned}, consolidated, overwrite=mode == "w", resume=resume
-    )
+    return Creation(opened, format, path, {"": planned}, consolidated, overwrite=mode == "w", resume=resume)
 
 
 def chosen_mode(mode: str | None, append_dim: Hashable | None, region: object) -> WriteMode:
