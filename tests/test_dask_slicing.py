@@ -20,6 +20,7 @@ import dask.array as da
 import dask.graph_manipulation
 import numpy as np
 import pytest
+import xarray as xr
 from _recording import RecordingStore
 from dask.base import tokenize
 from dask.utils import key_split
@@ -566,3 +567,17 @@ def test_selections_on_a_cluster(tmp_path: Path) -> None:
         np.testing.assert_array_equal(
             client.submit(lambda x: x[1:3].compute(scheduler="sync"), lazy).result(), values[1:3]
         )
+
+
+def test_xarray_takes_it_for_an_array_of_dask() -> None:
+    """It compares types, and refuses to work with chunked arrays of several."""
+    values = np.arange(10.0)
+    lazy = from_zarr(xzarr3.create_array(xzarr3.MemoryStore(), data=values, chunks=5))
+    data = xr.Dataset({"a": ("x", lazy), "b": ("x", da.ones(10, chunks=3))})
+    np.testing.assert_array_equal(data.compute().a, values)
+    assert data.unify_chunks().chunks["x"] == (3, 2, 1, 3, 1)
+    added = xr.apply_ufunc(np.add, data.a, data.b.chunk(x=5), dask="parallelized", output_dtypes=["f8"])
+    np.testing.assert_array_equal(added, values + 1)
+    assert {type(lazy), da.Array} == {da.Array}
+    assert type(lazy) is not da.Array
+    assert type(pickle.loads(pickle.dumps(lazy))) is type(lazy)

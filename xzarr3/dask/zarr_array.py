@@ -102,7 +102,17 @@ def selected(array: Array, name: str, view: tuple[Along, ...], whole: Whole | No
     return made
 
 
-class ZarrArray(da.Array):
+class _EqualToDasks(type):
+    """The type of a class that is taken for dask's own where types are compared, as xarray does."""
+
+    def __eq__(cls, other: object) -> bool:
+        return other is cls or other is da.Array
+
+    def __hash__(cls) -> int:
+        return hash(da.Array)
+
+
+class ZarrArray(da.Array, metaclass=_EqualToDasks):
     """A dask array that reads what is selected of an array in a store.
 
     The lengths of its blocks are worked out when they are asked for. Once it is changed in place, it is a
