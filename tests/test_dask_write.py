@@ -37,11 +37,12 @@ from xzarr3 import (
     MemoryStore,
     ReadOnlyError,
     SelectionError,
+    StoreError,
     from_zarr,
     store,
 )
 from xzarr3._types import Buffer
-from xzarr3.dask import detours, tiles
+from xzarr3.dask import detours, tiles, writing
 from xzarr3.dask.memory import frontier, memory_limit
 from xzarr3.dask.tiles import plan_axes
 from xzarr3.dask.write_layer import Tiles
@@ -377,6 +378,107 @@ def test_a_source_that_reads_the_target() -> None:
     np.testing.assert_array_equal(target[...], values + 1)
 
 
+def _wrapped(target: Array) -> da.Array:
+    def block(values: Values, block_id: Any = None) -> Values:
+        return values + target[::-1][10 * block_id[0] : 10 * block_id[0] + 10]
+
+    return da.map_blocks(block, da.zeros(100, chunks=10), dtype="f8")
+
+
+def _in_xarray(path: Path) -> Any:
+    return pytest.importorskip("xarray").open_dataset(path.parent, engine="xzarr3")["x"]
+
+
+OTHER_WAYS: dict[str, Any] = {
+    "the array alone": lambda target, path: da.from_array(target, chunks=10)[::-1],
+    "in the tasks": lambda target, path: da.from_array(target, chunks=10, inline_array=True)[::-1],
+    "a directory above": lambda target, path: from_zarr(path.parent, path.name)[::-1],
+    "a link": lambda target, path: from_zarr(_linked(path))[::-1],
+    "optimized": lambda target, path: dask.optimize(from_zarr(target, chunks=10)[::-1] + 1)[0],
+    "a delayed": lambda target, path: da.from_delayed(
+        dask.delayed(lambda array: array[::-1])(target), (100,), "f8"
+    ).rechunk(10),
+    "zarr-python": lambda target, path: da.from_array(_by_zarr_python(path), chunks=10)[::-1],
+    "an argument": lambda target, path: da.map_blocks(
+        _and_array, da.zeros(100, chunks=10), array=target, dtype="f8"
+    ),
+    "a closure": lambda target, path: _wrapped(target),
+    "xarray": lambda target, path: _in_xarray(path).chunk(t=10).data[::-1],
+    "xarray, selected before": lambda target, path: _in_xarray(path)[::-1].chunk(t=10).data,
+}
+
+
+def _linked(path: Path) -> Path:
+    link = path.parent / "link"
+    link.symlink_to(path)
+    return link
+
+
+def _by_zarr_python(path: Path) -> Any:
+    return pytest.importorskip("zarr").open_array(path, mode="r")
+
+
+def _and_array(block: Values, array: Any = None) -> Values:
+    return block + array[90:]  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("way", OTHER_WAYS)
+def test_a_source_that_reads_the_target_in_another_way(way: str, tmp_path: Path) -> None:
+    xzarr3.create_group(tmp_path)
+    path = tmp_path / "x"
+    target = xzarr3.create_array(
+        LocalStore(path), data=np.arange(100.0), chunks=10, dimension_names=["t"], overwrite=True
+    )
+    source = OTHER_WAYS[way](target, path)
+    with pytest.raises(AlignmentError, match="read by a source and written"):
+        store(source, target)
+    np.testing.assert_array_equal(target[...], np.arange(100.0))
+
+
+@pytest.mark.parametrize("inline", [False, True])
+def test_blocks_of_from_array_may_be_replaced(inline: bool) -> None:
+    target = xzarr3.create_array(MemoryStore(), data=np.arange(100.0), chunks=10)
+    store(da.from_array(target, chunks=20, inline_array=inline) + 1, target)
+    np.testing.assert_array_equal(target[...], np.arange(100.0) + 1)
+
+
+class _Pipeline:
+    """Has a target at hand that its method does not read."""
+
+    def __init__(self, target: Array) -> None:
+        self.target = target
+
+    def run(self) -> None:
+        def twice(block: Values) -> Values:
+            return block * self._factor
+
+        source = da.ones(100, chunks=30)
+        store(source.map_blocks(self.same).map_blocks(twice, dtype="f8"), self.target)
+
+    _factor = 2
+
+    def same(self, block: Values) -> Values:
+        return block
+
+
+def test_a_target_at_hand_is_not_read() -> None:
+    target = _make(100, 10)
+    _Pipeline(target).run()
+    assert np.all(target[...] == 2)
+
+
+def test_targets_in_two_hierarchies_are_the_same(tmp_path: Path) -> None:
+    xzarr3.create_group(tmp_path)
+    one = _make(20, 7, tmp_path / "x")
+    other = xzarr3.open_array(tmp_path, "x", mode="r+")
+    with pytest.raises(AlignmentError, match="two sources write the same elements"):
+        store([da.ones(20, chunks=5), da.zeros(20, chunks=5)], [one, other])
+    values = np.arange(20.0)
+    parts = [da.from_array(part, chunks=2) for part in (values[:10], values[10:])]
+    store(parts, [one, other], regions=[slice(0, 10), slice(10, 20)], scheduler="threads")
+    np.testing.assert_array_equal(one[...], values)
+
+
 def test_errors_of_sources_and_stores() -> None:
     def fail(block: Values, block_info: Any = None) -> Values:
         if block_info[None]["chunk-location"] == (1, 1):
@@ -601,6 +703,34 @@ def test_what_needs_too_much_memory_goes_through_a_directory(
             np.testing.assert_array_equal(target[10:], values)
             assert not _left(tmp_path)
             target[...] = 0
+
+
+def test_no_directory_is_made_before_it_is_needed(tmp_path: Path) -> None:
+    target = _make((30, 200), (1, 200))
+    source = da.ones((30, 200), chunks=(30, 1))
+    with dask.config.set({"temporary-directory": str(tmp_path / "new")}), pytest.warns(LargeWriteWarning):
+        delayed = store(source, target, memory_limit=1000, compute=False)
+    assert not (tmp_path / "new").exists()
+    delayed.compute()
+    assert np.all(target[...] == 1)
+    assert (tmp_path / "new").exists()
+    assert not _left(tmp_path / "new")
+
+
+def test_what_vanishes_from_the_directory_is_no_fill_value(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def copy(sink: Any, starts: Any, tile: Any, region: Any, cuts: Any, *given: Any) -> None:
+        for path in tmp_path.glob("xzarr3-write-*/c/*/*"):
+            path.unlink()
+        copied(sink, starts, tile, region, cuts, *given)
+
+    copied = writing.copy_tile
+    monkeypatch.setattr(writing, "copy_tile", copy)
+    target = _make((30, 200), (1, 200))
+    options = {"temporary-directory": str(tmp_path)}
+    with dask.config.set(options), pytest.raises(StoreError), pytest.warns(LargeWriteWarning):
+        store(da.ones((30, 200), chunks=(30, 1)), target, memory_limit=1000, scheduler="sync")
 
 
 @pytest.mark.parametrize("scheduler", ["sync", "threads"])

@@ -535,7 +535,13 @@ def test_names_of_tasks_differ_where_nobody_can_tell_what_changed(
     assert not names[0] & names[1]
     assert new["t"].values.tolist() == [100.0] * 4
     assert old["t"].data.name.startswith("open_dataset-t-")
-    assert type(new["t"].variable) is type(new["s"].variable) is xr.Variable
+    for name in ("t", "s"):  # To users it is a variable as any other, and so is what comes of it.
+        variable = new[name].variable
+        assert repr(variable).startswith("<xarray.Variable ")
+        results = [variable.compute(), variable + 1, variable.mean(), variable.chunk(), variable.copy()]
+        results.append(new.isel(x=[0, 2])[name].variable)
+        assert {type(each) for each in results[:3]} == {xr.Variable}
+        assert all(isinstance(each, xr.Variable) for each in results)
     xr.testing.assert_identical(new.drop_vars("t").load(), data.drop_vars("t"))
     # Without chunks, too, it is a variable as any other.
     lazy = xr.open_dataset(url, engine="xzarr3", storage_options=options)
@@ -594,3 +600,32 @@ def test_a_failed_append_leaves_nothing_behind(place: xzarr3.Store, monkeypatch:
     assert array.shape == xzarr3.open_array(place, "a").shape == (5,)
     array.resize(12)
     assert array[...].tolist() == [0, 1, 2, 3, 4] + [0] * 7
+
+
+@pytest.mark.parametrize("change", ["nothing", "attributes", "dtype", "fill_value", "shape"])
+def test_arrays_of_consolidated_metadata_are_compared_with_what_is_stored(
+    tmp_path: Path, change: str
+) -> None:
+    root = xzarr3.create_group(tmp_path)
+    root.create_array("a", data=np.arange(4.0), chunks=2, fill_value=0.0)
+    root.consolidate()
+    document = tmp_path / "a" / "zarr.json"
+    stored = json.loads(document.read_text())
+    array = xzarr3.open_group(tmp_path, mode="r")["a"]
+    assert isinstance(array, xzarr3.Array)
+    changes: dict[str, dict[str, Any]] = {
+        "nothing": {},
+        "attributes": {"attributes": {"long_name": "b"}},
+        "dtype": {"data_type": "int64", "fill_value": 0},
+        "fill_value": {"fill_value": -0.0},
+        "shape": {"shape": [3]},
+    }
+    document.write_text(json.dumps({**stored, **changes[change]}))
+    if change in ("nothing", "attributes"):
+        assert array[:].tolist() == [0.0, 1.0, 2.0, 3.0]
+    else:
+        with pytest.raises(StoreError, match="opening it again"):
+            array[:]
+    document.write_text(json.dumps({**stored, "shape": [1]}))  # It is looked at again where it changes.
+    with pytest.raises(StoreError, match="opening it again"):
+        array[:]

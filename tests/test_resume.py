@@ -200,13 +200,13 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_killed_at_many_random_moments(tmp_path: Path) -> None:
     kills = 0
-    for number in range(8):
+    for number in range(6):
         (tmp_path / str(number)).mkdir()
         mode, group = ("w-", "w")[number % 2], (None, "deep/below")[number // 2 % 2]
         kills += _kill_at_random(
             tmp_path / str(number), tmp_path / str(number) / "log", mode, group, 100 + number
         )
-    assert kills >= 24
+    assert kills >= 18
 
 
 class _Mortal:
@@ -282,6 +282,18 @@ def test_killed_at_many_changes_of_the_file_system(tmp_path: Path, mode: str) ->
     assert _kill_at_each_change(tmp_path, mode, 2) > 20
 
 
+@pytest.mark.parametrize(("path", "stays"), [("a", False), ("a/b", False), ("other", True), (None, True)])
+def test_what_was_replaced_since_is_not_renamed_back(tmp_path: Path, path: Any, stays: bool) -> None:
+    """What a killed write had moved is known by its inode, which may be that of something else by now."""
+    store = LocalStore(tmp_path)
+    to_zarr(xr.Dataset({"t": ("x", np.arange(3.0))}), store, group="a")
+    moves = tmp_path / f".xzarr3-staged-{'0' * 32}" / "moves"
+    moves.parent.mkdir()
+    moves.write_text(json.dumps({"path": path, "aside": f".xzarr3-staged-{'1' * 32}", "moves": []}))
+    to_zarr(xr.Dataset({"t": ("x", np.arange(3.0))}), store, group="a", mode="w")
+    assert moves.exists() == stays
+
+
 _CLUSTER = """
 import sys
 
@@ -333,7 +345,7 @@ def test_a_cluster_killed_at_random_moments(tmp_path: Path) -> None:
             end = time.monotonic() + 60
             while not ready.exists() and child.poll() is None and time.monotonic() < end:
                 time.sleep(0.01)
-            moment = time.monotonic() + (random_moments.uniform(0.05, 0.4) if kills < 2 else 60)
+            moment = time.monotonic() + (random_moments.uniform(0.05, 0.4) if not kills else 60)
             while child.poll() is None and time.monotonic() < moment:
                 time.sleep(0.005)
             assert child.poll() in (None, 0)
@@ -342,7 +354,7 @@ def test_a_cluster_killed_at_random_moments(tmp_path: Path) -> None:
                 os.killpg(child.pid, signal.SIGKILL)
                 kills += 1
             child.wait()
-        assert kills <= 2
+        assert kills <= 1
     check(LocalStore(target), wanted)
     assert kills
     assert made(log) <= BLOCKS + 12 * kills
@@ -625,6 +637,45 @@ def test_encoding_makes_another_plan(tmp_path: Path) -> None:
     assert made(log) == 14
 
 
+@pytest.mark.parametrize(
+    ("dtype", "encoding", "others"),
+    [
+        ("f8", {"dtype": "i2", "scale_factor": 0.5, "_FillValue": -1}, {"scale_factor": 0.25}),
+        ("f8", {"dtype": "i2", "scale_factor": 0.5, "_FillValue": -1}, {"_FillValue": -2}),
+        ("f8", {"dtype": "i2", "scale_factor": 0.5, "_FillValue": -1}, {"add_offset": 1.0}),
+        ("M8[s]", {"units": "days since 2000-01-01", "dtype": "i8"}, {"units": "hours since 2000-01-01"}),
+        ("M8[s]", {"units": "days since 2000-01-01", "dtype": "i8"}, {"units": "days since 1999-01-01"}),
+    ],
+)
+def test_what_is_only_in_attributes_makes_another_plan(dtype: str, encoding: Any, others: Any) -> None:
+    """Units and scales, of which the layout of an array does not tell."""
+    values = np.arange(0, 8 * 86400, 86400, "i8").astype(dtype) if dtype != "f8" else np.arange(8.0)
+    data = xr.Dataset({"t": ("x", values)}).chunk(x=2)
+    target = MortalStore()
+    target.left = 8
+    with pytest.raises(CutOffError):
+        to_zarr(data, target, resume=True, encoding={"t": encoding})
+    target.left = float("inf")
+    _of_a_killed_process()
+    with pytest.warns(UserWarning, match="not the same as this one"):
+        to_zarr(data, target, resume=True, mode="w", encoding={"t": {**encoding, **others}})
+    np.testing.assert_array_equal(opened(target)["t"], values)
+
+
+def test_what_a_write_was_to_replace_is_not_taken_for_its_own(anywhere: Store, tmp_path: Path) -> None:
+    """Its document may be the same; its values are those of another write."""
+    log = tmp_path / "log"
+    first = xr.Dataset({"t": ("x", np.full(20, -1.0))})
+    to_zarr(first, anywhere, encoding={"t": {"chunks": (2,)}})
+    cut_off(anywhere, log, 4, mode="w")
+    with pytest.raises(NodeExistsError, match="not empty"):
+        to_zarr(failing(log, 100), anywhere, resume=True)
+    assert opened(anywhere)["t"].values.tolist() == [-1.0] * 20
+    to_zarr(failing(log, 100), anywhere, mode="w", resume=True)
+    assert made(log) == 10
+    np.testing.assert_array_equal(opened(anywhere)["t"], np.arange(20.0) + 1)
+
+
 def test_names_that_change_are_told(tmp_path: Path) -> None:
     store = LocalStore(tmp_path / "store")
 
@@ -729,6 +780,28 @@ def test_tiles_that_the_plan_does_not_have_count_for_nothing(tile: Any) -> None:
     assert Journal(store, "j/", "p").finished(0, target, Regions(((2, 2),), (0,))) == set()
     store.set(f"j/{'2' * 32}-0", _packed(tiles=[[0, [0], [[0, 2]], [[0]]]]))
     assert Journal(store, "j/", "p").finished(0, target, Regions(((2, 2),), (0,))) == {(0,)}
+
+
+def test_units_that_were_left_out_and_are_there_are_written_again() -> None:
+    """Somebody else has stored them since."""
+    store = MemoryStore()
+    target = xzarr3.create_array(store, data=np.arange(1, 5), chunks=2)
+    store.set(f"j/{'0' * 32}-0", _packed(tiles=[[0, [0], [[0, 2]], [[0]]]]))
+    assert Journal(store, "j/", "p").finished(0, target, Regions(((2, 2),), (0,))) == set()
+    store.erase("c/0")
+    assert Journal(store, "j/", "p").finished(0, target, Regions(((2, 2),), (0,))) == {(0,)}
+
+
+def test_a_tile_of_which_there_is_too_much_to_say_is_not_entered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(xzarr3.dask.journal, "_FULL", 100)
+    store = MemoryStore()
+    target = xzarr3.create_array(store, shape=(20, 20), chunks=1, dtype="i1", fill_value=0)
+    regions = Regions(((19, 1), (20,)), (0, 0))
+    journal = Journal(store, "j/", "p")
+    for tile in ((0, 0), (1, 0)):
+        journal.write(0, tile, target, regions[tile], np.zeros((1, 1), "i1"))
+    journal.flush()
+    assert Journal(store, "j/", "p").finished(0, target, regions) == {(1, 0)}
 
 
 def test_a_system_that_was_started_anew_may_have_lost_values(tmp_path: Path) -> None:
@@ -936,6 +1009,35 @@ def test_regions_are_taken_up_beside_each_other(tmp_path: Path) -> None:
     values = opened(store)["t"].values
     np.testing.assert_array_equal(values, np.tile(np.arange(20.0) + 1, 3))
     assert not left(store)
+
+
+def _a_day_later(store: Store) -> None:
+    """As if what writes have left had been there for long."""
+    long_ago = time.time() - 25 * 3600
+    if isinstance(store, LocalStore):
+        for top, _, names in os.walk(store.root):
+            for name in (*names, "."):
+                os.utime(os.path.join(top, name), (long_ago, long_ago))
+    for key in [key for key in store.list() if key.endswith(("/begun", "/owner"))]:
+        said = json.loads(bytes(store.get(key) or b"{}"))
+        store.set(key, json.dumps({**said, "time": long_ago}).encode())
+    if isinstance(store, LocalStore):
+        for top in os.listdir(store.root):
+            os.utime(os.path.join(store.root, top), (long_ago, long_ago))
+
+
+def test_what_is_never_taken_up_goes_in_the_end(store: Store, tmp_path: Path) -> None:
+    _place(store)
+    to_zarr(xr.Dataset({"t": ("x", np.zeros(3))}), store, group="kept")
+    options: dict[str, Any] = {"group": "g", "resume": True}
+    with pytest.raises(BrokenError):
+        to_zarr(failing(tmp_path / "log", 4), store, region={"x": slice(0, 20)}, **options)
+    to_zarr(failing(tmp_path / "b", 100), store, region={"x": slice(8, 28)}, **options)
+    assert left(store), "it may still be taken up"
+    _a_day_later(store)
+    to_zarr(failing(tmp_path / "c", 100), store, region={"x": slice(8, 28)}, **options)
+    assert not left(store)
+    assert opened(store, "kept")["t"].shape == (3,)
 
 
 def test_an_array_that_was_replaced_is_written_anew(anywhere: Store, tmp_path: Path) -> None:

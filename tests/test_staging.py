@@ -159,13 +159,13 @@ def test_a_long_write_tells_that_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_write_computed_later_begins_when_it_is_computed(tmp_path: Path) -> None:
-    later = to_zarr(filled(7).chunk(x=1), tmp_path / "a", compute=False)
+    later = to_zarr(filled(7).chunk(x=1), tmp_path / "a", compute="later")
     assert not (tmp_path / "a").exists()
     for scheduler in ("synchronous", "threads"):
         with dask.config.set(scheduler=scheduler):
             pickle.loads(pickle.dumps(later)).compute()
         assert values(tmp_path / "a") == [7, 7, 7, 7]
-        later = to_zarr(filled(7).chunk(x=1), tmp_path / "a", compute=False, mode="w")
+        later = to_zarr(filled(7).chunk(x=1), tmp_path / "a", compute="later", mode="w")
 
 
 # Two writers
@@ -214,7 +214,7 @@ def test_what_another_has_finished_is_not_touched(fails: bool) -> None:
             raise UnluckyError
         return block
 
-    first = to_zarr(lazy(make), store, compute=False)
+    first = to_zarr(lazy(make), store, compute="later")
     to_zarr(filled(7, "t", "u"), store)
     keys = sorted(store.list())
     with pytest.raises(NodeExistsError, match="somebody else has written there since"):
@@ -337,7 +337,7 @@ except xzarr3.StoreError as error:
 """
 
 
-@pytest.mark.parametrize("round", range(3))
+@pytest.mark.parametrize("round", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2))])
 def test_processes_that_write_to_an_empty_directory(tmp_path: Path, round: int) -> None:
     path = tmp_path / "x.zarr"
     path.mkdir()
@@ -413,7 +413,12 @@ def test_reservations_of_killed_writers(said: dict[str, Any], is_live: bool) -> 
         assert not staged(store)
 
 
-@pytest.mark.parametrize("value", [b"", b"[1]", b"\xff", b"[" * 10**5])
+_NO_TIMES = [b"1" + b"0" * 400, b"NaN", b"1e999", b"-1e300", b"1e15", b'"now"']
+
+
+@pytest.mark.parametrize(
+    "value", [b"", b"[1]", b"\xff", b"[" * 10**5, *(b'{"time": %s}' % each for each in _NO_TIMES)]
+)
 def test_what_is_no_reservation_is_in_nobodys_way(value: bytes) -> None:
     store = MemoryStore()
     store.set(Reservation(store, "").key, value)
@@ -577,6 +582,26 @@ def test_what_killed_writes_left_is_removed_a_day_later() -> None:
     to_zarr(filled(1), store, group="g", mode="w")
     to_zarr(filled(1), store, group="g", mode="w")
     assert left() == [True, False, False, False]
+
+
+def test_what_a_failed_write_stored_is_removed_from_a_file_system() -> None:
+    """Erasing what is not there is no error while another one is handled."""
+    pytest.importorskip("fsspec")
+    store = xzarr3.open_store(f"memory://{time.time_ns()}/store", mode="a")
+    try:
+        raise ValueError("unlike an absence")
+    except ValueError:
+        store.erase("nothing")
+        assert store.get("nothing") is None
+        assert list(store.list()) == []
+
+    def fail() -> None:
+        raise RuntimeError("computed in vain")
+
+    with pytest.raises(RuntimeError, match="in vain") as caught:
+        to_zarr(at_block(4, fail), store, encoding={"t": {"chunks": (1,)}})
+    assert not getattr(caught.value, "__notes__", [])
+    assert list(store.list()) == []
 
 
 def test_an_abandoned_directory_with_a_file_of_the_user_stays(tmp_path: Path) -> None:

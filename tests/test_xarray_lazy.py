@@ -6,7 +6,9 @@ import asyncio
 import json
 import pickle
 import re
+import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,8 @@ dask = pytest.importorskip("dask")
 from dask.utils import key_split  # noqa: E402
 
 from xzarr3.dask.lazy import Reads  # noqa: E402
-from xzarr3.xarray import unpacking  # noqa: E402
+from xzarr3.xarray import chunked, unpacking  # noqa: E402
+from xzarr3.xarray.variables import Xzarr3DataStore, as_variable  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::zarr.errors.ZarrUserWarning",
@@ -58,7 +61,7 @@ def is_ours(array: xr.DataArray | xr.Variable) -> bool:
 
 
 def is_made(array: xr.DataArray) -> bool:
-    held = array.variable._held
+    held = chunked._held(array.variable)
     assert isinstance(held, Reads)
     return held._made is not None
 
@@ -779,3 +782,76 @@ def test_indices_out_of_bounds(packed: str, chunks: Any) -> None:
         for engine in (Xzarr3BackendEntrypoint, "zarr"):
             with pytest.raises(IndexError):
                 xr.open_dataset(packed, engine=engine, chunks=chunks)["tas"][index].load()
+
+
+def test_tokens_are_those_of_the_values(packed: str) -> None:
+    lazy = ours(packed)
+    token = dask.base.tokenize(lazy)
+    assert token == dask.base.tokenize(lazy.copy(deep=True)) == dask.base.tokenize(ours(packed).load())
+    assert token != dask.base.tokenize(lazy + 1)
+
+
+def test_attributes_belong_to_who_opened_them() -> None:
+    store = xzarr3.MemoryStore()
+    root = xzarr3.create_group(store, attributes={"history": ["made"]})
+    root.create_array("t", data=np.arange(3.0), dimension_names=["x"], attributes={"flags": {"a": [1]}})
+    group = xzarr3.open_group(store).loaded()
+    data = Xzarr3DataStore(group)
+    data.get_attrs()["history"].append(print)
+    array = xzarr3.open_array(store, "t")
+    variable = as_variable(array, False)
+    variable.attrs["flags"]["a"].append(print)
+    assert array.metadata.attributes == {"flags": {"a": [1]}}
+    assert group.metadata.attributes == {"history": ["made"]}
+    assert pickle.loads(pickle.dumps(array))[1] == 1.0
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_the_switch_is_pickled(packed: str, native: bool) -> None:
+    again = pickle.loads(pickle.dumps(ours(packed, native_chunks=native)))
+    assert is_ours(again.chunk()["tas"]) is native
+
+
+def test_trees_have_the_indexes_that_xarray_makes(written: dict[str, str], tmp_path: Path) -> None:
+    with xr.open_dataset(next(iter(written.values())), engine="zarr") as data:
+        tree = xr.DataTree.from_dict({"/": data[list(data.dims)].load(), "/a": data.load(), "/a/b": data})
+    tree.to_zarr(tmp_path)
+    found, expected = (xr.open_datatree(tmp_path, engine=engine) for engine in ("xzarr3", "zarr"))
+    xr.testing.assert_identical(found, expected)
+    for node, other in zip(found.subtree, expected.subtree, strict=True):
+        assert list(node.variables) == list(other.variables)
+        assert list(node.coords) == list(other.coords)
+        assert {name: type(index) for name, index in node.xindexes.items()} == {
+            name: type(index) for name, index in other.xindexes.items()
+        }
+        assert {name: type(var) for name, var in node.variables.items() if name in node.xindexes} == {
+            name: type(var) for name, var in other.variables.items() if name in other.xindexes
+        }
+
+
+@pytest.mark.parametrize("chunks", [None, {}])
+def test_threads_may_load_what_others_select_of(packed: str, chunks: Any) -> None:
+    data = ours(packed, chunks=chunks)
+    expected = theirs(packed)["tas"].isel(time=slice(0, 2)).values
+    before = sys.getswitchinterval()
+    variables = [data["tas"].variable.copy(deep=False) for _ in range(40)]
+
+    def select() -> None:
+        for variable in variables:
+            for _ in range(3):
+                assert variable.copy(deep=False).isel(time=slice(0, 2)).shape == expected.shape
+                assert variable.chunk({"time": 1}).isel(time=slice(0, 2)).shape == expected.shape
+
+    def load() -> None:
+        for variable in variables:
+            variable.load()
+
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(3) as threads:
+            for done in [threads.submit(work) for work in (select, load, select)]:
+                done.result()
+    finally:
+        sys.setswitchinterval(before)
+    assert all(type(variable) is xr.Variable for variable in variables)
+    assert np.array_equal(variables[0].isel(time=slice(0, 2)).values, expected, equal_nan=True)

@@ -384,6 +384,37 @@ def test_append_later(tmp_path: Path, pickled: bool) -> None:
     xr.testing.assert_identical(read(xzarr3.LocalStore(tmp_path), consolidated=True), timed(7, 0).load())
 
 
+@pytest.mark.parametrize("at", range(5))
+def test_who_interrupts_while_documents_are_stored(at: int) -> None:
+    class Interrupted(xzarr3.MemoryStore):
+        left: int | None = None
+
+        def compare_and_set(self, key: str, version: object, value: Any) -> bool:
+            text = b"".join(bytes(value or b"").split())
+            if self.left is not None and key != "zarr.json" and b'"shape":[5' in text:
+                self.left -= 1
+                if self.left < 0:
+                    self.left = None
+                    raise KeyboardInterrupt
+            return super().compare_and_set(key, version, value)
+
+    store = Interrupted()
+    to_zarr(timed(3, 0), store, encoding=UNITS)
+    store.left = at
+    try:
+        to_zarr(timed(2, 3), store, append_dim="time")
+    except KeyboardInterrupt:
+        n = 3
+    else:
+        n = 5
+        assert at == 4, "four variables grow"
+    for consolidated in (True, False):
+        xr.testing.assert_identical(read(store, consolidated=consolidated), timed(n, 0).load())
+    store.left = None
+    to_zarr(timed(2, n), store, append_dim="time")
+    xr.testing.assert_identical(read(store, consolidated=True), timed(n + 2, 0).load())
+
+
 def test_an_error_in_a_task_appends_nothing(tmp_path: Path) -> None:
     def fail(block: Any, block_info: Any = None) -> Any:
         if block_info[0]["chunk-location"][0] == 2:
@@ -468,6 +499,19 @@ def test_copies_are_kept_true_and_made_only_where_wanted() -> None:
         assert found.sizes["time"] == 5
 
 
+@pytest.mark.parametrize("options", [{"mode": "a"}, {"mode": "a-"}, {"append_dim": "time"}])
+def test_new_variables_of_other_lengths(options: dict[str, Any]) -> None:
+    store = xzarr3.MemoryStore()
+    to_zarr(xr.Dataset({"n": ("time", [1, 2, 3]), "s": ("x", [4, 5])}), store)
+    before = {key: bytes(store.get(key) or b"") for key in store.list()}
+    new = xr.Dataset({"n": ("time", [6, 7, 8]), "z": ("x", [1, 2, 3])})
+    with pytest.raises(ValueError, match="conflicting sizes for dimension 'x': length 3 on 'z'"):
+        to_zarr(new, store, **options)
+    assert {key: bytes(store.get(key) or b"") for key in store.list()} == before
+    to_zarr(new.isel(x=slice(2)), store, **options)
+    assert read(store, consolidated=True)["z"].values.tolist() == [1, 2]
+
+
 # Templates
 
 
@@ -477,7 +521,7 @@ def test_regions_of_a_template(tmp_path: Path, mode: Any) -> None:
     if mode == "w":
         to_zarr(base(), tmp_path)
     encoding = {"a": {"chunks": (4, 3)}}
-    later = to_zarr(whole.chunk(time=1), tmp_path, mode=mode, compute="template", encoding=encoding)
+    later = to_zarr(whole.chunk(time=1), tmp_path, mode=mode, compute=False, encoding=encoding)
     found = read(xzarr3.LocalStore(tmp_path), consolidated=True)
     assert found.sizes == whole.sizes
     np.testing.assert_array_equal(found["time"].values, whole["time"].values)
@@ -492,17 +536,39 @@ def test_regions_of_a_template(tmp_path: Path, mode: Any) -> None:
 
 def test_a_template_of_what_it_replaces(tmp_path: Path) -> None:
     to_zarr(base(), tmp_path)
-    with pytest.raises(ValueError, match="compute=False"):
-        to_zarr(open_dataset(tmp_path, chunks={}) + 1, tmp_path, mode="w", compute="template")
-    with pytest.raises(ValueError, match="'w' or 'w-'"):
-        to_zarr(base(), tmp_path, mode="a", compute="template")
+    with pytest.raises(ValueError, match="compute='later'"):
+        to_zarr(open_dataset(tmp_path, chunks={}) + 1, tmp_path, mode="w", compute=False)
+    with pytest.raises(ValueError, match="'template' is not supported"):
+        to_zarr(base(), tmp_path, mode="w", compute="template")  # type: ignore[call-overload]
     xr.testing.assert_identical(open_dataset(tmp_path).load(), base())
+
+
+@pytest.mark.parametrize("engine", ["xzarr3", "zarr"])
+def test_a_template_knows_what_it_replaces_by_place(tmp_path: Path, engine: str) -> None:
+    to_zarr(base(), tmp_path, group="g")
+    there = xr.open_dataset(tmp_path / "g", engine=engine, chunks={}, consolidated=False)
+    with pytest.raises(ValueError, match="compute='later'"):
+        to_zarr(there, tmp_path, group="g", mode="w", compute=False)
+    xr.testing.assert_identical(open_dataset(tmp_path, group="g").load(), base())
+    to_zarr(base(), tmp_path, group="h")
+    to_zarr(there + 1, tmp_path, group="h", mode="w", compute=False).compute(scheduler="threads")
+    np.testing.assert_array_equal(open_dataset(tmp_path, group="h")["a"].values, base()["a"].values + 1)
+
+
+def test_a_template_in_a_zip(tmp_path: Path) -> None:
+    path = tmp_path / "x.zarr.zip"
+    later = to_zarr(timed(6, 0).chunk(time=1), path, compute=False)
+    with xzarr3.ZipStore(path) as store:
+        assert np.isnan(read(store, consolidated=True)["a"].values).all()
+    later.compute(scheduler="threads")
+    with xzarr3.ZipStore(path) as store:
+        xr.testing.assert_identical(read(store, consolidated=True), timed(6, 0).load())
 
 
 @pytest.mark.slow
 def test_processes_that_write_regions_of_one_chunk(tmp_path: Path) -> None:
     whole = timed(8, 0)
-    to_zarr(whole.chunk(), tmp_path, compute="template", encoding={"a": {"chunks": (8, 4)}})
+    to_zarr(whole.chunk(), tmp_path, compute=False, encoding={"a": {"chunks": (8, 4)}})
     code = (
         "import sys, xzarr3\n"
         "from test_xarray_modes import timed\n"

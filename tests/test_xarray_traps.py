@@ -381,6 +381,15 @@ def test_made_of_what_is_written_later(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path / "data")) == ["a", "zarr.json"]
 
 
+@pytest.mark.parametrize("engine", ["xzarr3", "zarr"])
+def test_opened_below_the_root_that_is_written_to(tmp_path: Path, engine: str) -> None:
+    values = np.arange(12.0)
+    to_zarr(xr.Dataset({"a": ("x", values)}), tmp_path, group="g", encoding={"a": {"chunks": (2,)}})
+    there = xr.open_dataset(tmp_path / "g", engine=engine, chunks={}, consolidated=False)
+    to_zarr(there.isel(x=slice(None, None, -1)), tmp_path, group="g", mode="r+")
+    np.testing.assert_array_equal(open_dataset(tmp_path, group="g")["a"].values, values[::-1])
+
+
 def test_opened_by_the_zarr_engine(tmp_path: Path) -> None:
     pytest.importorskip("zarr")
     values = np.arange(12.0)
@@ -456,3 +465,54 @@ def test_stale_encodings_never_make_a_save_fail(options: dict[str, Any]) -> None
         expected = np.concatenate([dataset["v"].values, expected])
     np.testing.assert_array_equal(open_dataset(store)["v"].values, expected)
     assert xzarr3.open_array(store, "v").shards == (4, 10)
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize(("there", "new"), [(1.5, 2j), (1, 2j), (True, 0.5), (True, 2)])
+def test_numbers_that_would_become_others(there: Any, new: Any, lazy: bool) -> None:
+    store = MemoryStore()
+    to_zarr(xr.Dataset({"v": ("x", [there])}), store)
+    before = contents(store)
+    more = xr.Dataset({"v": ("x", [new])})
+    with pytest.raises(xzarr3.DataTypeValidationError, match="cannot be stored as data type"):
+        to_zarr(more.chunk() if lazy else more, store, append_dim="x")
+    assert contents(store) == before
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_imaginary_parts_are_not_left_out(lazy: bool) -> None:
+    dataset = xr.Dataset({"v": ("x", [1j, 2])})
+    with pytest.raises(xzarr3.DataTypeValidationError, match=r"\.real and \.imag"):
+        to_zarr(dataset.chunk() if lazy else dataset, MemoryStore(), encoding={"v": {"dtype": "float64"}})
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("missing", [None, np.nan])
+def test_missing_text_is_no_text(missing: Any, lazy: bool) -> None:
+    store = MemoryStore()
+    to_zarr(xr.Dataset({"v": ("x", np.array(["nan", "b"], object))}), store)
+    more = xr.Dataset({"v": ("x", np.array(["c", missing], object))})
+    to_zarr(more.chunk(x=1) if lazy else more, store, append_dim="x")
+    assert open_dataset(store)["v"].values.tolist() == ["nan", "b", "c", ""]
+
+
+def test_no_region_by_values_that_are_there_twice() -> None:
+    store = MemoryStore()
+    to_zarr(xr.Dataset({"v": ("x", [1, 2, 3])}, coords={"x": [0, 0, 1]}), store)
+    before = contents(store)
+    for x in ([0, 1], [1]):
+        with pytest.raises(ValueError, match="more than once"):
+            to_zarr(xr.Dataset({"v": ("x", [9] * len(x))}, coords={"x": x}), store, region="auto")
+    assert contents(store) == before
+
+
+def test_times_beyond_nanoseconds_are_appended() -> None:
+    store = MemoryStore()
+    to_zarr(xr.Dataset({"v": ("x", np.array(["2000-01-01", "1000-01-01"], "M8[s]"))}), store)
+    to_zarr(xr.Dataset({"v": ("x", np.array(["3000-01-01"], "M8[us]"))}), store, append_dim="x")
+    found = xr.open_dataset(
+        store,  # type: ignore[arg-type]
+        engine="xzarr3",
+        decode_times=xr.coders.CFDatetimeCoder(time_unit="s"),
+    )
+    assert found["v"].values.astype("M8[Y]").astype(str).tolist() == ["2000", "1000", "3000"]

@@ -193,7 +193,7 @@ def test_only_the_root(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("scheduler", ["synchronous", "threads"])
 def test_compute_later(tmp_path: Path, scheduler: str) -> None:
-    later = xzarr3.to_zarr(mixed_tree().chunk(), tmp_path / "a", compute=False)
+    later = xzarr3.to_zarr(mixed_tree().chunk(), tmp_path / "a", compute="later")
     assert not (tmp_path / "a/zarr.json").exists()
     dask.compute(later, scheduler=scheduler)
     mixed_tree().to_zarr(tmp_path / "b")
@@ -497,3 +497,20 @@ for how in ("import xzarr3.xarray", "xzarr3.to_zarr", "import xzarr3.xarray.back
 """
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert run.stdout == "True True True\n" * 3
+
+
+@pytest.mark.parametrize("region", ["auto", {"x": "auto"}, {"x": slice(1, 3)}])
+def test_regions_of_a_tree(tmp_path: Path, region: Any) -> None:
+    def part(start: int, stop: int, factor: int) -> xr.Dataset:
+        return xr.Dataset({"v": ("x", np.arange(start, stop) * factor)}, coords={"x": np.arange(start, stop)})
+
+    whole = xr.DataTree.from_dict({"/a": part(0, 5, 1), "/b/c": part(0, 5, 2)})
+    later = xzarr3.to_zarr(whole.chunk(x=2), tmp_path, compute=False)
+    assert xzarr3.open_array(tmp_path, "a/v")[:].tolist() == [0, 0, 0, 0, 0]
+    later.compute(scheduler="synchronous")
+    some = xr.DataTree.from_dict({"/a": part(1, 3, 10), "/b/c": part(1, 3, 20)})
+    xzarr3.to_zarr(some.chunk(x=1), tmp_path, region=region)
+    assert xzarr3.open_array(tmp_path, "a/v")[:].tolist() == [0, 10, 20, 3, 4]
+    assert xzarr3.open_array(tmp_path, "b/c/v")[:].tolist() == [0, 20, 40, 6, 8]
+    with pytest.raises(ValueError, match="no node of the tree"):
+        xzarr3.to_zarr(some, tmp_path, region={"y": slice(1, 3)})

@@ -756,7 +756,7 @@ def test_blocks_of_uneven_size_choose_chunks_that_hold_them(tmp_path: Path) -> N
 def test_compute_later(tmp_path: Path, scheduler: str, zarr_format: Any) -> None:
     dataset = CORPUS["packed"]().chunk(time=7)
     path = tmp_path / "a"
-    later = to_zarr(dataset, path, compute=False, zarr_format=zarr_format)
+    later = to_zarr(dataset, path, compute="later", zarr_format=zarr_format)
     assert hasattr(later, "dask")
     assert not [file for file in path.rglob("*") if file.name.endswith(DOCUMENTS)]
     with dask.config.set(scheduler=scheduler):
@@ -769,13 +769,13 @@ def test_compute_later(tmp_path: Path, scheduler: str, zarr_format: Any) -> None
 
 
 def test_compute_later_without_dask_arrays(tmp_path: Path) -> None:
-    to_zarr(small(), tmp_path, compute=False).compute()
+    to_zarr(small(), tmp_path, compute="later").compute()
     xr.testing.assert_identical(theirs(tmp_path), small())
 
 
 def test_compute_later_keeps_the_old_dataset_until_then(tmp_path: Path) -> None:
     to_zarr(small(), tmp_path)
-    later = to_zarr(open_dataset(tmp_path, chunks={}) + 1, tmp_path, mode="w", compute=False)
+    later = to_zarr(open_dataset(tmp_path, chunks={}) + 1, tmp_path, mode="w", compute="later")
     xr.testing.assert_identical(open_dataset(tmp_path), small())
     later.compute()
     np.testing.assert_array_equal(open_dataset(tmp_path)["a"], small()["a"] + 1)
@@ -783,7 +783,7 @@ def test_compute_later_keeps_the_old_dataset_until_then(tmp_path: Path) -> None:
 
 def test_compute_later_can_be_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     to_zarr(CORPUS["bare"](), tmp_path)
-    later = to_zarr(small().chunk(x=2), tmp_path, mode="w", compute=False)
+    later = to_zarr(small().chunk(x=2), tmp_path, mode="w", compute="later")
 
     def fail(*args: Any) -> None:
         raise OSError("not now")
@@ -802,7 +802,7 @@ def test_compute_later_can_be_repeated(tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize("zarr_format", FORMATS)
 def test_compute_in_other_processes(tmp_path: Path, zarr_format: Any) -> None:
     for group in (None, "below"):
-        later = to_zarr(small().chunk(x=2), tmp_path, group=group, compute=False, zarr_format=zarr_format)
+        later = to_zarr(small().chunk(x=2), tmp_path, group=group, compute="later", zarr_format=zarr_format)
         pickle.loads(pickle.dumps(later)).compute(scheduler="synchronous")
         xr.testing.assert_identical(open_dataset(tmp_path, group=group), small())
 
@@ -811,7 +811,7 @@ def test_the_last_task_does_not_carry_the_graph(tmp_path: Path) -> None:
     sizes = []
     for blocks in (2, 200):
         source = da.zeros(1000, chunks=1000 // blocks)
-        later = to_zarr(xr.Dataset({"a": ("x", source)}), tmp_path / str(blocks), compute=False)
+        later = to_zarr(xr.Dataset({"a": ("x", source)}), tmp_path / str(blocks), compute="later")
         sizes.append(len(pickle.dumps(later.dask[later.key])))
     assert sizes[1] < sizes[0] + 1000
 
@@ -1533,7 +1533,7 @@ def test_what_could_not_be_put_back_is_never_removed(
 ) -> None:
     to_zarr(CORPUS["bare"](), tmp_path, group=group)
     files = [path.read_bytes() for path in sorted((tmp_path / (group or "")).rglob("*")) if path.is_file()]
-    later = to_zarr(small().chunk(x=2), tmp_path, mode="w", group=group, compute=False)
+    later = to_zarr(small().chunk(x=2), tmp_path, mode="w", group=group, compute="later")
     allowed = itertools.repeat(True, 1 if group else 3)
 
     def fail(source: Any, target: Any, rename: Any = os.rename) -> None:
@@ -1641,7 +1641,7 @@ def test_foreign_files_are_seen_before_anything_is_computed(tmp_path: Path) -> N
     (tmp_path / "a" / "c" / "notes.txt").write_text("mine")
     dataset = small().chunk(x=2)
     dataset["a"].data = dataset["a"].data.map_blocks(never, dtype="f8", meta=np.empty((0, 0)))
-    for compute in (True, False):
+    for compute in (True, False, "later"):
         with pytest.raises(xzarr3.NodeExistsError, match=r"a/c/notes\.txt.*nothing was written"):
             to_zarr(dataset, tmp_path, mode="w", compute=compute)
     assert sorted(os.listdir(tmp_path)) == ["a", "x", "zarr.json"]

@@ -35,6 +35,7 @@ from xzarr3.errors import (
 )
 from xzarr3.explanation import Explanation
 from xzarr3.formats import Format, ZarrFormat, documents, parse_format
+from xzarr3.formats.base import Held
 from xzarr3.grids import ChunkLengths, Edges, Grid, as_lengths
 from xzarr3.indexers import Indexer, block_indexer
 from xzarr3.indexing import (
@@ -943,7 +944,9 @@ class Array(Node):
         StoreError
             If it is gone, or of an array that is stored in another way.
         """
-        held = read_held(self.store, self.format, self.path, consolidated=False)
+        return self._same_as(read_held(self.store, self.format, self.path, consolidated=False))
+
+    def _same_as(self, held: Held | None) -> ArrayMetadata:
         return self._same(None if held is None else self.format.parse_again(held, self.path))
 
     def _same(self, found: NodeMetadata | None, shape: tuple[int, ...] | None = None) -> ArrayMetadata:
@@ -965,7 +968,10 @@ class Array(Node):
         known, version = self._known, self.store.version(self._key)
         if version is None or version == known.version:
             return
-        self._check_shape(self._stored())
+        held = read_held(self.store, self.format, self.path, consolidated=False)
+        opened, known.held = known.held, None
+        if held is None or opened is None or repr(held) != repr(opened):  # Where 0.0 is not -0.0.
+            self._check_shape(self._same_as(held))
         known.version = version
 
     def _check_shape(self, found: ArrayMetadata) -> None:

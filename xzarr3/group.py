@@ -149,7 +149,10 @@ class Group(Node, Mapping[str, "Array | Group"]):
         path = node_prefix(self.path) + relative
         meta = self.format.parse(held, path)
         if self._documents is None or not isinstance(meta, GroupMetadata):
-            return self._bind(path, meta)
+            node = self._bind(path, meta)
+            if isinstance(node, Array):
+                node._known.held = held
+            return node
         below = self.format.consolidated_below(self._documents, relative)
         node = self._bind(path, replace(meta, consolidated=below))
         if isinstance(node, Group):

@@ -46,7 +46,7 @@ class Known:
         The documents, if it is not.
     """
 
-    __slots__ = ("__weakref__", "_engine", "_metadata", "_text", "format", "path", "store", "version")
+    __slots__ = ("__weakref__", "_engine", "_metadata", "_text", "format", "held", "path", "store", "version")
 
     def __init__(
         self,
@@ -64,6 +64,8 @@ class Known:
         self._engine: Engine | None = None
         self.version: object | None = None
         """That of the stored document which was found to agree with the metadata."""
+        self.held: Held | None = None
+        """The documents that were parsed, until they were compared with those that are stored."""
 
     @property
     def text(self) -> bytes:

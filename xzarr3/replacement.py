@@ -202,8 +202,8 @@ class Replacement:
             self._staging.clean()
         except StoreError as error:
             warnings.warn(
-                f"what was written to '/{self._path}' in {self._target} is in its place, but not all of what "
-                f"it replaced could be removed: {error}",
+                f"what was written to '/{self._path}' in {self._target} is in its place, but not all could "
+                f"be removed of what it replaced, or needed until then: {error}",
                 stacklevel=4,
             )
 

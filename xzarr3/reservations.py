@@ -14,6 +14,7 @@ import contextlib
 import functools
 import hashlib
 import json
+import math
 import os
 import socket
 import threading
@@ -32,6 +33,7 @@ SILENT = 300.0
 """Seconds without a sign of life after which a write that gives them again and again is not going on."""
 _BEAT = 30.0  # Seconds
 _BEATS = 20  # After so many, what lies beside the reservation is renewed as well.
+_END_OF_TIME = 2.0**53  # Seconds
 _ATTEMPTS = 10
 
 _own: set[str] = set()  # Of the writes of this process that have not ended.
@@ -44,8 +46,16 @@ def now() -> bytes:
 
 def age(value: Buffer) -> float:
     """Seconds since a value of :func:`now` was stored; infinite if it is none."""
-    stored = _parsed(value).get("time")
-    return time.time() - stored if isinstance(stored, (int, float)) else float("inf")
+    return _age(_parsed(value))
+
+
+def _age(said: dict[str, Any]) -> float:
+    """Seconds since something was said; infinite if it does not tell, or tells of a day that is to come."""
+    stored = said.get("time")
+    if not isinstance(stored, (int, float)) or not abs(stored) < _END_OF_TIME:
+        return math.inf
+    found = time.time() - stored
+    return found if found >= -ABANDONED else math.inf  # Clocks differ, but not by that.
 
 
 def _parsed(value: Buffer) -> dict[str, Any]:
@@ -214,9 +224,9 @@ class Reservation:
 
 def _is_live(said: dict[str, Any]) -> bool:
     """Whether the writer that has made a reservation may still be at work."""
-    stored, pid = said.get("time"), said.get("pid")
+    pid = said.get("pid")
     patience = ABANDONED if _plan(said) is None else SILENT
-    if not isinstance(stored, (int, float)) or time.time() - stored > patience or said.get("left") is True:
+    if _age(said) > patience or said.get("left") is True:
         return False
     if said.get("host") != socket.gethostname() or not isinstance(pid, int) or pid <= 0:
         return True

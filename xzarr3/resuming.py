@@ -248,21 +248,27 @@ def forget_settings(store: Store, tops: Iterable[str], path: str) -> None:
     keys = [f"{top}{_ABOUT}" for top in tops]
     values = store.get_partial_values([(key, (0, _LARGEST)) for key in keys])
     for key, value in zip(keys, values, strict=True):
-        said = _parsed(value).get("path")
-        if isinstance(said, str) and f"{said}/".startswith(f"{path}/" if path else ""):
+        if _is_at(_parsed(value).get("path"), path):
             store.erase(key)
+
+
+def _is_at(said: object, path: str) -> bool:
+    """Whether a path is that of a node or of what is below it."""
+    return isinstance(said, str) and f"{said}/".startswith(f"{path}/" if path else "")
 
 
 # What a killed process was just renaming in a directory
 
 
-def note_moves(top: str, aside: str, moves: Iterable[tuple[str, str]], root: str) -> None:
+def note_moves(top: str, path: str, aside: str, moves: Iterable[tuple[str, str]], root: str) -> None:
     """Say what is about to be renamed, so that it can be undone.
 
     Parameters
     ----------
     top : str
         Directory of the write.
+    path : str
+        Path of the node that is written.
     aside : str
         Directory that gets what is replaced.
     moves : iterable of (str, str)
@@ -279,10 +285,22 @@ def note_moves(top: str, aside: str, moves: Iterable[tuple[str, str]], root: str
         info = os.lstat(source)
         names = [os.path.relpath(path, root) for path in (source, target)]
         listed.append([*names, info.st_dev, info.st_ino])
+    _note(top, {"path": path, "aside": os.path.basename(aside), "moves": listed})
+
+
+def _note(top: str, said: Mapping[str, Any]) -> None:
     place = os.path.join(top, _MOVES)
     with open(f"{place}.new", "w", encoding="utf-8", errors="surrogateescape") as file:
-        json.dump({"aside": os.path.basename(aside), "moves": listed}, file)
+        json.dump(said, file)
     os.replace(f"{place}.new", place)
+
+
+def _noted(top: str) -> Any:
+    with open(os.path.join(top, _MOVES), encoding="utf-8", errors="surrogateescape") as file:
+        try:
+            return json.loads(file.read(_LARGEST))
+        except (ValueError, RecursionError):
+            return None
 
 
 def forget_moves(top: str) -> None:
@@ -303,10 +321,27 @@ def note_end(top: str, aside: str) -> None:
     ------
     OSError
     """
-    place = os.path.join(top, _MOVES)
-    with open(f"{place}.new", "w", encoding="utf-8", errors="surrogateescape") as file:
-        json.dump({"aside": os.path.basename(aside), "ended": True}, file)
-    os.replace(f"{place}.new", place)
+    _note(top, {"aside": os.path.basename(aside), "ended": True})
+
+
+def forget_moves_at(top: str, path: str) -> None:
+    """What another write had begun to rename is not to be undone, as all at the place was replaced since.
+
+    Parameters
+    ----------
+    top : str
+        Directory of that write.
+    path : str
+        Path of the node that was replaced with all that is below it.
+
+    Raises
+    ------
+    OSError
+    """
+    with contextlib.suppress(FileNotFoundError):
+        said = _noted(top)
+        if isinstance(said, dict) and _is_at(said.get("path"), path):
+            forget_moves(top)
 
 
 def undo_moves(top: str, root: str) -> str | None:
@@ -322,16 +357,12 @@ def undo_moves(top: str, root: str) -> str | None:
     StoreError
         If it is not possible.
     """
-    place = os.path.join(top, _MOVES)
     try:
-        with open(place, encoding="utf-8", errors="surrogateescape") as file:
-            said = json.loads(file.read(_LARGEST))
+        said = _noted(top)
     except FileNotFoundError:
         return None
-    except (ValueError, RecursionError):
-        said = None
     except OSError as error:
-        raise StoreError(f"cannot read '{place}': {error.strerror or error}") from error
+        raise StoreError(f"cannot read '{os.path.join(top, _MOVES)}': {error.strerror or error}") from error
     if isinstance(said, dict) and said.get("ended") is True and _is_top(said.get("aside")):
         return os.path.join(root, said["aside"])
     try:

@@ -14,6 +14,7 @@ import contextlib
 import errno
 import itertools
 import os
+import random
 import shutil
 import stat
 import sys
@@ -52,6 +53,7 @@ from xzarr3.reservations import ABANDONED, Reservation, age, now
 from xzarr3.resuming import (
     Plan,
     forget_moves,
+    forget_moves_at,
     forget_settings,
     note_end,
     note_moves,
@@ -67,6 +69,7 @@ _NEW, _OLD, _OWNER = "new", "old", "owner"
 _BEGUN = "begun"  # Is there from the beginning of a write to its end.
 _BEGUN_ASIDE = "aside"  # Beside it: that values lie aside, and where what they replace is copied to.
 _ATTEMPTS = 10
+_SWEPT = 8  # Of what other writes have left, by one that replaces nothing.
 _RENEWED = 3600.0  # Seconds after which a write tells that it is still going on, where that has to be told.
 
 
@@ -348,6 +351,8 @@ def goes_on_in_place(store: Store, places: Places, plan: Plan | None) -> bool:
         return False
     if Reservation(store, places.path).plan_there() != plan.fingerprint:
         return False
+    if store.exists(f"{plan.top}{_BEGUN_ASIDE}"):  # What is there is what it was to replace.
+        return False
     return store.exists(f"{plan.top}{_BEGUN}") and not _foreign_documents(store, places, plan)
 
 
@@ -565,7 +570,7 @@ class _Folders(Staging):
             for folder in dict.fromkeys(os.path.dirname(target) for _, target in aside + ahead):
                 os.makedirs(folder, exist_ok=True)
             if self._plan is not None:
-                note_moves(self._top, self._aside, aside + ahead, root)
+                note_moves(self._top, self._places.path, self._aside, aside + ahead, root)
             for move in aside:
                 self._moves.append(move)
                 os.rename(*move)
@@ -626,16 +631,10 @@ class _Folders(Staging):
         if self._reservation is not None:
             self._reservation.release()
         for folder in _staging_folders(self._target):
+            with _removing(folder):
+                forget_moves_at(folder, self._places.path)
             if _is_abandoned(folder) and self._may_remove(folder):
-                # Under another name first: its writer, if there is one, must not find a part of it.
-                removed = os.path.join(self._target.root, f"{STAGED}{uuid.uuid4().hex}")
-                try:
-                    os.rename(folder, removed)
-                except FileNotFoundError:
-                    continue
-                except OSError as error:
-                    raise StoreError(f"cannot remove '{folder}': {error}") from error
-                _remove(removed)
+                _remove_at_once(self._target, folder)
 
     def _may_remove(self, folder: str) -> bool:
         """Whether an abandoned directory holds no replaced values but such as were replaced again now."""
@@ -705,6 +704,18 @@ def _remove(folder: str) -> None:
         else:
             return
     raise StoreError(f"cannot remove '{folder}': {failure}") from failure
+
+
+def _remove_at_once(store: LocalStore, folder: str) -> None:
+    """Remove a directory under another name: its writer, if there is one, must not find a part of it."""
+    removed = os.path.join(store.root, f"{STAGED}{uuid.uuid4().hex}")
+    try:
+        os.rename(folder, removed)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise StoreError(f"cannot remove '{folder}': {error}") from error
+    _remove(removed)
 
 
 def _is_abandoned(folder: str) -> bool:
@@ -997,7 +1008,7 @@ class _Keys(Staging):
         finally:
             if self._reservation is not None:
                 self._reservation.release()
-        _remove_abandoned(self._target, self._places)
+        _remove_abandoned(self._target, self._places, _staged_prefixes(self._target))
 
     def _remove(self) -> None:
         if self._plan is not None:  # First, so that no values are missed that are about to be erased.
@@ -1023,20 +1034,39 @@ class _Keys(Staging):
         return f"keys of {self._target} that begin with '{self._old}' and '{self._new}'"
 
 
-def _remove_abandoned(store: Store, places: Places) -> None:
+def _remove_abandoned(store: Store, places: Places | None, tops: Iterable[str]) -> None:
     """Remove what killed writes left, but replaced values only if they lay in places that are whole now."""
-    folders = tuple(f"{folder}/" if folder else "" for folder in places.folders)
-    for top in _staged_prefixes(store):
-        aside = f"{top}{_OLD}/"
-        keys = set(store.list_prefix(top))
-        marks = [f"{top}{name}" for name in (_BEGUN, _OWNER) if f"{top}{name}" in keys]
+    documents = places.documents if places is not None else ()
+    folders = tuple(f"{folder}/" if folder else "" for folder in places.folders) if places is not None else ()
+    for top in tops:
+        marks = [f"{top}{name}" for name in (_BEGUN, _OWNER)]
         # Without one, somebody has begun to remove it.
         if any(value is not None and age(value) < ABANDONED for value in store.get_values(marks)):
             continue
+        aside = f"{top}{_OLD}/"
+        keys = set(store.list_prefix(top))
         old = {key[len(aside) :] for key in keys if key.startswith(aside)}
-        if all(key in places.documents or key.startswith(folders) for key in old):
-            store.erase_values(marks)  # First: its writer, if there is one, must not go on without the rest.
+        if all(key in documents or key.startswith(folders) for key in old):
+            # First: its writer, if there is one, must not go on without the rest.
+            store.erase_values(keys.intersection(marks))
             store.erase_values(keys.difference(marks))
+
+
+def sweep(store: Store) -> None:
+    """Remove what was left by killed writes that had replaced nothing, or a few of them in other stores.
+
+    Raises
+    ------
+    StoreError
+        If it is not possible.
+    """
+    if isinstance(store, LocalStore):
+        for folder in _staging_folders(store):
+            if not os.path.lexists(os.path.join(folder, _OLD)) and _is_abandoned(folder):
+                _remove_at_once(store, folder)
+        return
+    tops = _staged_prefixes(store)
+    _remove_abandoned(store, None, random.sample(tops, min(len(tops), _SWEPT)))
 
 
 class InPlace(Staging):
@@ -1076,6 +1106,8 @@ class InPlace(Staging):
         if is_occupied(self.store, self._places):  # By somebody who has finished since.
             self._reservation.release()
             raise _occupied(self.store, self._places)
+        # Of arrays that were there before, and may have had the same documents.
+        forget_settings(self.store, _staged_prefixes(self.store), self._places.path)
 
     def check(self) -> None:
         format, path = self._places.formats[0], self._places.path

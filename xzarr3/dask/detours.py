@@ -11,21 +11,23 @@ import math
 import os
 import shutil
 import tempfile
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import dask
 import dask.array as da
 import numpy as np
 from dask._task_spec import TaskRef
+from dask.array.core import getter, getter_inline, getter_nofancy
 from dask.base import tokenize
 from dask.blockwise import Blockwise, blockwise
 from dask.highlevelgraph import HighLevelGraph
 
 from xzarr3.array import Array
 from xzarr3.dask.blocks import Regions, label
+from xzarr3.dask.sources import is_array
 from xzarr3.dask.tasks import read_region
 from xzarr3.dask.tiles import AxisTiles, block_edges, chunks_of, distinct
 from xzarr3.dask.zarr_array import read_block
@@ -55,6 +57,9 @@ class Reading:
     starts: tuple[int, ...]
 
 
+_READERS = (read_block, read_region, getter, getter_inline, getter_nofancy)
+
+
 def as_reading(source: da.Array) -> Reading | None:
     """What a source reads, if it does nothing else."""
     layer = source.dask.layers.get(source.name)
@@ -65,6 +70,14 @@ def as_reading(source: da.Array) -> Reading | None:
     if len(arrays) != 1 or starts is None or arrays[0].ndim != source.ndim:
         return None
     return Reading(arrays[0], starts)
+
+
+def reads_alone(layer: Blockwise, name: str | None = None) -> bool:
+    """Whether each task of a layer reads a region of one array, which a layer ``name`` holds, and no more."""
+    held = [value for value, index in layer.indices if index is None]
+    if layer.task.func not in _READERS or len(held) != 1 or len(layer.indices) != 2:
+        return False
+    return is_array(held[0]) if name is None else name in (held[0], getattr(held[0], "key", None))
 
 
 def read_from(layer: Blockwise, chunks: Sequence[Sequence[int]]) -> tuple[int, ...] | None:
@@ -186,7 +199,7 @@ class Aside:
 
     def __init__(self, target: Array, written: Sequence[AxisTiles], read: Sequence[AxisTiles]) -> None:
         folder = dask.config.get("temporary-directory", None) or tempfile.gettempdir()
-        self.path = str(Path(tempfile.mkdtemp(prefix="xzarr3-write-", dir=folder)).resolve())
+        self.path = os.path.join(os.path.realpath(folder), f"xzarr3-write-{uuid.uuid4().hex}")
         _made.add((os.getpid(), self.path))
         self._data_type = target.metadata.data_type
         self._shape = tuple(axis.size for axis in read)
@@ -196,10 +209,11 @@ class Aside:
         ]
 
     def make(self, *after: object) -> Array:
-        """Make the array."""
-        if not os.path.isdir(self.path):  # It is written once more.
+        """Make the array, of which no chunk may be absent when it is read."""
+        os.makedirs(os.path.dirname(self.path), exist_ok=True)
+        if not os.path.isdir(self.path):
             os.mkdir(self.path, 0o700)
-        return create_array(
+        array = create_array(
             LocalStore(self.path),
             shape=self._shape,
             dtype=self._data_type,
@@ -208,6 +222,8 @@ class Aside:
             overwrite=True,
             write_empty_chunks=True,
         )
+        array.missing = "error"
+        return array
 
     def remove(self) -> None:
         """Remove the directory; what tasks that are still running put there goes with the process."""

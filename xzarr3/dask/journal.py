@@ -11,8 +11,9 @@ minutes that it is gone. What is appended is known by what it is and not by wher
 beside the journal; see :mod:`xzarr3.resuming` and :mod:`xzarr3.xarray.taking_up`.
 
 An entry names the tile, its region, and the units that are not stored because they hold the fill value only.
-It counts if the plan has the same tile today, and if every other unit of it is in the store. So a page that
-is damaged, or values that somebody has removed, mean more work and never a chunk that is missing.
+It counts if the plan has the same tile today, and if every other unit of it is in the store, and none of
+these. So a page that is damaged, or values that somebody has removed, mean more work and never a chunk that
+is missing.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import time
 import uuid
 import warnings
 import zlib
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
@@ -47,7 +49,8 @@ _KEPT = 8  # Journals of a process that runs tasks; each is of another call.
 
 Tile: TypeAlias = tuple[int, ...]
 Region: TypeAlias = tuple[slice, ...]
-_Entry: TypeAlias = tuple[int, tuple[tuple[int, int], ...], frozenset[Tile]]
+_Entry: TypeAlias = tuple[bytes, frozenset[Tile] | None]
+"""The edges of a tile, as :func:`_flat` has them, and the units of it that are not stored."""
 
 
 class Regions(Protocol):
@@ -160,16 +163,21 @@ class Journal:
     def done(self, job: int, tile: Tile, region: Region, left_out: Sequence[Tile] = ()) -> None:
         """Enter a tile whose values are stored, but for those of units that are not.
 
+        One of which there is more to say than fits a page is not entered, and so is written again.
+
         Raises
         ------
         StoreError
             If the page cannot be stored.
         """
+        numbers = (3 + len(left_out)) * len(tile) + 1
+        if numbers > _FULL:
+            return
         edges = [[operator.index(part.start), operator.index(part.stop)] for part in region]
         entry = [job, [*map(int, tile)], edges, [[*map(int, unit)] for unit in left_out]]
         with self._guard:
             self._page.append(entry)
-            self._numbers += (3 + len(left_out)) * len(tile) + 1
+            self._numbers += numbers
             self._changed = True
             due = self._numbers >= _FULL or time.monotonic() - self._flushed >= _FLUSHED
         if due and self._flushing.acquire(blocking=False):
@@ -236,20 +244,18 @@ class Journal:
         folder = engine.key_prefix.rpartition("/")[0]
         there = set(target.store.list_prefix(f"{folder}/" if folder else ""))
         found = set()
-        for tile, (_, edges, left_out) in entries.items():
-            if len(tile) != len(regions.numblocks) or not all(
-                0 <= at < number for at, number in zip(tile, regions.numblocks, strict=True)
-            ):
+        for tile, (edges, left_out) in entries.items():
+            if len(tile) != len(regions.numblocks) or not all(map(operator.lt, tile, regions.numblocks)):
                 continue
-            if edges != tuple((part.start, part.stop) for part in regions[tile]):
+            region = regions[tile]
+            if edges != _flat(edge for part in region for edge in (part.start, part.stop)):
                 continue
-            units = itertools.product(
-                *(
-                    range(axis.index(start), axis.index(stop - 1) + 1) if stop > start else ()
-                    for axis, (start, stop) in zip(axes, edges, strict=True)
-                )
-            )
-            if all(coords in left_out or engine.key(coords) in there for coords in units):
+            ranges = [
+                range(axis.index(part.start), axis.index(part.stop - 1) + 1) if part.stop > part.start else ()
+                for axis, part in zip(axes, region, strict=True)
+            ]
+            out = left_out or ()
+            if all((coords in out) != (engine.key(coords) in there) for coords in itertools.product(*ranges)):
                 found.add(tile)
         return found
 
@@ -322,20 +328,28 @@ def _checked(tiles: object) -> list[tuple[int, Tile, _Entry]] | None:
     for entry in tiles:
         match entry:
             case [int(job), list(tile), list(edges), list(left_out)] if (
-                _are_integers(tile)
-                and len(edges) == len(tile)
-                and all(isinstance(pair, list) and len(pair) == 2 and _are_integers(pair) for pair in edges)
-                and all(isinstance(unit, list) and _are_integers(unit) for unit in left_out)
+                len(edges) == len(tile)
+                and set(map(type, itertools.chain(edges, left_out))) <= {list}
+                and _are_integers(tile)
+                and set(map(len, edges)) <= {2}
+                and _are_integers([*itertools.chain.from_iterable(edges)])
+                and _are_integers([*itertools.chain.from_iterable(left_out)])
             ):
-                rest = job, tuple((low, high) for low, high in edges), frozenset(map(tuple, left_out))
-                found.append((job, tuple(tile), rest))
+                out = frozenset(map(tuple, left_out)) if left_out else None
+                found.append((job, tuple(tile), (_flat(itertools.chain.from_iterable(edges)), out)))
             case _:
                 return None
     return found
 
 
+def _flat(edges: Iterable[int]) -> bytes:
+    """Edges in little space, as there may be millions."""
+    return array("q", edges).tobytes()
+
+
 def _are_integers(values: list[object]) -> bool:
-    return all(type(value) is int and 0 <= value < 2**63 for value in values)
+    numbers = [value for value in values if type(value) is int]
+    return len(numbers) == len(values) and (not numbers or (min(numbers) >= 0 and max(numbers) < 2**63))
 
 
 _journals: dict[str, Journal] = {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import uuid
 import warnings
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Sequence
 from functools import cached_property, partial
 from typing import Any, Literal, cast, overload
 
@@ -33,10 +33,12 @@ from xzarr3.dask.detours import (
     aside_axes,
     in_tiles,
     read_again,
+    reads_alone,
     reads_blocks_of,
     workers,
 )
 from xzarr3.dask.memory import frontier, memory_limit
+from xzarr3.dask.sources import Place, is_held_alone, place, places_read
 from xzarr3.dask.tasks import (
     Journal,
     Sink,
@@ -463,11 +465,7 @@ class _Job:
 
     def shares_units(self, other: _Job) -> bool:
         """Whether some units hold elements of both regions."""
-        same = (self.target.store.identity, self.target.path) == (
-            other.target.store.identity,
-            other.target.path,
-        )
-        return same and _overlap(self.box(), other.box())
+        return place(self.target) == place(other.target) and _overlap(self.box(), other.box())
 
     def elements(self) -> _Box:
         """The range of elements that is written along each dimension."""
@@ -605,9 +603,9 @@ def _overlap(one: _Box, other: _Box) -> bool:
 
 def _check_disjoint(jobs: Sequence[_Job]) -> None:
     """Refuse two jobs that would write the same elements."""
-    seen: dict[tuple[object, str], list[_Job]] = {}
+    seen: dict[Place, list[_Job]] = {}
     for job in jobs:
-        others = seen.setdefault((job.target.store.identity, job.target.path), [])
+        others = seen.setdefault(place(job.target), [])
         for other in others:
             if _overlap(job.elements(), other.elements()):
                 raise AlignmentError(
@@ -619,36 +617,36 @@ def _check_disjoint(jobs: Sequence[_Job]) -> None:
 
 def _check_sources(jobs: Sequence[_Job]) -> None:
     """Refuse to write what is still to be read, unless each block only replaces what it was made from."""
+    written: dict[Place, list[_Job]] = {}
+    for job in jobs:
+        written.setdefault(place(job.target), []).append(job)
+    seen: dict[int, set[Place]] = {}
     for job in jobs:
         for name, layer in job.source.dask.layers.items():
-            for read in _arrays_read(layer):
-                for other in jobs:
-                    target = other.target
-                    if (read.store.identity, read.path) != (target.store.identity, target.path):
-                        continue
-                    if other is not job or not _keeps_places(job, name):
-                        raise AlignmentError(
-                            f"array '{read.name}' is read by a source and written by the same call, which "
-                            "could write a block before another one is read; accepted: another target, or a "
-                            "source that was computed"
-                        )
-
-
-def _arrays_read(layer: object) -> Iterator[Array]:
-    """The arrays that a layer made by :func:`from_zarr` reads."""
-    if isinstance(layer, Blockwise):
-        yield from (value for value, index in layer.indices if index is None and isinstance(value, Array))
+            if id(layer) not in seen:
+                seen[id(layer)] = places_read(layer)
+            for read in seen[id(layer)] & written.keys():
+                if written[read] != [job] or not _keeps_places(job, name):
+                    raise AlignmentError(
+                        f"array '{written[read][0].target.name}' is read by a source and written by the same "
+                        "call, which could write a block before another one is read; accepted: another "
+                        "target, or a source that was computed"
+                    )
 
 
 def _keeps_places(job: _Job, name: str) -> bool:
     """Whether each block that is written is made of the one block of layer ``name`` in the same place."""
     graph = job.source.dask
-    read = graph.layers[name]
-    if not job.aligned or not isinstance(read, Blockwise):
-        return False
-    if not reads_blocks_of(read, job.starts, job.source.chunks):
-        return False
-    made_of, left = {name}, set(graph.layers) - {name}
+    made_of, array = {name}, None
+    if isinstance(graph.layers[name], MaterializedLayer) and is_held_alone(graph.layers[name]):
+        made_of, array = set(graph.dependents[name]), name  # As da.from_array has it.
+    for each in made_of:
+        layer = graph.layers[each]
+        if not (job.aligned and isinstance(layer, Blockwise) and reads_alone(layer, array)):
+            return False
+        if not reads_blocks_of(layer, job.starts, job.source.chunks):
+            return False
+    left = set(graph.layers) - made_of - {name}
     while left:
         ready = {layer for layer in left if not graph.dependencies[layer] & left}
         for each in ready:

@@ -21,6 +21,7 @@ from contextlib import AbstractContextManager
 from datetime import datetime
 from functools import cached_property
 from inspect import signature
+from types import FrameType
 from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import quote
 from weakref import WeakKeyDictionary
@@ -160,13 +161,27 @@ def status_of(error: BaseException) -> int | None:
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
-    """An error and those that led to it."""
+    """An error and those that led to it, without what a caller is just handling, which did not."""
     current: BaseException | None = error
     for _ in range(_DEEPEST_CAUSE):
         if current is None:
             return
         yield current
-        current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
+        earlier = None if current.__suppress_context__ else current.__context__
+        if earlier is not None and _is_handled_outside(earlier):
+            earlier = None
+        current = current.__cause__ or earlier
+
+
+def _is_handled_outside(error: BaseException) -> bool:
+    """Whether it was caught in a function that has not ended: what was asked of a file system has."""
+    trace = error.__traceback__
+    frame: FrameType | None = sys._getframe()
+    while trace is not None and frame is not None:
+        if frame is trace.tb_frame:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def is_absence(error: BaseException) -> bool:

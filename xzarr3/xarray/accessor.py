@@ -6,7 +6,7 @@ It is there after ``import xzarr3.xarray``, and once a dataset was opened or wri
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from xarray import (
     DataArray,
@@ -80,7 +80,7 @@ class DataTreeAccessor(_Writer):
         consolidated: bool | None = None,
         group: str | None = None,
         write_inherited_coords: bool = False,
-        compute: bool = True,
+        compute: bool | Literal["later"] = True,
         **options: Any,
     ) -> Group | Delayed:
         """Write a tree to a Zarr store: :func:`xzarr3.to_zarr`, with arguments in the order of xarray.

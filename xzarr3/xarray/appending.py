@@ -368,24 +368,39 @@ class Changes:
                 return error
             return None
 
-        outcomes = spread(grow, growing, self.store.concurrency)
+        try:
+            outcomes = spread(grow, growing, self.store.concurrency)
+        except BaseException as interruption:  # Which documents tell of it is not known.
+            self._take_back([change for change, _ in growing], interruption, sure=False)
+            self.discard(begun, interruption)
+            raise
         failed = [error for error in outcomes if error is not None]
         if not failed:
             return
         error = failed[0]
         done = [change for (change, _), outcome in zip(growing, outcomes, strict=True) if outcome is None]
-        for change in done:
-            try:
-                self._shrink(change)
-            except StoreError as another:
-                error.add_note(
-                    f"'{change.array.name}' is {change.metadata.shape} already, and could not be made "
-                    f"{change.array.shape} again: {another}; accepted: .resize({change.array.shape}) of it"
-                )
+        self._take_back(done, error)
         self.discard(begun, error)
         if isinstance(error, ClaimLostError) and not isinstance(error, OutcomeUnknownError):
             raise ConflictError(f"{error}; nothing was appended; accepted: the same call again") from error
         raise error
+
+    def _has_grown(self, change: Change) -> bool:
+        look = Look(self.store)
+        found = read_metadata(look, self.format, change.array.path, consolidated=False, again=True)
+        return isinstance(found, ArrayMetadata) and found.shape == change.metadata.shape
+
+    def _take_back(self, grown: Sequence[Change], error: BaseException, *, sure: bool = True) -> None:
+        """Shorten arrays again that have grown before ``error``, or may have."""
+        for change in grown:
+            try:
+                if sure or self._has_grown(change):
+                    self._shrink(change)
+            except (StoreError, MetadataError) as another:
+                error.add_note(
+                    f"'{change.array.name}' may be {change.metadata.shape} already, and could not be made "
+                    f"{change.array.shape} again: {another}; accepted: .resize({change.array.shape}) of it"
+                )
 
     def _shrink(self, change: Change) -> None:
         """Take back that an array has grown, if nobody else has changed it since."""
@@ -398,8 +413,10 @@ class Changes:
 
     def _release(self, begun: _Begun) -> None:
         """Give up claims on documents that did not change for the last time."""
-        spread(_give_up, list(begun.claims.values()), self.store.concurrency)
-        begun.claims.clear()
+        try:
+            spread(_give_up, list(begun.claims.values()), self.store.concurrency)
+        finally:
+            begun.claims.clear()  # Nothing renews them any more.
 
     def finish_again(self) -> None:
         """Do what is left when all values are written, and documents tell of them."""

@@ -126,7 +126,7 @@ def plan_group_changes(
             f"dataset contains non-pre-existing variables {list(new)!r}, which is not allowed in to_zarr() "
             "with ``mode='r+'``. To allow writing new variables, set ``mode='a'``."
         )
-    _check_new(new, other, path, append_dim if arrays else None, slices, dataset)
+    _check_new(new, other, path, append_dim if arrays else None, slices, arrays)
     if mode == "a-" and append_dim is not None:
         there = {name: var for name, var in there.items() if append_dim in var.dims}
     decoded = decoded_as_stored(arrays, mask)
@@ -161,7 +161,7 @@ def _find_group(
         return open_group(store, path, mode="r+", zarr_format=zarr_format, use_consolidated=False)
     except NodeNotFoundError as error:
         if mode == "r+":
-            error.add_note("to_zarr(..., compute='template') makes a dataset of which regions can be written")
+            error.add_note("to_zarr(..., compute=False) makes a dataset of which regions can be written")
             raise
         return None
 
@@ -248,9 +248,10 @@ def _check_new(
     path: str,
     append_dim: Hashable | None,
     slices: Mapping[Hashable, slice],
-    dataset: Dataset,
+    arrays: Mapping[str, Array],
 ) -> None:
     """Refuse new variables that would not go with those that are there."""
+    lengths: Mapping[Any, Mapping[str, int]] = _lengths(arrays)
     for name, var in new.items():
         if stored_name(name) in others:
             raise NodeExistsError(
@@ -268,6 +269,13 @@ def _check_new(
                 f"variable {name!r} is not in the store, so that no region of it can be written along "
                 f"{listed(partly)}; accepted: a write of it for all of these first, with mode='a'"
             )
+        for dim, size in var.sizes.items():
+            there = lengths.get(dim, {})
+            if there and size not in there.values():
+                raise ValueError(
+                    f"conflicting sizes for dimension {dim!r}: length {size} on {name!r} and in the store "
+                    f"{there}; accepted: variables of the same lengths"
+                )
 
 
 class _Encoder:

@@ -57,21 +57,12 @@ class Stored(Variable):
         data: Any = variable._data
         return cls(variable._dims, data, variable._attrs, variable._encoding, fastpath=True)
 
-    # What it holds: something of xarray's that reads, or what a dask array is to read.
-
-    @property
-    def _held(self) -> Any:
-        return _DATA.__get__(self)
-
-    @property
-    def _reads(self) -> Reads | None:
-        """What its dask array is to read, if nothing was assigned to elements of that."""
-        held = self._held
-        return held if _is_reads(held) and not held.is_changed else None
+    # Another thread may load it meanwhile, which makes a plain variable of it. So nothing here relies on its
+    # class, and what it holds is looked at once.
 
     @property
     def _data(self) -> Any:
-        held = self._held
+        held = _held(self)
         return held.array if _is_reads(held) else held
 
     @_data.setter
@@ -83,14 +74,14 @@ class Stored(Variable):
     @property
     def shape(self) -> tuple[int, ...]:
         """Length of each dimension."""
-        shape: tuple[int, ...] = self._held.shape
+        shape: tuple[int, ...] = _held(self).shape
         return shape
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """Data type of the values."""
-        held = self._held if self._reads is None else self._reads
-        dtype: np.dtype[Any] = held.dtype
+        held = _held(self)
+        dtype: np.dtype[Any] = held.array.dtype if _is_reads(held) and held.is_changed else held.dtype
         return dtype
 
     def to_base_variable(self) -> Variable:
@@ -98,28 +89,36 @@ class Stored(Variable):
         return self.copy(deep=False)
 
     def __reduce__(self) -> tuple[object, ...]:
-        kind = Stored if self._reads is None else Variable
-        return kind, (self._dims, self._data, self._attrs, self._encoding, True)
+        held = _held(self)
+        data, kind = (held.array, Variable) if _is_reads(held) else (held, Stored)
+        return kind, (self._dims, data, self._attrs, self._encoding, True)
+
+    def __dask_tokenize__(self) -> object:
+        plain: Any = Variable(self._dims, self.data, self._attrs, fastpath=True)
+        return plain.__dask_tokenize__()
 
     def _copy(self, *args: Any, **options: Any) -> Variable:  # type: ignore[override]
-        found = self._reads
+        found = _reads(self)
         if found is None or args or options.get("deep", True) or options.get("data") is not None:
-            return super()._copy(*args, **options)
-        attrs, encoding = copy.copy(self._attrs), copy.copy(self._encoding)
-        return super()._replace(data=found, attrs=attrs, encoding=encoding)
+            return Variable._copy(self, *args, **options)
+        return _with(self, self._dims, found)
 
     def _replace(self, *args: Any, **options: Any) -> Variable:  # type: ignore[override]
-        if self._reads is not None and len(args) < 2 and "data" not in options:
-            options["data"] = self._reads
-        return super()._replace(*args, **options)
+        found = _reads(self)
+        if found is not None and len(args) < 2 and "data" not in options:
+            options["data"] = found
+        replaced = Variable._replace(self, *args, **options)
+        if _is_reads(_held(replaced)):
+            replaced.__class__ = Stored
+        return replaced
 
     def __getitem__(self, key: Any) -> Variable:  # type: ignore[override]
-        found = self._reads
+        found = _reads(self)
         if found is None:
-            return super().__getitem__(key)
+            return Variable.__getitem__(self, key)
         dims, indexer, new_order = self._broadcast_indexes(key)  # type: ignore[no-untyped-call]
         if new_order or type(indexer) not in (indexing.BasicIndexer, indexing.OuterIndexer):
-            return super().__getitem__(key)
+            return Variable.__getitem__(self, key)
         simple = [each if _is_simple(each) else slice(None) for each in indexer.tuple]
         data: Any = found.selected(simple)
         if type(indexer) is indexing.OuterIndexer:
@@ -127,54 +126,73 @@ class Stored(Variable):
             arrays = tuple(slice(None) if _is_simple(each) else each for each in left)
             adapter = indexing.as_indexable(data.array)  # type: ignore[no-untyped-call]
             data = indexing.apply_indexer(adapter, indexing.OuterIndexer(arrays))
-        return self._finalize_indexing_result(dims, data)
-
-    # Chunks
+        return _with(self, dims, data)
 
     def chunk(self, *args: Any, **options: Any) -> Variable:  # type: ignore[override]
         """What xarray makes of it, with names that differ where the stored values may."""
-        if _is_reads(self._held):
-            return super().chunk(*args, **options)
-        native = self._in_chunks(*args, **options)
+        held = _held(self)
+        lazy = found_in(held)  # None of what is in chunks already.
+        if lazy is None:
+            return Variable.chunk(self, *args, **options)
+        native = _in_chunks(self, held, lazy, *args, **options)
         if native is not None:
             return native
-        lazy, given = found_in(self._held), options.get("from_array_kwargs")
-        if lazy is not None and given and isinstance(given.get("name"), str):
+        given = options.get("from_array_kwargs")
+        if given and isinstance(given.get("name"), str):
             from dask.base import tokenize
 
             options["from_array_kwargs"] = {**given, "name": f"{given['name']}-{tokenize(lazy)}"}
-        return super().chunk(*args, **options)
-
-    def _in_chunks(
-        self,
-        chunks: Any = None,
-        name: str | None = None,
-        lock: Any = None,
-        inline_array: bool | None = None,
-        chunked_array_type: Any = None,
-        from_array_kwargs: Any = None,
-        **others: Any,
-    ) -> Variable | None:
-        """A variable with a dask array to be, None where only xarray can do what is asked for."""
-        lazy = found_in(self._held)
-        if lazy is None or not lazy.native or not isinstance(chunks, dict) or others:
-            return None
-        given = dict(from_array_kwargs or {})
-        name, lock = given.get("name") or name, given.get("lock") or lock
-        if lock or not (name is None or isinstance(name, str)) or not given.keys() <= _FROM_ARRAY:
-            return None
-        if not _is_dask(chunked_array_type):
-            return None
-        from xzarr3.dask.lazy import reads
-
-        blocks = _blocks(chunks, self._dims, self.shape, self.dtype)
-        identity = self._held if name is None else (name, lazy)
-        prefix = "array" if name is None else _TOKEN.sub("", name)
-        data: Any = reads(*_reading(self._held), self.dtype, blocks, prefix, identity)
-        return Stored(self._dims, data, self._attrs, self._encoding, fastpath=True)
+        return Variable.chunk(self, *args, **options)
 
 
 Stored.__name__ = Variable.__name__  # It is shown to users, to whom the difference does not matter.
+
+
+def _held(variable: Variable) -> Any:
+    """What a variable holds: something of xarray's that reads, or what a dask array is to read."""
+    return _DATA.__get__(variable)
+
+
+def _with(variable: Variable, dims: tuple[Any, ...], data: Any) -> Variable:
+    """A variable with other data, which are those that it reads or a dask array."""
+    kind = Stored if _is_reads(data) else Variable
+    return kind(dims, data, copy.copy(variable._attrs), copy.copy(variable._encoding), fastpath=True)
+
+
+def _reads(variable: Variable) -> Reads | None:
+    """What the dask array of a variable is to read, if nothing was assigned to elements of that."""
+    held = _held(variable)
+    return held if _is_reads(held) and not held.is_changed else None
+
+
+def _in_chunks(
+    variable: Variable,
+    held: Any,
+    lazy: LazyArray,
+    chunks: Any = None,
+    name: str | None = None,
+    lock: Any = None,
+    inline_array: bool | None = None,
+    chunked_array_type: Any = None,
+    from_array_kwargs: Any = None,
+    **others: Any,
+) -> Variable | None:
+    """A variable with a dask array to be, None where only xarray can do what is asked for."""
+    if not lazy.native or not isinstance(chunks, dict) or others:
+        return None
+    given = dict(from_array_kwargs or {})
+    name, lock = given.get("name") or name, given.get("lock") or lock
+    if lock or not (name is None or isinstance(name, str)) or not given.keys() <= _FROM_ARRAY:
+        return None
+    if not _is_dask(chunked_array_type):
+        return None
+    from xzarr3.dask.lazy import reads
+
+    blocks = _blocks(chunks, variable._dims, held.shape, held.dtype)
+    identity = held if name is None else (name, lazy)
+    prefix = "array" if name is None else _TOKEN.sub("", name)
+    data: Any = reads(*_reading(held), held.dtype, blocks, prefix, identity)
+    return Stored(variable._dims, data, variable._attrs, variable._encoding, fastpath=True)
 
 
 def _is_reads(data: Any) -> bool:

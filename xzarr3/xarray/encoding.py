@@ -15,6 +15,7 @@ from functools import lru_cache, partial
 from typing import Any, TypeVar
 
 import numpy as np
+import pandas as pd
 from xarray import Variable, conventions
 from xarray.backends.common import ensure_dtype_not_object
 from xarray.coders import CFDatetimeCoder, CFTimedeltaCoder
@@ -162,6 +163,9 @@ def encode_values(variable: Variable, name: str, *, explicit: bool = True, exact
     conventions.ensure_not_multiindex(variable, name=name)
     if variable.dtype.kind == "T" and variable.dtype != _TEXT:
         variable = variable.astype(object)  # As such, xarray knows what to do where text is missing.
+    becomes_text = variable.dtype.kind == "O" and getattr(variable.encoding.get("dtype"), "kind", "") == "T"
+    if becomes_text and not {"_FillValue", "missing_value"} & set(variable.encoding):
+        variable = _without_missing(variable)
     encoded = unmasked = _with_fill_value(variable, name, explicit)
     with np.errstate(invalid="ignore", over="ignore"):  # Numbers that no integer can be are found below.
         for coder in _CODERS:
@@ -187,10 +191,26 @@ def encode_values(variable: Variable, name: str, *, explicit: bool = True, exact
     return fixed
 
 
+def _without_missing(variable: Variable) -> Variable:
+    """Objects that are to become text, with empty text where it is missing, as xarray has it elsewhere."""
+    data = variable.data
+    if hasattr(data, "__dask_graph__"):
+        data = data.map_blocks(_filled, dtype=object, meta=np.empty((0,) * variable.ndim, object))
+    else:
+        data = _filled(np.asarray(data))
+    return Variable(variable.dims, data, variable.attrs, variable.encoding, fastpath=True)
+
+
+def _filled(values: AnyArray) -> AnyArray:
+    return np.where(pd.isnull(values), "", values)
+
+
 def _with_fill_value(variable: Variable, name: str, explicit: bool) -> Variable:
-    """``variable``, of which is known that its ``_FillValue`` and ``missing_value`` can be stored."""
+    """``variable``, of which is known that its kind of numbers and what marks missing ones can be stored."""
     encoding = dict(variable.encoding)
     dtype = np.dtype(encoding.get("dtype", variable.dtype))
+    if variable.dtype.kind == "c" and dtype.kind in "biuf":
+        raise _other_kind(name, variable.dtype, dtype, "such as the .real and .imag parts")
     if dtype.kind not in "iu":
         return variable
     info = np.iinfo(dtype)
@@ -215,6 +235,14 @@ def _with_fill_value(variable: Variable, name: str, explicit: bool) -> Variable:
     return Variable(variable.dims, variable.data, variable.attrs, encoding, fastpath=True)
 
 
+def _other_kind(name: str, found: np.dtype[Any], dtype: np.dtype[Any], fix: str) -> DataTypeValidationError:
+    return DataTypeValidationError(
+        f"values of variable {name!r} of dtype {found} cannot be stored as data type {dtype}",
+        found=str(found),
+        accepted=f"values of dtype {dtype}, {fix}",
+    )
+
+
 def _checked(
     encoded: Variable, unmasked: Variable, name: str, *, is_time: bool, exact: bool = False
 ) -> Variable:
@@ -223,6 +251,8 @@ def _checked(
     ``unmasked`` has the values before missing ones became ``_FillValue`` and all became integers.
     """
     dtype, source = encoded.dtype, unmasked.dtype
+    if exact and source.kind in "iuf" and dtype.kind == "b":
+        raise _other_kind(name, source, dtype, "for instance by != 0")
     lazy = hasattr(encoded.data, "__dask_graph__")
     if dtype.kind == "f" and source.kind == "f" and dtype.itemsize < source.itemsize:
         return _checked_finite(encoded, unmasked, name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from xarray import Dataset, DataTree
+from xarray import Coordinates, Dataset, DataTree
 
 _MAKES_INDEXES = "_maybe_create_default_indexes"
 """What xarray calls for each node of a tree that a backend has opened."""
@@ -70,7 +70,7 @@ class _Opened(DataTree):  # type: ignore[no-untyped-call]
         self.encoding = dict(value)
 
     def map_over_datasets(self, func: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        """What ``func`` makes of each dataset, as a tree; this one, if ``func`` makes indexes."""
+        """What ``func`` makes of each dataset, as a tree; this one, with indexes, if ``func`` makes these."""
         if args or options or getattr(func, "__name__", None) != _MAKES_INDEXES:
             return super().map_over_datasets(func, *args, **options)
         self.__class__ = DataTree  # type: ignore[assignment]
@@ -81,9 +81,23 @@ class _Opened(DataTree):  # type: ignore[no-untyped-call]
         ]
         for path, node in indexed:  # From the top down.
             try:
-                made = func(node.to_dataset(inherit=False))
+                made = _with_indexes(node.to_dataset(inherit=False))
             except Exception as error:
                 error.add_note(f"Raised whilst mapping function over node(s) with path {path!r}")
                 raise
             node.dataset = made
         return self
+
+
+def _with_indexes(dataset: Dataset) -> Dataset:
+    """A dataset that has no indexes with those of its own coordinates.
+
+    Nothing is to be aligned nor merged for that, as ``assign_coords`` would try.
+    """
+    own = {name: var for name, var in dataset.coords.variables.items() if var.dims == (name,)}
+    coords = Coordinates(own)
+    return dataset._replace(
+        variables={**dataset._variables, **coords.variables},
+        coord_names=dataset._coord_names | set(own),
+        indexes=dict(coords.xindexes),
+    )

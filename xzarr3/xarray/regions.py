@@ -34,7 +34,7 @@ def find_region(
     Raises
     ------
     TypeError, ValueError
-        If it is none, or does not go with the dataset.
+        If it is none, or does not go with the dataset or with what is there.
     KeyError
         If not all values of a coordinate are there, or the coordinate is not.
     """
@@ -95,7 +95,13 @@ def _found_by_values(dataset: Dataset, dim: Hashable, stored: Callable[[Hashable
             f"region={{{dim!r}: slice(...)}}"
         )
     decoded = conventions.decode_cf_variable(dim, variable)
-    places = pd.Index(decoded.values).get_indexer(pd.Index(dataset[dim].values))
+    index = pd.Index(decoded.values)
+    if not index.is_unique:
+        raise ValueError(
+            f"the coordinate {dim!r} in the store has values more than once, so that no region can be found "
+            f"by them; accepted: region={{{dim!r}: slice(...)}}"
+        )
+    places = index.get_indexer(pd.Index(dataset[dim].values))
     if (places == -1).any():
         raise KeyError(
             f"Not all values of coordinate '{dim}' in the new array were found in the original store. "

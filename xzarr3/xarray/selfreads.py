@@ -157,8 +157,31 @@ class Aside:
 # What a dask array is made of
 
 
+def place_of(store: Store, path: str) -> tuple[object, str]:
+    """Where a node is, whichever store around it is used: one of a part of a directory, or with a cache."""
+    found = store.identity
+    while isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], tuple):
+        found = found[1]
+    names = [path] if path else []
+    if isinstance(found, tuple) and found[0] == "LocalStore":
+        return "LocalStore", "/".join([str(found[1]).rstrip("/"), *names])
+    if isinstance(found, tuple) and found[0] == "ObjectStore":
+        above = str(found[2]).strip("/")
+        return found[:2], "/".join([above, *names] if above else names)
+    return found, path
+
+
 def _identity(array: Array) -> tuple[object, str]:
-    return array.store.identity, array.path
+    return place_of(array.store, array.path)
+
+
+def reads_below(source: Any, store: Store, path: str) -> bool:
+    """Whether a dask array is known to be made of a node, or of what is below it."""
+    where, top = place_of(store, path)
+    return any(
+        place == where and (not top or found == top or found.startswith(f"{top}/"))
+        for place, found in arrays_read(source) or ()
+    )
 
 
 class _Nowhere:
@@ -184,7 +207,7 @@ class _Finder(cloudpickle.Pickler):  # type: ignore[misc]
         if type(value).__module__.startswith("zarr.") and hasattr(value, "store_path"):
             root = getattr(value.store_path.store, "root", None)
             if root is not None:
-                self.found.add((LocalStore(os.fspath(root)).identity, value.store_path.path))
+                self.found.add(place_of(LocalStore(os.fspath(root)), value.store_path.path))
             return "array"
         return None
 

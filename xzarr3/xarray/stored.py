@@ -51,7 +51,9 @@ def decoded_as_stored(arrays: Mapping[str, Array], mask: bool) -> dict[Hashable,
         names = array.metadata.dimension_names or ()
         if len(names) == array.ndim and None not in names:
             variables[name] = as_variable(array, mask)
-    decoded, _, _ = conventions.decode_cf_variables(variables, {}, decode_coords=False)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Unable to decode time axis")
+        decoded, _, _ = conventions.decode_cf_variables(variables, {}, decode_coords=False)
     return dict(decoded)
 
 
@@ -92,7 +94,7 @@ def encode_as_stored(
         encoding.pop("dtype", None)
     if is_time:
         _check_calendar(variable, name, encoding)
-    elif _is_time(stored):
+    elif _stores_times(stored):
         _check_raw_times(variable, name, encoding)
     attrs = dict(variable.attrs)
     if not is_time:  # What they say of themselves is not stored.
@@ -136,6 +138,11 @@ def _is_time(variable: Variable) -> bool:
     )
 
 
+def _stores_times(stored: Variable) -> bool:
+    """Whether a decoded variable has times, of which only some may be too far away for numpy."""
+    return _is_time(stored) or (stored.dtype.kind == "O" and "calendar" in stored.encoding)
+
+
 def _check_kind(variable: Variable, name: str, array: Array, stored: Variable) -> None:
     """Refuse text among numbers and the like."""
     new, old = variable.dtype, stored.dtype
@@ -148,12 +155,12 @@ def _check_kind(variable: Variable, name: str, array: Array, stored: Variable) -
             f"has dtype {old} but dataset to append has dtype {new}."
         )
     kinds = {"M": "dates", "m": "lengths of time"}
-    if new.kind in kinds and not _is_time(stored):
+    if new.kind in kinds and not _stores_times(stored):
         raise ValueError(
             f"variable {name!r} is stored as numbers of dtype {old} without units of time, and would hold "
             f"{kinds[new.kind]}; accepted: numbers, or a dataset written anew with mode='w'"
         )
-    if _is_time(stored) and new.kind in kinds and (new.kind == "m") != (old.kind == "m"):
+    if new.kind in kinds and (new.kind == "m") != (old.kind == "m"):
         raise ValueError(
             f"Mismatched dtypes for variable {name} between Zarr store on disk and dataset to append. Store "
             f"has dtype {old} but dataset to append has dtype {new}."

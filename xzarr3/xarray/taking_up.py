@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
@@ -11,12 +12,13 @@ import numpy as np
 
 from xzarr3._types import AnyArray
 from xzarr3.dask.journal import Journal, fingerprint
-from xzarr3.errors import ConflictError
+from xzarr3.errors import ConflictError, StoreError
 from xzarr3.formats import Format, documents
 from xzarr3.formats.base import node_prefix
 from xzarr3.group import Group
 from xzarr3.metadata import ArrayMetadata
 from xzarr3.resuming import Continuation, Plan
+from xzarr3.staging import sweep
 from xzarr3.stores import Store
 from xzarr3.xarray.appending import Changes
 from xzarr3.xarray.changing import Change
@@ -61,7 +63,8 @@ class Settings:
     """Values that are set in arrays that are there, or appended, which can be taken up again.
 
     What is appended is known by what it is, not by where it goes. So if the documents tell of it already, it
-    is not appended once more.
+    is not appended once more. What is set is found in place: what others set there since the write was cut
+    off stays, in tiles that it had finished, as if they had come after it.
 
     Parameters
     ----------
@@ -78,6 +81,7 @@ class Settings:
 
     def __init__(self, changes: Changes, store: Store, path: str) -> None:
         changes.keeps = True
+        self._store = store
         self._changes = changes
         self.jobs: list[Job] = changes.jobs
         grown = {target.path: change for change, target in changes.settings if change.grows}
@@ -158,6 +162,14 @@ class Settings:
             self._continuation.leave(error)
             raise
         self._continuation.end()
+        try:
+            sweep(self._store)
+        except StoreError as error:
+            warnings.warn(
+                f"all is written to {self._store}, but not all could be removed that writes had left which "
+                f"were cut off: {error}",
+                stacklevel=3,
+            )
 
     def discard(self, begun: Any, error: BaseException) -> None:
         if self.journal is not None:

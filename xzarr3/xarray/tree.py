@@ -95,6 +95,11 @@ def plan_tree(
     places = {relative: f"{node_prefix(path)}{relative}".rstrip("/") for relative in datasets}
     for place in places.values():
         check_group_path(place)
+    if isinstance(region, Mapping):
+        dims = {dim for dataset, _ in datasets.values() for dim in dataset.dims}
+        unknown = [dim for dim in region if dim not in dims]
+        if unknown:
+            raise ValueError(f"dimensions {listed(unknown)} in ``region`` are those of no node of the tree")
     along = {relative: append_dim in dataset.dims for relative, (dataset, _) in datasets.items()}
     if append_dim is not None and not any(along.values()):
         raise ValueError(f"append_dim={append_dim!r} is no dimension of any node of the tree")
@@ -116,7 +121,7 @@ def plan_tree(
                     encodings,
                     consolidated=consolidated,
                     append_dim=append_dim if along[relative] else None,
-                    region=region,
+                    region=_region_of(dataset, region),
                     write_empty_chunks=write_empty_chunks,
                     zarr_format=zarr_format,
                     widen_units=widen_units,
@@ -153,6 +158,15 @@ def plan_tree(
         Creation(store, format, places[top], groups, False, overwrite=False) for top, groups in new.items()
     ]
     return _Several([*creations, changes])
+
+
+def _region_of(dataset: Dataset, region: Any) -> Any:
+    """What of a region goes for one node: nothing, if it has no variables."""
+    if not isinstance(region, Mapping):
+        return region
+    if not dataset.variables:
+        return None
+    return {dim: part for dim, part in region.items() if dim in dataset.dims} or region
 
 
 @contextmanager

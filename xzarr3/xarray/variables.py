@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import copy
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -116,7 +117,7 @@ class Xzarr3DataStore(AbstractDataStore):
         return variable
 
     def get_attrs(self) -> dict[str, Any]:
-        attributes = dict(self.group.metadata.attributes)
+        attributes = _own(self.group.metadata.attributes)
         _hide(attributes)
         return attributes
 
@@ -133,7 +134,7 @@ def as_variable(array: Array, mask: bool, native_chunks: bool = True) -> Variabl
             found=meta.dimension_names,
             accepted=f"{len(shape)} names, or drop_variables=[{array.basename!r}]",
         )
-    attributes = dict(meta.attributes)
+    attributes = _own(meta.attributes)
     units = _lengths(meta)
     sharded = array._shard is not None
     encoding: dict[str, Any] = {
@@ -155,8 +156,7 @@ def as_variable(array: Array, mask: bool, native_chunks: bool = True) -> Variabl
             attributes["_FillValue"] = _fill_value(attributes["_FillValue"], array)
     elif not meta.fill_is_null and _can_be_masked(meta.data_type):
         attributes["_FillValue"] = meta.fill_value
-    lazy = LazyArray(array)
-    lazy.native = native_chunks
+    lazy = LazyArray(array, native=native_chunks)
     data: Any = indexing.LazilyIndexedArray(lazy, _everything(len(shape)))
     return Variable(dims, data, attributes, encoding, fastpath=True)
 
@@ -181,6 +181,14 @@ def for_xarray() -> Iterator[None]:
 def _can_be_masked(data_type: ZDType) -> bool:
     """Whether xarray can tell missing elements; it cannot among records, raw bytes and JSON."""
     return not isinstance(data_type, JSONObjects) and data_type.to_native_dtype().kind != "V"
+
+
+def _own(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Attributes that users may change, also within lists, while the metadata stay as they are."""
+    return {
+        name: copy.deepcopy(value) if isinstance(value, (list, dict)) else value
+        for name, value in attributes.items()
+    }
 
 
 def _hide(attributes: dict[str, Any]) -> None:

@@ -35,7 +35,7 @@ from xzarr3.nodes import normal_path
 from xzarr3.progress import Asked, check_asked, shown
 from xzarr3.replacement import Replacement
 from xzarr3.resuming import check_resumable
-from xzarr3.stores import MemoryStore, Store, StoreLike, in_flight, open_store
+from xzarr3.stores import MemoryStore, Store, StoreLike, ZipStore, in_flight, open_store
 from xzarr3.xarray.appending import plan_changes
 from xzarr3.xarray.planning import (
     PlannedArray,
@@ -47,7 +47,7 @@ from xzarr3.xarray.planning import (
     plan_group,
     to_be_consolidated,
 )
-from xzarr3.xarray.selfreads import Aside, Job, Later, arrays_read, plan_in_turn
+from xzarr3.xarray.selfreads import Aside, Job, Later, plan_in_turn, reads_below
 from xzarr3.xarray.taking_up import Resumable, plan_of_creation, resumable
 
 WriteMode: TypeAlias = Literal["w", "w-", "a", "a-", "r+"]
@@ -90,7 +90,7 @@ def to_zarr(
     group: str | None = ...,
     encoding: Mapping[Any, Mapping[str, Any]] | None = ...,
     *,
-    compute: Literal[False, "template"],
+    compute: Literal[False, "later"],
     consolidated: bool | None = ...,
     append_dim: Hashable | None = ...,
     region: Region | None = ...,
@@ -114,7 +114,7 @@ def to_zarr(
     group: str | None = None,
     encoding: Mapping[Any, Mapping[str, Any]] | None = None,
     *,
-    compute: bool | Literal["template"] = True,
+    compute: bool | Literal["later"] = True,
     consolidated: bool | None = None,
     append_dim: Hashable | None = None,
     region: Region | None = None,
@@ -157,10 +157,13 @@ def to_zarr(
         the lengths of its chunks, if the format can say that. Not for variables that are there and are not
         replaced: they keep their encoding, and new values are stored as it says. For a tree, mappings of
         these by path of the node, as ``tree.groups`` has it.
-    compute : bool or "template"
-        Write now; otherwise return a Delayed that writes everything, documents too, when computed. With
-        ``"template"``, a new dataset is there at once, with all that is in memory; dask arrays hold the fill
-        value until the Delayed is computed, or regions of them are written by other calls.
+    compute : bool or "later"
+        Write now. With False, a new dataset is there at once, with all that is in memory, and the Delayed
+        that is returned writes the dask arrays when it is computed; until then they hold the fill value, and
+        other calls may write regions of them. A dataset that is there stays as it is until the Delayed is
+        computed, which writes all values and documents then; with ``"later"`` that goes for a new dataset,
+        too, and for what ``mode="w"`` replaces. A zip that was opened here by its path is closed by the last
+        task, and has the values of dask arrays since then.
     consolidated : bool, optional
         Whether the root shall hold the documents of all nodes; it does by default, if the format knows
         of that. Copies that are there already are kept true in any case.
@@ -285,6 +288,8 @@ def to_zarr(
     """
     mode = chosen_mode(mode, append_dim, region)
     check_asked(progress)
+    if isinstance(compute, str) and compute != "later":
+        raise ValueError(f"compute={compute!r} is not supported by to_zarr; accepted: True, False, 'later'")
     if resume and compute is not True:
         raise ValueError("resume=True needs a write that is carried out now; accepted: compute=True")
     if zarr_format is not None:
@@ -312,8 +317,12 @@ def to_zarr(
         )
         if resume:
             write = resumable(write, opened, path)
-        if not compute or compute == "template":
-            later = (written_later if not compute else templated)(write, None if opened is store else opened)
+        if not compute or compute == "later":
+            own = None if opened is store else opened
+            if isinstance(write, Creation) and not compute:
+                later = templated(write, own)
+            else:
+                later = written_later(write, own)
             ours.pop_all()
             return later
         begun = write_blocks(write, opened, progress, resume, chunkmanager_store_kwargs)
@@ -446,11 +455,12 @@ def write_blocks(
     blocks = plan_in_turn(write.jobs, journal)
     begun = write.begin()
     if blocks is not None:
+        number = len(write.jobs)
         try:
             shown(
                 blocks.delayed(),
                 blocks.sizes,
-                f"writing {len(write.jobs)} variables to {opened}",
+                f"writing {number} variable{'' if number == 1 else 's'} to {opened}",
                 progress,
                 **{**_workers(opened, write.jobs), **_for_scheduler(options)},
             )
@@ -472,16 +482,14 @@ def written_later(write: Write, opened: Store | None) -> Delayed:
     return _fusing(delayed(partial(_finished, write, opened, aside))(begun, written))
 
 
-def templated(write: Write, opened: Store | None) -> Delayed:
+def templated(write: Creation, opened: Store | None) -> Delayed:
     """Make a new dataset without what is in dask arrays, and give what writes that when it is computed.
 
     Raises
     ------
     ValueError
-        If datasets that are there would be changed, or read after they were replaced.
+        If what is replaced would be read afterwards.
     """
-    if not isinstance(write, Creation):
-        raise ValueError("compute='template' makes a new dataset; accepted: mode 'w' or 'w-'")
     jobs = write.jobs
     places = [
         Array(
@@ -494,14 +502,16 @@ def templated(write: Write, opened: Store | None) -> Delayed:
         for job in jobs
     ]
     for job in jobs:
-        if any(store == write.store.identity for store, _ in arrays_read(job.source) or ()):
+        if reads_below(job.source, write.store, write.path):
             raise ValueError(
-                f"array '{job.target.name}' is made of what is in {write.store}, which the template may "
-                "replace; accepted: compute=False, which keeps that until it is computed"
+                f"array '{job.target.name}' is made of what is in {write.store} and would be replaced before "
+                "it is read; accepted: compute='later', which keeps it until all is written"
             )
     write.jobs = []
     write.begin()
     write.finish()
+    if isinstance(opened, ZipStore):
+        opened.flush()
     blocks = plan_in_turn([Job(job.source, place, ...) for job, place in zip(jobs, places, strict=True)])
     return _fusing(delayed(partial(_closed, opened))(None if blocks is None else blocks.delayed()))
 
