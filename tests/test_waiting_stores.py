@@ -165,7 +165,7 @@ def test_units_are_written_many_at_a_time() -> None:
     store.latency, store.most, store.log = 0.02, 0, []
     begin = time.perf_counter()
     array[...] = np.arange(320) + 1
-    assert rounds(time.perf_counter() - begin, 0.02) < 8
+    assert rounds(time.perf_counter() - begin, 0.02) < 16  # One after the other they would be 32.
     assert (store.most, len(store.requests())) == (16, 32)
 
 

@@ -84,7 +84,7 @@ CASES: dict[str, tuple[Made | None, Made, dict[str, Any]]] = {
     "r+ of another length": (base, lambda: base(2), {"mode": "r+"}),
     "unknown mode": (base, base, {"mode": "z"}),
     "append": (base, lambda: base(2, 3), {"append_dim": "time"}),
-    "append in the middle": (base, lambda: base(3, 2).isel(x=[0]), {"append_dim": "x"}),
+    "append in the middle": (base, lambda: (base(3) + 2).isel(x=[0]), {"append_dim": "x"}),
     "append much": (dates, lambda: dates(11, 3), {"append_dim": "time"}),
     "append nothing": (dates, lambda: dates(0, 3), {"append_dim": "time"}),
     "append transposed": (base, lambda: base(2, 3).transpose(), {"append_dim": "time"}),

@@ -516,3 +516,35 @@ def test_times_beyond_nanoseconds_are_appended() -> None:
         decode_times=xr.coders.CFDatetimeCoder(time_unit="s"),
     )
     assert found["v"].values.astype("M8[Y]").astype(str).tolist() == ["2000", "1000", "3000"]
+
+
+@pytest.mark.parametrize("mode", ["a", "a-"])
+@pytest.mark.parametrize("values", [[1.0, 0.0], [0.0, 1.5], [0.0, np.nan]])
+def test_what_is_appended_has_the_coordinates_that_are_there(
+    tmp_path: Path, mode: Any, values: list[float]
+) -> None:
+    """The store has one coordinate for old and new values; another one would move the old ones."""
+    first = xr.Dataset({"v": (("time", "x"), np.ones((2, 2)))}, coords={"time": [0, 1], "x": [0.0, 1.0]})
+    xzarr3.to_zarr(first, tmp_path)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    more = first.assign_coords(time=[2, 3])
+    with pytest.raises(ValueError, match="coordinates 'x' have other values"):
+        xzarr3.to_zarr(more.assign_coords(x=values), tmp_path, mode=mode, append_dim="time")
+    assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    for near in ([0.0, 1.0], [1e-9, 1.0]):
+        xzarr3.to_zarr(more.assign_coords(x=near), tmp_path, mode=mode, append_dim="time")
+    xzarr3.to_zarr(more.drop_vars("x"), tmp_path, mode=mode, append_dim="time")
+    assert xzarr3.open_array(tmp_path, "v").shape == (8, 2)
+
+
+def test_a_region_is_not_found_without_a_coordinate(tmp_path: Path) -> None:
+    """xarray takes it for the first elements, and writes over these."""
+    data = xr.Dataset({"v": ("time", np.arange(10.0))}, coords={"time": np.arange(10)})
+    xzarr3.to_zarr(data, tmp_path)
+    part = data.isel(time=slice(5, 8)).drop_vars("time") + 50
+    for region in ("auto", {"time": "auto"}):
+        with pytest.raises(ValueError, match="3 of 10 elements"):
+            xzarr3.to_zarr(part, tmp_path, region=region)  # type: ignore[arg-type]
+    np.testing.assert_array_equal(xzarr3.open_array(tmp_path, "v")[...], np.arange(10.0))
+    xzarr3.to_zarr(data.drop_vars("time") + 1, tmp_path, region="auto")
+    np.testing.assert_array_equal(xzarr3.open_array(tmp_path, "v")[...], np.arange(1, 11.0))

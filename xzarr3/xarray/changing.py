@@ -10,9 +10,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 from xarray import Dataset, Variable, conventions
 
 from xzarr3.array import Array
+from xzarr3.concurrency import spread
 from xzarr3.conventions import fill_value_is_mask
 from xzarr3.errors import (
     MetadataError,
@@ -116,6 +118,7 @@ def plan_group_changes(
     _check_encoding(encoding, arrays, dataset)
     if append_dim is not None and arrays:
         _check_appended(dataset, arrays, append_dim)
+        _check_labels(dataset, arrays, append_dim, mask)
     variables, attributes = conventions.encode_dataset_coordinates(dataset)
     for name, given in encoding.items():
         variables[name].encoding = dict(given)
@@ -239,6 +242,38 @@ def _check_appended(dataset: Dataset, arrays: Mapping[str, Array], append_dim: H
     if not given:
         raise ValueError(
             f"no variable of the dataset has the dimension {append_dim!r}; accepted: {listed(along)} with it"
+        )
+
+
+def _check_labels(
+    dataset: Dataset, arrays: Mapping[str, Array], append_dim: Hashable, mask: bool
+) -> None:
+    """Refuse to append values beside which other coordinates are stored than they have.
+
+    Floating point coordinates may differ by a thousandth of the distance between them.
+    """
+    kept = [
+        name
+        for name, var in dataset.variables.items()
+        if name != append_dim and var.dims == (name,) and stored_name(name) in arrays
+    ]
+    kept = [name for name in kept if arrays[stored_name(name)].shape == dataset[name].shape]
+
+    def are_same(name: Hashable) -> bool:
+        there = conventions.decode_cf_variable(name, as_variable(arrays[stored_name(name)], mask)).values
+        given = dataset[name].values
+        if there.dtype.kind == given.dtype.kind == "f":
+            near = np.median(np.abs(np.diff(there))) / 1000 if len(there) > 1 else 0
+            return np.allclose(there, given, rtol=0 if near > 0 else 1e-6, atol=near, equal_nan=True)
+        return np.array_equal(there, given)
+
+    same = spread(are_same, kept, next(iter(arrays.values())).store.concurrency)
+    others = [name for name, is_same in zip(kept, same, strict=True) if not is_same]
+    if others:
+        raise ValueError(
+            f"the coordinates {listed(others)} have other values than in the store, which has one of each for "
+            f"what is there and what is appended along {append_dim!r}; accepted: the same values, as after "
+            f".reindex_like() or .interp_like(), or a dataset without them, .drop_vars({others!r})"
         )
 
 

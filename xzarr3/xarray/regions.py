@@ -47,7 +47,7 @@ def find_region(
     if unknown:
         raise ValueError(
             f"all keys in ``region`` are not in Dataset dimensions, got {list(found)} and "
-            f"{list(dataset.dims)}"
+            f"{list(dataset.dims)}; not among them: {listed(unknown)}"
         )
     if any(_is_auto(part) for part in found.values()) and mode not in ("r+", "a"):
         raise ValueError(f"``mode`` must be 'r+' or 'a' when using ``region='auto'``, got {mode!r}")
@@ -82,6 +82,12 @@ def _found_by_values(dataset: Dataset, dim: Hashable, stored: Callable[[Hashable
     """Where the values of a coordinate are among those that are stored."""
     size = dataset.sizes[dim]
     if dim not in dataset.variables:
+        there = _stored_length(dataset, dim, stored)
+        if there not in (size, None):
+            raise ValueError(
+                f"the dataset has no coordinate {dim!r} to find the region by, and {size} of {there} elements "
+                f"along it; accepted: the coordinate, or region={{{dim!r}: slice(...)}}"
+            )
         return slice(0, size)
     variable = stored(dim)
     if variable is None:
@@ -114,3 +120,14 @@ def _found_by_values(dataset: Dataset, dim: Hashable, stored: Callable[[Hashable
             "contiguous subset of the original store."
         )
     return slice(int(places[0]), int(places[-1]) + 1) if size else slice(0, 0)
+
+
+def _stored_length(
+    dataset: Dataset, dim: Hashable, stored: Callable[[Hashable], Variable | None]
+) -> int | None:
+    """How long a dimension is in the store, by the first variable that tells."""
+    for name, variable in dataset.variables.items():
+        there = stored(name) if dim in variable.dims else None
+        if there is not None and dim in there.dims:
+            return int(there.sizes[dim])
+    return None
