@@ -31,6 +31,7 @@ import xzarr3.reservations
 from xzarr3 import LocalStore, MemoryStore, NodeExistsError, Store, StoreCapabilityError, to_zarr
 from xzarr3.dask.blocks import Regions
 from xzarr3.dask.journal import Journal
+from xzarr3.dask.sources import stamps_of_others
 from xzarr3.reservations import Reservation
 
 SHAPE = (12, 10)
@@ -263,13 +264,33 @@ def _kill_at_each_change(tmp_path: Path, mode: str, step: int) -> int:
                 _small(target, log, mode)
             except NodeExistsError:  # All was done but to tell others that the place is free again.
                 assert mode == "w-"
-                assert all(name.endswith("/owner") for name in left(target))
+                assert all(name.endswith("/owner") or "/journal/" in name for name in left(target))
                 _small(target, log, "w")
         check(target, wanted)
         if whole:
             return number
         assert made(log) <= 4, "at most everything twice"
     raise AssertionError
+
+
+def test_data_that_zarr_python_reads_are_looked_at(tmp_path: Path) -> None:
+    """xarray names them after the top directory, which does not change with the chunks."""
+    pytest.importorskip("zarr")
+    data = xr.Dataset({"t": (("x", "y"), np.zeros((4, 4)))})
+    to_zarr(data, tmp_path / "source", encoding={"t": {"chunks": (2, 2)}})
+    named = []
+    for _ in range(2):
+        read = xr.open_dataset(tmp_path / "source", engine="zarr", chunks={})["t"].data
+        named.append((read.name, stamps_of_others(list((read + 1).dask.layers.values()))))
+        time.sleep(0.02)  # File systems tell times in steps.
+        with open(tmp_path / "source" / "t" / "c" / "0" / "0", "r+b") as file:
+            chunk = file.read()
+            file.seek(0)
+            file.write(chunk)
+    (name, before), (same, after) = named
+    assert name == same
+    assert len(before) == len(after) == 1
+    assert before != after
 
 
 def test_killed_at_changes_of_the_file_system(tmp_path: Path, mode: str) -> None:

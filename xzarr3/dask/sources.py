@@ -8,6 +8,7 @@ searched; nothing is read, pickled or made for that.
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from types import BuiltinFunctionType, CellType, FunctionType, MemberDescriptorType, MethodType, ModuleType
@@ -15,8 +16,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from dask._task_spec import Task, TaskRef
+from dask.base import tokenize
 
 from xzarr3.array import Array
+from xzarr3.hierarchy import open_array
 from xzarr3.stores import Store
 
 Place: TypeAlias = "tuple[object, str]"
@@ -71,6 +74,42 @@ def places_read(value: Any) -> set[Place]:
     [True, False]
     """
     found: set[Place] = set()
+    for each in _arrays_in(value):
+        if isinstance(each, Array):
+            found.add(place(each))
+        elif (root := _root_of(each)) is not None:
+            found.add(_local(root, each.store_path.path))
+    return found
+
+
+def stamps_of_others(value: Any) -> list[str]:
+    """What tells the data of zarr-python's arrays from what they were before, of those found in tasks.
+
+    xarray names tasks that read them after the time of the top directory, which most changes leave as it was.
+
+    Examples
+    --------
+    >>> stamps_of_others([1, "a"])
+    []
+    """
+    found = []
+    for each in _arrays_in(value):
+        if not isinstance(each, Array):
+            root = _root_of(each)
+            opened = None if root is None else open_array(root, each.store_path.path)
+            # Of other stores nobody can tell.
+            found.append(uuid.uuid4().hex if opened is None else tokenize(opened))
+    return sorted(set(found))
+
+
+def _root_of(array: Any) -> str | None:
+    """The directory of an array of zarr-python; None if it is in none."""
+    root = getattr(array.store_path.store, "root", None)
+    return os.fspath(root) if isinstance(root, (str, os.PathLike)) else None
+
+
+def _arrays_in(value: Any) -> Iterator[Any]:
+    """The arrays in stores in anything that tasks are made of, of this library and of zarr-python."""
     seen: dict[int, object] = {}  # All of them are kept, so that no other object takes the same number.
     left = [value]
     while left:
@@ -87,19 +126,14 @@ def places_read(value: Any) -> set[Place]:
             left += list(value.values())
         elif kind is Task:
             left += (value.func, value.args, value.kwargs)
-        elif isinstance(value, Array):
-            found.add(place(value))
-        elif _is_of_zarr_python(value):
-            root = getattr(value.store_path.store, "root", None)
-            if isinstance(root, (str, os.PathLike)):
-                found.add(_local(os.fspath(root), value.store_path.path))
+        elif is_array(value):
+            yield value
         elif isinstance(value, dict):  # And no other mapping: layers would make all of their tasks.
             left += list(value.values())
         elif isinstance(value, (list, tuple, set, frozenset)):
             left += value
         elif not isinstance(value, _CLOSED_TYPES):
             left += _held_by(value)
-    return found
 
 
 def is_array(value: object) -> bool:

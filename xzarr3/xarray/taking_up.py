@@ -12,6 +12,7 @@ import numpy as np
 
 from xzarr3._types import AnyArray
 from xzarr3.dask.journal import Journal, fingerprint
+from xzarr3.dask.sources import stamps_of_others
 from xzarr3.errors import ConflictError, StoreError
 from xzarr3.formats import Format, documents
 from xzarr3.formats.base import node_prefix
@@ -217,13 +218,19 @@ def _plan_of_jobs(path: str, jobs: list[Job], grown: Mapping[str, Change]) -> Pl
             )
         arrays.append([target.path, said, target.write_empty_chunks, region])
     settings = {"doing": "set", "path": path, "arrays": arrays, "appended": sorted(grown)}
-    names = [job.source.name for job in jobs]
+    names = [_name(job.source) for job in jobs]
     return Plan(fingerprint(settings, names, [job.source.chunks for job in jobs]))
 
 
 def _documents(format: Format, metadata: ArrayMetadata, path: str) -> dict[str, str]:
     found = format.documents(metadata, path)
     return {key: documents.encode(each, path).decode() for key, each in found.items()}
+
+
+def _name(source: Any) -> str:
+    """What is the same for a dask array as long as its values are."""
+    stamps = stamps_of_others([list(source.dask.layers.values())])
+    return "-".join([source.name, *stamps])
 
 
 def plan_of_creation(
@@ -250,5 +257,5 @@ def plan_of_creation(
         layouts[name] = [_documents(format, bare, place), variable.write_empty_chunks, variable.is_lazy]
     lazy = {name: variable.data for name, variable in sorted(variables.items()) if variable.is_lazy}
     settings = {"doing": "create", "format": format.zarr_format, "path": path, "arrays": layouts}
-    names = [f"{name}: {data.name}" for name, data in lazy.items()]
+    names = [f"{name}: {_name(data)}" for name, data in lazy.items()]
     return Plan(fingerprint(settings, names, [data.chunks for data in lazy.values()]), stored)
