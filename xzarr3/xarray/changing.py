@@ -271,8 +271,8 @@ def _check_labels(
     others = [name for name, is_same in zip(kept, same, strict=True) if not is_same]
     if others:
         raise ValueError(
-            f"the coordinates {listed(others)} have other values than in the store, which has one of each for "
-            f"what is there and what is appended along {append_dim!r}; accepted: the same values, as after "
+            f"the coordinates {listed(others)} have other values than in the store, which has one of each "
+            f"for what is there and what is appended along {append_dim!r}; accepted: the same values, as after "
             f".reindex_like() or .interp_like(), or a dataset without them, .drop_vars({others!r})"
         )
 

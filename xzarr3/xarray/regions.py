@@ -85,8 +85,8 @@ def _found_by_values(dataset: Dataset, dim: Hashable, stored: Callable[[Hashable
         there = _stored_length(dataset, dim, stored)
         if there not in (size, None):
             raise ValueError(
-                f"the dataset has no coordinate {dim!r} to find the region by, and {size} of {there} elements "
-                f"along it; accepted: the coordinate, or region={{{dim!r}: slice(...)}}"
+                f"the dataset has no coordinate {dim!r} to find the region by, and {size} of {there} "
+                f"elements along it; accepted: the coordinate, or region={{{dim!r}: slice(...)}}"
             )
         return slice(0, size)
     variable = stored(dim)
