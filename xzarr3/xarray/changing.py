@@ -272,8 +272,8 @@ def _check_labels(
     if others:
         raise ValueError(
             f"the coordinates {listed(others)} have other values than in the store, which has one of each "
-            f"for what is there and what is appended along {append_dim!r}; accepted: the same values, as after "
-            f".reindex_like() or .interp_like(), or a dataset without them, .drop_vars({others!r})"
+            f"for what is there and what is appended along {append_dim!r}; accepted: the same values, as "
+            f"after .reindex_like() or .interp_like(), or a dataset without them, .drop_vars({others!r})"
         )
 
 
