@@ -245,9 +245,7 @@ def _check_appended(dataset: Dataset, arrays: Mapping[str, Array], append_dim: H
         )
 
 
-def _check_labels(
-    dataset: Dataset, arrays: Mapping[str, Array], append_dim: Hashable, mask: bool
-) -> None:
+def _check_labels(dataset: Dataset, arrays: Mapping[str, Array], append_dim: Hashable, mask: bool) -> None:
     """Refuse to append values beside which other coordinates are stored than they have.
 
     Floating point coordinates may differ by a thousandth of the distance between them.
