@@ -581,3 +581,11 @@ def test_xarray_takes_it_for_an_array_of_dask() -> None:
     assert {type(lazy), da.Array} == {da.Array}
     assert type(lazy) is not da.Array
     assert type(pickle.loads(pickle.dumps(lazy))) is type(lazy)
+
+
+def test_chunks_that_are_none_are_named() -> None:
+    array = xzarr3.create_array(xzarr3.MemoryStore(), data=np.arange(10.0), chunks=5)
+    with pytest.raises(ValueError, match="chunks='unit'; accepted: 'auto', 'units'"):
+        from_zarr(array, chunks="unit")
+    with pytest.raises(ValueError, match="memory_limit='lots'"):
+        xzarr3.store(da.ones(10, chunks=3), array, memory_limit="lots")

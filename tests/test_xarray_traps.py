@@ -548,3 +548,12 @@ def test_a_region_is_not_found_without_a_coordinate(tmp_path: Path) -> None:
     np.testing.assert_array_equal(xzarr3.open_array(tmp_path, "v")[...], np.arange(10.0))
     xzarr3.to_zarr(data.drop_vars("time") + 1, tmp_path, region="auto")
     np.testing.assert_array_equal(xzarr3.open_array(tmp_path, "v")[...], np.arange(1, 11.0))
+
+
+@pytest.mark.parametrize("options", [{"append_dim": "time"}, {"mode": "a"}])
+def test_another_format_than_that_of_the_store_is_named(tmp_path: Path, options: dict[str, Any]) -> None:
+    data = xr.Dataset({"v": ("time", np.arange(3.0))})
+    xzarr3.to_zarr(data, tmp_path)
+    with pytest.raises(ValueError, match="is of Zarr format 3, and zarr_format=2 was asked for"):
+        xzarr3.to_zarr(data, tmp_path, zarr_format=2, **options)
+    assert xzarr3.open_array(tmp_path, "v").shape == (3,)

@@ -98,7 +98,12 @@ def asked_blocks(array: Array, chunks: Any) -> list[Steps | Edges] | BlockChunks
             for n, size in zip(chunks, array.shape, strict=True)
         ]
     units = tuple(axis.lengths(size) for size, axis in zip(array.shape, axes, strict=True))
-    normal: BlockChunks = normalize_chunks(chunks, array.shape, dtype=array.dtype, previous_chunks=units)
+    try:
+        normal: BlockChunks = normalize_chunks(chunks, array.shape, dtype=array.dtype, previous_chunks=units)
+    except ValueError as error:
+        if not isinstance(chunks, str):
+            raise
+        raise ValueError(f"chunks={chunks!r}; accepted: 'auto', 'units', or a size as '16 MiB'") from error
     blocks = [as_blocks(along) for along in normal]
     return normal if None in blocks else cast("list[Steps | Edges]", blocks)
 

@@ -77,9 +77,13 @@ def memory_limit(asked: int | str | None, client: Any = None) -> float:
     if asked is None:
         asked = dask.config.get("xzarr3.memory-limit", None)
     if asked is not None:
-        limit = float(parse_bytes(asked))
+        text = f"memory_limit={asked!r}; accepted: bytes as a positive number or as in '4 GiB'"
+        try:
+            limit = float(parse_bytes(asked))
+        except ValueError as error:
+            raise ValueError(text) from error
         if limit <= 0:
-            raise ValueError(f"memory_limit={asked!r}; accepted: bytes as a positive number or as in '4 GiB'")
+            raise ValueError(text)
         return limit
     if client is not None:
         try:

@@ -27,6 +27,7 @@ from xzarr3.formats import ZarrFormat
 from xzarr3.formats.base import node_prefix
 from xzarr3.group import Group
 from xzarr3.hierarchy import open_group
+from xzarr3.lookup import find_format
 from xzarr3.metadata import ArrayMetadata
 from xzarr3.stores import Store
 from xzarr3.xarray.encoding import encode_attributes
@@ -166,6 +167,12 @@ def _find_group(
         if mode == "r+":
             error.add_note("to_zarr(..., compute=False) makes a dataset of which regions can be written")
             raise
+        other = None if zarr_format is None else find_format(store, path)
+        if other is not None:
+            raise ValueError(
+                f"what is at '/{path}' in {store} is of Zarr format {other.zarr_format}, and "
+                f"zarr_format={zarr_format!r} was asked for; accepted: {other.zarr_format!r} or None"
+            ) from error
         return None
 
 
