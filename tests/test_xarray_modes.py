@@ -21,8 +21,10 @@ import pytest
 import xarray as xr
 
 import xzarr3
-from xzarr3 import reservations, to_zarr
+from xzarr3 import claims, reservations, to_zarr
+from xzarr3.errors import ConflictError, StoreError
 from xzarr3.xarray import open_dataset
+from xzarr3.xarray.appending import Changes, plan_changes
 
 zarr = pytest.importorskip("zarr")
 
@@ -615,3 +617,137 @@ def test_many_variables_are_appended_together() -> None:
     assert time.monotonic() - started < 40 * 4 * 0.03, "four requests for each, one after the other"
     store.latency = 0.0
     xr.testing.assert_identical(read(store, consolidated=True), wide(5, 0))
+
+
+def integers(n: int, blocks: Any = None) -> xr.Dataset:
+    values = np.arange(n * 4).reshape(n, 4).astype("i2") if blocks is None else blocks
+    return xr.Dataset({"i": (("time", "x"), values)})
+
+
+def stored_in(folder: Path) -> dict[str, bytes]:
+    found = (path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
+
+
+@pytest.mark.filterwarnings("ignore:saving variable", "ignore:invalid value")
+def test_what_a_straggling_task_of_a_failed_append_gives_is_not_stored(tmp_path: Path) -> None:
+    to_zarr(integers(6), tmp_path, encoding={"i": {"chunks": (2, 2)}})
+    before = stored_in(tmp_path)
+    begun, failed, given = threading.Event(), threading.Event(), threading.Event()
+
+    def block(values: Any, block_info: Any = None) -> Any:
+        if block_info[0]["chunk-location"][0] == 0:
+            assert begun.wait(20)
+            return values * np.nan
+        begun.set()
+        assert failed.wait(20)
+        given.set()
+        return values
+
+    ones = da.ones((4, 4), chunks=(2, 4)).map_blocks(block, dtype="f8", meta=np.empty((0, 0)))
+    with pytest.raises(xzarr3.Xzarr3Error, match="missing value"):
+        to_zarr(
+            integers(4, ones),
+            tmp_path,
+            append_dim="time",
+            chunkmanager_store_kwargs={"scheduler": "threads", "num_workers": 2},
+        )
+    assert stored_in(tmp_path) == before
+    failed.set()
+    assert given.wait(20)
+    time.sleep(0.3)
+    assert stored_in(tmp_path) == before
+
+
+def test_a_copy_of_a_failed_append_stores_nothing_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    to_zarr(integers(6), tmp_path, encoding={"i": {"chunks": (2, 2)}})
+    before = stored_in(tmp_path)
+    store = xzarr3.LocalStore(tmp_path)
+    options: Any = {"consolidated": None, "region": None, "write_empty_chunks": None, "zarr_format": None}
+    lazy = integers(4, da.ones((4, 4), chunks=(2, 4), dtype="i2"))
+    write = plan_changes(lazy, store, "", "a", {}, append_dim="time", widen_units=False, **options)
+    assert write is not None
+    begun = write.begin()
+    here, there = write.jobs[0].target, pickle.loads(pickle.dumps(write.jobs[0].target))
+    there[6:8] = 7
+    here[8:10] = 8
+    assert len(stored_in(tmp_path)) == len(before) + 4
+    erase_once = Changes._erase_behind_once
+    refused = []
+
+    def erase(self: Changes, held: Any, error: BaseException) -> None:
+        erase_once(self, held, error)
+        with pytest.raises(ConflictError):
+            there[6:8] = 7
+        refused.append(True)
+
+    monkeypatch.setattr(Changes, "_erase_behind_once", erase)
+    write.discard(begun, ValueError("a task has failed"))
+    assert stored_in(tmp_path) == before
+    assert refused == [True, True]
+    with pytest.raises(ConflictError):
+        there[6:8] = 7
+    with pytest.raises(StoreError, match="given up"):
+        here[8:10] = 8
+    assert stored_in(tmp_path) == before
+    to_zarr(lazy, store, append_dim="time")
+    assert (xzarr3.open_array(store, "i")[6:] == 1).all()
+
+
+def test_what_lies_behind_an_array_is_not_shown_by_the_next_append(tmp_path: Path) -> None:
+    for blocks in (np.zeros((4, 4), "i2"), da.zeros((4, 4), chunks=(2, 4), dtype="i2")):
+        to_zarr(integers(6), tmp_path, mode="w", encoding={"i": {"chunks": (2, 2)}})
+        chunk = (tmp_path / "i" / "c" / "0" / "1").read_bytes()
+        (tmp_path / "i" / "c" / "4").mkdir()
+        (tmp_path / "i" / "c" / "4" / "1").write_bytes(chunk)
+        to_zarr(integers(4, blocks), tmp_path, append_dim="time")
+        assert not xzarr3.open_array(tmp_path, "i")[6:].any()
+
+
+def test_after_a_killed_append_nobody_waits_on_the_same_host(tmp_path: Path) -> None:
+    to_zarr(timed(3, 0), tmp_path)
+    code = (
+        "import os, sys, xzarr3\n"
+        "from test_xarray_modes import timed\n"
+        "def last(values, block_info=None):\n"
+        "    if block_info[0]['chunk-location'][0]: os._exit(3)\n"
+        "    return values\n"
+        "more = timed(2, 3).chunk(time=1)\n"
+        "more['a'] = more.a.copy(data=more.a.data.map_blocks(last, dtype='f8'))\n"
+        "xzarr3.to_zarr(more, sys.argv[1], append_dim='time', resume=True)\n"
+    )
+    assert (
+        subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=Path(__file__).parent).returncode == 3
+    )
+    assert claims.claim_in((tmp_path / "a" / "zarr.json").read_bytes())
+    started = time.monotonic()
+    with pytest.warns(UserWarning, match="cut off that is not the same"):
+        to_zarr(timed(2, 3).chunk(time=1), tmp_path, append_dim="time", resume=True)
+    assert time.monotonic() - started < claims.PATIENCE / 2
+    xr.testing.assert_identical(read(xzarr3.LocalStore(tmp_path), consolidated=True), timed(5, 0).load())
+
+
+def test_a_claim_of_a_living_process_or_of_another_host_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = xzarr3.MemoryStore()
+    store.set("zarr.json", b"{}")
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    with monkeypatch.context() as patched:
+        patched.setattr("os.getpid", lambda: process.pid)
+        first = claims.Claim(store, "zarr.json", 0.0)
+        first.__enter__()
+        claims._beat.remove(first)
+    with pytest.raises(ConflictError), claims.Claim(store, "zarr.json", 0.0):
+        pass
+    process.communicate(b"\n")
+    with monkeypatch.context() as patched:
+        patched.setattr(claims, "_here", lambda: 1)
+        with pytest.raises(ConflictError), claims.Claim(store, "zarr.json", 0.0):
+            pass
+    claims._seen.clear()
+    with claims.Claim(store, "zarr.json", 0.0) as second:
+        assert second.displaced == first.owner
+    assert store.get("zarr.json") == b"{}"

@@ -880,7 +880,8 @@ class Array(Node):
 
         The data are written before the document, so that a reader, or a crash, sees all or nothing. Of
         several who append or resize at the same time one goes first, and the others wait; the data of one
-        stay together. Who was killed meanwhile is waited for :data:`xzarr3.claims.PATIENCE` seconds.
+        stay together. Who was killed on another host meanwhile is waited for :data:`xzarr3.claims.PATIENCE`
+        seconds.
 
         Done twice it adds twice, so it is nothing for a task, which a scheduler may repeat: there, resize
         the array first and have the tasks write to regions of it.

@@ -4,7 +4,8 @@ An array grows by rows that are stored before its document tells of them. Two wh
 to the same places. So whoever is about to do it first puts a claim into the document: white space behind
 the JSON, made of random bits, which no reader of JSON looks at. All others then wait. A claim is renewed
 while its owner lives; one that stays the same for :data:`PATIENCE` seconds is taken away by whoever waits for
-it, by putting another one in its place.
+it, by putting another one in its place. It tells of the host and the process of its owner as well, so that
+one of a killed process is taken away at once on the same host.
 
 An owner who was only slow, and lost its claim, can do no harm: it stores values by compare-and-set, against
 versions that were read while the claim was known to hold, so that nothing its successor stored is replaced;
@@ -21,6 +22,7 @@ even if others have changed the document since; a change that was made must not 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import random
 import secrets
@@ -32,6 +34,7 @@ from contextlib import AbstractContextManager
 
 from xzarr3._types import Buffer, ByteRange
 from xzarr3.errors import ConflictError, OutcomeUnknownError, StoreCapabilityError, StoreError
+from xzarr3.reservations import _runs, boot
 from xzarr3.stores.base import (
     UNCHANGED,
     Change,
@@ -46,9 +49,9 @@ from xzarr3.stores.locks import key_lock
 PATIENCE = 10.0
 """Seconds after which a claim that was not renewed is nobody's any more."""
 
-_OWNER_BITS, _NUMBER_BITS = 64, 16
+_OWNER_BITS, _HOST_BITS, _PROCESS_BITS, _NUMBER_BITS = 64, 32, 32, 16
 _BEGIN, _END = b"\n\t\n", b"\n"
-_SIZE = len(_BEGIN) + _OWNER_BITS + _NUMBER_BITS + len(_END)
+_SIZE = len(_BEGIN) + _OWNER_BITS + _HOST_BITS + _PROCESS_BITS + _NUMBER_BITS + len(_END)
 _SEAL_SIZE = 1 + _OWNER_BITS + len(_END)
 _MOST_SEALS = 16
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.5  # Seconds
@@ -66,6 +69,28 @@ class ClaimLostError(ConflictError):
 def _blanks(number: int, bits: int) -> bytes:
     """A number in white space."""
     return format(number, f"0{bits}b").translate({48: " ", 49: "\t"}).encode()
+
+
+def _number(blanks: bytes) -> int:
+    """The number that is said in white space."""
+    return int(blanks.translate(bytes.maketrans(b" \t", b"01")), 2)
+
+
+def _here() -> int:
+    """What tells the processes that this one can see from those of other hosts and containers."""
+    try:
+        seen = os.readlink("/proc/self/ns/pid")
+    except OSError:  # Other systems do not tell.
+        seen = ""
+    text = "\n".join([*boot(), seen]).encode("utf-8", "surrogateescape")
+    return int.from_bytes(hashlib.blake2b(text, digest_size=_HOST_BITS // 8).digest())
+
+
+def _is_of_the_dead(claim: bytes) -> bool:
+    """Whether a claim is that of a process of this host which has ended."""
+    said = claim[len(_BEGIN) + _OWNER_BITS :]
+    process = _number(said[_HOST_BITS:][:_PROCESS_BITS])
+    return process > 0 and _number(said[:_HOST_BITS]) == _here() and not _runs(process)
 
 
 def claim_in(value: Buffer) -> bytes:
@@ -150,6 +175,7 @@ class Claim:
         self._key = key
         self._deadline = deadline
         self._owner = _blanks(secrets.randbits(_OWNER_BITS), _OWNER_BITS)
+        self._where = _blanks(0, _HOST_BITS + _PROCESS_BITS)
         self._number = 0
         self._over = False
         self._sealed = False  # It may be: the document was given to the store with the seal in it.
@@ -159,6 +185,8 @@ class Claim:
         """The document as it was when it was claimed."""
         self.store: Store = store
         """What stores values for the owner, as long as the claim holds."""
+        self.displaced: str | None = None
+        """Whose claim was taken away for this one, because it had been left behind."""
 
     @property
     def owner(self) -> str:
@@ -167,10 +195,11 @@ class Claim:
 
     def _text(self) -> bytes:
         number = _blanks(self._number % 2**_NUMBER_BITS, _NUMBER_BITS)
-        return _BEGIN + self._owner + number + _END
+        return _BEGIN + self._owner + self._where + number + _END
 
     def __enter__(self) -> Claim:
         pause = _FIRST_PAUSE
+        self._where = _blanks(_here(), _HOST_BITS) + _blanks(os.getpid(), _PROCESS_BITS)
         while True:
             value, version = self._store.get_versioned(self._key)
             if value is None:
@@ -189,6 +218,8 @@ class Claim:
                 except OutcomeUnknownError:  # Whatever it was, it is not there any more.
                     claimed = False
                 if claimed:
+                    if there and there != self._text():
+                        self.displaced = there[len(_BEGIN) :][:_OWNER_BITS].hex()
                     self._seals = seals_in(document)
                     self.document = document
                     self.store = _ClaimedStore(self._store, self)
@@ -208,6 +239,8 @@ class Claim:
         before, since = _seen.get(place, (b"", now))
         if there == before:
             return now - since >= PATIENCE or since < 0
+        if _is_of_the_dead(there):
+            return True
         if len(_seen) >= _MOST_SEEN:
             _seen.clear()
         _seen[place] = there, now
@@ -326,6 +359,31 @@ class Claim:
 
             self._number += 1
             self._store.update(self._key, change)
+
+    def take_anew(self) -> None:
+        """Claim the document by another name, so that a copy of this in another process does not hold it.
+
+        Raises
+        ------
+        StoreError
+        """
+        with self._renewing:
+            if self._over:
+                return
+            before, self._owner = self._owner, _blanks(secrets.randbits(_OWNER_BITS), _OWNER_BITS)
+
+            def change(stored: Buffer | None) -> list[Buffer] | Unchanged:
+                if stored is None or not claim_in(stored)[len(_BEGIN) :].startswith(before):
+                    return UNCHANGED
+                return [bytes(memoryview(stored)[:-_SIZE]), self._text()]
+
+            try:
+                self._store.update(self._key, change)
+            except OutcomeUnknownError:  # It changes nothing if it has.
+                self._store.update(self._key, change)
+            except StoreError:
+                self._owner = before
+                raise
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         _beat.remove(self)

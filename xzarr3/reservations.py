@@ -70,8 +70,8 @@ def _parsed(value: Buffer) -> dict[str, Any]:
 def boot() -> list[str]:
     """This host, and what tells the times apart that its system was started."""
     try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return [socket.gethostname(), file.read().strip()]
+        with open("/proc/sys/kernel/random/boot_id", "rb") as file:
+            return [socket.gethostname(), file.read().strip().decode("ascii")]
     except (OSError, ValueError):  # Other systems do not tell.
         return [socket.gethostname(), ""]
 

@@ -7,10 +7,12 @@ array since; see :mod:`xzarr3.claims`. Consolidated copies come last, once.
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 import weakref
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeAlias, cast
@@ -45,10 +47,13 @@ from xzarr3.node_documents import (
 )
 from xzarr3.replacement import Replacement
 from xzarr3.stores import Store
-from xzarr3.stores.base import UNCHANGED, Unchanged
+from xzarr3.stores.base import UNCHANGED, Scratch, Unchanged, Updater
+from xzarr3.stores.base import Change as Changing
 from xzarr3.xarray.changing import Change, ChangedGroup, plan_group_changes
 from xzarr3.xarray.planning import PlannedArray, to_be_consolidated
 from xzarr3.xarray.selfreads import Job
+
+_STRAGGLING = 0.25  # Seconds that other processes get to store what they were just storing.
 
 
 def plan_changes(
@@ -108,11 +113,38 @@ def _restored(store: Store, path: str, format: Format, held: Held, write_empty_c
 
 
 class _BehindStore(_ClaimedStore):
-    """What stores values behind an array, which is no place that others read from."""
+    """What stores values behind an array, which is no place that others read from.
+
+    It takes none once the write has failed: some of its tasks may not have ended then.
+    """
+
+    _claim: _SharedClaim
 
     @property
     def identity(self) -> object:
         return "behind", super().identity
+
+    def set(self, key: str, value: Buffer) -> None:
+        with self._claim.writing():
+            super().set(key, value)
+
+    def compare_and_set(self, key: str, version: object, value: Buffer | None) -> bool:
+        with self._claim.writing():
+            return super().compare_and_set(key, version, value)
+
+    @contextmanager
+    def updater(self, scratch: Scratch | None = None, limit: int = sys.maxsize) -> Iterator[Updater]:
+        with super().updater(scratch, limit) as update:
+
+            def update_admitted(key: str, change: Changing) -> None:
+                with self._claim.writing():
+                    update(key, change)
+
+            yield update_admitted
+
+    def erase_values(self, keys: Iterable[str]) -> None:
+        with self._claim.writing():
+            super().erase_values(keys)
 
 
 class _SharedClaim(Claim):
@@ -121,12 +153,59 @@ class _SharedClaim(Claim):
     def __init__(self, store: Store, key: str, deadline: float = 0.0) -> None:
         super().__init__(store, key, deadline)
         self.store = _BehindStore(store, self)
+        self._gate = threading.Condition()
+        self._closed = False
+        self._writing = 0
+        self._is_copy = False
+        self.shared = False
+        """Whether there may be copies of it, in other processes mostly."""
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_renewing": None}
+        self.shared = True
+        return {**self.__dict__, "_renewing": None, "_gate": None, "_writing": 0}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _renewing=threading.Lock())
+        self.__dict__.update(
+            state, _renewing=threading.Lock(), _gate=threading.Condition(), _is_copy=True, shared=True
+        )
+
+    def __enter__(self) -> Claim:
+        with self._gate:  # What is computed later may be computed again.
+            self._closed = self._over = False
+        return super().__enter__()
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """While a value is stored behind the array.
+
+        A copy cannot know that the write has failed, other than from the document.
+
+        Raises
+        ------
+        StoreError
+            If the write has failed.
+        """
+        with self._gate:
+            if self._closed:
+                raise StoreError(
+                    f"cannot write behind key '{self._key}' of {self._store}: the write has failed and was "
+                    "given up"
+                )
+            self._writing += 1
+        try:
+            if self._is_copy and self.document:
+                self.verify()
+            yield
+        finally:
+            with self._gate:
+                self._writing -= 1
+                self._gate.notify_all()
+
+    def close(self) -> None:
+        """Take no more values, and wait for those that are just being stored in this process."""
+        with self._gate:
+            self._closed = True
+            self._gate.wait_for(lambda: not self._writing, claims.PATIENCE)
 
 
 class _Beside(Replacement):
@@ -469,14 +548,40 @@ class Changes:
         begun.claims.clear()  # Nothing renews them any more, whatever happens here.
         for claim in held.values():
             claims._beat.remove(claim)
+            claim.close()
         if self.keeps:  # The claims, too, which tell that nobody else has been there since.
             return
         for place, path, *_ in self._placed:
             if path not in begun.put:
                 place.discard(error, close=True)
+        if begun.is_ours and not isinstance(error, OutcomeUnknownError):
+            self._erase_behind(held, error)
+        for claim in held.values():
+            try:
+                _give_up(claim)
+            except StoreError as another:
+                error.add_note(f"others may have to wait, as a claim could not be taken back: {another}")
+
+    def _erase_behind(self, held: Mapping[str, _SharedClaim], error: BaseException) -> None:
+        """Erase what was written behind arrays, when no task of this write can store more of it.
+
+        Tasks in other processes look for the claim before they store a value. Those that had found it there
+        get a moment to end.
+        """
+        for claim in held.values():
+            try:
+                claim.take_anew()
+            except StoreError as another:
+                error.add_note(f"tasks that have not ended may write behind the array: {another}")
+        self._erase_behind_once(held, error)
+        if any(claim.shared for claim in held.values()):
+            time.sleep(_STRAGGLING)
+            self._erase_behind_once(held, error)
+
+    def _erase_behind_once(self, held: Mapping[str, _SharedClaim], error: BaseException) -> None:
         for change, target in self._changes:
             owner = held.get(change.array.path)
-            if owner is None or not begun.is_ours or isinstance(error, OutcomeUnknownError):
+            if owner is None:
                 continue
             try:
                 behind = target.metadata.chunk_grid
@@ -485,11 +590,6 @@ class Changes:
                 continue  # What is behind the array is no matter of ours any more.
             except StoreError as another:
                 error.add_note(f"what was written behind the array could not be erased: {another}")
-        for claim in held.values():
-            try:
-                _give_up(claim)
-            except StoreError as another:
-                error.add_note(f"others may have to wait, as a claim could not be taken back: {another}")
 
     def group(self) -> Group:
         group = self._groups[0].group

@@ -11,6 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from xzarr3._types import AnyArray
+from xzarr3.claims import Claim
 from xzarr3.dask.journal import Journal, fingerprint
 from xzarr3.dask.sources import stamps_of_others
 from xzarr3.errors import ConflictError, StoreError
@@ -83,6 +84,7 @@ class Settings:
     def __init__(self, changes: Changes, store: Store, path: str) -> None:
         changes.keeps = True
         self._store = store
+        self._path = path
         self._changes = changes
         self.jobs: list[Job] = changes.jobs
         grown = {target.path: change for change, target in changes.settings if change.grows}
@@ -142,12 +144,25 @@ class Settings:
         try:
             begun = self._changes.begin()
             if self._claimed:
+                self._warn_of_others(begun.claims)
                 owners = {claim._key: claim.owner for claim in begun.claims.values()}
                 self._continuation.note(owners)
         except BaseException as error:
             self._continuation.leave(error)
             raise
         return begun
+
+    def _warn_of_others(self, held: Mapping[str, Claim]) -> None:
+        """Warn of other writes that were cut off when they were appending to the same arrays."""
+        is_first = self._continuation._reservation.left is None  # Otherwise, it was this one.
+        if is_first and any(claim.displaced is not None for claim in held.values()):
+            warnings.warn(
+                f"a write that appended to '/{self._path}' in {self._store} was cut off that is not the same "
+                "as this one, so nothing of it is taken up: its data or encoding are others, or dask has "
+                "given its arrays other names, as it does for what it cannot name by its content; what it "
+                "left is removed by a later call, once it has not changed for a day",
+                stacklevel=2,
+            )
 
     def finish(self, begun: Any) -> None:
         try:

@@ -252,7 +252,12 @@ def to_zarr(
     consolidated copy in the root follows as one value: who reads that sees the old dataset or the new one at
     any time, and after a crash. Who reads without it may find variables of two lengths for the moment in
     which the documents are stored, and after a crash in that moment; the next append then tells how to
-    shorten the longer ones. Values that are set by ``r+``, ``region`` or ``a`` are in place one
+    shorten the longer ones. Appending that fails erases what it stored, and its tasks that have not ended
+    store no more of it. What a task in another process was just storing at that moment may remain behind a
+    variable, and so does what a killed call stored without ``resume=True``: the next call that appends writes
+    over it, :meth:`Array.resize` erases it, but other software that makes the variable longer would show it.
+    While a killed process of the same host is not waited for, others wait ten seconds for one that was killed
+    elsewhere. Values that are set by ``r+``, ``region`` or ``a`` are in place one
     shard or chunk after the other. A variable whose units are widened is replaced as a dataset is with
     ``mode="w"``, and is not in consolidated copies for that moment.
 
