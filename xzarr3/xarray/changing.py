@@ -5,6 +5,7 @@ Nothing here changes a store.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -51,6 +52,8 @@ from xzarr3.xarray.stored import (
     widened,
 )
 from xzarr3.xarray.variables import as_variable
+
+_PAUSES = (0.02, 0.1, 0.3)  # Seconds
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,6 +112,12 @@ def plan_group_changes(
             raise NodeNotFoundError(f"there is no group '/{path}' in {store}, so it has no region")
         return None
     arrays, other = _children(group, map(stored_name, dataset.variables))
+    for pause in _PAUSES:
+        if append_dim is None or len(set(_lengths(arrays).get(str(append_dim), {}).values())) <= 1:
+            break
+        time.sleep(pause)  # Somebody is storing the documents of another append, or was killed meanwhile.
+        group = _find_group(store, path, mode, consolidated, zarr_format) or group
+        arrays, other = _children(group, map(stored_name, dataset.variables))
     if not arrays:  # Whatever is written is new.
         growing_dimensions(dataset, append_dim)
     mask = fill_value_is_mask(group.format)
