@@ -246,6 +246,8 @@ def forget_settings(store: Store, tops: Iterable[str], path: str) -> None:
         Path of the node that is replaced with all that is below it.
     """
     keys = [f"{top}{_ABOUT}" for top in tops]
+    if not keys:
+        return
     values = store.get_partial_values([(key, (0, _LARGEST)) for key in keys])
     for key, value in zip(keys, values, strict=True):
         if _is_at(_parsed(value).get("path"), path):

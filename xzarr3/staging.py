@@ -26,6 +26,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import cast
 
 from xzarr3._types import Buffer, ByteRange
 from xzarr3.concurrency import spread
@@ -1103,11 +1104,17 @@ class InPlace(Staging):
             self.store.set(f"{self._plan.top}{_BEGUN}", now())
             if goes_on:
                 return
-        if is_occupied(self.store, self._places):  # By somebody who has finished since.
+        looks: tuple[Callable[[], object], ...] = (
+            partial(is_occupied, self.store, self._places),
+            partial(_staged_prefixes, self.store),
+        )
+        occupied, tops = spread(lambda look: look(), looks, self.store.concurrency)
+        if occupied:  # By somebody who has finished since.
             self._reservation.release()
             raise _occupied(self.store, self._places)
         # Of arrays that were there before, and may have had the same documents.
-        forget_settings(self.store, _staged_prefixes(self.store), self._places.path)
+        others = [top for top in cast("list[str]", tops) if not self._reservation.key.startswith(top)]
+        forget_settings(self.store, others, self._places.path)
 
     def check(self) -> None:
         format, path = self._places.formats[0], self._places.path
