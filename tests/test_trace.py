@@ -682,8 +682,8 @@ def test_workers_that_join_and_workers_that_die(client: Any, tmp_path: Path) -> 
         _wait_until(lambda: t.processes >= 2 and _gets(t) >= 8)
         os.kill(first, signal.SIGKILL)
         assert float(running.result(timeout=60)) == pytest.approx(expected)
-    # What the one that died had told counts, and what of that was done again.
-    assert 30 <= _gets(t) <= 60
+    # What the one that died had told counts, and what of that was done again; not what it had yet to tell.
+    assert 20 <= _gets(t) <= 60
     assert t.processes >= 2
     client.cluster.scale(1)
 
