@@ -87,11 +87,11 @@ class WaitingStore(MemoryStore):
     def get_versioned(self, key: str) -> tuple[Any, object]:
         with self._request("get", key):
             value = self._values.get(key)
-            return value, value
+            return value, "absent" if value is None else value
 
     def compare_and_set(self, key: str, version: object, value: Any) -> bool:
         with self._request("set" if value is not None else "erase", key), self._lock:
-            if self._values.get(key) != version:
+            if self._values.get(key, "absent") != version:
                 return False
             if value is None:
                 self._values.pop(key, None)

@@ -17,12 +17,16 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import dask
+import dask.array as da
 import numcodecs
 import numpy as np
 import pytest
+import xarray as xr
 from _strategies import (
     DATA_TYPES,
     NUMERIC,
@@ -959,6 +963,7 @@ def test_a_failed_write_leaves_old_or_new_chunks(layout: str, threads: int) -> N
         assert changed <= allowed
 
 
+@pytest.mark.filterwarnings("ignore:others may have to wait")
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_failed_append_leaves_the_old_array(layout: str) -> None:
     old = np.arange(18, dtype="int16").reshape(3, 6)
@@ -982,6 +987,7 @@ def test_a_failed_append_leaves_the_old_array(layout: str) -> None:
     assert allowed > 2
 
 
+@pytest.mark.filterwarnings("ignore:others may have to wait")
 def test_a_failed_resize_leaves_the_old_array_or_the_new() -> None:
     for allowed in range(8):
         store = FailingStore()
@@ -991,7 +997,7 @@ def test_a_failed_resize_leaves_the_old_array_or_the_new() -> None:
         store.left = None
         after = xzarr3.open_array(store)
         assert after.shape == array.shape
-        assert after.shape == ((16,) if allowed <= 1 else (4,))  # The first write is that of a claim.
+        assert after.shape == ((16,) if allowed <= 1 else (4,))  # The first write is that of a lease.
         assert after[...].tolist() == list(range(after.shape[0]))
         if error is None:
             break
@@ -1482,3 +1488,110 @@ def test_groups_in_consolidated_metadata_are_found_without_a_look_at_all_others(
     assert [path for path, _ in root.members(None)].count("g1/a/b") == 1
     again = pickle.loads(pickle.dumps(root))
     assert list(again["g1"]) == list(root["g1"]) == ["z", "a", "é"]
+
+
+def test_a_data_array_keeps_the_names_of_its_dimensions() -> None:
+    attrs = {"units": "K", "valid_range": np.array([0, 400], "i2")}
+    coords = {"lat": [10.0, 20.0], "time": [0, 1, 2]}
+    given = xr.DataArray(np.arange(6.0).reshape(3, 2), dims=("time", "lat"), coords=coords, attrs=attrs)
+    for data in (given, given.variable, given.chunk({"time": 2})):
+        store = xzarr3.MemoryStore()
+        root = xzarr3.create_group(store)
+        root.create_array("t", data=data)
+        array = xzarr3.open_array(store, "t")
+        assert array.dimension_names == ("time", "lat")
+        assert dict(array.attrs) == {"units": "K", "valid_range": [0, 400]}
+        np.testing.assert_array_equal(array[...], given.values)
+        assert list(root) == ["t"]  # The coordinates are not stored.
+        assert xzarr3.open_dataset(store)["t"].dims == given.dims
+    named = xzarr3.create_array(
+        xzarr3.MemoryStore(), data=given, dimension_names=["a", None], attributes={"b": 1}
+    )
+    assert (named.dimension_names, dict(named.attrs)) == (("a", None), {"b": 1})
+    with pytest.raises(MetadataError, match="data"):
+        xzarr3.create_array(xzarr3.MemoryStore(), data=given.to_dataset(name="t"))
+
+
+class _Most:
+    """How many blocks of a dask array there were at a time."""
+
+    def __init__(self) -> None:
+        self.made = self.stored = self.most = 0
+        self.lock = threading.Lock()
+
+    def block(self, block: Any, block_info: Any = None) -> Any:
+        with self.lock:
+            self.made += 1
+            self.most = max(self.most, self.made - self.stored)
+        return block
+
+    def store(self) -> xzarr3.Store:
+        most = self
+
+        class Counting(xzarr3.MemoryStore):
+            def set(self, key: str, value: Any) -> None:
+                super().set(key, value)
+                with most.lock:
+                    most.stored += "/c/" in f"/{key}"
+
+        return Counting()
+
+
+def test_a_dask_array_is_stored_block_by_block() -> None:
+    most = _Most()
+    values = np.arange(200 * 16, dtype="i4").reshape(200, 16)
+    data = da.from_array(values, chunks=(2, 16)).map_blocks(
+        most.block, dtype="i4", meta=np.empty((0, 0), "i4")
+    )
+    store = most.store()
+    with dask.config.set(scheduler="threads", num_workers=2):
+        array = xzarr3.create_array(store, "a", data=data)
+    assert array.chunks == (2, 16)
+    assert most.made == 100
+    assert most.most < 20
+    np.testing.assert_array_equal(xzarr3.open_array(store, "a")[...], values)
+
+
+@pytest.mark.parametrize("zarr_format", [3, 2, "3-draft"])
+def test_dask_arrays_of_any_blocks_are_stored(zarr_format: Any) -> None:
+    values = np.arange(70.0).reshape(7, 10)
+    data = da.from_array(values, chunks=((1, 4, 2), (3, 7)))
+    store = xzarr3.MemoryStore()
+    make: Any = partial(xzarr3.create_array, store, zarr_format=zarr_format)
+    assert make("g/a", data=data).chunks == (4, 7)
+    assert make("g/b", data=data, chunks=(5, 3), dtype="f4", fill_value=3).dtype == np.float32
+    assert make("g/c", data=data[0], shape=(3, 10)).shape == (3, 10)
+    assert make("g/d", data=data.sum()).shape == ()
+    if zarr_format == 3:
+        assert make("g/e", data=data, shards=(4, 5)).shards == (4, 5)
+        np.testing.assert_array_equal(xzarr3.open_array(store, "g/e")[...], values)
+    for name, expected in (("a", values), ("b", values), ("c", values[[0, 0, 0]]), ("d", values.sum())):
+        np.testing.assert_array_equal(xzarr3.open_array(store, f"g/{name}")[...], expected)
+    with pytest.raises(xzarr3.NodeExistsError):
+        make("g/a", data=data)
+    with pytest.raises(MetadataError, match="compute_chunk_sizes"):
+        make("g/f", data=data[data > 3])
+
+
+@pytest.mark.parametrize("kind", ["memory", "local"])
+def test_an_array_is_replaced_by_what_is_made_of_it(kind: str, tmp_path: Path) -> None:
+    store: Any = xzarr3.MemoryStore() if kind == "memory" else tmp_path / "a.zarr"
+    values = np.arange(40)
+    xzarr3.create_array(store, "a", data=values, chunks=8)
+    lazy = xzarr3.from_zarr(xzarr3.open_array(store, "a"))
+    xzarr3.create_array(store, "a", data=lazy[::-1] + 1, chunks=5, overwrite=True)
+    np.testing.assert_array_equal(xzarr3.open_array(store, "a")[...], values[::-1] + 1)
+
+    def fails(block: Any) -> Any:
+        raise ArithmeticError("no block")
+
+    broken = da.concatenate([da.zeros(20, chunks=5), da.zeros(20, chunks=5).map_blocks(fails, dtype=float)])
+    with pytest.raises(ArithmeticError, match="no block"):
+        xzarr3.create_array(store, "a", data=broken, overwrite=True)
+    np.testing.assert_array_equal(xzarr3.open_array(store, "a")[...], values[::-1] + 1)
+    with pytest.raises(ArithmeticError, match="no block"):
+        xzarr3.create_array(store, "b", data=broken)
+    assert list(xzarr3.open_group(store)) == ["a"]
+    with pytest.raises(xzarr3.DataTypeValidationError):
+        xzarr3.create_array(store, "b", data=da.from_array(np.array([1.5])), dtype="i4")
+    assert list(xzarr3.open_group(store)) == ["a"]

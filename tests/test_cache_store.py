@@ -338,9 +338,10 @@ def test_dask_takes_no_old_value_for_a_new_one(tmp_path: Path) -> None:
     old, new = (CacheStore(LocalStore(tmp_path), max_age=age) for age in (None, 0))
     assert np.all(xzarr3.open_array(old)[:] == 1)
     array[:] = 2
-    lazy = [xzarr3.from_zarr(store) for store in (old, new, old)]
+    later = CacheStore(LocalStore(tmp_path), max_age=None)
+    lazy = [xzarr3.from_zarr(store) for store in (old, new, later, old)]
     assert len({each.name for each in lazy}) == 3
-    assert [found[0] for found in dask.compute(*lazy)] == [1, 2, 1]
+    assert [found[0] for found in dask.compute(*lazy)] == [1, 2, 2, 1]
     assert xzarr3.from_zarr(new).name == lazy[1].name
     assert dask.base.tokenize(old) != dask.base.tokenize(old)
     assert dask.base.tokenize(new) == dask.base.tokenize(new)

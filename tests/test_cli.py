@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
@@ -274,3 +275,45 @@ def test_options_reach_the_stores(store: Path, tmp_path: Path, capsys: pytest.Ca
     assert cli.main([*target, "fsync=true"]) == 0
     assert cli.main(["info", str(store), "--option", "no_such=1"]) == 1
     assert "no_such" in capsys.readouterr().err
+
+
+HOSTILE = "a\x1b]0;owned\x07\x1b[2J\x7f\x9b1m\u202ecod\u2028e"
+
+
+def test_nothing_a_store_says_reaches_the_terminal_as_a_command(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    """Names, attributes and keys come from others: what controls a terminal is shown as an escape."""
+    store = xzarr3.LocalStore(tmp_path / HOSTILE.replace("/", ""))
+    group = xzarr3.create_group(store, attributes={HOSTILE: HOSTILE})
+    array = group.create_array(HOSTILE, data=np.arange(4.0), chunks=2, dimension_names=[HOSTILE])
+    group.create_array("broken", shape=2, dtype="i1")
+    Path(store.root, "broken", "zarr.json").write_text(
+        json.dumps({"zarr_format": 3, "node_type": "array", "data_type": {"name": HOSTILE}})
+    )
+    Path(store.root, HOSTILE, "c", "0").write_bytes(b"short")
+    texts = [repr(group), repr(array), repr(store), array.info, group.tree(), repr(group.attrs)]
+    texts += [str(array.explain(...)), str(xzarr3.ReadOnlyError(f"cannot {HOSTILE}"))]
+    logged = xzarr3.LoggingStore(store)
+    with caplog.at_level("DEBUG"), xzarr3.trace() as traced:
+        xzarr3.open_array(logged, HOSTILE)[2:]
+        with pytest.raises(xzarr3.ChunkDecodeError) as caught:
+            xzarr3.open_array(store, HOSTILE)[...]
+    caught.value.add_note(HOSTILE)
+    texts += [*traceback.format_exception_only(caught.value), *(r.getMessage() for r in caplog.records)]
+    texts += [repr(logged), str(logged.summary()), str(traced)]
+    for command in (["info"], ["info", "PATH", HOSTILE], ["info", "PATH", f"no {HOSTILE}"], ["explain"]):
+        arguments = [store.root if each == "PATH" else each for each in command]
+        if len(command) == 1:
+            arguments.append(store.root)
+        if command == ["explain"]:
+            arguments += ["0", "--node", HOSTILE]
+        cli.main(arguments)
+        captured = capsys.readouterr()
+        texts += [captured.out, captured.err]
+        if command == ["explain"]:
+            cli.main([*arguments, "--json"])
+            texts.append(capsys.readouterr().out)
+    for text in texts:
+        assert not set(text) & set("\x07\x1b\x7f\x9b\u202e\u2028"), repr(text)
+    assert any("\\x1b" in text for text in texts)

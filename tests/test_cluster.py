@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
+import xarray as xr
 from _conformance import contents
 from _unprivileged import run_child
 from distributed import Client, LocalCluster, wait
@@ -238,3 +240,75 @@ def test_arrays_travel_without_touching_the_store(local_store: LocalStore) -> No
         (20, 20), (10, 10), {"u": "K"}, False, "/", 4, from_zarr(array).name,
     )  # fmt: skip
     assert len(pickle.dumps(array)) < 3000
+
+
+# What is computed later
+
+
+def _marks(top: Path) -> dict[str, bytes]:
+    """Documents and what says that somebody writes; a task elsewhere may just have stored a chunk."""
+    found = {str(file.relative_to(top)): file for file in top.rglob("*") if file.is_file()}
+    marks = ("zarr.json", "begun", "owner")
+    return {name: file.read_bytes() for name, file in found.items() if name.endswith(marks)}
+
+
+def _fail_until(marker: Path, block: Values) -> Values:
+    """Fails until there is a file, which the first failure makes if its name says so."""
+    if 5 in block and not marker.exists():
+        if marker.name == "once":
+            marker.touch()
+        raise ZeroDivisionError("not yet")
+    return block
+
+
+@pytest.mark.parametrize("chunk", [1, 2])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"append_dim": "x", "compute": False},
+        {"mode": "w", "compute": "later"},
+        {"group": "below", "compute": "later"},
+    ],
+    ids=["append", "w", "new"],
+)
+def test_nothing_is_left_of_a_delayed_write_that_fails(
+    client: Client, tmp_path: Path, options: dict[str, Any], chunk: int
+) -> None:
+    path, marker = tmp_path / "store", tmp_path / "marker"
+    first = xr.Dataset({"a": ("x", np.zeros(4))})
+    xzarr3.to_zarr(first, path, encoding={"a": {"chunks": (2,)}})
+    before = _marks(path)
+    made = da.arange(8.0, chunks=chunk).map_blocks(partial(_fail_until, marker), dtype=float)
+    later = xzarr3.to_zarr(xr.Dataset({"a": ("x", made)}), path, **options)
+    future = client.compute(later)
+    assert isinstance(future.exception(timeout=60), ZeroDivisionError)
+    end = time.monotonic() + 30
+    while _marks(path) != before:  # Although the future is still held.
+        assert time.monotonic() < end, _marks(path)
+        time.sleep(0.01)
+    del future
+    end = time.monotonic() + 30
+    while client.run_on_scheduler(lambda dask_scheduler: later.key in dask_scheduler.tasks):  # And its error.
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    marker.touch()
+    client.compute(later).result(timeout=60)
+    found = xr.open_dataset(path, engine="xzarr3", group=options.get("group"))
+    assert found["a"].values[-8:].tolist() == list(range(8))
+    assert not [name for name in _marks(path) if name.startswith(".xzarr3")]
+
+
+@pytest.mark.parametrize(
+    "options", [{"append_dim": "x", "compute": False}, {"mode": "w", "compute": "later"}]
+)
+def test_a_delayed_write_is_not_given_up_while_its_tasks_are_tried_again(
+    client: Client, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    path, marker = tmp_path / "store", tmp_path / "once"
+    xzarr3.to_zarr(xr.Dataset({"a": ("x", np.zeros(4))}), path, encoding={"a": {"chunks": (2,)}})
+    made = da.arange(8.0, chunks=1).map_blocks(partial(_fail_until, marker), dtype=float)
+    later = xzarr3.to_zarr(xr.Dataset({"a": ("x", made)}), path, **options)
+    client.compute(later, retries=2).result(timeout=60)
+    assert marker.exists()
+    found = xr.open_dataset(path, engine="xzarr3")["a"].values.tolist()
+    assert found == [0.0] * (4 if "append_dim" in options else 0) + list(range(8))

@@ -23,8 +23,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import xzarr3
-from xzarr3 import LocalStore, MemoryStore, StoreError, claims
-from xzarr3.claims import Claim, claim_in
+from xzarr3 import LocalStore, MemoryStore, StoreError
+from xzarr3.commit import lease
 from xzarr3.errors import ConflictError, OutcomeUnknownError
 from xzarr3.indexing import basic_selection
 
@@ -116,12 +116,14 @@ def in_children(works: list[Callable[[], Any]]) -> None:
 
 
 @pytest.fixture
-def patience(monkeypatch: pytest.MonkeyPatch) -> Iterator[float]:
-    monkeypatch.setattr(claims, "PATIENCE", 0.2)
-    monkeypatch.setattr(claims, "_beat", claims._Beat())  # The thread of another may be asleep.
-    claims._seen.clear()
+def on_hosts_of_their_own(monkeypatch: pytest.MonkeyPatch) -> Iterator[float]:
+    """Each thread is on a host of its own, and nobody renews a lease: whoever is slow loses it."""
+    monkeypatch.setattr(lease, "PATIENCE", 0.2)
+    monkeypatch.setattr(lease, "_keep", lambda held: None)
+    monkeypatch.setattr(lease, "here", lambda: lease.Whereabouts(str(threading.get_ident()), "b", "p"))
+    lease._seen.clear()
     yield 0.2
-    claims._seen.clear()
+    lease._seen.clear()
 
 
 def document_of(store: xzarr3.Store, array: xzarr3.Array) -> bytes:
@@ -296,33 +298,10 @@ def test_a_copy_that_could_not_follow_is_repaired(zarr_format: Any) -> None:
         assert xzarr3.open_group(store)["x"].attrs["a"] == 1
 
 
-# Claims
+# Leases of arrays that change their lengths
 
 
-def test_a_claim_is_white_space(patience: float) -> None:
-    store = MemoryStore()
-    array = xzarr3.create_array(store, data=np.arange(4), chunks=2)
-    before = document_of(store, array)
-    with Claim(store, "zarr.json", time.monotonic() + 1) as claim:
-        held = document_of(store, array)
-        assert held.startswith(before)
-        assert held != before
-        assert not held[len(before) :].strip()
-        assert json.loads(held) == json.loads(before)
-        assert claim.holds(held)
-        assert not claim.holds(before)
-        assert xzarr3.open_array(store)[:].tolist() == [0, 1, 2, 3]
-        claim.renew()
-        assert document_of(store, array) != held
-        assert claim.holds(document_of(store, array))
-        array.attrs["a"] = 1  # Others may change what they like, and leave it.
-        assert claim.holds(document_of(store, array))
-    assert document_of(store, array) == document_of(store, array).strip()
-    assert claim_in(before) == b""
-    assert claim_in(b"") == b""
-
-
-def test_who_waits_long_enough_takes_a_claim_away(patience: float) -> None:
+def test_who_waits_long_enough_takes_a_lease_away(on_hosts_of_their_own: float) -> None:
     store = RacingStore()
     array = xzarr3.create_array(store, data=np.arange(4), chunks=3)
     slow, fast = (xzarr3.open_array(own, mode="r+") for own in processes(store, 2))
@@ -334,14 +313,12 @@ def test_who_waits_long_enough_takes_a_claim_away(patience: float) -> None:
             assert go_on.wait(60)
 
     slow.store.pauses = pause  # type: ignore[attr-defined]
-    claims._beat._claims.clear()
     with ThreadPoolExecutor(1) as pool:
         late = pool.submit(slow.append, np.array([10, 11, 12]))
         assert reached.wait(60)
-        claims._beat._claims.clear()  # As if all of its process had stopped.
         start = time.monotonic()
         assert fast.append(np.array([20, 21, 22, 23, 24, 25])) == (10,)
-        assert time.monotonic() - start >= patience / 2
+        assert time.monotonic() - start >= on_hosts_of_their_own / 2
         assert xzarr3.open_array(store)[:].tolist() == [0, 1, 2, 3, 20, 21, 22, 23, 24, 25]
         go_on.set()
         assert late.result(timeout=60) == (13,)
@@ -350,7 +327,8 @@ def test_who_waits_long_enough_takes_a_claim_away(patience: float) -> None:
     assert found == [0, 1, 2, 3, 20, 21, 22, 23, 24, 25, 10, 11, 12]
 
 
-def test_others_wait_while_an_owner_lives(patience: float) -> None:
+def test_others_wait_while_an_owner_lives() -> None:
+    patience = 0.2
     store = RacingStore()
     xzarr3.create_array(store, data=np.arange(4), chunks=4)
     slow, fast = (xzarr3.open_array(own, mode="r+") for own in processes(store, 2))
@@ -441,18 +419,20 @@ def test_appended_rows_are_there_once(
         assert each.tolist() == found[: len(each)].tolist()
 
 
-def test_appending_with_claims_that_are_taken_away_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claims, "PATIENCE", 0.004)  # Nobody lives so fast: all take from each other.
-    claims._seen.clear()
+def test_appending_with_leases_that_are_taken_away_loses_nothing(
+    on_hosts_of_their_own: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease, "PATIENCE", 0.004)  # Nobody lives so fast: all take from each other.
     lost = []
-    check = Claim.check
+    holds = lease.Lease.holds
 
-    def noted(self: Claim, stored: Any) -> None:
-        if not self.holds(stored):
+    def noted(self: lease.Lease) -> bool:
+        found = holds(self)
+        if not found:
             lost.append(1)
-        check(self, stored)
+        return found
 
-    monkeypatch.setattr(Claim, "check", noted)
+    monkeypatch.setattr(lease.Lease, "holds", noted)
     for seed in range(6):
         store, dice = RacingStore(), random.Random(seed)
         xzarr3.create_array(store, data=old_rows(5), chunks=(4, 2))
@@ -466,7 +446,7 @@ def test_appending_with_claims_that_are_taken_away_loses_nothing(monkeypatch: py
         others = processes(store, 4)
         together([partial(append, own, block) for own, block in zip(others, rows.values(), strict=True)])
         check_rows(xzarr3.open_array(store)[:], 5, rows)
-    assert lost, "nobody took a claim away from anybody"
+    assert lost, "nobody took a lease away from anybody"
 
 
 @pytest.mark.parametrize("zarr_format", FORMATS)
@@ -490,7 +470,7 @@ def test_processes_append_to_a_directory(tmp_path: Path, zarr_format: Any) -> No
     assert stored == stored.strip()
 
 
-def test_a_killed_appender_stops_nobody_for_long(tmp_path: Path, patience: float) -> None:
+def test_a_killed_appender_stops_nobody_for_long(tmp_path: Path) -> None:
     xzarr3.create_array(tmp_path, data=old_rows(5), chunks=(4, 2))
 
     def work() -> None:
@@ -511,14 +491,14 @@ def test_a_killed_appender_stops_nobody_for_long(tmp_path: Path, patience: float
         assert (before[5:] == 7).all()
         start = time.monotonic()
         xzarr3.open_array(tmp_path, mode="r+").append(np.full((9, 3), 7))
-        assert time.monotonic() - start < 30
+        assert time.monotonic() - start < lease.PATIENCE / 2
         found = xzarr3.open_array(tmp_path)[:]
         assert len(found) == len(before) + 9
         assert (found[5:] == 7).all()
         assert found[:5].tolist() == old_rows(5).tolist()
 
 
-def test_what_a_killed_appender_left_is_never_seen(patience: float) -> None:
+def test_what_a_killed_appender_left_is_never_seen() -> None:
     store = MemoryStore()
     array = xzarr3.create_array(store, data=np.arange(5), chunks=4)
     grown = xzarr3.Array(store, "", array._resized(array.metadata, (12,)))
@@ -554,27 +534,29 @@ def test_an_answer_that_was_lost_duplicates_nothing() -> None:
         array.append(np.array([n, n]))
     expected = [0, 1, 2, *(n for n in range(10) for _ in range(2))]
     assert xzarr3.open_array(store)[:].tolist() == expected
-    # Where answers get lost, each owner's document is another one, though it says the same.
-    assert document_of(store, array) != document_of(store, array).strip()
-    assert not claim_in(document_of(store, array))
+    assert json.loads(document_of(store, array))["shape"] == [23]
+    assert not [key for key in store.list() if "lease" in key]
 
 
 class Unheard(WaitingStore):
-    """Stores a document that an owner has changed, and then something happens before it says so."""
+    """Stores a document of a new length, and then something happens before it says so."""
 
     def __init__(self, then: Callable[[Unheard], object], stores: bool = True) -> None:
         super().__init__()
         self.then: Callable[[Unheard], object] | None = None
         self._then = then
         self._stores = stores
+        self.late: Callable[[], bool] = lambda: False
+        """Carries out the request that was not, if it still can be."""
 
     def compare_and_set(self, key: str, version: object, value: Any) -> bool:
-        then = self.then
-        if then is None or key != "zarr.json" or claim_in(value) or not claims.seals_in(value):
+        then, before = self.then, self._values.get("zarr.json")
+        if then is None or key != "zarr.json" or before is None or not _is_of_another_length(before, value):
             return super().compare_and_set(key, version, value)
         self.then = None
         if self._stores:
             assert super().compare_and_set(key, version, value)
+        self.late = partial(super().compare_and_set, key, version, value)
         found = then(self)
         if isinstance(found, Exception):
             raise found
@@ -584,6 +566,10 @@ class Unheard(WaitingStore):
         self.then = self._then
 
 
+def _is_of_another_length(one: bytes, other: bytes) -> bool:
+    return bool(json.loads(one)["shape"] != json.loads(other)["shape"])
+
+
 def elsewhere(store: WaitingStore) -> WaitingStore:
     """The same store in another process, whose locks are others."""
     other = WaitingStore()
@@ -591,14 +577,12 @@ def elsewhere(store: WaitingStore) -> WaitingStore:
     return other
 
 
-def claims_it(store: Unheard) -> None:
-    value = store._values["zarr.json"]
-    assert not claim_in(value)
-    store._values["zarr.json"] = value + Claim(store, "zarr.json", 0)._text()
-
-
 def appends_to_it(number: int) -> Callable[[WaitingStore], None]:
+    """Somebody who does not know that the writer still lives."""
+
     def append(store: WaitingStore) -> None:
+        said = json.loads(store._values[lease.NAME])
+        store._values[lease.NAME] = json.dumps({**said, "left": True}).encode()
         array = xzarr3.open_array(elsewhere(store), mode="r+")
         for n in range(number):
             array.append(np.array([100 + n]))
@@ -610,7 +594,7 @@ def describes_it(store: WaitingStore) -> None:
     xzarr3.open_array(elsewhere(store), mode="r+").attrs["a"] = 1
 
 
-def forgets_white_space(store: WaitingStore) -> None:
+def rewrites_it(store: WaitingStore) -> None:
     store._values["zarr.json"] = json.dumps(json.loads(store._values["zarr.json"])).encode()
 
 
@@ -618,20 +602,8 @@ ANSWERS = [False, OutcomeUnknownError("others were there"), StoreError("no answe
 
 
 @pytest.mark.parametrize("answer", ANSWERS, ids=["conflict", "unknown", "failure"])
-@pytest.mark.parametrize(
-    ("then", "more"),
-    [
-        (lambda _: None, []),
-        (claims_it, []),
-        (appends_to_it(1), [100]),
-        (appends_to_it(15), [*range(100, 115)]),
-        (describes_it, []),
-    ],
-    ids=["nothing", "claimed", "appended", "appended often", "attributes"],
-)
-def test_an_append_without_an_answer_is_not_made_again(
-    patience: float, then: Callable[[Any], object], more: list[int], answer: Any
-) -> None:
+@pytest.mark.parametrize("then", [lambda _: None, describes_it, rewrites_it])
+def test_an_append_without_an_answer_is_not_made_again(then: Callable[[Any], object], answer: Any) -> None:
     def happens(store: Unheard) -> object:
         then(store)
         return answer
@@ -642,101 +614,93 @@ def test_an_append_without_an_answer_is_not_made_again(
     store.happens()
     assert array.append(np.array([5, 6])) == array.shape == (7,)
     assert store.then is None
-    assert xzarr3.open_array(store)[:].tolist() == [*range(7), *more]
+    assert xzarr3.open_array(store)[:].tolist() == [*range(7)]
     xzarr3.open_array(store, mode="r+").append(np.array([9]))
-    assert xzarr3.open_array(store)[:].tolist() == [*range(7), *more, 9]
+    assert xzarr3.open_array(store)[:].tolist() == [*range(7), 9]
 
 
-@pytest.mark.parametrize("answer", ANSWERS, ids=["conflict", "unknown", "failure"])
-@pytest.mark.parametrize(
-    "then", [forgets_white_space, appends_to_it(16)], ids=["rewritten", "appended often"]
-)
-def test_an_append_that_may_have_been_made_is_an_error(then: Callable[[Any], object], answer: Any) -> None:
+@pytest.mark.parametrize("number", [0, 1, 16])
+@pytest.mark.parametrize("stores", [True, False])
+@pytest.mark.parametrize("answer", ANSWERS[1:], ids=["unknown", "failure"])
+def test_an_append_that_may_have_been_made_is_an_error(number: int, stores: bool, answer: Any) -> None:
+    """No answer came, and somebody else has changed the length since."""
+
     def happens(store: Unheard) -> object:
-        then(store)
+        appends_to_it(number)(store)
+        if not number:
+            del store._values[lease.NAME]
         return answer
 
-    store = Unheard(happens)
+    store = Unheard(happens, stores=stores)
     array = xzarr3.create_array(store, data=np.arange(3), chunks=2)
     array.append(np.array([3, 4]))
     store.happens()
     with pytest.raises(OutcomeUnknownError, match="may have been appended"):
         array.append(np.array([5, 6]))
-    assert xzarr3.open_array(store)[:7].tolist() == [*range(7)]
+    wanted = [*range(7 if stores else 5), *range(100, 100 + number)]
+    assert xzarr3.open_array(store)[:].tolist() == wanted
+    assert not store.late()
+    assert xzarr3.open_array(store)[:].tolist() == wanted
 
 
-@pytest.mark.parametrize("answer", ANSWERS[:2], ids=["conflict", "unknown"])
-@pytest.mark.parametrize("before", [0, 1, 20])
-def test_an_append_that_was_not_made_is_made_again(before: int, patience: float, answer: Any) -> None:
+@pytest.mark.parametrize("answer", [ANSWERS[0], ANSWERS[1]], ids=["conflict", "unknown"])
+@pytest.mark.parametrize("then", [lambda _: None, describes_it])
+def test_an_append_that_was_not_made_is_made_again(then: Callable[[Any], object], answer: Any) -> None:
     def happens(store: Unheard) -> object:
-        # Who had waited for long takes the claim away, and others append.
-        value = store._values["zarr.json"]
-        store._values["zarr.json"] = value[: len(value) - len(claim_in(value))]
-        appends_to_it(2)(store)
+        then(store)
         return answer
 
     store = Unheard(happens, stores=False)
     array = xzarr3.create_array(store, data=np.arange(3), chunks=2)
-    for n in range(before):
-        array.append(np.array([n]))
     store.happens()
     array.append(np.array([5, 6]))
     assert store.then is None
-    assert xzarr3.open_array(store)[:].tolist() == [0, 1, 2, *range(before), 100, 101, 5, 6]
+    assert not store.late()
+    assert xzarr3.open_array(store)[:].tolist() == [0, 1, 2, 5, 6]
+
+
+def test_an_append_that_lost_its_lease_is_made_again() -> None:
+    def happens(store: Unheard) -> object:
+        appends_to_it(2)(store)
+        return False
+
+    store = Unheard(happens, stores=False)
+    array = xzarr3.create_array(store, data=np.arange(3), chunks=2)
+    store.happens()
+    array.append(np.array([5, 6]))
+    assert xzarr3.open_array(store)[:].tolist() == [0, 1, 2, 100, 101, 5, 6]
+
+
+def test_an_append_that_failed_cannot_be_made_any_more() -> None:
+    """The request may still be under way when the error is raised."""
+    store = Unheard(lambda _: StoreError("no answer"), stores=False)
+    array = xzarr3.create_array(store, data=np.arange(3), chunks=2)
+    store.happens()
+    with pytest.raises(StoreError, match="no answer"):
+        array.append(np.array([5, 6]))
+    assert not store.late()
+    assert xzarr3.open_array(store)[:].tolist() == [0, 1, 2]
+    assert sorted(store.list()) == ["c/0", "c/1", "zarr.json"]
 
 
 @pytest.mark.parametrize("shape", [5, 1])
 def test_a_resize_without_an_answer_is_not_made_again(shape: int) -> None:
-    class Deaf(WaitingStore):
-        deaf = False
-
-        def compare_and_set(self, key: str, version: object, value: Any) -> bool:
-            done = super().compare_and_set(key, version, value)
-            if self.deaf and key == "zarr.json" and claims.seals_in(value):
-                self.deaf = False
-                value = self._values[key]
-                self._values[key] = value[: len(value) - len(claim_in(value))]
-                appends_to_it(1)(self)
-                return False
-            return done
-
-    store = Deaf()
+    store = Unheard(lambda _: OutcomeUnknownError("others were there"))
     array = xzarr3.create_array(store, data=np.arange(3), chunks=2)
-    store.deaf = True
+    store.happens()
     array.resize(shape)
-    assert not store.deaf
+    assert store.then is None
     assert array.shape == (shape,)
-    assert xzarr3.open_array(store)[:].tolist() == [*[0, 1, 2, 0, 0][:shape], 100]
+    assert xzarr3.open_array(store)[:].tolist() == [0, 1, 2, 0, 0][:shape]
 
 
-def test_seals_are_bounded_and_kept() -> None:
-    store = WaitingStore()
-    array = xzarr3.create_array(store, data=np.arange(3), chunks=2)
-    sizes = []
-    for n in range(40):
-        array.append(np.array([n]))
-        sizes.append(len(claims.seals_in(store._values["zarr.json"])))
-    assert sizes == [*range(1, 16), *[16] * 25]
-    seals = claims.seals_in(store._values["zarr.json"])
-    array.attrs["a"] = 1
-    assert claims.seals_in(store._values["zarr.json"]) == seals
-    with Claim(store, "zarr.json", time.monotonic() + 5):
-        assert claims.seals_in(store._values["zarr.json"]) == seals
-        assert claim_in(store._values["zarr.json"])
-    assert claims.seals_in(store._values["zarr.json"]) == seals
-    assert json.loads(store._values["zarr.json"])["shape"] == [43]
-    local = xzarr3.create_array(RacingStore(), data=np.arange(3), chunks=2)
-    local.append(np.array([1]))
-    assert not claims.seals_in(document_of(local.store, local)), "where answers do not get lost"
-
-
-def test_a_claim_without_an_answer_is_known_again() -> None:
+def test_a_lease_without_an_answer_is_known_again() -> None:
     class Deaf(WaitingStore):
         answer: Any = False
 
         def compare_and_set(self, key: str, version: object, value: Any) -> bool:
             done = super().compare_and_set(key, version, value)
-            if key == "zarr.json" and claim_in(value) and self.answer is not None:
+            if key == lease.NAME and self.answer is not None:
                 answer, self.answer = self.answer, None
                 if isinstance(answer, Exception):
                     raise answer
@@ -778,13 +742,12 @@ def test_a_document_that_was_stored_though_an_error_came_keeps_its_rows() -> Non
     class Late(RacingStore):
         def compare_and_set(self, key: str, version: object, value: Any) -> bool:
             done = super().compare_and_set(key, version, value)
-            if key == "zarr.json" and b"\n\t\n" not in bytes(value):
+            if key == "zarr.json":
                 raise StoreError("no answer")
             return done
 
     late = xzarr3.open_array(Late(store), mode="r+")
-    with pytest.raises(StoreError, match="no answer"):
-        late.append(np.arange(4, 8))
+    assert late.append(np.arange(4, 8)) == (8,)
     assert xzarr3.open_array(store)[:].tolist() == [0, 1, 2, 3, 4, 5, 6, 7]
     assert array.append(np.array([8])) == (9,)
 

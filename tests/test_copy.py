@@ -12,7 +12,7 @@ import pytest
 import xzarr3
 from xzarr3 import LocalStore, MemoryStore, MetadataError, NodeExistsError, Store
 from xzarr3.cli import main
-from xzarr3.codecs import ZstdCodec
+from xzarr3.codecs import GzipCodec, ZstdCodec
 from xzarr3.conventions import encode_fill_value
 
 FORMATS = (3, 2, "3-draft")
@@ -437,3 +437,104 @@ def test_nodes_that_consolidated_metadata_lack_are_copied_as_well() -> None:
     copied = xzarr3.copy(source, MemoryStore())
     assert copied.consolidated
     assert copied["g/b"][...].tolist() == [0, 1, 2, 3]
+
+
+FILTERED: dict[str, tuple[Any, dict[str, Any]]] = {
+    "delta": (np.arange(64).reshape(8, 8) ** 2, {"filters": [{"id": "delta", "dtype": "<i8"}]}),
+    "delta in single bytes": (
+        np.arange(64, dtype="<i4").reshape(8, 8),
+        {"filters": [{"id": "delta", "dtype": "<i4", "astype": "|i1"}]},
+    ),
+    "packed": (
+        np.arange(64, dtype="<f8").reshape(8, 8) / 4,
+        {
+            "filters": [
+                {"id": "fixedscaleoffset", "dtype": "<f8", "astype": "|u1", "scale": 4.0, "offset": 0.0}
+            ]
+        },
+    ),
+    "big endian": (np.arange(64, dtype=">i2").reshape(8, 8), {"filters": [{"id": "delta", "dtype": ">i2"}]}),
+    "transposed": (np.arange(64).reshape(8, 8), {"order": "F"}),
+    "text": (
+        np.array(["a", "b", "", "b"], dtype="T"),
+        {"filters": [{"id": "categorize", "labels": ["a", "b"], "dtype": "O", "astype": "|u1"}]},
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "old"), [(kind, old) for kind in FILTERED for old in (3, 2) if (kind, old) != ("text", 3)]
+)
+def test_an_array_with_a_filter_goes_where_there_are_none(kind: str, old: Any) -> None:
+    data, options = FILTERED[kind]
+    store = MemoryStore()
+    chunks = (3,) * data.ndim
+    array = xzarr3.create_array(store, "a", data=data, chunks=chunks, zarr_format=old, **options)
+    xzarr3.create_array(store, "b", data=np.arange(3), compressors="gzip", zarr_format=old)
+    assert array.filters
+    stored = bytes(store.get("b/0" if old == 2 else "b/c/0"))
+    new: Any
+    for new in (3, 2) if kind == "text" else FORMATS:
+        copied = xzarr3.copy(store, MemoryStore(), zarr_format=new, filters=None, compressors="gzip")
+        np.testing.assert_array_equal(copied["a"][...], data)
+        assert copied["a"].filters == ()
+        again = xzarr3.open_array(copied.store, "a")
+        np.testing.assert_array_equal(again[...], data)
+        assert again.compressors == (GzipCodec(),)
+    kept = xzarr3.copy(store, MemoryStore(), filters=None)
+    assert kept["a"].compressors == array.compressors
+    assert kept.store.get("b/0" if old == 2 else "b/c/0") == stored
+
+
+@pytest.mark.parametrize("old", [3, 2])
+def test_a_copy_with_other_filters_and_serializers(old: Any) -> None:
+    store = MemoryStore()
+    data = np.arange(64, dtype="<i4").reshape(8, 8)
+    xzarr3.create_array(store, "a", data=data, chunks=(4, 4), compressors="gzip", zarr_format=old)
+    delta = {"id": "delta", "dtype": "<i4"}
+    copied = xzarr3.copy(store, MemoryStore(), filters=[delta])["a"]
+    assert [codec.name for codec in copied.filters] == ["numcodecs.delta"]
+    np.testing.assert_array_equal(xzarr3.open_array(copied.store, "a")[...], data)
+    big = {"name": "bytes", "configuration": {"endian": "big"}}
+    copied = xzarr3.copy(store, MemoryStore(), zarr_format=3, serializer=big, compressors=None)["a"]
+    assert copied.store.get("a/c/0/0") == data[:4, :4].astype(">i4").tobytes()
+    np.testing.assert_array_equal(copied[...], data)
+    usual = xzarr3.copy(copied.store, MemoryStore(), serializer="auto")["a"]
+    assert usual.store.get("a/c/0/0") == data[:4, :4].tobytes()
+    with pytest.raises(MetadataError, match=r"'/a'.*zstd"):
+        xzarr3.copy(store, MemoryStore(), filters="zstd", zarr_format=3)
+    with pytest.raises(MetadataError, match=r"gzip"):
+        xzarr3.copy(store, MemoryStore(), serializer="gzip")
+
+
+def test_filters_within_shards_are_left_out() -> None:
+    store = MemoryStore()
+    data = np.arange(64, dtype="<i4")
+    delta = {"id": "delta", "dtype": "<i4"}
+    xzarr3.create_array(store, "a", data=data, chunks=8, shards=32, filters=[delta])
+    copied = xzarr3.copy(store, MemoryStore(), filters=None)["a"]
+    assert (copied.shards, copied.filters) == ((32,), ())
+    np.testing.assert_array_equal(copied[...], data)
+
+
+def test_what_to_do_about_a_filter_that_a_format_lacks_is_said() -> None:
+    store = MemoryStore()
+    delta = {"id": "delta", "dtype": "<i4"}
+    xzarr3.create_array(store, "a", data=np.arange(4, dtype="<i4"), filters=[delta], compressors="gzip")
+    with pytest.raises(MetadataError, match="filters=None"):
+        xzarr3.copy(store, MemoryStore(), zarr_format="3-draft")
+
+
+def test_command_leaves_filters_out(tmp_path: Path) -> None:
+    source, target = str(tmp_path / "a.zarr"), str(tmp_path / "b.zarr")
+    delta = {"id": "delta", "dtype": "<i4"}
+    data = np.arange(9, dtype="<i4")
+    xzarr3.create_array(source, "a", data=data, filters=[delta])
+    command = ["copy", source, target, "--quiet", "--overwrite"]
+    assert main([*command, "--no-filters", "--compressor", "gzip", "--format", "3-draft"]) == 0
+    np.testing.assert_array_equal(xzarr3.open_array(target, "a")[...], data)
+    assert main([*command, "--filter", json.dumps(delta), "--serializer", "bytes", "--format", "2"]) == 0
+    np.testing.assert_array_equal(xzarr3.open_array(target, "a")[...], data)
+    assert json.loads((tmp_path / "b.zarr/a/.zarray").read_text())["filters"] == [{**delta, "astype": "<i4"}]
+    with pytest.raises(SystemExit):
+        main([*command, "--filter", "{"])

@@ -25,6 +25,7 @@ import numpy as np
 import pytest
 from dask.blockwise import Blockwise
 from dask.callbacks import Callback
+from dask.utils import key_split
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -494,6 +495,26 @@ def test_errors_of_sources_and_stores() -> None:
 # The graph
 
 
+@pytest.mark.parametrize("chunk", [10, 15])
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("sst", "write-zarr-sst"),
+        ("t2m", "t2m-write-zarr"),
+        ("u10", "u10-write-zarr"),
+        ("2m temperature", "2m_temperature-write-zarr"),
+        ("precipitation_flux", "precipitation_flux-write-zarr"),
+        ("feedface", "feedface-write-zarr"),
+        ("_", "write-zarr-root"),
+        ("f" * 32, f"write-zarr-{'f' * 32}"),
+    ],
+)
+def test_dashboards_show_which_variable_is_written(name: str, shown: str, chunk: int) -> None:
+    target = xzarr3.create_array(MemoryStore(), f"a/{name}", shape=30, chunks=chunk, dtype="f8")
+    delayed = store(da.ones(30, chunks=10) + 1, target, compute=False)
+    assert shown in {key_split(key) for key in _tasks(delayed)}
+
+
 def test_aligned_blocks_are_fused_with_their_writing() -> None:
     values = _values(40, 40)
     source = xzarr3.create_array(MemoryStore(), data=values, chunks=20)
@@ -731,6 +752,34 @@ def test_what_vanishes_from_the_directory_is_no_fill_value(
     options = {"temporary-directory": str(tmp_path)}
     with dask.config.set(options), pytest.raises(StoreError), pytest.warns(LargeWriteWarning):
         store(da.ones((30, 200), chunks=(30, 1)), target, memory_limit=1000, scheduler="sync")
+
+
+@pytest.mark.parametrize("how", ["dask.compute", "persist", "compute"])
+def test_the_directory_goes_after_an_error_of_what_dask_computes(how: str, tmp_path: Path) -> None:
+    may_pass: list[bool] = []
+
+    def check(block: Any, block_info: Any = None) -> Any:
+        if block_info[0]["chunk-location"][1] == 150 and not may_pass:
+            raise ArithmeticError
+        return block
+
+    source = da.ones((30, 200), chunks=(30, 1)).map_blocks(check, dtype="f8")
+    target = _make((30, 200), (1, 200))
+    with dask.config.set({"temporary-directory": str(tmp_path)}), pytest.warns(LargeWriteWarning):
+        delayed = store(source, target, memory_limit=1000, compute=False)
+    run = {
+        "dask.compute": lambda: dask.compute(delayed),
+        "persist": delayed.persist,
+        "compute": delayed.compute,
+    }
+    with dask.config.set(scheduler="sync"):
+        with pytest.raises(ArithmeticError):
+            run[how]()
+        assert not _left(tmp_path)
+        may_pass.append(True)
+        run[how]()
+    assert np.all(target[...] == 1)
+    assert not _left(tmp_path)
 
 
 @pytest.mark.parametrize("scheduler", ["sync", "threads"])

@@ -5,11 +5,15 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+import tracemalloc
+import zipfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import xarray as xr
 from _strategies import JSON_VALUES, LITTLE, array_document, attempt, places, stored
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -838,3 +842,101 @@ def test_a_new_node_is_held_beside_those_of_its_group() -> None:
         assert changed is not None
         assert list(changed["consolidated_metadata"]["metadata"]) == expected
         assert changed["consolidated_metadata"]["metadata"][path] == v3.V3.hold(group, path)
+
+
+def nested(levels: int, zarr_format: Any, place: str) -> xzarr3.MemoryStore:
+    """An array, or a group with a consolidated copy of it, whose attributes have many levels."""
+    store = xzarr3.MemoryStore()
+    xzarr3.create_group(store, zarr_format=zarr_format)
+    xzarr3.create_array(store, "a", shape=3, dtype="i4", zarr_format=zarr_format, attributes={"deep": "here"})
+    if place == "consolidated":
+        xzarr3.consolidate_metadata(store)
+    deep = (b"[" * levels) + (b"]" * levels)
+    for key in list(store.list()):
+        value = bytes(store.get(key) or b"")
+        if place == "own" or "/" not in key:
+            store.set(key, value.replace(b'"here"', deep))
+    return store
+
+
+@pytest.mark.parametrize("levels", [300, 700, 5000, 200_000])
+@pytest.mark.parametrize(
+    ("zarr_format", "place"),
+    [(3, "own"), (2, "own"), ("3-draft", "own"), (3, "consolidated"), (2, "consolidated")],
+)
+def test_attributes_nested_too_deeply_are_refused_when_they_are_read(
+    levels: int, zarr_format: Any, place: str
+) -> None:
+    store = nested(levels, zarr_format, place)
+    openers: list[Callable[[], Any]] = [lambda: xzarr3.open_array(store, "a")]
+    if place == "consolidated":
+        openers = [lambda: xzarr3.open_group(store), lambda: xr.open_dataset(store, engine="xzarr3")]
+    for opener in openers:
+        with pytest.raises(MetadataError, match=r"nested too deeply.*at most 256 levels"):
+            opener()
+
+
+@pytest.mark.parametrize(
+    ("zarr_format", "place"), [(3, "own"), (2, "own"), ("3-draft", "own"), (3, "consolidated")]
+)
+def test_attributes_nested_as_deeply_as_may_be_are_copied(zarr_format: Any, place: str) -> None:
+    store = nested(240, zarr_format, place)
+    array = xzarr3.open_group(store)["a"]
+    for found in (dict(array.attrs), array.attrs.asdict(), pickle.loads(pickle.dumps(array)).attrs):
+        value, levels = found["deep"], 0
+        while value:
+            (value,), levels = value, levels + 1
+        assert levels == 239
+
+
+def inflating(path: Path, size: int) -> None:
+    """A zip with a document that is mostly spaces."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("zarr.json", "w") as file:
+        file.write(b'{"zarr_format": 3, "node_type": "group"')
+        for _ in range(size // 2**20):
+            file.write(b" " * 2**20)
+        file.write(b"}")
+
+
+def test_a_document_that_inflates_is_refused_before_it_does(tmp_path: Path) -> None:
+    path = tmp_path / "a.zip"
+    inflating(path, 300 * 2**20)
+    assert path.stat().st_size < 2**20
+    for opener in (xzarr3.open_group, xzarr3.open, xzarr3.create_group):
+        tracemalloc.start()
+        with pytest.raises(MetadataError, match=r"too large.*67108864 bytes; xzarr3.set_options"):
+            opener(xzarr3.ZipStore(path))
+        assert tracemalloc.get_traced_memory()[1] < 16 * 2**20
+        tracemalloc.stop()
+    pytest.importorskip("fsspec")
+    tracemalloc.start()
+    with pytest.raises(MetadataError, match="too large"):
+        xzarr3.open_group(xzarr3.FsspecStore(f"zip::{path}"))
+    assert tracemalloc.get_traced_memory()[1] < 16 * 2**20
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize("kind", ["memory", "local", "logged", "fsspec"])
+def test_documents_have_a_size_that_can_be_set(kind: str, tmp_path: Path) -> None:
+    store: xzarr3.Store = (
+        xzarr3.MemoryStore() if kind in ("memory", "logged") else xzarr3.LocalStore(tmp_path)
+    )
+    attributes = {"text": "x" * 5000}
+    xzarr3.create_array(store, "a", data=np.arange(3), attributes=attributes)
+    if kind == "logged":
+        store = xzarr3.LoggingStore(store)
+    elif kind == "fsspec":
+        store = xzarr3.FsspecStore(tmp_path.as_uri())
+    with xzarr3.set_options(max_document_bytes=4000):
+        openers: list[Callable[[], Any]] = [
+            lambda: xzarr3.open_array(store, "a"),
+            lambda: dict(xzarr3.open_group(store).members())["a"],
+            lambda: xzarr3.create_array(store, "a", shape=3, dtype="i4"),
+        ]
+        for opener in openers:
+            with pytest.raises(MetadataError, match=r"'/a'.*zarr.json.*too large.*4000 bytes"):
+                opener()
+    assert dict(xzarr3.open_array(store, "a").attrs) == attributes
+    for wrong in (0, -1, 1.5, "1"):
+        with pytest.raises(MetadataError, match="max_document_bytes"):
+            xzarr3.set_options(max_document_bytes=wrong)  # type: ignore[arg-type]

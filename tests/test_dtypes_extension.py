@@ -732,3 +732,12 @@ def test_numbers_are_cast_as_numpy_does(name: str) -> None:
     assert big.cast_array([0, 1]).dtype == native(name).newbyteorder(">")
     same = np.array([1], native(name))
     assert data_type.cast_array(same) is same
+
+
+def test_a_time_lists_its_fields_as_the_document_of_its_type_does() -> None:
+    shown = "DateTime64(endianness='big', scale_factor=10, unit='s')"
+    for data_type in (parse_dtype(">M8[10s]", zarr_format=2), DateTime64("s", 10, endianness="big")):
+        assert repr(data_type) == shown
+    duration = TimeDelta64("D", 7, endianness="little")
+    assert repr(duration) == "TimeDelta64(endianness='little', scale_factor=7, unit='D')"
+    assert eval(repr(duration)) == duration

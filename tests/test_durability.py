@@ -54,8 +54,9 @@ def files(root: str | Path) -> dict[str, bytes]:
 
 
 def is_hidden(name: str) -> bool:
-    """Whether a file is no key."""
-    return os.path.basename(name).startswith(".xzarr3")
+    """Whether a file is no key; a lease is one, and stays until the next write of its kind."""
+    base = os.path.basename(name)
+    return base.startswith(".xzarr3") and base != ".xzarr3-lease"
 
 
 # Killed at any time

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import os
 from collections import Counter
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from _fault_server import FaultServer
 from _recording import RecordingStore, Request, recording
 from _strategies import index_codecs
 from hypothesis import HealthCheck, given, settings
@@ -22,6 +24,8 @@ from xzarr3 import engine, plan, requests
 from xzarr3.codecs import BytesCodec, Crc32cCodec, ShardingCodec, ZstdCodec
 from xzarr3.explanation import Explanation
 from xzarr3.reading import _indexes
+from xzarr3.stores import local
+from xzarr3.stores.object import ObjectStore
 
 THOROUGH = settings(
     max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -110,6 +114,8 @@ def filled(draw: st.DrawFn) -> tuple[RecordingStore, xzarr3.Array]:
     """An array of which some chunks are absent, in a store that notes what is asked for."""
     shape = tuple(draw(st.lists(st.sampled_from([0, 1, 5, 8, 13]), max_size=3)))
     store = recording(request_bytes=draw(st.sampled_from([1, 16, 64, 4096])))
+    store.over_read = draw(st.sampled_from([1, 1.5, 2, math.inf]))
+    store.concurrency = draw(st.sampled_from([1, 1, 8]))
     options = draw(layouts(shape))
     array = xzarr3.create_array(store, shape=shape, dtype=draw(st.sampled_from(["i2", "f8"])), **options)
     rng = np.random.default_rng(draw(st.integers(0, 99)))
@@ -141,6 +147,7 @@ def small(*, windows: bool) -> Iterator[None]:
         patch.setattr(engine, "_SHORT", 0)
         if windows:
             patch.setattr(requests, "WINDOW", 64)
+            patch.setattr(requests, "_FREE", 16)
             patch.setattr(plan, "WHOLE_SHARD", 32)
         yield
 
@@ -182,6 +189,24 @@ def test_directories(tmp_path: Path, compressors: str | None, shards: Any) -> No
     check(store, array.blocks, (-1, -1))
 
 
+@pytest.mark.parametrize("seconds", [0, 3600], ids=["an older file", "written just now"])
+@pytest.mark.parametrize("threads", [1, 4])
+def test_the_index_of_a_shard_is_asked_for_once_however_old_it_is(
+    threads: int, seconds: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "_SMALL", 0)
+    monkeypatch.setattr(engine, "_SHORT", 0)
+    monkeypatch.setattr(local, "_SETTLED", seconds * 10**9)
+    store = recording(xzarr3.LocalStore(tmp_path / "a"))
+    data = np.random.default_rng(0).integers(0, 99, (64, 64), dtype="i4")
+    array = xzarr3.create_array(store, data=data, chunks=8, shards=64, compressors="zstd")
+    array[3:5, 4] = 7
+    found = check(store, array, (slice(3, 30), slice(0, 24)), threads=threads)
+    assert found.index_requests == 1
+    (shard,) = found
+    assert len(set(shard.ranges)) == len(shard.ranges)
+
+
 @pytest.mark.parametrize("threads", [2, 5])
 @pytest.mark.parametrize("compressors", [None, "zstd"])
 def test_shards_that_threads_share(
@@ -198,6 +223,7 @@ def test_shards_that_threads_share(
         assert array.engine.sharing(array.plan(selection), threads) != (1, 1)
         assert shared.units == one.units
         assert shared.index_requests >= one.index_requests
+        assert all(fetch.indexes <= 1 for fetch in shared)
     points = np.random.default_rng(0).integers(0, 64, (2, 50))
     check(store, array, (points[0], points[1]), threads=threads)
 
@@ -224,6 +250,95 @@ def test_a_chunk_is_read_in_parts_only_where_that_is_faster() -> None:
     )
     assert check(store, array, (slice(None), 3)).requests == 1
     assert check(store, array, (3, slice(None))).bytes_moved == 10
+
+
+def _ranges(log: list[dict[str, Any]]) -> Counter[tuple[int, int]]:
+    """The ranges that a server was asked for, from the start of a value or from its end."""
+    found: Counter[tuple[int, int]] = Counter()
+    for entry in log:
+        first, _, last = entry["range"].removeprefix("bytes=").partition("-")
+        found[(int(first), int(last) - int(first) + 1) if first else (-int(last), int(last))] += 1
+    return found
+
+
+@pytest.mark.parametrize("service", ["s3", "http"])
+@pytest.mark.parametrize("compressors", [None, "zstd"])
+def test_a_column_through_a_shard_moves_at_most_twice_what_is_wanted(
+    fault_server: FaultServer, service: str, compressors: str | None
+) -> None:
+    """Of a shard of 4.2 MB a server is asked for what is explained."""
+    options = {"key": "k", "secret": "s", "endpoint_url": fault_server.url}
+    data = np.random.default_rng(1).integers(0, 2**32, (1024, 1024), dtype="u4")
+    xzarr3.create_array(
+        ObjectStore("s3://b/x", storage_options=options),
+        data=data,
+        chunks=64,
+        shards=1024,
+        compressors=compressors,
+    )
+    wanted = 16 * 64 * 64 * 4
+
+    def read(**settings: Any) -> tuple[int, int]:
+        url = "s3://b/x" if service == "s3" else f"{fault_server.url}/b/x"
+        storage_options = options if service == "s3" else None
+        array = xzarr3.open_array(ObjectStore(url, storage_options=storage_options, **settings))
+        _indexes.__init__()  # type: ignore[misc]
+        found = array.explain((slice(None), 5))
+        _indexes.__init__()  # type: ignore[misc]
+        fault_server.clear_log()
+        np.testing.assert_array_equal(array[:, 5], data[:, 5])
+        asked = _ranges(fault_server.log("GET"))
+        (fetch,) = found
+        assert fetch.size is not None
+        index = fetch.ranges[0]
+        assert asked == Counter([*fetch.ranges[1:], (index[0] - fetch.size, index[1])])
+        assert sum(length * number for (_, length), number in asked.items()) == found.bytes_moved
+        return found.requests, found.bytes_moved - index[1]
+
+    requests, moved = read()
+    assert moved <= 2.1 * wanted
+    assert requests <= 16
+    requests, moved = read(over_read=1.05)
+    assert requests == 17
+    assert wanted <= moved < 1.01 * wanted
+    requests, moved = read(over_read=1)
+    assert (requests, moved) == (17, moved) if compressors else (1025, 4096)
+    requests, moved = read(over_read=math.inf)
+    assert requests == 2
+    assert moved > 3_900_000
+
+
+def test_small_chunks_of_a_shard_side_by_side_are_one_request() -> None:
+    store = recording(request_bytes=2**20)
+    data = np.random.default_rng(1).integers(0, 99, 2**20, dtype="u1")
+    array = xzarr3.create_array(store, data=data, chunks=512, shards=2**20, compressors="zstd")
+    for selection in (slice(3000, 400_000), slice(100, 500_000)):
+        assert check(store, array, selection).requests == 2
+    few = np.arange(0, 2**20, 2**16)  # All of these take less than 1 MiB.
+    assert check(store, array, few).requests == 2
+
+
+def test_the_narrowest_gaps_are_read_along() -> None:
+    store = recording(request_bytes=2**30)
+    data = np.arange(16 * 2**18, dtype="u4").reshape(16, -1)  # Inner chunks of 1 MiB.
+    array = xzarr3.create_array(store, data=data, chunks=(1, 2**18), shards=data.shape, compressors=None)
+    found = check(store, array, [0, 2, 3, 6, 11, 13])
+    size = 2**20
+    assert [length // size for _, length in next(iter(found)).ranges[1:]] == [4, 3, 3] or found.requests == 4
+    assert found.bytes_moved <= 12 * size + array.metadata.chain.shard.index_size  # type: ignore[union-attr]
+
+
+def test_a_slab_of_a_chunk_moves_no_more_than_twice_what_is_wanted_where_requests_wait_together() -> None:
+    store = recording(request_bytes=2**20)
+    store.concurrency = 64
+    data = np.arange(32 * 2**16, dtype="u4").reshape(32, -1)  # 32 rows of 256 KiB
+    array = xzarr3.create_array(store, data=data, chunks=data.shape, compressors=None)
+    found = check(store, array, (slice(None), slice(100, 2**13)))
+    assert found.requests == 32
+    assert found.bytes_moved == found.bytes_used
+    # Of more parts than wait together, all is read at once.
+    store.concurrency = 16
+    assert check(store, array, (slice(None), slice(100, 2**13))).requests == 1
 
 
 def test_the_index_of_a_shard_is_read_once() -> None:

@@ -352,38 +352,76 @@ FOREIGN = [
 
 @pytest.mark.parametrize("key", FOREIGN)
 def test_foreign_files_are_never_erased(key: str, store: xzarr3.Store) -> None:
-    root = sample(store)
+    """Neither do they block anything: the hierarchy around them goes."""
+    calls: list[tuple[Callable[[xzarr3.Group], object], set[str]]] = [
+        (lambda root: root.__delitem__("g"), {"zarr.json"}),
+        (lambda root: root.create_group("g", overwrite=True), {"zarr.json", "g/zarr.json"}),
+        (
+            lambda root: root.create_array("g", data=[1], overwrite=True),
+            {"zarr.json", "g/zarr.json", "g/c/0"},
+        ),
+        (lambda root: xzarr3.create_group(store, overwrite=True), {"zarr.json"}),
+        (lambda root: xzarr3.open_group(store, mode="w"), {"zarr.json"}),
+        (lambda root: xzarr3.create_array(store, data=[1], overwrite=True), {"zarr.json", "c/0"}),
+    ]
+    for call, left in calls:
+        sample(store)
+        del xzarr3.open_group(store, mode="r+")["a"], xzarr3.open_group(store, mode="r+")["empty"]
+        store.set(key, b"precious")
+        call(xzarr3.open_group(store, mode="r+"))
+        assert contents(store).keys() == {key, *left}
+        assert contents(store)[key] == b"precious"
+        store.erase_values(list(store.list()))
+
+
+@pytest.mark.parametrize("key", ["g/x/c/0/notes", "g/x/c/1/deep/notes"])
+def test_a_foreign_file_in_the_place_of_a_new_chunk_is_refused(key: str, store: xzarr3.Store) -> None:
+    """The chunk could never be stored beside it: a name is that of a file or of a directory."""
+    root = xzarr3.create_group(store)
+    root.create_array("g/x", data=np.ones((4, 4)), chunks=2)
     store.set(key, b"precious")
     before = contents(store)
-    for call in (
-        lambda: root.__delitem__("g"),
-        lambda: root.create_group("g", overwrite=True),
-        lambda: root.create_array("g", data=[1], overwrite=True),
-        lambda: xzarr3.create_group(store, overwrite=True),
-        lambda: xzarr3.open_group(store, mode="w"),
-        lambda: xzarr3.create_array(store, data=[1], overwrite=True),
+    with pytest.raises(NodeExistsError, match=r"notes.*nothing was erased"):
+        root.create_array("g/x", data=np.ones(4), chunks=2, overwrite=True)
+    with pytest.raises(NodeExistsError, match=r"notes.*nothing was written"):
+        xzarr3.copy(root.create_array("y", data=np.ones(4), chunks=2), store, path="g/x", overwrite=True)
+    del root["y"]
+    assert contents(store) == before
+
+
+def test_a_lone_document_of_attributes_is_not_taken_up_by_a_new_group(store: xzarr3.Store) -> None:
+    """What would become data of the new node belongs to the place of the old one."""
+    for make in (
+        lambda: xzarr3.create_group(store, "g", zarr_format=2, overwrite=True),
+        lambda: xzarr3.copy(
+            xzarr3.create_group(xzarr3.MemoryStore(), zarr_format=2), store, path="g", overwrite=True
+        ),
     ):
-        with pytest.raises(NodeExistsError) as caught:
-            call()
-        assert key in str(caught.value)
-        assert "nothing was erased" in str(caught.value)
-        assert contents(store) == before
-    del root["a"]
+        xzarr3.create_group(store, zarr_format=2, overwrite=True)
+        store.set("g/.zattrs", b'{"stale": 1}')
+        store.set("g/.zmetadata", b'{"zarr_consolidated_format": 1, "metadata": {}}')
+        store.set("g/notes.txt", b"mine")
+        make()
+        group = xzarr3.open_group(store, "g")
+        assert dict(group.attrs) == {}
+        assert not store.exists("g/.zmetadata")
+        assert store.get("g/notes.txt") == b"mine"
 
 
 def test_a_directory_of_other_things_is_never_emptied(tmp_path: Path) -> None:
+    """A hierarchy may be made in it and replaced; the other things stay."""
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.txt").write_text("words")
+    before = (tmp_path / "thesis").stat().st_ino
     for call in (
         lambda: xzarr3.create_group(tmp_path, overwrite=True),
         lambda: xzarr3.open_group(tmp_path, mode="w"),
         lambda: xzarr3.create_array(tmp_path, data=[1], overwrite=True),
         lambda: xzarr3.create_group(tmp_path / "thesis", overwrite=True),
     ):
-        with pytest.raises(NodeExistsError, match=r"chapter\.txt"):
-            call()
-    assert (tmp_path / "thesis" / "chapter.txt").read_text() == "words"
-    assert sorted(os.listdir(tmp_path)) == ["thesis"]
+        call()
+        assert (tmp_path / "thesis" / "chapter.txt").read_text() == "words"
+    assert (tmp_path / "thesis").stat().st_ino == before
 
 
 def test_an_array_whose_document_cannot_be_read_is_not_erased(store: xzarr3.Store) -> None:

@@ -7,11 +7,13 @@ damage. It passes only if the canary is untouched.
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import json
 import os
 import shutil
 import socket
+import stat
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import xarray as xr
 from _unprivileged import NOBODY, run_unprivileged, snapshot
 
 import xzarr3
@@ -35,6 +38,8 @@ from xzarr3 import (
     Xzarr3Error,
 )
 from xzarr3.dask import from_zarr
+from xzarr3.resuming import forget_moves, note_end, undo_moves
+from xzarr3.stores.local import STAGED
 
 CLIMBING = [
     "..",
@@ -888,7 +893,6 @@ FOREIGN: dict[str, Callable[[Path], None]] = {
     "file beside a document": _foreign_file("a/b/zarr.json.bak"),
     "copy of a document of version 2": _foreign_file("old/.zarray.bak", b"{}"),
     "chunk without an array of version 2": _foreign_file("old/0.0"),
-    "chunk of a broken array of version 2": _broken_version_2,
     "name in no encoding": lambda node: (Path(os.fsdecode(os.fsencode(node) + b"/\xff\xfe"))).write_bytes(
         b"x"
     ),
@@ -896,6 +900,10 @@ FOREIGN: dict[str, Callable[[Path], None]] = {
     "link to nothing": lambda node: (node / "link").symlink_to("nowhere"),
     "pipe": lambda node: os.mkfifo(node / "pipe"),
     "no document": _without_document,
+}
+
+UNREADABLE: dict[str, Callable[[Path], None]] = {
+    "chunk of a broken array of version 2": _broken_version_2,
     "broken document": _broken_document,
     "unknown document": _unknown_document,
 }
@@ -907,10 +915,62 @@ REPLACING: dict[str, Callable[[str], object]] = {
 }
 
 
+def _files(root: Path) -> dict[str, tuple[int, bytes]]:
+    """What is no directory, by name: its kind, and its bytes or where it leads."""
+    found = {}
+    for folder, folders, names in os.walk(root):
+        links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
+        for path in (os.path.join(folder, name) for name in (*names, *links)):
+            mode = os.lstat(path).st_mode
+            content = b""
+            if stat.S_ISLNK(mode):
+                content = os.fsencode(os.readlink(path))
+            elif stat.S_ISREG(mode):
+                content = Path(path).read_bytes()
+            found[os.path.relpath(path, root)] = (stat.S_IFMT(mode), content)
+    return found
+
+
+def _planted(plant: str, node: Path) -> dict[str, tuple[int, bytes]]:
+    before = _files(node)
+    FOREIGN[plant](node)
+    after = _files(node)
+    return {name: what for name, what in after.items() if name not in before}
+
+
+def _to_zarr(store: str, **options: Any) -> None:
+    xzarr3.to_zarr(xr.Dataset({"plain": ("x", np.arange(5.0))}), store, mode="w", **options)
+
+
+@pytest.mark.parametrize("how", [*REPLACING, "to_zarr", "copy"])
 @pytest.mark.parametrize("plant", FOREIGN)
-def test_replacing_refuses_directories_with_foreign_files(plant: str) -> None:
+def test_replacing_keeps_foreign_files(plant: str, how: str) -> None:
+    """And they are in nobody's way."""
+
     def work(base: Path) -> None:
-        FOREIGN[plant](base / "store")
+        planted = _planted(plant, base / "store")
+        assert planted
+        if how == "to_zarr":
+            _to_zarr(_store(base))
+        elif how == "copy":
+            xzarr3.copy(xzarr3.create_group(xzarr3.MemoryStore()), _store(base), overwrite=True)
+        else:
+            REPLACING[how](_store(base))
+        after = _files(base / "store")
+        assert {name: after.get(name) for name in planted} == planted
+        own = {"zarr.json", *(["c/0"] if how == "create_array" else [])}
+        own |= {"plain/zarr.json", "plain/c/0"} if how == "to_zarr" else set()
+        assert after.keys() - planted.keys() == own
+
+    run_unprivileged(work, prepare=_hierarchy).checked()
+
+
+@pytest.mark.parametrize("plant", UNREADABLE)
+def test_replacing_refuses_nodes_that_cannot_be_read(plant: str) -> None:
+    """Nobody can tell which files are their chunks."""
+
+    def work(base: Path) -> None:
+        UNREADABLE[plant](base / "store")
         before = _tree(base / "store")
         for name, replace in REPLACING.items():
             with pytest.raises(NodeExistsError) as caught:
@@ -921,14 +981,50 @@ def test_replacing_refuses_directories_with_foreign_files(plant: str) -> None:
     run_unprivileged(work, prepare=_hierarchy).checked()
 
 
+def test_a_link_out_of_the_store_stays_and_what_it_leads_to() -> None:
+    def work(base: Path) -> None:
+        (base / "store" / "plain" / "more").symlink_to("../../outside/deep")
+        (base / "store" / "more").symlink_to("../outside/deep")
+        _to_zarr(_store(base))
+        xzarr3.open_group(_store(base), mode="w")
+        assert os.readlink(base / "store" / "plain" / "more") == "../../outside/deep"
+        assert os.readlink(base / "store" / "more") == "../outside/deep"
+
+    run_unprivileged(work, prepare=_hierarchy).checked()
+
+
 @pytest.mark.parametrize("plant", FOREIGN)
-def test_deleting_refuses_groups_with_foreign_files(plant: str) -> None:
+def test_deleting_keeps_foreign_files(plant: str) -> None:
+    deletions: list[Callable[[Group], object]] = [
+        lambda root: root.__delitem__("victim"),
+        lambda root: root.create_group("victim", overwrite=True),
+        lambda root: root.create_array("victim", data=np.arange(3), overwrite=True),
+        lambda root: _to_zarr(root.store, group="victim"),
+    ]
+
+    def work(base: Path) -> None:
+        for delete in deletions[plant == "no document" :]:  # There is no node then.
+            root = xzarr3.create_group(_store(base), "victim")
+            root.create_array("plain", data=np.arange(12.0), chunks=3)
+            root.create_array("a/deep", data=np.arange(16).reshape(4, 4), chunks=(2, 2))
+            root.create_group("a/b")
+            planted = _planted(plant, base / "store" / "victim")
+            delete(_writable(_store(base)))
+            after = _files(base / "store" / "victim")
+            assert {name: after.get(name) for name in planted} == planted
+            shutil.rmtree(base / "store" / "victim")
+
+    run_unprivileged(work).checked()
+
+
+@pytest.mark.parametrize("plant", UNREADABLE)
+def test_deleting_refuses_groups_with_nodes_that_cannot_be_read(plant: str) -> None:
     def prepare(base: Path) -> None:
         root = xzarr3.create_group(_store(base), "victim")
         root.create_array("plain", data=np.arange(12.0), chunks=3)
         root.create_array("a/deep", data=np.arange(16).reshape(4, 4), chunks=(2, 2))
         root.create_group("a/b")
-        FOREIGN[plant](base / "store" / "victim")
+        UNREADABLE[plant](base / "store" / "victim")
 
     def work(base: Path) -> None:
         before = _tree(base / "store")
@@ -981,7 +1077,7 @@ def test_replacing_is_refused_where_not_all_can_be_seen() -> None:
 
 
 def test_replacing_an_array_keeps_what_lies_below_it_if_that_is_foreign() -> None:
-    """Chunks of another shape than the array's own could be somebody's, whatever they are called."""
+    """It lies where a chunk of the new shape would be, so there is no room for both."""
 
     def work(base: Path) -> None:
         (base / "store" / "plain" / "c" / "0" / "..").resolve()
@@ -1000,24 +1096,32 @@ def test_replacing_an_array_keeps_what_lies_below_it_if_that_is_foreign() -> Non
 
 @pytest.mark.parametrize("root", ["../outside", "../outside/", "./../outside/./", "../store/../outside"])
 @pytest.mark.parametrize("name", REPLACING)
-def test_relative_root_with_foreign_files_is_refused(name: str, root: str) -> None:
+def test_foreign_files_of_a_relative_root_stay(name: str, root: str) -> None:
     def work(base: Path) -> None:
         os.chdir(base / "store")
-        with pytest.raises(NodeExistsError, match=r"data\.bin"):
-            REPLACING[name](root)
+        REPLACING[name](root)
+        assert (base / "outside" / "deep" / "data.bin").read_bytes() == bytes(range(256))
 
-    run_unprivileged(work).checked()
+    outcome = run_unprivileged(work)
+    assert outcome.error is None, outcome.trace
+    documents = {"outside", "outside/zarr.json", "outside/c", "outside/c/0"}
+    assert set(outcome.changed) <= documents
 
 
 @pytest.mark.parametrize("root", [".", "", "./"])
-def test_working_directory_with_foreign_files_is_refused(root: str) -> None:
+def test_foreign_files_of_the_working_directory_stay(root: str) -> None:
     def work(base: Path) -> None:
         os.chdir(base / "outside")
         for replace in REPLACING.values():
-            with pytest.raises(Xzarr3Error):
+            if root:
                 replace(root)
+            else:
+                with pytest.raises(Xzarr3Error):
+                    replace(root)
 
-    run_unprivileged(work).checked()
+    outcome = run_unprivileged(work)
+    assert outcome.error is None, outcome.trace
+    assert set(outcome.changed) <= {"outside", "outside/zarr.json", "outside/c", "outside/c/0"}
 
 
 def test_relative_root_stays_where_it_was_when_the_directory_changes() -> None:
@@ -1182,3 +1286,61 @@ def test_the_child_is_stopped_in_time() -> None:
 
     with pytest.raises(AssertionError, match="did not end"):
         run_unprivileged(work, timeout=0.3)
+
+
+_TOP, _ASIDE = f"{STAGED}{'0' * 32}", f"{STAGED}{'1' * 32}"
+
+
+@pytest.mark.parametrize("where", ["what was moved", "where it was", "the list", "the folder itself"])
+def test_a_planted_list_of_moves_moves_nothing_from_or_to_outside(where: str) -> None:
+    """A resumed write undoes what is listed there, which somebody else may have written."""
+
+    def plant(base: Path) -> None:
+        root = base / "store"
+        aside, top = root / _ASIDE, root / _TOP
+        (aside / "old" / "t").mkdir(parents=True)
+        (aside / "old" / "t" / "data.bin").write_bytes(b"ours")
+        moved = aside / "old" / "t" / "data.bin"
+        if where == "what was moved":
+            shutil.rmtree(aside / "old" / "t")
+            (aside / "old" / "t").symlink_to(base / "outside" / "deep")
+            moved = base / "outside" / "deep" / "data.bin"
+        elif where == "where it was":
+            (root / "t").symlink_to(base / "outside")
+        info = moved.lstat()
+        if where == "the folder itself":
+            top.symlink_to(base / "outside")
+        else:
+            top.mkdir()
+        moves = base / "outside" / "moves" if where == "the list" else top / "moves"
+        said = [["t/data.bin", f"{_ASIDE}/old/t/data.bin", info.st_dev, info.st_ino]]
+        moves.write_text(json.dumps({"path": "", "aside": _ASIDE, "moves": said}))
+        if where == "the list":
+            (top / "moves").symlink_to(moves)
+
+    def undo(base: Path) -> None:
+        with pytest.raises(StoreError):
+            undo_moves(str(base / "store" / _TOP), str(base / "store"))
+
+    run_unprivileged(undo, prepare=plant).checked()
+
+
+def test_a_write_into_a_planted_directory_does_not_write_outside() -> None:
+    """Nor is what it is about to leave there stored through a link."""
+
+    def plant(base: Path) -> None:
+        (base / "store" / _TOP).symlink_to(base / "outside")
+
+    def note(base: Path) -> None:
+        for call in (
+            lambda: note_end(str(base / "store" / _TOP), str(base / "store" / _ASIDE)),
+            lambda: forget_moves(str(base / "store" / _TOP)),
+        ):
+            with pytest.raises(OSError, match=os.strerror(errno.ENOTDIR)):
+                call()
+        (base / "store" / _TOP).unlink()
+        (base / "store" / _TOP).mkdir()
+        (base / "store" / _TOP / "moves.new").symlink_to(base / "canary.txt")
+        note_end(str(base / "store" / _TOP), str(base / "store" / _ASIDE))
+
+    run_unprivileged(note, prepare=plant).checked()

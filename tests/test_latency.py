@@ -226,7 +226,7 @@ def test_documents_of_a_dataset_are_written_together(zarr_format: Any, rounds: i
     written = [key for operation, key in count.requests if operation == "set"]
     assert len(written) == len(set(written))
     kept = [(operation, key) for operation, key in count.requests if key.startswith(".xzarr3-")]
-    assert [operation for operation, _ in kept] == ["get", "set", "get", "erase"]  # The reservation.
+    assert [operation for operation, _ in kept] == ["set", "get", "erase"]  # The lease.
     assert len(count.requests) - len(kept) - (len(written) - 1) == (5 if zarr_format == 3 else 6)
     last = {3: "zarr.json", 2: ".zmetadata", DRAFT: "zarr.json"}[zarr_format]
     assert written[-1] == last

@@ -14,12 +14,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from _fault_server import FaultServer
 from _servers import AzureServer, S3Server, WebServer
 from _unprivileged import run_child
 
-from xzarr3 import StoreError
+import xzarr3
+from xzarr3 import ConflictError, StoreError
 from xzarr3.concurrency import spread
 from xzarr3.errors import (
     ChangedError,
@@ -32,6 +34,7 @@ from xzarr3.stores import in_flight, object_client
 from xzarr3.stores import object as object_store
 from xzarr3.stores.base import OversizedError, Scratch
 from xzarr3.stores.object import ObjectStore
+from xzarr3.stores.object_errors import Failure
 
 VALUE = bytes(range(256)) * 400
 PATH = "/b/x/a"
@@ -89,6 +92,20 @@ def _into(store: ObjectStore) -> bytes:
     found = store.into_loader()("a", 3, memoryview(out))
     assert found in ((len(VALUE), 2000), None)
     return b"" if found is None else bytes(out)
+
+
+class Clock:
+    """A clock that only pauses, and what a test says, move on."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def pause(self, seconds: float) -> bool:
+        self.now += seconds
+        return True
 
 
 PASSING: list[tuple[str, dict[str, Any]]] = [
@@ -222,6 +239,65 @@ def test_deadline(fault_server: FaultServer, monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(StoreError, match="status 503"):
         store.get("a")
     assert time.monotonic() - begun < 0.2, "it does not wait for an attempt that would be too late"
+
+
+@pytest.mark.parametrize("service", ["s3", "http"])
+@pytest.mark.parametrize(
+    ("kind", "parameters", "message"),
+    [
+        ("short", {}, r"shorter than promised, in \d+ attempts"),
+        ("status", {"status": 500}, r"status 500, in \d+ attempts"),
+        ("status", {"status": 403}, "status 403"),
+    ],
+    ids=str,
+)
+def test_a_fault_that_stays_is_reported_within_20_seconds(
+    fault_server: FaultServer,
+    monkeypatch: pytest.MonkeyPatch,
+    service: str,
+    kind: str,
+    parameters: dict[str, Any],
+    message: str,
+) -> None:
+    """With the pauses of users, by a clock that they move on; each attempt itself takes no time."""
+    monkeypatch.undo()
+    fault_server.put("/b/x/a/zarr.json", VALUE)
+    fault_server.put(PATH, VALUE)
+    fault_server.fault(kind, "/b/*", **parameters)
+    doing: list[Callable[[ObjectStore], Any]] = [
+        lambda store: xzarr3.open(store, path="a"),
+        lambda store: store.get("a"),
+        lambda store: store.get("a", (3, 4)),
+        lambda store: store.update("a", lambda _: [b"1"]),
+    ]
+    if service == "s3" and kind == "status":
+        doing.append(lambda store: store.set("b", b"1"))
+    for call in doing:
+        clock = Clock()
+        monkeypatch.setattr(object_client, "time", clock)
+        monkeypatch.setattr(object_client, "pause", clock.pause)
+        with pytest.raises((StoreError, ReadOnlyError), match=message if service == "s3" else None):
+            call(make(service, fault_server))
+        assert clock.now < 20
+
+
+def test_a_server_that_never_answers_is_reported_within_20_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each attempt takes as long as it may, and there is more than one."""
+    monkeypatch.undo()
+    clock = Clock()
+    monkeypatch.setattr(object_client, "time", clock)
+    monkeypatch.setattr(object_client, "pause", clock.pause)
+
+    def once(client: object_client.Client, *_: object, **__: object) -> Failure:
+        clock.now += client._timeout
+        return Failure("no answer in time", passing=True, ambiguous=True)
+
+    monkeypatch.setattr(object_client.Client, "once", once)
+    for url in ("s3://b/x", "http://127.0.0.1:9/b"):
+        clock.now = 0.0
+        with pytest.raises(StoreError, match="no answer in time, in 2 attempts; accepted: more than retries"):
+            ObjectStore(url).get("a")
+        assert clock.now < 20
 
 
 def test_pauses_grow(fault_server: FaultServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -832,6 +908,100 @@ def test_whether_a_change_was_made_may_be_unknown(fault_server: FaultServer, ser
     fault_server.fault("overwrite", "/b/x/new", methods=["GET"], times=1, value=b"theirs")
     with pytest.raises(OutcomeUnknownError):
         store.compare_and_set("new", "absent", b"mine")
+
+
+BUSY = {"status": 409, "body": "<Error><Code>ConditionalRequestConflict</Code></Error>"}
+
+
+@pytest.mark.parametrize("nth", range(6))
+def test_an_array_is_made_in_an_empty_place_while_the_service_is_busy(
+    fault_server: FaultServer, nth: int
+) -> None:
+    """A 409 is no other version: there is none, so that there is nothing in the way."""
+    store = make("s3", fault_server)
+    fault_server.fault("status", "/b/*", methods=["PUT"], times=2, after=nth, **BUSY)
+    array = xzarr3.create_array(store, "g/a", data=np.arange(6), chunks=(3,))
+    array.attrs["units"] = "m"
+    array[1:5] = 9
+    found = xzarr3.open_array(make("s3", fault_server), "g/a")
+    assert found[...].tolist() == [0, 9, 9, 9, 9, 5]
+    assert dict(found.attrs) == {"units": "m"}
+
+
+def test_a_busy_service_is_asked_again(fault_server: FaultServer) -> None:
+    store = make("s3", fault_server)
+    assert store.compare_and_set("a", "absent", b"0")
+    for version in ("absent", store.get_versioned("a")[1]):
+        key = "new" if version == "absent" else "a"
+        fault_server.fault("status", f"/b/x/{key}", methods=["PUT"], times=3, **BUSY)
+        assert store.compare_and_set(key, version, b"1")
+        assert store.get(key) == b"1"
+    # Who was faster is another version as ever.
+    _, version = store.get_versioned("a")
+    fault_server.fault("status", PATH, methods=["PUT"], times=1, **BUSY)
+    fault_server.fault("overwrite", PATH, methods=["GET"], times=1, value=b"theirs")
+    assert not store.compare_and_set("a", version, b"mine")
+    assert fault_server.get(PATH) == b"theirs"
+
+
+def test_a_service_that_stays_busy_is_a_conflict(
+    fault_server: FaultServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = make("s3", fault_server, retries=0)
+    store.conflict_deadline = 7.0
+    clock = Clock()
+    monkeypatch.setattr(object_client, "time", clock)
+    monkeypatch.setattr(object_client, "pause", clock.pause)
+    fault_server.fault("status", PATH, methods=["PUT"], **BUSY)
+    with pytest.raises(
+        ConflictError, match=r"ConditionalRequestConflict, in \d+ attempts within 7 s; accepted"
+    ):
+        store.compare_and_set("a", "absent", b"1")
+    assert 5 < clock.now < 7
+    assert fault_server.get(PATH) is None
+
+
+@pytest.mark.parametrize("service", ["s3", "gs"])
+@pytest.mark.parametrize("kind", ["create", "update"])
+def test_a_change_that_was_stored_is_not_reported_as_failed(
+    fault_server: FaultServer, service: str, kind: str
+) -> None:
+    """What follows the storing fails: the answer is lost at the last attempt, or the service is not asked
+    whether it keeps to conditions."""
+    fault_server.put(PATH, b"0")
+
+    def version(store: ObjectStore) -> tuple[str, object]:
+        return ("new", "absent") if kind == "create" else ("a", store.get_versioned("a")[1])
+
+    store = make(service, fault_server, retries=0)
+    key, known = version(store)
+    fault_server.fault("lost-answer", f"/b/x/{key}", methods=["PUT"], times=1)
+    assert store.compare_and_set(key, known, b"1")
+    assert fault_server.get(f"/b/x/{key}") == b"1"
+    fault_server.delete("/b/x/new")
+    store = make(service, fault_server, retries=1)
+    key, known = version(store)
+    number = fault_server.fault("status", f"/b/x/{key}", methods=["PUT"], after=1, status=503)
+    assert store.compare_and_set(key, known, b"2")
+    assert fault_server.hits(number) > 1
+    assert fault_server.get(f"/b/x/{key}") == b"2"
+
+
+def test_a_change_whose_answer_is_lost_is_made_once_though_reading_fails(fault_server: FaultServer) -> None:
+    store = make("s3", fault_server, retries=1)
+    store.update("a", lambda _: [b"0"])
+    store.update("a", lambda _: [b"1"])
+    _, version = store.get_versioned("a")
+    fault_server.fault("lost-answer", PATH, methods=["PUT"], times=1)
+    fault_server.fault("status", PATH, methods=["GET"], times=2)
+    with pytest.raises(
+        OutcomeUnknownError, match="cannot be read to see whether it was replaced: cannot read"
+    ):
+        store.compare_and_set("a", version, b"2")
+    fault_server.fault("lost-answer", PATH, methods=["PUT"], times=1)
+    fault_server.fault("status", PATH, methods=["GET"], times=2, after=1)
+    store.update("a", lambda stored: [bytes(stored or b""), b"+"])
+    assert fault_server.get(PATH) == b"2+"
 
 
 @pytest.mark.parametrize("service", ["s3", "gs"])

@@ -282,12 +282,13 @@ def test_settings_may_be_among_the_options() -> None:
         "timeout": 20.0,
         "absent_status": [404, 403],
         "request_bytes": 1000,
+        "over_read": 1.5,
         "conditional": "process",
         "read_only": True,
     }
     assert options.keys() - {"anon"} == SETTINGS
     store = ObjectStore("s3://b/x", storage_options=options)
-    assert (store.concurrency, store.request_bytes) == (7, 1000)
+    assert (store.concurrency, store.request_bytes, store.over_read) == (7, 1000, 1.5)
     given = {name: value for name, value in options.items() if name != "anon"}
     assert ObjectStore("s3://b/x", storage_options={"anon": True}, **given) == store  # type: ignore[arg-type]
     assert ObjectStore("s3://b/x", storage_options=options, concurrency=7) == store
@@ -301,7 +302,13 @@ def test_settings_may_be_among_the_options() -> None:
     ("name", "value"),
     [
         *(("concurrency", 0), ("retries", -1), ("retries", 1.5), ("deadline", 0), ("timeout", float("nan"))),
-        *(("absent_status", 404), ("absent_status", [500]), ("request_bytes", -1), ("conditional", "never")),
+        *(
+            ("absent_status", 404),
+            ("absent_status", [500]),
+            ("request_bytes", -1),
+            ("over_read", 0.5),
+            ("conditional", "never"),
+        ),
     ],
 )
 def test_settings_that_cannot_be(name: str, value: object) -> None:

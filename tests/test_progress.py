@@ -24,7 +24,7 @@ from dask.delayed import Delayed, delayed
 import xzarr3
 from xzarr3 import LocalStore, MemoryStore
 from xzarr3.cli import main
-from xzarr3.progress import Progress, check_asked, shown
+from xzarr3.progress import Progress, _Followed, check_asked, shown
 
 ONE, OTHER = "write-zarr-one-0a", "write-zarr-other-1b"
 SIZES = {ONE: 800, OTHER: 2000}
@@ -244,6 +244,45 @@ def _is_forgotten(client: Any) -> None:
         assert time.monotonic() < end
         time.sleep(0.05)
     assert client.futures == {}
+
+
+@pytest.mark.usefixtures("_each_call")
+def test_progress_of_a_dataset_never_runs_backwards_on_a_cluster(client: Any, tmp_path: Path) -> None:
+    def slowly(block: Any) -> Any:
+        time.sleep(0.005)
+        return block
+
+    values = {
+        name: ("x", da.zeros(200, chunks=1).map_blocks(slowly, dtype=float)) for name in ("t2m", "u10", "sst")
+    }
+    said: list[int] = []
+    with client.as_current():
+        xzarr3.to_zarr(
+            xarray.Dataset(values),  # type: ignore[arg-type]
+            tmp_path,
+            encoding={name: {"chunks": (1,)} for name in values},
+            progress=lambda done, _: said.append(done),
+        )
+    assert len(said) > 3
+    assert said == sorted(said)
+    assert said[-1] == 3 * 200 * 8
+
+
+def test_what_a_scheduler_has_forgotten_or_does_again_stays_counted() -> None:
+    answers: list[dict[str, float]] = [{ONE: 0.5}, {ONE: 0.25, OTHER: 0.5}, {OTHER: 0.25}, {ONE: 0.0}]
+
+    class Client:
+        def run_on_scheduler(self, function: object) -> dict[str, float]:
+            return answers.pop(0)
+
+    said: list[int] = []
+    with Progress(lambda done, _: said.append(done), sum(SIZES.values()), "writing") as progress:
+        progress._when = -1e9
+        followed = _Followed(progress, SIZES, Client())
+        while answers:
+            assert followed._ask()
+            progress._when = -1e9
+    assert said == [0, 400, 1400, 1800, 2800]
 
 
 def test_cluster_whose_scheduler_runs_nothing(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import itertools
 import json
 import os
 import pickle
@@ -22,9 +24,10 @@ import xarray as xr
 import xzarr3
 import xzarr3.xarray.writer
 from xzarr3 import MemoryStore, NodeExistsError, Store, StoreError, to_zarr
+from xzarr3.commit.lease import Lease, lease_key
 from xzarr3.node_documents import store_documents as store_documents_of_nodes
-from xzarr3.reservations import Reservation
 from xzarr3.staging import _StagedFolder
+from xzarr3.stores.folders import Folders
 
 DAY = 86400
 
@@ -277,19 +280,19 @@ def test_what_came_between_the_renames_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: Any
 ) -> None:
     """The last rename is that of the group's document, which is there by then."""
-    real = os.rename
+    real = Folders.rename
     calls: list[Any] = []
 
-    def rename(source: Any, target: Any) -> None:
-        real(source, target)
-        if os.path.basename(target) == "t" and "staged" not in str(target) and not calls:
+    def rename(folders: Folders, source: str, target: str) -> None:
+        real(folders, source, target)
+        if target == "t" and not calls:
             calls.append(target)
             (tmp_path / "zarr.json").write_bytes(b'{"somebody": "else"}')
 
     if mode == "w":
         to_zarr(filled(0), tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(os, "rename", rename)
+        patch.setattr(Folders, "rename", rename)
         with pytest.raises(StoreError, match="File exists"):
             to_zarr(filled(1), tmp_path, mode=mode)
     assert (tmp_path / "zarr.json").read_bytes() == b'{"somebody": "else"}'
@@ -299,16 +302,21 @@ def test_what_came_between_the_renames_stays(
 
 
 @pytest.mark.parametrize("group", [None, "g"])
-def test_a_file_of_the_user_is_put_back(
+def test_a_file_of_the_user_that_comes_while_data_are_written_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group: str | None
 ) -> None:
     notes = tmp_path / (group or "") / "NOTES.txt"
     to_zarr(filled(0), tmp_path, group=group)
-    before_documents(monkeypatch, lambda: notes.write_text("mine"))
-    with pytest.raises(NodeExistsError, match=r"NOTES\.txt"):
-        to_zarr(filled(1), tmp_path, group=group, mode="w")
-    assert notes.read_text() == "mine"
-    assert values(tmp_path, group) == [0, 0, 0, 0]
+    deep = tmp_path / (group or "") / "t" / "c" / "NOTES.txt"
+
+    def put() -> None:
+        notes.write_text("mine")
+        deep.write_text("too")
+
+    before_documents(monkeypatch, put)
+    to_zarr(filled(1), tmp_path, group=group, mode="w")
+    assert (notes.read_text(), deep.read_text()) == ("mine", "too")
+    assert values(tmp_path, group) == [1, 1, 1, 1]
     assert not list(tmp_path.glob(".xzarr3-staged-*"))
 
 
@@ -316,10 +324,9 @@ def test_a_key_of_the_user_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     store = MemoryStore()
     to_zarr(filled(0), store)
     before_documents(monkeypatch, lambda: store.set("NOTES.txt", b"mine"))
-    with pytest.raises(NodeExistsError, match=r"NOTES\.txt"):
-        to_zarr(filled(1), store, mode="w")
+    to_zarr(filled(1), store, mode="w")
     assert store.get("NOTES.txt") == b"mine"
-    assert values(store) == [0, 0, 0, 0]
+    assert values(store) == [1, 1, 1, 1]
     assert not staged(store)
 
 
@@ -361,69 +368,6 @@ def test_processes_that_write_to_an_empty_directory(tmp_path: Path, round: int) 
     assert ended.count("done") == 1, ended
     won = [float(ended.index("done"))] * 4
     assert [values(path, name=name) for name in "abcd"] == [won] * 4
-
-
-# Reservations
-
-
-def test_reservations() -> None:
-    store = MemoryStore()
-    one, two = Reservation(store, "a"), Reservation(store, "a")
-    one.make()
-    assert one.holds()
-    assert not two.holds()
-    Reservation(store, "b").make()
-    with pytest.raises(NodeExistsError, match="somebody else is writing '/a'"):
-        two.make()
-    two.release()
-    assert one.holds()
-    one.release()
-    two.make()
-    one.release()
-    assert two.holds()
-    assert not one.holds()
-
-
-@pytest.mark.parametrize(
-    ("said", "is_live"),
-    [
-        ({}, True),
-        ({"host": "elsewhere"}, True),
-        ({"host": "elsewhere", "time": -1.1 * DAY}, False),
-        ({"host": "elsewhere", "time": -0.9 * DAY}, True),
-        ({"pid": 2**22 + 1}, False),
-        ({"pid": os.getpid(), "owner": "ended"}, False),
-        ({"time": None}, False),
-        ({"pid": 10**30}, False),
-    ],
-)
-def test_reservations_of_killed_writers(said: dict[str, Any], is_live: bool) -> None:
-    store = MemoryStore()
-    other = Reservation(store, "")
-    other.make()
-    stored = json.loads(bytes(store.get(other.key) or b""))
-    if said.get("time") is not None:
-        said = {**said, "time": time.time() + said["time"]}
-    store.set(other.key, json.dumps({**stored, **said}).encode())
-    if is_live:
-        with pytest.raises(NodeExistsError):
-            to_zarr(filled(1), store)
-    else:
-        to_zarr(filled(1), store)
-        assert not staged(store)
-
-
-_NO_TIMES = [b"1" + b"0" * 400, b"NaN", b"1e999", b"-1e300", b"1e15", b'"now"']
-
-
-@pytest.mark.parametrize(
-    "value", [b"", b"[1]", b"\xff", b"[" * 10**5, *(b'{"time": %s}' % each for each in _NO_TIMES)]
-)
-def test_what_is_no_reservation_is_in_nobodys_way(value: bytes) -> None:
-    store = MemoryStore()
-    store.set(Reservation(store, "").key, value)
-    to_zarr(filled(1), store)
-    assert not staged(store)
 
 
 # Copies that do not arrive
@@ -546,14 +490,11 @@ def test_chunks_without_documents_are_only_taken_by_their_own_array() -> None:
     store = MemoryStore({"t/c/0": b"\0" * 32, "t/c/1": b"\0" * 32})
     with pytest.raises(NodeExistsError):
         to_zarr(filled(1), store)
-    with pytest.raises(NodeExistsError, match="t/c/0"):
-        to_zarr(filled(1, "u"), store, mode="w")
+    to_zarr(filled(1, "u"), store, mode="w")
+    assert sorted(store.list()) == ["t/c/0", "t/c/1", "u/c/0", "u/zarr.json", "zarr.json"]
     store.set("t/c/x", b"mine")
-    with pytest.raises(NodeExistsError, match=r"holds 1 keys .*t/c/x"):
-        to_zarr(filled(1), store, mode="w")
-    store.erase("t/c/x")
     to_zarr(filled(1), store, mode="w")
-    assert sorted(store.list()) == ["t/c/0", "t/zarr.json", "zarr.json"]
+    assert sorted(store.list()) == ["t/c/0", "t/c/x", "t/zarr.json", "zarr.json"]
 
 
 def test_what_killed_writes_left_is_removed_a_day_later() -> None:
@@ -604,28 +545,272 @@ def test_what_a_failed_write_stored_is_removed_from_a_file_system() -> None:
     assert list(store.list()) == []
 
 
-def test_an_abandoned_directory_with_a_file_of_the_user_stays(tmp_path: Path) -> None:
+def test_a_file_of_the_user_in_an_abandoned_directory_comes_back(tmp_path: Path) -> None:
     to_zarr(filled(1), tmp_path)
     top = tmp_path / ".xzarr3-staged-x"
     (top / "old").mkdir(parents=True)
     (top / "old" / "NOTES.txt").write_text("mine")
-    grow_old(tmp_path, 1.1)
+    (tmp_path / "other.txt").write_text("newer")
+    (top / "old" / "other.txt").write_text("older")
     to_zarr(filled(2), tmp_path, mode="w")
-    assert (top / "old" / "NOTES.txt").exists()
-    (top / "old" / "NOTES.txt").unlink()
+    assert (tmp_path / "NOTES.txt").read_text() == "mine"
+    assert (tmp_path / "other.txt").read_text() == "newer"
+    assert top.exists()
     grow_old(tmp_path, 1.1)
     to_zarr(filled(2), tmp_path, mode="w")
     assert not top.exists()
+    assert (tmp_path / "NOTES.txt").read_text() == "mine"
 
 
 def test_a_copy_reserves_its_place() -> None:
     source, target = MemoryStore(), MemoryStore()
     to_zarr(filled(1), source)
-    other = Reservation(target, "")
-    other.make()
+    other = Lease(target, lease_key(""), "replace")
+    other.reserve("")
     for overwrite in (False, True):
         with pytest.raises(NodeExistsError, match="somebody else is writing"):
             xzarr3.copy(source, target, overwrite=overwrite)
     other.release()
     xzarr3.copy(source, target, overwrite=True)
     assert values(target) == [1, 1, 1, 1]
+
+
+# Files that are no part of a hierarchy
+
+
+FOREIGN = {
+    ".DS_Store": b"a",
+    "._x": b"b",
+    "Thumbs.db": b"c",
+    "README.md": b"d",
+    "t/.DS_Store": b"e",
+    "t/c/.nfs0001": b"f",
+    "t/plot.png": b"g",
+    "u/notes.txt": b"h",
+    "figures/deep/plot.png": b"i",
+}
+OVERWRITING: dict[str, tuple[Callable[[Any], object], set[str]]] = {
+    "to_zarr": (lambda store: to_zarr(filled(1), store, mode="w"), {"t/zarr.json", "t/c/0"}),
+    "to_zarr later": (
+        lambda store: to_zarr(filled(1).chunk(), store, mode="w", compute=False).compute(),
+        {"t/zarr.json", "t/c/0"},
+    ),
+    "create_array": (
+        lambda store: xzarr3.create_array(store, "t", data=np.ones(4), overwrite=True),
+        {"t/zarr.json", "t/c/0", "u/zarr.json", "u/c/0"},
+    ),
+    "create_group": (lambda store: xzarr3.create_group(store, overwrite=True), set()),
+    "open_group": (lambda store: xzarr3.open_group(store, mode="w"), set()),
+    "copy": (
+        lambda store: xzarr3.copy(to_zarr(filled(1), MemoryStore()), store, overwrite=True),
+        {"t/zarr.json", "t/c/0"},
+    ),
+    "del": (lambda store: xzarr3.open_group(store, mode="r+").__delitem__("u"), {"t/zarr.json", "t/c/0"}),
+}
+
+
+@pytest.mark.parametrize("fsync", [False, True])
+@pytest.mark.parametrize("how", OVERWRITING)
+@pytest.mark.parametrize("kind", ["local", "memory", "fsspec"])
+def test_foreign_files_block_no_overwriting_and_stay(
+    kind: str, how: str, fsync: bool, tmp_path: Path
+) -> None:
+    if kind == "fsspec":
+        pytest.importorskip("fsspec")
+    store: Any = {
+        "local": lambda: xzarr3.LocalStore(tmp_path, fsync=fsync),
+        "memory": MemoryStore,
+        "fsspec": lambda: xzarr3.open_store(f"memory://{time.time_ns()}/store", mode="a"),
+    }[kind]()
+    act, left = OVERWRITING[how]
+    to_zarr(filled(0, "t", "u"), store)
+    for key, value in FOREIGN.items():
+        store.set(key, value)
+    act(store)
+    assert {key: bytes(store.get(key) or b"") for key in FOREIGN} == FOREIGN
+    assert set(store.list()) == {*FOREIGN, "zarr.json", *left}
+
+
+def test_foreign_files_are_copied_where_files_have_no_second_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def link(*args: Any, **options: Any) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    to_zarr(filled(0), tmp_path)
+    notes = tmp_path / "t" / "c" / "notes.txt"
+    notes.write_text("mine")
+    notes.chmod(0o640)
+    os.utime(notes, (5, 5))
+    (tmp_path / "t" / "link").symlink_to("nowhere")
+    monkeypatch.setattr(os, "link", link)
+    to_zarr(filled(1), tmp_path, mode="w")
+    assert notes.read_text() == "mine"
+    assert (notes.stat().st_mode & 0o777, notes.stat().st_mtime) == (0o640, 5)
+    assert os.readlink(tmp_path / "t" / "link") == "nowhere"
+    assert values(tmp_path) == [1, 1, 1, 1]
+
+
+_CHANGES = ("rename", "replace", "link", "symlink", "unlink", "rmdir", "mkdir", "open")
+
+
+@pytest.mark.parametrize("group", [None, "g"])
+def test_a_write_killed_at_any_change_of_the_disk_loses_no_foreign_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group: str | None
+) -> None:
+    """It is in its place all the time, or is there again after the next write."""
+    away = 0
+    for n in itertools.count():
+        root = tmp_path / str(n)
+        to_zarr(filled(1, "t", "u"), root, group=group)
+        top = root / (group or "")
+        names = [name for name in FOREIGN if not name.startswith("figures")]
+        for name in names:
+            (top / name).write_bytes(FOREIGN[name])
+        left = [n]
+
+        def mortal(real: Any, left: list[int] = left) -> Any:
+            def act(*args: Any, **options: Any) -> Any:
+                if real.__name__ != "open" or args[1] & (os.O_WRONLY | os.O_CREAT):
+                    left[0] -= 1
+                    if left[0] < 0:
+                        raise KilledError
+                return real(*args, **options)
+
+            return act
+
+        with monkeypatch.context() as patch:
+            for change in _CHANGES:
+                patch.setattr(os, change, mortal(getattr(os, change)))
+            try:
+                to_zarr(filled(2, "t"), root, mode="w", group=group)
+            except KilledError:
+                killed = True
+            else:
+                killed = False
+        lost = [name for name in names if not (top / name).exists()]
+        away += bool(lost)
+        if lost:
+            kept = {path.read_bytes() for path in root.rglob("*") if path.is_file()}
+            assert kept >= {FOREIGN[name] for name in lost}
+        to_zarr(filled(3, "t"), root, mode="w", group=group)
+        assert {name: (top / name).read_bytes() for name in names} == {name: FOREIGN[name] for name in names}
+        assert values(root, group) == [3, 3, 3, 3]
+        if not killed:
+            break
+    assert n > 20
+    assert away, "there were no moments to test"
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_killed_write_that_is_taken_up_loses_no_foreign_file(tmp_path: Path) -> None:
+    """What was renamed is renamed back first, and the files of the user with it."""
+    for n in itertools.count():
+        root = tmp_path / str(n)
+        to_zarr(filled(1, "t", "u"), root)
+        for name, value in FOREIGN.items():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_bytes(value)
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                _die_at_change(n)
+                to_zarr(filled(2), root, mode="w", resume=True)
+                code = 0
+            finally:
+                os._exit(code)
+        status = os.waitpid(child, 0)[1]
+        to_zarr(filled(2), root, mode="w", resume=True)
+        assert {name: (root / name).read_bytes() for name in FOREIGN} == FOREIGN
+        assert values(root) == [2, 2, 2, 2]
+        if status == 0:
+            break
+        assert os.waitstatus_to_exitcode(status) == 9
+    assert n > 20
+
+
+def _die_at_change(n: int) -> None:
+    """End this process at the n-th change of a directory from now on."""
+    count = itertools.count()
+
+    def mortal(real: Any) -> Any:
+        def act(*args: Any, **options: Any) -> Any:
+            if next(count) >= n:
+                os._exit(9)
+            return real(*args, **options)
+
+        return act
+
+    for change in _CHANGES[:-1]:
+        setattr(os, change, mortal(getattr(os, change)))
+
+
+def test_a_write_killed_anywhere_in_an_object_store_touches_no_foreign_key() -> None:
+    for n in itertools.count():
+        store = MortalStore()
+        to_zarr(filled(1, "t", "u"), store)
+        for key, value in FOREIGN.items():
+            store.set(key, value)
+        store.left = n
+        try:
+            to_zarr(filled(2), store, mode="w")
+        except KilledError:
+            killed = True
+        else:
+            killed = False
+        store.left = float("inf")
+        assert {key: bytes(store.get(key) or b"") for key in FOREIGN} == FOREIGN
+        to_zarr(filled(3), store, mode="w")
+        assert {key: bytes(store.get(key) or b"") for key in FOREIGN} == FOREIGN
+        assert values(store) == [3, 3, 3, 3]
+        if not killed:
+            break
+    assert n > 5
+
+
+def test_a_write_that_fails_after_it_was_put_back_keeps_foreign_keys(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Putting the old values back erases the new ones and nothing else."""
+    store = ForgetfulStore()
+    to_zarr(filled(0), store)
+    store.set("t/notes.txt", b"mine")
+    before = {key: bytes(store.get(key) or b"") for key in store.list()}
+    copied: list[str] = []
+
+    def forgets(key: str) -> bool:
+        if key == "t/c/0" and not copied:
+            store.set("late.txt", b"mine, too")
+            copied.append(key)
+            return True
+        return False
+
+    monkeypatch.setattr(store, "forgets", forgets)
+    with pytest.raises(StoreError, match="were not copied"):
+        to_zarr(filled(1), store, mode="w")
+    assert {key: bytes(store.get(key) or b"") for key in store.list()} == {**before, "late.txt": b"mine, too"}
+
+
+def test_a_file_that_is_busy_does_not_end_an_erase_midway(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A network file system refuses to remove what it keeps for a reader, and removes it later itself."""
+    real = os.unlink
+
+    def unlink(path: Any, *, dir_fd: int | None = None) -> None:
+        if os.path.basename(path).startswith(".nfs"):
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+        real(path, dir_fd=dir_fd)
+
+    store = xzarr3.LocalStore(tmp_path)
+    to_zarr(filled(0, "t", "u"), store)
+    for key in ("t/c/.nfs1", "t/.nfs2"):
+        store.set(key, b"busy")
+    monkeypatch.setattr(os, "unlink", unlink)
+    to_zarr(filled(1, "t", "u"), store, mode="w")
+    assert values(store) == [1, 1, 1, 1]
+    store.erase_prefix("t/")
+    assert {key for key in store.list() if key.startswith("t/")} == {"t/c/.nfs1", "t/.nfs2"}
+    (old,) = tmp_path.glob(".xzarr3-staged-*")
+    assert {path.name for path in old.rglob("*") if path.is_file()} == {".nfs1", ".nfs2"}

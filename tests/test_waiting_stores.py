@@ -212,11 +212,29 @@ def test_a_shard_that_is_replaced_is_read_again() -> None:
     assert array[5, 5] == data[5, 5]
     for _ in range(3):
         data = rng.integers(0, 3, (32, 32), dtype="u1")
-        xzarr3.open_array(store, mode="r+")[...] = data
+        other = FarStore()
+        xzarr3.create_array(other, data=data, chunks=(4, 4), shards=(32, 32), compressors="zstd")
+        store.values["c/0/0"] = store.values["c/0/0"][0] + 1000, other.values["c/0/0"][1]
         assert array[9, 2] == data[9, 2]
         np.testing.assert_array_equal(array[3:9, 5], data[3:9, 5])
     store.erase("c/0/0")
     assert array[9, 2] == 0
+
+
+@pytest.mark.parametrize("selection", [..., (slice(3, 5), 4)], ids=["whole", "a part"])
+def test_a_read_after_a_write_asks_for_the_index_and_for_what_is_wanted(selection: Any) -> None:
+    """And not first, in vain, for a part of the shard that was."""
+    store = FarStore()
+    store.request_bytes = 16
+    data = np.random.default_rng(3).integers(0, 255, (32, 32), dtype="u1")
+    array = xzarr3.create_array(store, data=data, chunks=(4, 4), shards=(32, 32), compressors="zstd")
+    for value in (1, 2, 3):
+        array[selection] = value + np.zeros_like(array[selection])
+        store.log = []
+        assert array[3, 4] == value
+        ranges = [part for _, _, part in store.requests()]
+        assert len(ranges) == 2
+        assert sum(start < 0 for start, _ in ranges) == 1
 
 
 def test_a_shard_that_never_stops_changing_is_an_error() -> None:

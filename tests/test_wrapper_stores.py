@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import dask
 import numpy as np
 import pytest
 from _conformance import VALUE, ReadingConformance, StoreConformance, contents, read_back, run_threads
@@ -164,6 +165,7 @@ OPERATIONS: dict[str, Callable[[Store], object]] = {
     "into_loader": lambda store: store.into_loader()("a", 1, memoryview(bytearray(2))),
     "stamp": lambda store: store.stamp(["a"]),
     "version": lambda store: store.version("a"),
+    "tag": lambda store: store.tag("a"),
     "get_versioned": lambda store: store.get_versioned("a")[0],
     "compare_and_set": lambda store: store.compare_and_set("a", 0, b""),
     "update": lambda store: store.update("a", lambda stored: UNCHANGED),
@@ -254,14 +256,15 @@ def test_read_only_store_of_a_copy_says_why() -> None:
 def test_attributes_are_those_of_the_wrapped_store() -> None:
     class Remote(MemoryStore):
         request_bytes = 7
+        over_read = 1.5
         concurrency = 9
         conflict_deadline = 0.5
         erases_conditionally = False
 
     inner = Remote()
     store = LoggingStore(ReadOnlyStore(inner))
-    names = ("request_bytes", "concurrency", "conflict_deadline", "erases_conditionally")
-    assert [getattr(store, name) for name in names] == [7, 9, 0.5, False]
+    names = ("request_bytes", "over_read", "concurrency", "conflict_deadline", "erases_conditionally")
+    assert [getattr(store, name) for name in names] == [7, 1.5, 9, 0.5, False]
     inner.concurrency = 3
     assert store.concurrency == 3
     store.concurrency = 5
@@ -476,7 +479,9 @@ def logged(**values: bytes) -> LoggingStore:
     return LoggingStore(MemoryStore(values))
 
 
-@pytest.mark.parametrize("operation", [name for name in OPERATIONS if name not in ("stamp", "version")])
+@pytest.mark.parametrize(
+    "operation", [name for name in OPERATIONS if name not in ("stamp", "version", "tag")]
+)
 def test_every_operation_is_told_once(operation: str, tmp_path: Path) -> None:
     inner = LocalStore(tmp_path)
     inner.set("a", b"12345")
@@ -708,3 +713,25 @@ def test_value_of_a_memory_store_is_not_copied() -> None:
     inner = MemoryStore({"a": VALUE})
     for store in (Plain(inner), LoggingStore(inner), ReadOnlyStore(inner)):
         assert store.get("a") is inner.get("a")
+
+
+class Shifted(WrapperStore):
+    """Values that are larger than those that are stored."""
+
+    def __init__(self, store: Store, by: int) -> None:
+        super().__init__(store)
+        self.by = by
+
+    def get(self, key: str, byte_range: Any = None) -> Any:
+        value = super().get(key, byte_range)
+        return (
+            bytes(byte + self.by for byte in value) if value is not None and key.startswith("c/") else value
+        )
+
+
+def test_dask_takes_no_wrapper_for_another_one_of_its_class() -> None:
+    inner = MemoryStore()
+    xzarr3.create_array(inner, data=np.arange(4, dtype="u1"), compressors=None)
+    lazy = [xzarr3.from_zarr(Shifted(inner, by)) for by in (1, 2)]
+    assert lazy[0].name != lazy[1].name
+    assert [found.tolist() for found in dask.compute(*lazy)] == [[1, 2, 3, 4], [2, 3, 4, 5]]

@@ -8,6 +8,8 @@ import pickle
 import re
 import sys
 import time
+from collections import Counter
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,7 @@ dask = pytest.importorskip("dask")
 
 from dask.utils import key_split  # noqa: E402
 
+from xzarr3.dask.layers import SelectLayer  # noqa: E402
 from xzarr3.dask.lazy import Reads  # noqa: E402
 from xzarr3.xarray import chunked, unpacking  # noqa: E402
 from xzarr3.xarray.variables import Xzarr3DataStore, as_variable  # noqa: E402
@@ -55,7 +58,10 @@ def theirs(store: Any, **options: Any) -> xr.Dataset:
 def is_ours(array: xr.DataArray | xr.Variable) -> bool:
     """Whether the dask array of a variable is one made here."""
     assert type(array.data) is da.Array  # xarray mixes no others with these.
-    layer = array.data.dask.layers[array.data.name]
+    layers = array.data.dask.layers
+    layer = layers[array.data.name]
+    if isinstance(layer, SelectLayer):
+        layer = layers[layer.source]
     task = getattr(layer, "task", None)
     return task is not None and task.func.__module__ == "xzarr3.xarray.chunked"
 
@@ -272,10 +278,96 @@ def test_only_what_is_selected_is_read(tmp_path: Path) -> None:
         row.compute(scheduler="sync")
     assert {request.key for request in made} == {"t/c/5/0", "t/c/5/1"}
     assert sum(request.length for request in made) == 40 * 8
-    assert len(row.__dask_graph__()) == 2
+    assert len(dask.optimize(row)[0].__dask_graph__()) == 2
     with store.recorded() as made:
         dataset["t"].isel(x=slice(3, 5)).isel(time=slice(8, 12)).sum().compute(scheduler="sync")
     assert {request.key for request in made} == {"t/c/0/0", "t/c/1/0"}
+
+
+def chunks_read(requests: Sequence[Any]) -> Counter[str]:
+    """How often each chunk was asked for."""
+    return Counter(request.key for request in requests if "/c/" in request.key)
+
+
+def hourly(hours: int, **encoding: Any) -> tuple[Any, xr.Dataset]:
+    """A store that keeps count, and 4800 hours of values that are in it, in chunks of so many hours."""
+    store = recording()
+    rng = np.random.default_rng(1)
+    hour = np.datetime64("2001-01-01", "ns") + np.arange(4800) * np.timedelta64(1, "h")
+    data = xr.Dataset({"t": (("time", "x"), rng.normal(size=(4800, 6)))}, {"time": hour})
+    # What is not in one chunk is read by requests of its own, which are not counted here.
+    options = {"t": {"chunks": (hours, 6), **encoding}, "time": {"chunks": (4800,)}}
+    xzarr3.to_zarr(data, store, encoding=options)
+    return store, data
+
+
+@pytest.mark.parametrize("hours", [240, 960, 2400])
+@pytest.mark.parametrize("chunks", [{}, "grouped"], ids=["units", "grouped"])
+def test_means_of_each_day_read_each_chunk_once(hours: int, chunks: Any) -> None:
+    store, data = hourly(hours)
+    dataset = xzarr3.xarray.open_dataset(store, chunks=chunks)
+    means = dataset["t"].resample(time="1D").mean()
+    with store.recorded() as made:
+        found = means.compute(scheduler="sync")
+    xr.testing.assert_allclose(found, data["t"].resample(time="1D").mean())
+    read = chunks_read(made)
+    assert len(read) == 4800 // hours
+    assert read.total() <= 1.25 * len(read)
+
+
+IN_ONE_COMPUTATION: dict[str, Callable[[xr.DataArray], list[xr.DataArray]]] = {
+    "diff": lambda t: [t.diff("time")],
+    "shift": lambda t: [t - t.shift(time=1)],
+    "differences": lambda t: [t.isel(time=slice(1, None)) - t.isel(time=slice(-1)).data],
+    "60 times": lambda t: [t.isel(time=at) for at in range(100, 160)],
+    "60 times far apart": lambda t: [t.isel(time=at) for at in range(0, 4800, 80)],
+    "two reductions": lambda t: [(part := t.isel(time=slice(30, 4000, 2))).mean(), part.max("x")],
+    "windows": lambda t: [t.isel(time=slice(at, at + 200)).mean("time") for at in range(0, 4600, 50)],
+    "all and a part": lambda t: [t.sum(), t.isel(time=slice(7, 4000, 5)).sum(), t.isel(x=3).max()],
+    "sorted": lambda t: [t.isel(time=slice(None, None, -1)) + t.isel(x=slice(None, None, -1))],
+}
+
+
+@pytest.mark.parametrize("name", IN_ONE_COMPUTATION)
+@pytest.mark.parametrize("hours", [240, 2400])
+def test_what_several_results_use_is_read_once(hours: int, name: str) -> None:
+    store, data = hourly(hours)
+    work = IN_ONE_COMPUTATION[name]
+    results = work(ours(store, chunks={})["t"])
+    with store.recorded() as made:
+        found = dask.compute(*results, scheduler="sync")
+    for result, expected in zip(found, work(data["t"]), strict=True):
+        np.testing.assert_allclose(result, expected)
+    read = chunks_read(made)
+    assert read.total() <= 1.3 * len(read)
+
+
+def test_two_variables_of_a_dataset_are_read_once_each() -> None:
+    store, data = hourly(960)
+    dataset = ours(store, chunks={}).assign(twice=lambda ds: ds["t"].isel(x=slice(2, 4)).rename(x="pair") * 2)
+    part = dataset.isel(time=slice(5, 3000)).assign(first=lambda ds: ds["t"].isel(time=slice(100)).mean())
+    with store.recorded() as made:
+        found = part.compute(scheduler="sync")
+    expected = data.assign(twice=data["t"].isel(x=slice(2, 4)).rename(x="pair") * 2).isel(time=slice(5, 3000))
+    expected["first"] = expected["t"].isel(time=slice(100)).mean()
+    xr.testing.assert_allclose(found, expected)
+    assert chunks_read(made) == {f"t/c/{at}/0": 1 for at in range(4)}
+
+
+def test_a_row_of_a_large_block_moves_little() -> None:
+    """A block that nobody else needs is not read whole, nor one of which several need little."""
+    store = recording(request_bytes=2**16)
+    shape = (64, 2**17)  # 64 MiB.
+    array = xzarr3.create_array(
+        store, "t", shape=shape, chunks=shape, dtype="f8", compressors=None, dimension_names=["y", "x"]
+    )
+    array[5:7] = np.arange(2**18).reshape(2, -1)
+    lazy = ours(store, chunks={})["t"]
+    for rows in ([lazy[5]], [lazy[5].sum(), lazy[60].max()], [lazy.isel(y=slice(5, 7)).mean("x")]):
+        with store.recorded() as made:
+            found = dask.compute(*rows, scheduler="sync")
+        assert sum(request.length for request in made) < 4 * 2**20
+    np.testing.assert_array_equal(found[0], np.arange(2**18).reshape(2, -1).mean(1))
 
 
 def test_arrays_beside_them(packed: str) -> None:

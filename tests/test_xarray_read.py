@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import numcodecs
 import numpy as np
 import pytest
 import xarray as xr
@@ -346,7 +347,6 @@ def test_chunks_of_several_lengths_as_the_zarr_engine(tmp_path: Path) -> None:
 
 
 def test_filters_of_version_2_as_the_zarr_engine(tmp_path: Path) -> None:
-    numcodecs = pytest.importorskip("numcodecs")
     filters = {
         "delta": (">i4", [numcodecs.Delta(">i4", "<i2")], numcodecs.Zlib(1)),
         "several": ("<i2", [numcodecs.Delta("<i2"), numcodecs.Shuffle(2)], numcodecs.BZ2(1)),
@@ -375,6 +375,50 @@ def test_filters_of_version_2_as_the_zarr_engine(tmp_path: Path) -> None:
         assert ours(again)[name].encoding["filters"] == found[name].encoding["filters"]
     found["several"].encoding["filters"][0]["dtype"] = "mine"
     assert ours(tmp_path)["several"].encoding["filters"][0]["dtype"] == "<i2"
+
+
+VERSION_2_CODECS: dict[str, dict[str, Any]] = {
+    "nothing": {"compressors": None},
+    "zlib": {"compressors": numcodecs.Zlib(1)},
+    "gzip": {"compressors": numcodecs.GZip(1)},
+    "bz2": {"compressors": numcodecs.BZ2(1)},
+    "lz4": {"compressors": numcodecs.LZ4()},
+    "lzma": {"compressors": numcodecs.LZMA()},
+    "zstd": {"compressors": numcodecs.Zstd(3)},
+    "blosc": {"compressors": numcodecs.Blosc("zstd", 3, 2)},
+    "delta": {"filters": [numcodecs.Delta("<f8")]},
+    "packed": {"filters": [numcodecs.FixedScaleOffset(0, 4, "<f8", "<i4")]},
+    "quantize": {"filters": [numcodecs.Quantize(3, "<f8")]},
+    "bitround": {"filters": [numcodecs.BitRound(40)]},
+    "astype": {"filters": [numcodecs.AsType("<f4", "<f8")]},
+    "shuffle": {"filters": [numcodecs.Shuffle(8)]},
+    "fletcher32": {"filters": [numcodecs.Fletcher32()]},
+    "several": {"filters": [numcodecs.Delta("<f8"), numcodecs.CRC32()], "compressors": numcodecs.Zlib(1)},
+}
+
+
+@pytest.mark.parametrize("kind", VERSION_2_CODECS)
+def test_what_is_opened_of_version_2_is_written_by_the_zarr_engine(kind: str, tmp_path: Path) -> None:
+    dataset = xr.Dataset({"a": ("x", np.arange(16.0))}, {"x": np.arange(16)})
+    options: dict[str, Any] = {"zarr_format": 2, "consolidated": False}
+    encoding = {"a": {"chunks": (5,), **VERSION_2_CODECS[kind]}, "x": {"compressors": None}}
+    dataset.to_zarr(tmp_path / "a", encoding=encoding, **options)
+    found = pickle.loads(pickle.dumps(ours(tmp_path / "a"))).copy(deep=True)
+    found.to_zarr(tmp_path / "b", **options)
+    xr.testing.assert_identical(theirs(tmp_path / "b"), theirs(tmp_path / "a"))
+    for key in ("compressor", "filters", "chunks"):
+        one, other = (json.loads((tmp_path / name / "a/.zarray").read_text())[key] for name in "ab")
+        assert one == other
+    assert (tmp_path / "a/a/0").read_bytes() == (tmp_path / "b/a/0").read_bytes()
+    if kind == "nothing":
+        found.to_zarr(tmp_path / "c", zarr_format=3, consolidated=False)
+    else:
+        with pytest.raises(TypeError, match=r"codec of Zarr format 2.*drop_encoding.*to_zarr"):
+            found.to_zarr(tmp_path / "d", zarr_format=3, consolidated=False)
+        found.drop_encoding().to_zarr(tmp_path / "c", zarr_format=3, consolidated=False)
+    xr.testing.assert_identical(theirs(tmp_path / "c"), theirs(tmp_path / "a"))
+    xzarr3.to_zarr(found, tmp_path / "e", zarr_format=3)
+    xr.testing.assert_identical(theirs(tmp_path / "e"), theirs(tmp_path / "a"))
 
 
 def test_dimensions_as_netcdf_has_them(tmp_path: Path) -> None:

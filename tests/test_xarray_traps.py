@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import pickle
+import warnings
+from collections import Counter, deque
 from pathlib import Path
 from typing import Any
 
 import dask
+import dask.array
 import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
+from _waiting import WaitingStore
 
 import xzarr3
 from xzarr3 import MemoryStore, to_zarr
+from xzarr3.conventions import encode_fill_value
+from xzarr3.errors import ChangedError
 from xzarr3.xarray import open_dataset
 
 pytestmark = pytest.mark.filterwarnings(
@@ -271,14 +279,12 @@ def test_names_that_are_paths(tmp_path: Path, name: str) -> None:
 
 
 BAD_ATTRIBUTES = {
-    "NaN": float("nan"),
-    "infinite": np.float32(np.inf),
     "bytes": b"abc",
     "date": np.datetime64("2000-01-01"),
     "timestamp": pd.Timestamp("2000-01-01"),
     "set": {1, 2},
     "complex": 1j,
-    "nested": {"a": [1, np.array([np.nan])]},
+    "nested": {"a": [1, np.array([1j])]},
     "keys": {1: 2},
     "object": object(),
 }
@@ -299,6 +305,140 @@ def test_attributes_that_json_cannot_hold(kind: str, options: dict[str, Any]) ->
         with pytest.raises(ValueError, match="attribute 'k' cannot be stored"):
             to_zarr(bad, store, **options)
         assert contents(store) == before
+
+
+def strict(store: Any) -> dict[str, Any]:
+    """The documents of a store, which hold nothing that JSON lacks."""
+
+    def refuse(literal: str) -> None:
+        raise AssertionError(f"{literal} is no JSON")
+
+    names = ("zarr.json", ".zattrs", ".zarray", ".zgroup", ".zmetadata", ".array.json", ".group.json")
+    return {
+        key: json.loads(value, parse_constant=refuse)
+        for key, value in contents(store).items()
+        if key.endswith(names)
+    }
+
+
+@pytest.mark.parametrize("options", [{}, {"mode": "a"}])
+@pytest.mark.parametrize("zarr_format", [3, 2])
+def test_attributes_with_numbers_that_json_lacks_are_stored_as_text(
+    options: dict[str, Any], zarr_format: Any
+) -> None:
+    store = MemoryStore()
+    attrs = {
+        "a": np.nan,
+        "b": np.float32(-np.inf),
+        "c": [1, {"d": np.array([np.inf, 2.5])}],
+        "e": np.array([[np.nan, 1]], "f4"),
+        "f": np.array([1, np.nan], object),
+        "g": 1.5,
+    }
+    dataset = xr.Dataset({"v": ("x", [1.0], attrs)}, attrs={"h": np.nan})
+    if options:
+        to_zarr(xr.Dataset({"u": ("x", [1])}), store, zarr_format=zarr_format)
+    with pytest.warns(UserWarning, match="JSON has neither NaN nor Infinity") as told:
+        to_zarr(dataset, store, zarr_format=zarr_format, **options)
+    assert len(told) == 1
+    assert told[0].filename == __file__
+    said = str(told[0].message)
+    for line in ("'a' of '/v' is stored as 'NaN'", "'h' of '/' is", "'f' of '/v' is stored as [1, 'NaN']"):
+        assert line in said
+    assert "'g'" not in said
+    strict(store)
+    found = xzarr3.open_dataset(store)
+    assert found["v"].attrs == {
+        "a": "NaN",
+        "b": "-Infinity",
+        "c": [1, {"d": ["Infinity", 2.5]}],
+        "e": [["NaN", 1.0]],
+        "f": [1, "NaN"],
+        "g": 1.5,
+    }
+    assert found.attrs == {"h": "NaN"}
+
+
+MARKS: dict[str, dict[str, Any]] = {
+    "NaN": {"missing_value": np.nan},
+    "NaN and a fill value": {"missing_value": np.nan, "_FillValue": np.nan},
+    "infinite": {"missing_value": np.inf},
+    "infinite and a range": {"missing_value": -np.inf, "valid_range": [-np.inf, 1.0]},
+    "fill value": {"_FillValue": np.inf},
+    "both": {"_FillValue": np.inf, "missing_value": np.inf},
+    "packed": {"missing_value": np.nan, "scale_factor": 0.5, "add_offset": 1.0},
+    "range": {"valid_range": [np.nan, 3.0], "_FillValue": 2.0},
+    "finite": {"missing_value": 2.0, "valid_min": -np.inf},
+}
+
+
+def archive(path: Path, zarr_format: int, attrs: dict[str, Any]) -> None:
+    """A dataset with literals that JSON lacks, as older writers left them; one chunk is absent."""
+    dims = {} if zarr_format == 2 else {"dimension_names": ["x"]}
+    root = xzarr3.create_group(path, zarr_format=zarr_format)
+    values = np.array([0.0, 2.0, np.inf, -np.inf, np.nan, 1.0])
+    root.create_array("v", data=values, chunks=2, compressors=None, **dims)
+    root.create_array("w", shape=6, chunks=2, dtype="i2", compressors=None, **dims)
+    root["w"][:4] = np.arange(4)
+    attributes = dict(attrs)
+    if zarr_format == 3 and "_FillValue" in attributes:
+        attributes["_FillValue"] = encode_fill_value(attributes["_FillValue"], np.dtype("f8"))
+    for name in "vw":
+        own = {key: value for key, value in attributes.items() if key != "_FillValue" or name == "v"}
+        if zarr_format == 2:
+            (path / name / ".zattrs").write_text(json.dumps({**own, "_ARRAY_DIMENSIONS": ["x"]}))
+            document = json.loads((path / name / ".zarray").read_text())
+            (path / name / ".zarray").write_text(json.dumps({**document, "fill_value": None}))
+        else:
+            document = json.loads((path / name / "zarr.json").read_text())
+            (path / name / "zarr.json").write_text(json.dumps({**document, "attributes": own}))
+
+
+@pytest.mark.filterwarnings("ignore:variable .* non-conforming")
+@pytest.mark.parametrize("way", ["to_zarr", "copy"])
+@pytest.mark.parametrize("new", [3, 2])
+@pytest.mark.parametrize("old", [3, 2])
+@pytest.mark.parametrize("kind", MARKS)
+def test_what_is_missing_stays_so_where_json_has_no_words(
+    kind: str, old: int, new: Any, way: str, tmp_path: Path
+) -> None:
+    zarr = pytest.importorskip("zarr")
+    archive(tmp_path / "a", old, MARKS[kind])
+    expected = xr.open_dataset(tmp_path / "a", engine="zarr", consolidated=False).load()
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        if way == "copy":
+            xzarr3.copy(tmp_path / "a", tmp_path / "b", zarr_format=new)
+        else:
+            found = xzarr3.open_dataset(tmp_path / "a")
+            to_zarr(found, tmp_path / "b", zarr_format=new, consolidated=False)
+    lines = [str(each.message) for each in told if "JSON" in str(each.message)]
+    changed = [key for key, value in MARKS[kind].items() if not np.isfinite(value).all()]
+    assert len(lines) <= 1
+    if way == "to_zarr" and "_FillValue" in MARKS[kind] and "missing_value" in MARKS[kind]:
+        changed = []  # The missing value is left out, and the fill value says the same as it did.
+    for key in set(changed) - {"_FillValue"}:
+        assert f"attribute '{key}' of '/v'" in lines[0]
+    strict(xzarr3.LocalStore(tmp_path / "b"))
+    assert zarr.open_group(tmp_path / "b", mode="r", use_consolidated=False)["v"].shape == (6,)
+    for engine in ("zarr", "xzarr3"):
+        options: Any = {"consolidated": False} if engine == "zarr" else {}
+        again = xr.open_dataset(tmp_path / "b", engine=engine, **options).load()
+        xr.testing.assert_equal(again, expected)
+        assert again["v"].dtype == expected["v"].dtype
+
+
+def test_an_archive_with_literals_is_copied_by_its_attributes(tmp_path: Path) -> None:
+    store = MemoryStore()
+    xzarr3.create_array(store, "a", data=np.arange(3.0), dimension_names=["x"])
+    document = json.loads(bytes(store.get("a/zarr.json")))
+    document["attributes"] = {"u": math.nan}
+    store.set("a/zarr.json", json.dumps(document).encode())
+    found = xzarr3.open_dataset(store)["a"]
+    new = MemoryStore()
+    with pytest.warns(UserWarning, match="attribute 'u' of '/b' is stored as 'NaN'"):
+        xzarr3.create_array(new, "b", data=found)
+    assert strict(new)["b/zarr.json"]["attributes"] == {"u": "NaN"}
 
 
 @pytest.mark.parametrize("options", [{}, {"mode": "a"}])
@@ -406,6 +546,61 @@ def test_a_dataset_is_appended_to_itself(tmp_path: Path, chunks: Any) -> None:
     there = open_dataset(tmp_path, chunks=chunks)
     to_zarr(there.assign_coords(x=there["x"] + 5).isel(x=slice(None, None, -1)), tmp_path, append_dim="x")
     np.testing.assert_array_equal(open_dataset(tmp_path)["a"].values, [*range(5), *range(5)[::-1]])
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"region": {"x": slice(None)}}, {"mode": "r+"}], ids=["new", "region", "itself"]
+)
+def test_many_dask_variables_are_each_looked_at_once(
+    tmp_path: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.path.realpath
+    looks: Counter[str] = Counter()
+
+    def counted(place: Any, **how: Any) -> Any:
+        looks[os.fspath(place)] += 1
+        return real(place, **how)
+
+    totals = []
+    for number in (10, 40):
+        path = tmp_path / str(number)
+        new = xr.Dataset({f"v{n}": ("x", dask.array.zeros(8, chunks=4) + n) for n in range(number)})
+        if options:
+            to_zarr(new, path, encoding={name: {"chunks": (4,)} for name in new})
+            new = new + 1
+        if "mode" in options:
+            new = open_dataset(path, chunks={}) + 1
+        looks.clear()
+        monkeypatch.setattr(os.path, "realpath", counted)
+        to_zarr(new, path, **options)
+        monkeypatch.undo()
+        assert max(n for place, n in looks.items() if os.path.basename(place).startswith("v")) == 1
+        totals.append(looks.total())
+        np.testing.assert_array_equal(open_dataset(path)[f"v{number - 1}"].values, number - 1 + bool(options))
+    assert totals[1] <= 4.5 * totals[0]
+
+
+class _Reader:
+    def __init__(self, array: xzarr3.Array) -> None:
+        self.array = array
+
+
+@pytest.mark.parametrize("kind", ["object", "deque"])
+def test_made_of_what_a_function_reads_from_the_array_that_is_written(tmp_path: Path, kind: str) -> None:
+    values = np.arange(12.0)
+    to_zarr(xr.Dataset({"a": ("x", values)}), tmp_path, encoding={"a": {"chunks": (2,)}})
+    array = xzarr3.open_array(tmp_path, "a")
+    held: Any = _Reader(array) if kind == "object" else deque([array])
+
+    def read(block: Any, block_info: Any = None) -> Any:
+        begin, end = block_info[0]["array-location"][0]
+        found = held.array if kind == "object" else held[0]
+        return found[12 - end : 12 - begin][::-1]
+
+    reversed_ = dask.array.zeros(12, chunks=3).map_blocks(read, dtype=float)
+    with dask.config.set(scheduler="sync"):
+        to_zarr(xr.Dataset({"a": ("x", reversed_)}), tmp_path, mode="r+")
+    np.testing.assert_array_equal(open_dataset(tmp_path)["a"].values, values[::-1])
 
 
 # Chunks
@@ -557,3 +752,147 @@ def test_another_format_than_that_of_the_store_is_named(tmp_path: Path, options:
     with pytest.raises(ValueError, match="is of Zarr format 3, and zarr_format=2 was asked for"):
         xzarr3.to_zarr(data, tmp_path, zarr_format=2, **options)
     assert xzarr3.open_array(tmp_path, "v").shape == (3,)
+
+
+# Datasets that were opened before
+
+
+def packed(scale: float = 0.5, fill: int = -9) -> tuple[xr.Dataset, dict[str, Any]]:
+    values = np.array([0.0, 1.0, 2.0, np.nan]) * scale
+    data = xr.Dataset({"v": ("x", values, {"title": "of the first"}), "whole": ("x", np.arange(4))})
+    coding = {"dtype": "int16", "scale_factor": scale, "_FillValue": fill, "chunks": (2,)}
+    return data, {"v": coding, "whole": {"chunks": (2,)}}
+
+
+def _another_scale(place: Any, zarr_format: Any) -> None:
+    data, encoding = packed(0.25)
+    to_zarr(data, place, mode="w", encoding=encoding, zarr_format=zarr_format)
+
+
+def _another_fill_value(place: Any, zarr_format: Any) -> None:
+    data, encoding = packed(fill=-5)
+    to_zarr(data, place, mode="w", encoding=encoding, zarr_format=zarr_format)
+
+
+def _another_attribute(place: Any, zarr_format: Any) -> None:
+    xzarr3.open_array(place, "v", mode="r+").attrs["add_offset"] = 100.0
+
+
+def _attribute_is_gone(place: Any, zarr_format: Any) -> None:
+    del xzarr3.open_array(place, "v", mode="r+").attrs["scale_factor"]
+
+
+def _by_zarr_python(place: Any, zarr_format: Any) -> None:
+    zarr = pytest.importorskip("zarr")
+    zarr.open_array(str(place), path="v", mode="r+").attrs["scale_factor"] = 2.0
+
+
+_CHANGES = (_another_scale, _another_fill_value, _another_attribute, _attribute_is_gone)
+
+
+@pytest.mark.parametrize(("kind", "change"), [
+    *((kind, change) for kind in ("local", "memory", "fsspec") for change in _CHANGES),
+    ("local", _by_zarr_python),
+])  # fmt: skip
+@pytest.mark.parametrize("chunks", [None, {}])
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_values_are_not_decoded_by_attributes_that_have_changed_since(
+    tmp_path: Path, kind: str, zarr_format: Any, chunks: Any, change: Any
+) -> None:
+    url = f"memory://{tmp_path.name}-{zarr_format}-{chunks is None}-{change.__name__}.zarr"
+    place: Any = {"local": tmp_path / "a", "memory": MemoryStore(), "fsspec": url}[kind]
+    data, encoding = packed()
+    to_zarr(data, place, encoding=encoding, zarr_format=zarr_format)
+    options: dict[str, Any] = {"engine": "xzarr3", "chunks": chunks, "consolidated": False}
+    old = xr.open_dataset(place, **options)
+    sent = pickle.dumps(old)
+    read = pickle.loads(sent)
+    np.testing.assert_array_equal(read["v"].isel(x=slice(0, 2)), data["v"][:2])
+    change(place, zarr_format)
+    for found in (old, read, pickle.loads(sent), old.isel(x=slice(1, 4)), old.chunk(x=1)):
+        with pytest.raises(
+            ChangedError, match=r"'/v' of .* replaced since it was opened.*; accepted: opening it again"
+        ):
+            found["v"].compute()
+    assert old["whole"].values.tolist() == [0, 1, 2, 3]
+    assert open_dataset(place, consolidated=False)["v"].compute().shape == (4,)
+
+
+@pytest.mark.parametrize("chunks", [None, {}])
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_times_are_not_decoded_in_units_that_were_widened_since(zarr_format: Any, chunks: Any) -> None:
+    store = MemoryStore()
+    first = xr.Dataset({"at": ("time", np.array(["2000-01-01", "2000-01-02"], "M8[ns]"))})
+    first["at_bnds"] = ("time", "nv"), np.stack([first["at"], first["at"]], axis=1)
+    first["at"].attrs["bounds"] = "at_bnds"
+    units = {"units": "days since 2000-01-01", "dtype": "int64", "chunks": (1,)}
+    encoding = {"at": units, "at_bnds": {**units, "chunks": (1, 2)}}
+    to_zarr(first, store, encoding=encoding, zarr_format=zarr_format)
+    bounds = xzarr3.open_array(store, "at_bnds", mode="r+")
+    for key in ("units", "calendar"):  # As netCDF has it.
+        bounds.attrs.pop(key, None)
+    old = xr.open_dataset(store, engine="xzarr3", chunks=chunks, consolidated=False)
+    more = first.isel(time=[0]) + np.timedelta64(54, "h")
+    more["at"].attrs["bounds"] = "at_bnds"
+    to_zarr(more, store, append_dim="time", widen_units=True)
+    for name in ("at", "at_bnds"):
+        for found in (old, pickle.loads(pickle.dumps(old))):
+            with pytest.raises(ChangedError, match=f"'/{name}' of .*'units' is 'hours"):
+                found[name].compute()
+
+
+@pytest.mark.parametrize("chunks", [None, {}])
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("kind", [MemoryStore, WaitingStore])
+def test_bounds_are_not_decoded_in_units_that_others_have_changed_of_what_they_bound(
+    kind: Any, zarr_format: Any, chunks: Any
+) -> None:
+    store = kind()
+    days = np.array(["2000-01-01", "2000-01-02"], "M8[ns]")
+    data = xr.Dataset({"at": ("time", days), "at_bnds": (("time", "nv"), np.stack([days, days], axis=1))})
+    data["at"].attrs["bounds"] = "at_bnds"
+    units = {"units": "days since 2000-01-01", "dtype": "int64"}
+    to_zarr(data, store, encoding={"at": units, "at_bnds": units}, zarr_format=zarr_format)
+    bounds = xzarr3.open_array(store, "at_bnds", mode="r+")
+    for key in ("units", "calendar"):  # As netCDF has it.
+        del bounds.attrs[key]
+    old = xr.open_dataset(store, engine="xzarr3", chunks=chunks, consolidated=False)
+    names = {open_dataset(store)["at_bnds"].data.name}
+    xr.testing.assert_equal(old["at_bnds"].copy().compute(), data["at_bnds"])
+    old = xr.open_dataset(store, engine="xzarr3", chunks=chunks, consolidated=False)
+    xzarr3.open_array(store, "at", mode="r+").attrs["units"] = "hours since 2000-01-01"
+    for found in (old, pickle.loads(pickle.dumps(old))):
+        with pytest.raises(ChangedError, match=r"'/at' of .*'units' is 'hours"):
+            found["at_bnds"].compute()
+    assert open_dataset(store)["at_bnds"].data.name not in names
+
+
+@pytest.mark.parametrize("chunks", [None, {}])
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_an_earlier_dataset_is_read_after_an_append_and_a_change_of_the_history(
+    tmp_path: Path, zarr_format: Any, chunks: Any
+) -> None:
+    place = tmp_path / "a"
+    data, encoding = packed()
+    to_zarr(data, place, encoding=encoding, zarr_format=zarr_format)
+    old = xr.open_dataset(place, engine="xzarr3", chunks=chunks)
+    sent = pickle.dumps(old)
+    to_zarr(data + 1, place, append_dim="x")
+    array = xzarr3.open_array(place, "v", mode="r+")
+    array.attrs.update(history="made again", title="of the second")
+    array[0] = 2  # Stored as it is, 1.0.
+    for found in (old, pickle.loads(sent)):
+        np.testing.assert_array_equal(found["v"], [1.0, *data["v"].values[1:]])
+
+
+def test_looking_whether_attributes_have_changed_costs_one_look_for_many_chunks() -> None:
+    store = WaitingStore(0.0)
+    for zarr_format, documents in ((3, {"v/zarr.json"}), (2, {"v/.zarray", "v/.zattrs"})):
+        data = xr.Dataset({"v": ("x", np.arange(1.0, 65.0))})
+        encoding = {"v": {"chunks": (1,), "dtype": "int16", "scale_factor": 0.5}}
+        to_zarr(data, store, encoding=encoding, mode="w", zarr_format=zarr_format)
+        old = pickle.loads(pickle.dumps(xr.open_dataset(store, engine="xzarr3", chunks={})))
+        with store.counted() as count, dask.config.set(scheduler="synchronous"):
+            old["v"].compute()
+        looked_at = [key for _, key in count.requests if "/c/" not in key and not key[-1].isdigit()]
+        assert sorted(looked_at) == sorted(documents)

@@ -48,7 +48,7 @@ from xzarr3.errors import (
 from xzarr3.stores import ObjectStore, zip_files
 from xzarr3.stores.base import OversizedError, Scratch, ValueReader
 from xzarr3.stores.zip import ZipStore
-from xzarr3.stores.zip_format import Member, central_entry, end_records, local_header
+from xzarr3.stores.zip_format import directory_of, new_member
 
 codecs.lookup("cp437")  # The user that some children become may not be able to load it.
 
@@ -366,27 +366,28 @@ def test_zip_beyond_four_gigabytes(path: Path) -> None:
         assert peer.read("b") == b"beyond"
     again = ZipStore(path)
     assert contents(again) == {"a": b"first", "b": b"beyond", "c": b"last"}
-    for at in range(2):
-        with ZipStore(path, mode="r+") as more:
-            more.set("d", b"%d" % at)
-    assert bytes(ZipStore(path).get("d") or b"") == b"1"
+    ZipStore.pack(MemoryStore({"old": b"old"}), path)
+    with ZipStore(path, mode="r+") as more:
+        assert more._draft is not None
+        more._draft.end = 5 * 2**30
+        more.set("d", b"added beyond")
+    assert contents(ZipStore(path)) == {"old": b"old", "d": b"added beyond"}
     with zipfile.ZipFile(path) as peer:
         assert peer.testzip() is None
+        assert peer.read("d") == b"added beyond"
 
 
 def test_member_beyond_four_gigabytes(path: Path) -> None:
     """Its data are a hole in the file; the records are those that a store writes."""
     size = 2**32 + 10
-    member = Member(0, 1, 0, 77, size, size, 1)
-    head, entry = local_header(b"m", 77, size), central_entry(b"m", member)
-    small = Member(len(head) + size, 1, 0, zlib.crc32(b"x"), 1, 1, 1)
+    large, small = new_member("m", size, 77), new_member("s", 1, zlib.crc32(b"x"))
     with path.open("wb") as out:
-        out.write(head)
-        out.seek(len(head) + size - 3)
-        out.write(b"end" + local_header(b"s", small.crc, 1) + b"x")
-        place = out.tell()
-        entries = entry + central_entry(b"s", small)
-        out.write(entries + end_records(2, place, len(entries), b""))
+        out.write(large.FileHeader())
+        out.seek(size - 3, os.SEEK_CUR)
+        out.write(b"end")
+        small.header_offset = out.tell()
+        out.write(small.FileHeader() + b"x")
+        out.write(directory_of([large, small], out.tell(), b""))
     store = ZipStore(path)
     reader = store.open_value("m")
     assert reader is not None
@@ -410,7 +411,7 @@ def test_listing_many_members_is_quick() -> None:
     store = ZipStore(MemoryStore(), "x.zip", mode="w")
     view = store._opened()
     for at in range(100_000):
-        view.members[f"a/{at % 10}/c/{at}"] = Member(0, 1, 0, 0, 0, 0)
+        view.put(f"a/{at % 10}/c/{at}", new_member(f"a/{at % 10}/c/{at}", 0, 0))
     store.list_dir("")
     begin = time.perf_counter()
     for _ in range(100):
@@ -1990,3 +1991,100 @@ def test_key_that_a_zip_cannot_name(path: Path) -> None:
         store.set("y" * 65_535, b"long")
     assert bytes(ZipStore(path).get("y" * 65_535) or b"") == b"long"
     assert zipfile.ZipFile(path).testzip() is None
+
+
+def test_part_of_a_deflated_value_takes_no_memory_for_all_of_it(path: Path) -> None:
+    """A value of 64 MiB that deflates to 64 KiB: a part at its end, and one of a value that says too much."""
+    size = 2**26
+    data = zlib.compress(bytes(size), wbits=-15)
+    entries = []
+    for name, claimed in ((b"true", size), (b"liar", size + 1000)):
+        entries.append(Entry(name, b"", size=claimed, crc=zlib.crc32(bytes(size)), method=8))
+        entries[-1].data, entries[-1].stored = data, len(data)
+
+    def work() -> None:
+        path.write_bytes(built(entries))
+        store = ZipStore(path)
+        reader = store.open_value("liar")
+        assert reader is not None
+        assert reader.size == size + 1000, "what it says is known without reading it"
+        begin = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        assert bytes(store.get("true", (size - 5, 100)) or b"") == bytes(5)
+        assert bytes(store.get("true", (3, 4)) or b"") == bytes(4)
+        assert [bytes(part) for part in reader.read_ranges([9, 1], [2, 3])] == [bytes(2), bytes(3)]
+        with pytest.raises(StoreError, match=f"inflates to {size} bytes"):
+            store.get("liar", (-5, None))
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - begin < 2**14  # KiB
+
+    run_child(work).checked()
+
+
+def test_directory_larger_than_is_read_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ZipStore.pack(MemoryStore({f"k/{at}": b"" for at in range(100)}), path)
+    monkeypatch.setattr("xzarr3.stores.zip_format.LARGEST_DIRECTORY", 1000)
+    with pytest.raises(StoreError, match=r"directory has \d+ bytes, 1000 at most"):
+        ZipStore(path)
+
+
+def test_names_that_are_not_utf8_are_read_and_not_added_to(path: Path) -> None:
+    path.write_bytes(built([Entry("\u00e9/x".encode("cp437"), b"one")]))
+    before = path.read_bytes()
+    with pytest.raises(StoreError, match=r"not in UTF-8; accepted: mode 'r'.* as ZipStore\.pack makes"):
+        ZipStore(path, mode="a")
+    assert path.read_bytes() == before
+    assert os.listdir(path.parent) == [path.name]
+    ZipStore.pack(ZipStore(path), path)
+    with ZipStore(path, mode="a") as store:
+        store.set("b", b"two")
+    assert contents(ZipStore(path)) == {"\u00e9/x": b"one", "b": b"two"}
+
+
+@pytest.mark.parametrize("name", [*MEMBERS])
+def test_zip_with_a_member_that_cannot_be_read_is_not_made_readable_by_adding_to_it(
+    path: Path, name: str
+) -> None:
+    """Its entry is written anew; what was wrong in it must not look right then."""
+    entries, match = MEMBERS[name]
+    path.write_bytes(built([GOOD, *entries]))
+    before = path.read_bytes()
+    try:
+        with ZipStore(path, mode="a") as store:
+            store.set("new", b"new")
+    except StoreError:
+        assert path.read_bytes() == before
+    else:
+        store = ZipStore(path)
+        assert bytes(store.get("good") or b"") == b"value"
+        assert bytes(store.get("new") or b"") == b"new"
+        with pytest.raises(StoreError, match=match):
+            store.get("bad")
+    assert os.listdir(path.parent) == [path.name]
+
+
+@given(data=st.data())
+@settings(max_examples=150, deadline=None)
+def test_adding_to_any_bytes_ends_in_our_error_or_keeps_what_was_readable(data: st.DataObject) -> None:
+    entries = [GOOD, Entry(b"a/b", VALUE, method=8), Entry("\u00e9".encode(), b"x" * 50, flags=0x800)]
+    extra = struct.pack("<2H4s", 0x5455, 4, b"time")
+    whole = bytearray(built([*entries, Entry(b"c", b"y", extra=extra)], comment=b"hey"))
+    for _ in range(data.draw(st.integers(0, 3))):
+        at = data.draw(st.integers(0, len(whole) - 1))
+        whole[at] = data.draw(st.sampled_from([0, 1, 0xFF, 0x50, 8]) | st.integers(0, 255))
+    memory = MemoryStore({"x": bytes(whole)})
+
+    def readable(store: Store) -> dict[str, bytes | None]:
+        found: dict[str, bytes | None] = {}
+        for key in store.list():
+            found[key] = None
+            with contextlib.suppress(StoreError):
+                found[key] = bytes(store.get(key) or b"")
+        return found
+
+    try:
+        before = readable(ZipStore(memory, "x"))
+        with ZipStore(memory, "x", mode="a") as store:
+            store.set("new", b"new")
+    except StoreError:
+        assert memory.get("x") == bytes(whole)
+        return
+    assert readable(ZipStore(memory, "x")) == before | {"new": b"new"}

@@ -50,6 +50,7 @@ from xzarr3.hierarchy import (
     open_array,
     open_group,
 )
+from xzarr3.options import set_options
 from xzarr3.storage_transformers import StorageTransformer, register_storage_transformer
 from xzarr3.stores import LocalStore, MemoryStore, Store, open_store
 
@@ -122,6 +123,7 @@ __all__ = [
     "open_group",
     "open_store",
     "register_storage_transformer",
+    "set_options",
     "store",
     "to_zarr",
     "trace",

@@ -15,22 +15,26 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from xzarr3 import looks
+from xzarr3 import changes, looks
 from xzarr3._types import AnyArray, Buffer, Scalar
-from xzarr3.claims import Claim, ClaimLostError, turn
 from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, Codec
 from xzarr3.codecs.chain import Shard
+from xzarr3.commit.lease import LeaseLostError
+from xzarr3.commit.length import Length, turn
 from xzarr3.concurrency import asked_threads, spread
+from xzarr3.conventions import coding, recoded
 from xzarr3.dtypes import Struct, ZDType
 from xzarr3.dtypes.structs import FieldArray
 from xzarr3.engine import Engine
 from xzarr3.errors import (
+    ChangedError,
     MetadataError,
     OutcomeUnknownError,
     SelectionError,
     StoreError,
     Xzarr3Error,
     listed,
+    printable,
     shorten,
 )
 from xzarr3.explanation import Explanation
@@ -65,8 +69,9 @@ if TYPE_CHECKING:
 
 _FEW_UNITS = 4096  # Up to so many, asking the store for each is cheaper than listing it.
 _FEW_RUNS = 64  # Of chunks of one length; more are not spelled out in a description.
-_STAMPED = 1024  # Units of storage, or directories of them, up to which each one is looked at for changes;
-_SOME = 256  # so many where there are more.
+MOST_STAMPED = 1024
+"""Units of storage, or directories of them, up to which dask's names tell of a change of each one."""
+_SOME = 256  # Of more, so many are looked at.
 
 
 @dataclass(frozen=True)
@@ -142,6 +147,13 @@ class Array(Node):
     array([5., 0., 5., 0., 5., 0.], dtype=float32)
     """
 
+    _tag: str | None = None
+    """What a service called the version of the document that the array was opened from."""
+    _is_decoded: bool = False
+    """Whether what is read is decoded by what the documents said when the array was opened."""
+    _bounded: Array | None = None
+    """The array whose units are those of this one, which holds the bounds of its values."""
+
     def __init__(
         self,
         store: Store,
@@ -157,6 +169,7 @@ class Array(Node):
         super().__init__(store, path, format, read_only=read_only)
         self._known = Known(store, path, format, metadata)
         self._known_at = time.monotonic()
+        self._tag = store.tag(self._key)
         self.write_empty_chunks = write_empty_chunks
         self.missing: Missing = check_missing(missing)
 
@@ -289,7 +302,7 @@ class Array(Node):
             ("size", f"{self.nbytes} bytes in {self.nchunks} units of storage"),
             ("store", f"{self.store}"),
         ]
-        return "\n".join(f"{label:<12}{text}" for label, text in rows)
+        return "\n".join(f"{label:<12}{printable(text)}" for label, text in rows)
 
     def _described_units(self) -> str:
         """The shape of the units of storage; of very many that differ, how many there are of each length."""
@@ -317,36 +330,58 @@ class Array(Node):
         return f"{self.info}\n{'stored':<12}{size} bytes in {number} units of storage"
 
     def __repr__(self) -> str:
-        return f"<xzarr3.Array {self.name} shape={self.shape} dtype={self.dtype}>"
+        return f"<xzarr3.Array {printable(self.name)} shape={self.shape} dtype={self.dtype}>"
 
     def __reduce__(self) -> tuple[object, ...]:
+        special = (self._tag, self._is_decoded, self._bounded) if self._tag or self._is_decoded else ()
         return _restore, (
             self.store, self.path, name_of(self.format), self._known.text,
-            self.read_only, self.write_empty_chunks, self.missing,
+            self.read_only, self.write_empty_chunks, self.missing, *special,
         )  # fmt: skip
 
     def __dask_tokenize__(self) -> object:
-        stamps = self.store.stamp([self._key]), self._stamps()
+        stamps: tuple[object, object] = self._tag, changes.last(self.store, self.path).mark
+        if self._tells_changes:
+            stamps = self.store.stamp([self._key]), self._stamps()
         if all(isinstance(stamp, list) for stamp in stamps):  # Of which dask would look at every number.
             stamps = hashlib.blake2b(repr(stamps).encode(), digest_size=16).hexdigest(), None
-        token = "xzarr3.Array", self.store.identity, self.path, self._known.text, stamps
-        return token if self.missing == "fill" else (*token, self.missing)
+        place = self.store.identity, self.store._told_apart()
+        token = "xzarr3.Array", place, self.path, self._known.text, stamps
+        options: list[str] = [] if self.missing == "fill" else [self.missing]
+        if self._bounded is not None:
+            options.append(repr(coding(self._bounded.metadata)))
+        return (*token, *options)
+
+    def note_values(self) -> None:
+        """Note that this process changes values, for dask's names where the store cannot tell."""
+        if not self._tells_changes:
+            changes.note_values(self.store, self.path)
+
+    @property
+    def _tells_changes(self) -> bool:
+        """Whether dask's names tell of every change of values that :meth:`_stamps` can notice.
+
+        Where the store cannot tell, they are made of what the documents said when the array was opened, and
+        of what this process has written.
+        """
+        return self.store.tells_changes and self.engine.store.tells_changes
 
     def _stamps(self) -> object:
         """What changes whenever the values of units do, at the price of no more than about a thousand looks.
 
         Where there are few units, each one is looked at. Of more, all directories that they lie in are, as a
         file that is replaced or erased changes its directory; and some of the files, as there are programs
-        that write into files in place: what these do elsewhere may be missed. Where the directories are very
+        that write into files in place: what these do elsewhere is missed, which :func:`xzarr3.from_zarr` says
+        and which a write that is taken up again does not rely on. Where the directories are very
         many as well, or there are none, some of them are looked at and the root, which each write of ours
         changes, even one of another array.
         """
         # Storage transformers may keep the values under other keys, or somewhere else.
         counts, key, store = self.cdata_shape, self.engine.key, self.engine.store
-        if math.prod(counts) <= _STAMPED:
-            return store.stamp(_Made(lambda: map(key, _sample(counts, _STAMPED))))
-        many = math.prod(counts[:-1]) > _STAMPED
-        rows = _sample(counts[:-1], _SOME if many else _STAMPED)
+        if math.prod(counts) <= MOST_STAMPED:
+            return store.stamp(_Made(lambda: map(key, _sample(counts, MOST_STAMPED))))
+        many = math.prod(counts[:-1]) > MOST_STAMPED
+        rows = _sample(counts[:-1], _SOME if many else MOST_STAMPED)
         folders = _Made(lambda: dict.fromkeys(key((*at, 0)).rpartition("/")[0] for at in rows))
         stamps = [store.stamp(folders), store.stamp(_Made(lambda: map(key, _sample(counts, _SOME))))]
         if not all(isinstance(stamp, list) for stamp in stamps):
@@ -533,7 +568,10 @@ class Array(Node):
         result = np.empty(plan.shape, self.dtype) if out is None or fields is not None else out
         buffer = plan.buffer_for(result)
         absent: list[tuple[int, ...]] | None = None if self.missing == "fill" else []
-        missing = self._read_current(lambda: self.engine.read(plan, buffer, asked_threads(threads), absent))
+        leaves = result is not out
+        missing = self._read_current(
+            lambda: self.engine.read(plan, buffer, asked_threads(threads), absent, leaves=leaves), leaves
+        )
         if missing and not still_there(self.store, self._key, trust=missing < plan.number):
             raise StoreError(
                 f"array '{self.name}' of {self.store} vanished: its document and {missing} chunks are gone"
@@ -678,14 +716,17 @@ class Array(Node):
             names = (fields,) if isinstance(fields, str) else tuple(fields)
             spread = self._fitted_fields(values, plan.shape, fields)
         threads = asked_threads(threads)
-        self.engine.write(
-            plan,
-            plan.source(spread),
-            threads,
-            keep_empty=self._keeps_empty,
-            fields=names,
-            left_out=left_out,
-        )
+        try:
+            self.engine.write(
+                plan,
+                plan.source(spread),
+                threads,
+                keep_empty=self._keeps_empty,
+                fields=names,
+                left_out=left_out,
+            )
+        finally:
+            self.note_values()
 
     def _fitted_fields(self, values: npt.ArrayLike, shape: tuple[int, ...], fields: Fields) -> AnyArray:
         """Elements of the array of which these fields are set to ``values``, converted and broadcast."""
@@ -765,26 +806,27 @@ class Array(Node):
             raise SelectionError(f"not a shape: {shape!r}; accepted: {self.ndim} integers") from error
         if len(new) != self.ndim or any(length < 0 for length in new):
             raise SelectionError(f"array '{self.name}' of shape {self.shape} cannot get shape {new}")
-        self._with_claim(partial(self._resize, new))
+        self._with_lease(partial(self._resize, new))
 
-    def _with_claim(self, change: Callable[[Claim], None]) -> None:
+    def _with_lease(self, change: Callable[[Length], None]) -> None:
         """Change the shape as the only one who does, and again if that could not be kept up."""
         deadline = time.monotonic() + self.store.conflict_deadline
+        prefix = self.format.chunk_prefix(self.path) if self.path else ""
         with turn(self.store, self._key):
             while True:
                 try:
-                    with Claim(self.store, self._key, deadline) as claim:
-                        change(claim)
+                    with Length(self.store, prefix, self._key, deadline) as length:
+                        change(length)
                     break
-                except ClaimLostError:
+                except LeaseLostError:
                     if time.monotonic() >= deadline:
                         raise
         self._refresh_copies()
 
-    def _resize(self, shape: tuple[int, ...], claim: Claim) -> None:
-        stored = self._claimed(claim)
+    def _resize(self, shape: tuple[int, ...], length: Length) -> None:
+        stored = self._at_first(length)
         resized = self._resized(stored, shape)
-        old = self._over(claim, stored)
+        old = self._over(length, stored)
         # A write or an append that was cut off may have left something where the array is going to be.
         old._erase_beyond(tuple(map(max, shape, stored.shape)), resized.chunk_grid, may_list=True)
         shrinks = any(now < then for now, then in zip(shape, stored.shape, strict=True))
@@ -792,17 +834,17 @@ class Array(Node):
         def change(found: NodeMetadata) -> NodeMetadata:
             return self._resized(self._same(found, stored.shape), shape)
 
-        self._change_document(self._key, change, claim=claim, last=not shrinks)
+        self._change_document(self._key, change, length=length)
         if shrinks:
-            # Whoever has taken the claim away may have added to the array already. What is left beyond its
+            # Whoever has taken the lease away may have added to the array already. What is left beyond its
             # end is erased when it grows.
-            with suppress(ClaimLostError):
-                self._over(claim, resized)._erase_beyond(stored.shape, resized.chunk_grid)
+            with suppress(LeaseLostError):
+                self._over(length, resized)._erase_beyond(stored.shape, resized.chunk_grid)
 
-    def _claimed(self, claim: Claim) -> ArrayMetadata:
-        """What the document said when it was claimed."""
+    def _at_first(self, length: Length) -> ArrayMetadata:
+        """What the document said when the lease had been taken."""
         name = self._key.rpartition("/")[2]
-        held = {self._key: documents.decode(claim.document, self.path, name)}
+        held = {self._key: documents.decode(length.document, self.path, name)}
         if not self.format.one_document:
             keys = self.format.reading_keys(self.path, consolidated=False)
             others = [key for key in keys if key != self._key]
@@ -811,11 +853,10 @@ class Array(Node):
         found_here = self.format.held(self.path, held)
         return self._same(None if found_here is None else self.format.parse_again(found_here, self.path))
 
-    def _over(self, claim: Claim, metadata: ArrayMetadata) -> Array:
-        """This array with other metadata, which writes as long as the claim holds."""
-        return Array(
-            claim.store, self.path, metadata, format=self.format, write_empty_chunks=self.write_empty_chunks
-        )
+    def _over(self, length: Length, metadata: ArrayMetadata) -> Array:
+        """This array with other metadata, which writes as long as the lease holds."""
+        keeps_empty = self.write_empty_chunks or length.keeps_empty
+        return Array(length.store, self.path, metadata, format=self.format, write_empty_chunks=keeps_empty)
 
     def _resized(self, stored: ArrayMetadata, shape: tuple[int, ...]) -> ArrayMetadata:
         """The metadata for another shape."""
@@ -880,8 +921,8 @@ class Array(Node):
 
         The data are written before the document, so that a reader, or a crash, sees all or nothing. Of
         several who append or resize at the same time one goes first, and the others wait; the data of one
-        stay together. Who was killed on another host meanwhile is waited for :data:`xzarr3.claims.PATIENCE`
-        seconds.
+        stay together. Who was killed on another host meanwhile is waited for
+        :data:`xzarr3.commit.lease.PATIENCE` seconds, less than a minute.
 
         Done twice it adds twice, so it is nothing for a task, which a scheduler may repeat: there, resize
         the array first and have the tasks write to regions of it.
@@ -905,11 +946,11 @@ class Array(Node):
             raise SelectionError(
                 f"axis {axis} is out of bounds for array '{self.name}' of {self.ndim} dimensions"
             )
-        self._with_claim(partial(self._append, values, axis % self.ndim))
+        self._with_lease(partial(self._append, values, axis % self.ndim))
         return self.shape
 
-    def _append(self, values: AnyArray, axis: int, claim: Claim) -> None:
-        stored = self._claimed(claim)
+    def _append(self, values: AnyArray, axis: int, length: Length) -> None:
+        stored = self._at_first(length)
         old = stored.shape
         fits = values.ndim == self.ndim and all(
             at == axis or values.shape[at] == old[at] for at in range(self.ndim)
@@ -919,7 +960,7 @@ class Array(Node):
                 f"cannot append shape {values.shape} to '{self.name}' of shape {old} along axis {axis}"
             )
         shape = tuple(n + values.shape[at] if at == axis else n for at, n in enumerate(old))
-        grown = self._over(claim, self._resized(stored, shape))
+        grown = self._over(length, self._resized(stored, shape))
 
         def change(found: NodeMetadata) -> NodeMetadata:
             return self._resized(self._same(found, old), shape)
@@ -927,12 +968,12 @@ class Array(Node):
         try:
             region = (slice(None),) * axis + (slice(old[axis], None),)
             grown._write(basic_selection(region, shape), values)
-            self._change_document(self._key, change, claim=claim)
-        except (ClaimLostError, OutcomeUnknownError):
+            self._change_document(self._key, change, length=length)
+        except (LeaseLostError, OutcomeUnknownError):
             raise  # What is behind the array is no matter of ours any more.
         except BaseException as error:
             try:
-                self._over(claim, stored)._erase_beyond(shape, grown.metadata.chunk_grid)
+                self._over(length, stored)._erase_beyond(shape, grown.metadata.chunk_grid)
             except StoreError as another:
                 error.add_note(f"what was written behind the array could not be erased: {another}")
             raise
@@ -942,7 +983,7 @@ class Array(Node):
 
         Raises
         ------
-        StoreError
+        ChangedError
             If it is gone, or of an array that is stored in another way.
         """
         return self._same_as(read_held(self.store, self.format, self.path, consolidated=False))
@@ -953,27 +994,59 @@ class Array(Node):
     def _same(self, found: NodeMetadata | None, shape: tuple[int, ...] | None = None) -> ArrayMetadata:
         """Refuse metadata that are not of this array any more, or of another shape, if one is given."""
         if not isinstance(found, ArrayMetadata) or not found.stores_as(self.metadata):
-            raise StoreError(
+            raise ChangedError(
                 f"array '{self.name}' of {self.store} was removed or replaced since it was opened; "
                 "accepted: opening it again"
             )
-        if shape is not None and found.shape != shape:  # By somebody who does not know of claims.
-            raise ClaimLostError(
+        if shape is not None and found.shape != shape:  # By somebody who does not know of leases.
+            raise LeaseLostError(
                 f"array '{self.name}' of {self.store} got shape {found.shape} while its shape {shape} was "
                 "being changed; accepted: one who changes it at a time"
             )
         return found
 
-    def _check_current(self) -> None:
-        """Refuse to go on if the array was replaced since it was opened, if the store can tell at once."""
-        known, version = self._known, self.store.version(self._key)
+    def _check_current(self, version: object | None = None) -> None:
+        """Refuse to go on if the array was replaced since it was opened, if the store can tell at once.
+
+        The version of its document may have been asked for already.
+        """
+        known = self._known
+        version = self.store.version(self._key) if version is None else version
         if version is None or version == known.version:
             return
+        coding_version = self._coding_version(version)
         held = read_held(self.store, self.format, self.path, consolidated=False)
         opened, known.held = known.held, None
         if held is None or opened is None or repr(held) != repr(opened):  # Where 0.0 is not -0.0.
-            self._check_shape(self._same_as(held))
-        known.version = version
+            found = self._same_as(held)
+            self._check_shape(found)
+            known.recoded = recoded(found, self.metadata)
+        known.version, known.coding_version = version, coding_version
+
+    def _coding_version(self, version: object) -> object:
+        """Tells versions apart of what values are decoded by, given that of the array's document."""
+        attributes = self.format.attributes_key(self.path, array=True)
+        return version if attributes == self._key else (version, self.store.version(attributes))
+
+    def _check_coding(self) -> None:
+        """Refuse values that are decoded in another way by now, if the store can tell that at once."""
+        known, version = self._known, self.store.version(self._key)
+        if version is None:
+            return
+        version = self._coding_version(version)
+        if version != known.coding_version:
+            held = read_held(self.store, self.format, self.path, consolidated=False)
+            known.recoded = recoded(self._same_as(held), self.metadata)
+            known.coding_version = version
+        if known.recoded is not None:
+            raise self._decoded_otherwise(known.recoded)
+
+    def _decoded_otherwise(self, how: str) -> ChangedError:
+        return ChangedError(
+            f"array '{self.name}' of {self.store} was replaced since it was opened, and what is stored now "
+            f"would be decoded wrongly: {how}; accepted: opening it again, with consolidated=False if it was "
+            "opened from consolidated metadata that are out of date"
+        )
 
     def _check_shape(self, found: ArrayMetadata) -> None:
         if any(now < then for now, then in zip(found.shape, self.shape, strict=True)):
@@ -982,23 +1055,25 @@ class Array(Node):
                 "it was opened; accepted: opening it again"
             )
 
-    def _read_current(self, read: Callable[[], int]) -> int:
+    def _read_current(self, read: Callable[[], int], leaves: bool) -> int:
         """Read, unless the array was replaced, which is found out meanwhile where answers are waited for.
 
         There a replaced array may be read for :data:`xzarr3.looks.RECENT` seconds.
         """
-        if self.store.concurrency <= 1 or self.store.version(self._key) is not None:
+        if not self._is_decoded and self.store.concurrency <= 1:
             self._check_current()
             return read()
-        seen = looks.last(self.store, self._key)
-        if seen is not None and seen.is_recent and seen.time >= self._known_at:
-            self._check_seen(seen)
+        version = self.store.version(self._key)
+        if version is not None:
+            self._check_current(version)
+            number = read()
+            if self._is_decoded:  # Afterwards: whoever replaces it stores its document first.
+                for array in self._decoded_like:
+                    array._check_coding()
+            return number
+        due = [array for array in self._decoded_like if array._needs_look()]
+        if not due:
             return read()
-        if time.monotonic() - self._known_at < looks.RECENT:
-            return read()
-
-        def look() -> None:
-            self._check_seen(looks.look(self.store, self._key, self._parsed))
 
         def tried(work: Callable[[], int | None]) -> int | Xzarr3Error | None:
             try:
@@ -1006,27 +1081,61 @@ class Array(Node):
             except Xzarr3Error as error:
                 return error
 
-        number, why = spread(tried, [read, look], 2)
-        for error in (why, number):  # What was replaced may well be unreadable.
-            if isinstance(error, Xzarr3Error):
-                raise error
-        return cast("int", number)
+        found = spread(tried, [read, *(array._look for array in due)], 1 + len(due), leaves=leaves)
+        for outcome in (*found[1:], found[0]):  # What was replaced may well be unreadable.
+            if isinstance(outcome, Xzarr3Error):
+                raise outcome
+        return cast("int", found[0])
+
+    @property
+    def _decoded_like(self) -> tuple[Array, ...]:
+        """The arrays by whose documents values are decoded, this one first."""
+        return (self,) if self._bounded is None else (self, self._bounded)
+
+    @cached_property
+    def _looked_at(self) -> tuple[str, ...]:
+        """The keys of the documents that are looked at by those who read."""
+        attributes = self.format.attributes_key(self.path, array=True)
+        return (self._key, attributes) if self._is_decoded and attributes != self._key else (self._key,)
+
+    def _needs_look(self) -> bool:
+        """Whether the documents have to be looked at; what was seen of them a moment ago is checked."""
+        seen = looks.last(self.store, self._looked_at)
+        changed = changes.last(self.store, self.path).documents  # By this process.
+        if seen is not None and seen.is_recent and seen.time >= max(self._known_at, changed):
+            self._check_seen(seen)
+            return False
+        return changed > self._known_at or time.monotonic() - self._known_at >= looks.RECENT
+
+    def _look(self) -> None:
+        self._check_seen(looks.look(self.store, self._looked_at, self._parsed))
 
     def _check_to_write(self) -> None:
         """Refuse to write to an array that was replaced; one that is in the making has no document yet."""
-        seen = looks.last(self.store, self._key)
+        keys = (self._key,)
+        seen = looks.last(self.store, keys)
         if seen is None or seen.metadata is not None or not seen.is_recent:
-            seen = looks.look(self.store, self._key, self._parsed, to_write=True)
-        self._check_seen(seen)
-
-    def _check_seen(self, seen: looks.Seen) -> None:
+            seen = looks.look(self.store, keys, self._parsed, to_write=True)
         if seen.metadata is not None:
             self._check_shape(self._same(seen.metadata))
 
-    def _parsed(self, stored: Buffer) -> NodeMetadata | None:
-        """What the document that makes this an array says."""
-        document = documents.decode(stored, self.path, self._key.rpartition("/")[2])
-        held = self.format.held(self.path, {self._key: document})
+    def _check_seen(self, seen: looks.Seen) -> None:
+        if seen.metadata is None:
+            return
+        found = self._same(seen.metadata)
+        self._check_shape(found)
+        how = recoded(found, self.metadata) if self._is_decoded else None
+        if how is not None:
+            raise self._decoded_otherwise(how)
+
+    def _parsed(self, stored: Sequence[Buffer | None]) -> NodeMetadata | None:
+        """What the documents say that make this an array, or also tell how its values are decoded."""
+        found = {
+            key: documents.decode(value, self.path, key.rpartition("/")[2])
+            for key, value in zip((self._key, *self._looked_at[1:]), stored, strict=False)
+            if value is not None
+        }
+        held = self.format.held(self.path, found)
         return None if held is None else self.format.parse_again(held, self.path)
 
     def _change_attributes(self, change: Callable[[dict[str, Any]], Mapping[str, Any]]) -> None:
@@ -1120,6 +1229,9 @@ def _restore(
     read_only: bool,
     write_empty_chunks: bool,
     missing: Missing,
+    tag: str | None = None,
+    is_decoded: bool = False,
+    bounded: Array | None = None,
 ) -> Array:
     array = Array.__new__(Array)
     Node.__init__(array, store, path, format_of(format), read_only=read_only)
@@ -1127,4 +1239,5 @@ def _restore(
     array._known_at = -math.inf  # Who knows how long it took to get here.
     array.write_empty_chunks = write_empty_chunks
     array.missing = missing
+    array._tag, array._is_decoded, array._bounded = tag, is_decoded, bounded
     return array

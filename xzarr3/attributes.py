@@ -14,6 +14,11 @@ class Attributes(MutableMapping[str, Any]):
     the price of one. What is read is a copy: changing a list or a dictionary that is a value changes nothing
     until it is assigned.
 
+    What is set has to be JSON: NaN and infinities are refused by a :class:`~xzarr3.MetadataError`, as nobody
+    could tell what they were to be. Those that an older writer left in the document are read, and stay as
+    they are while other attributes are set; :func:`xzarr3.copy` and :func:`xzarr3.to_zarr` store text
+    instead.
+
     Parameters
     ----------
     read : callable

@@ -35,7 +35,10 @@ def _explain(arguments: argparse.Namespace) -> None:
     found = getattr(array, arguments.way or "explain")
     explain = found if arguments.way is None else found.explain
     explanation = explain(parse_selection(arguments.selection), threads=arguments.threads)
-    print(json.dumps(explanation.to_json(), indent=2) if arguments.json else explanation)
+    if arguments.json:
+        print(json.dumps(explanation.to_json(), indent=2).replace("\x7f", "\\u007f"))
+    else:
+        print(explanation)
 
 
 def _thread_count(text: str) -> int:
@@ -56,6 +59,16 @@ def _option(text: str) -> tuple[str, Any]:
         except (ValueError, SyntaxError, RecursionError, MemoryError):
             continue
     return name, value
+
+
+def _codec(text: str) -> Any:
+    """A codec as its name, or as JSON with a configuration."""
+    if not text.startswith("{"):
+        return text
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise argparse.ArgumentTypeError(f"not a codec: {text!r}; accepted: a name, or JSON") from error
 
 
 def _takes_options(command: argparse.ArgumentParser, name: str, of: str) -> None:
@@ -130,6 +143,8 @@ def _copy(arguments: argparse.Namespace) -> None:
         path=arguments.path,
         zarr_format=_FORMATS[arguments.format] if arguments.format else None,
         compressors=arguments.compressor or "keep",
+        filters=None if arguments.no_filters else arguments.filter or "keep",
+        serializer=arguments.serializer or "keep",
         shards=None if arguments.no_shards else "keep",
         overwrite=arguments.overwrite,
         progress=not (arguments.quiet or arguments.no_progress) and sys.stderr.isatty(),
@@ -230,6 +245,21 @@ def parser() -> argparse.ArgumentParser:
         "--format", choices=list(_FORMATS), help="format of the copy (default: that of the source)"
     )
     copy.add_argument("--compressor", metavar="NAME", help="encode all chunks anew with this compressor")
+    filters = copy.add_mutually_exclusive_group()
+    filters.add_argument(
+        "--filter",
+        metavar="CODEC",
+        type=_codec,
+        action="append",
+        help="encode all chunks anew with this filter, a name or JSON, instead of theirs; may be repeated",
+    )
+    filters.add_argument("--no-filters", action="store_true", help="encode all chunks anew without filters")
+    copy.add_argument(
+        "--serializer",
+        metavar="CODEC",
+        type=_codec,
+        help="encode all chunks anew with this serializer, a name or JSON; 'auto' for the usual one",
+    )
     copy.add_argument("--no-shards", action="store_true", help="store the chunks of shards one by one")
     copy.add_argument("--overwrite", action="store_true", help="replace a node that is there")
     copy.add_argument(

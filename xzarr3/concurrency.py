@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 Item = TypeVar("Item")
@@ -88,19 +88,32 @@ class Work:
     def __init__(self, stop: Callable[[], object]) -> None:
         self._stop = stop
         self._within = _current.work
-        self._stopped = threading.Event()
+        self._parts: dict[int, Work] = {}  # The work that its threads do together with others.
+        self._stopped = False  # No event: Ctrl-C within its lock would leave that locked.
         self.first: BaseException | None = None
         """The first error there was; those of others may be about having been stopped."""
+        if self._within is not None:
+            self._within._parts[id(self)] = self
+            if self._within.stopped:
+                self.stop()
 
     def stop(self) -> None:
-        """What is left is not wanted any more."""
+        """What is left is not wanted any more, and nor is what is left of its parts."""
         self._stop()
-        self._stopped.set()
+        self._stopped = True
+        for part in list(self._parts.values()):
+            part.stop()
+
+    def end(self) -> None:
+        """Nobody is at work any more."""
+        _current.work = self._within
+        if self._within is not None:
+            self._within._parts.pop(id(self), None)
 
     @property
     def stopped(self) -> bool:
         """Whether this work, or what it is a part of, is to end."""
-        return self._stopped.is_set() or (self._within is not None and self._within.stopped)
+        return self._stopped or (self._within is not None and self._within.stopped)
 
     def run(self, worker: Callable[[], Result]) -> Result:
         """Do a part of the work in this thread."""
@@ -116,11 +129,59 @@ class Work:
             _current.work = before
 
 
+class _Helper:
+    """A thread of a pool that may help with work.
+
+    Whether it has begun and whether it has ended is told by single steps of the interpreter, so that Ctrl-C
+    between any two of them does no harm.
+    """
+
+    __slots__ = ("_begun", "_busy", "_ended")
+
+    def __init__(self) -> None:
+        self._begun: dict[str, bool] = {}
+        self._busy = threading.Lock()
+        self._busy.acquire()
+        self._ended = False
+
+    def help(self, work: Work, worker: Callable[[], Result], results: list[Result]) -> None:
+        """Do a part of the work in this thread, unless it is closed; the work is told of an error."""
+        if self._begun.setdefault("begun", True):
+            try:
+                results.append(work.run(worker))
+            finally:
+                self._ended = True
+                self._busy.release()
+
+    def close(self) -> None:
+        """It may not begin any more."""
+        self._begun.setdefault("begun", False)
+
+    def finish(self) -> None:
+        """Wait until it has begun and ended."""
+        # Looked up from now and then: a signal that comes just before it waits does not wake it. Whoever is
+        # interrupted after it has got this finds that it has ended.
+        while not self._ended and not self._busy.acquire(timeout=_GLANCE):
+            pass
+
+    def wait(self) -> None:
+        """Wait until it has ended, if it has begun; once it is closed."""
+        if self._begun["begun"]:
+            self.finish()
+
+
 class _Current(threading.local):
     work: Work | None = None
 
 
 _current = _Current()
+
+
+def is_shared() -> bool:
+    """Whether this thread has a part in work, which may be stopped."""
+    return _current.work is not None
+
+
 _GLANCE = 0.1  # Seconds
 
 
@@ -148,13 +209,37 @@ waiters = Pool(_MOST_THREADS, "xzarr3-io")
 """For work that mostly waits for answers of a store."""
 
 
+def to_the_end(step: Callable[[], object]) -> None:
+    """Repeat a step until nothing interrupts it, and then raise the last interruption there was.
+
+    Parameters
+    ----------
+    step : callable
+        Raises nothing but what comes from outside, as Ctrl-C does, and may be called again at any time.
+    """
+    interruption: BaseException | None = None
+    while True:
+        try:
+            step()
+            break
+        except BaseException as error:  # noqa: BLE001 - raised below
+            interruption = error
+    if interruption is not None:
+        raise interruption
+
+
 def together(
-    worker: Callable[[], Result], threads: int, pool: Pool, stop: Callable[[], object]
+    worker: Callable[[], Result],
+    threads: int,
+    pool: Pool,
+    stop: Callable[[], object],
+    *,
+    leaves: bool = False,
 ) -> list[Result]:
     """Run ``worker`` in this thread and in others of a pool; what all of them share tells them what to do.
 
     Nobody waits for a thread that has not begun: this one carries on alone if it must, so that work within
-    work is never stuck.
+    work is never stuck. No thread is at work any more when this returns or raises, also after Ctrl-C.
 
     Parameters
     ----------
@@ -164,44 +249,97 @@ def together(
     pool : Pool
     stop : callable
         Tells the workers to end; called when all is done or one of them has failed.
+    leaves : bool
+        After Ctrl-C others need not be waited for, as all they can do is read, and nobody sees what they
+        read.
 
     Returns
     -------
     list
-        What each worker returned.
+        What each worker returned, in any order.
     """
-
     work = Work(stop)
-    others: list[Future[Result]] = []
-    try:
-        for _ in range(threads - 1):
-            try:
-                others.append(pool.get().submit(work.run, worker))
-            except RuntimeError:  # The interpreter is shutting down and starts no more threads.
-                break
-        mine = work.run(worker)
-        # Who has not begun yet may be waiting for a thread of the pool that waits for this one.
-        others = [other for other in others if not other.cancel()]
-        return [mine, *(other.result() for other in others)]
-    except (KeyboardInterrupt, SystemExit):
-        for other in others:
-            other.cancel()
-        others.clear()  # Who wants to leave does not wait for answers that may never come.
-        raise
-    except Exception as error:  # noqa: BLE001 - raised below, or the one that came before it
-        failure = work.first or error
-    finally:
+    helpers = [_Helper() for _ in range(threads - 1)]
+    results: list[Result] = []
+    waited_for = helpers
+
+    def finish() -> None:
+        for helper in helpers:
+            helper.close()
+        for helper in waited_for:
+            helper.wait()
+
+    def settle() -> None:
         work.stop()
-        for other in others:
-            if not other.cancel():
-                other.exception()  # Waits: nobody may go on after this has returned.
+        finish()
+        work.end()
+
     try:
-        raise failure
+        try:
+            for helper in helpers:
+                try:
+                    pool.get().submit(helper.help, work, worker, results)
+                except RuntimeError:  # The interpreter is shutting down and starts no more threads.
+                    break
+            results.append(work.run(worker))
+            finish()  # All is taken, and they end with what they have.
+        except Exception as error:  # noqa: BLE001 - raised below, or the one that came before it
+            work.first = work.first or error
+        except (KeyboardInterrupt, SystemExit):
+            if leaves:  # Who wants to leave does not wait for answers that may never come.
+                waited_for = []
+            raise
+        finally:
+            to_the_end(settle)
     finally:
-        del failure  # It holds this frame, which would hold it.
+        to_the_end(settle)  # Again, as Ctrl-C may have come between two steps of the first one.
+    if work.first is not None:
+        try:
+            raise work.first
+        finally:
+            del work, finish, settle  # The error holds this frame, which would hold it.
+    return results
 
 
-def spread(function: Callable[[Item], Result], items: Iterable[Item], threads: int) -> list[Result]:
+def undisturbed(call: Callable[[], Result]) -> Result:
+    """Have another thread call, where this is the one that hears of Ctrl-C, which waits until it has ended.
+
+    For what changes something elsewhere and cannot be called back: it has happened, or failed, when this
+    returns or raises.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return call()
+    results: list[Result] = []
+    helper, work = _Helper(), Work(lambda: None)
+
+    def settle() -> None:
+        work.stop()
+        helper.close()
+        helper.wait()
+        work.end()
+
+    try:
+        try:
+            try:
+                waiters.get().submit(helper.help, work, call, results)
+            except RuntimeError:  # The interpreter is shutting down and starts no more threads.
+                return call()
+            helper.finish()
+        finally:
+            to_the_end(settle)
+    finally:
+        to_the_end(settle)  # Again, as Ctrl-C may have come between two steps of the first one.
+    if work.first is not None:
+        try:
+            raise work.first
+        finally:
+            del work, settle  # The error holds this frame, which would hold it.
+    return results[0]
+
+
+def spread(
+    function: Callable[[Item], Result], items: Iterable[Item], threads: int, *, leaves: bool = False
+) -> list[Result]:
     """Call ``function`` with each item, many at a time; for work that mostly waits.
 
     Parameters
@@ -210,6 +348,8 @@ def spread(function: Callable[[Item], Result], items: Iterable[Item], threads: i
     items : iterable
     threads : int
         How many calls there are at most at a time.
+    leaves : bool
+        After Ctrl-C calls that are under way need not be waited for; see :func:`together`.
 
     Returns
     -------
@@ -238,5 +378,5 @@ def spread(function: Callable[[Item], Result], items: Iterable[Item], threads: i
         nonlocal stopped
         stopped = True
 
-    together(worker, min(threads, len(waiting)), waiters, stop)
+    together(worker, min(threads, len(waiting)), waiters, stop, leaves=leaves)
     return results  # type: ignore[return-value]

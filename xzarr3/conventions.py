@@ -9,24 +9,77 @@ from __future__ import annotations
 import base64
 import binascii
 import struct
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
 
 from xzarr3._types import JSON
+from xzarr3.errors import shorten
 from xzarr3.formats import Format
 from xzarr3.formats.v2 import DIMENSIONS
+from xzarr3.literals import finite_attributes, finite_marks, is_finite, tell
 from xzarr3.metadata import ArrayMetadata
 
 FILL_VALUE = "_FillValue"
 _SPELLED_KINDS = "biufc"  # Of data types for which the attribute has a spelling that xarray reads.
 _T = TypeVar("_T")
+_DECODED_BY = (
+    *("units", "calendar", "scale_factor", "add_offset", FILL_VALUE, "missing_value", "_Unsigned"),
+    *("dtype", "_Encoding"),
+)
 
 
 def fill_value_is_mask(format: Format) -> bool:
     """Whether the fill value of an array is its ``_FillValue``: so xarray has it where it did not write 3."""
     return format.zarr_format == 2 or not format.writable
+
+
+def coding(meta: ArrayMetadata) -> dict[str, Any]:
+    """What says of stored values which ones they are, by the names under which documents have it.
+
+    Other attributes, such as ``history``, may change while values that are stored mean the same.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> attributes = {"units": "K", "history": "made yesterday", "scale_factor": 0.5}
+    >>> array = xzarr3.create_array(xzarr3.MemoryStore(), shape=2, dtype="i2", attributes=attributes)
+    >>> coding(array.metadata)
+    {'units': 'K', 'scale_factor': 0.5}
+    """
+    found = {name: meta.attributes[name] for name in _DECODED_BY if name in meta.attributes}
+    if meta.dimension_names is not None:
+        found["dimension_names"] = meta.dimension_names
+    if meta.fill_is_null:
+        found["fill_value"] = None
+    return found
+
+
+def recoded(now: ArrayMetadata, then: ArrayMetadata) -> str | None:
+    """How the coding of values has changed, in words; None if it has not.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> array = xzarr3.create_array(xzarr3.MemoryStore(), shape=2, dtype="i2", attributes={"units": "K"})
+    >>> recoded(replace(array.metadata, attributes={"units": "degC"}), array.metadata)
+    "'units' is 'degC' and was 'K'"
+    """
+    if now is then:
+        return None
+    found, before = coding(now), coding(then)
+    changed = [
+        f"'{name}' is {_said(found, name)} and was {_said(before, name)}"
+        for name in dict.fromkeys((*found, *before))
+        if name not in found or name not in before or repr(found[name]) != repr(before[name])
+    ]  # As 1 is another scale than 1.0, and a NaN is the same as another one.
+    return "; ".join(changed) or None
+
+
+def _said(coded: Mapping[str, Any], name: str) -> str:
+    return shorten(coded[name]) if name in coded else "not there"
 
 
 def _names(meta: ArrayMetadata, *, to_version_2: bool) -> tuple[str | None, ...] | None:
@@ -84,6 +137,65 @@ def from_fill_value_attribute(meta: ArrayMetadata) -> ArrayMetadata:
         return replace(named, fill_value=meta.data_type.default_scalar(), fill_is_null=True)
     del attributes[FILL_VALUE]
     return replace(named, fill_value=meta.data_type.cast_scalar(masked))
+
+
+def without_literals(meta: ArrayMetadata, format: Format, path: str) -> ArrayMetadata:
+    """Metadata that can be stored as JSON, where attributes hold NaN or infinities; the user is told of it.
+
+    What marks missing values marks the same ones afterwards.
+
+    Parameters
+    ----------
+    meta : ArrayMetadata
+    format : Format
+        In which it will be stored.
+    path : str
+        Of the array, for the user.
+    """
+    if is_finite(meta.attributes):
+        return meta
+    dtype = meta.data_type.to_native_dtype()
+    attributes = dict(meta.attributes)
+    if dtype.kind in "iuf" and fill_value_is_mask(format):
+        meta, attributes = _marks_in_fill_value(meta, attributes, path)
+    elif dtype.kind in "iuf":
+        attributes = _marks_in_attributes(attributes, dtype, path)
+    return replace(meta, attributes=finite_attributes(attributes, path))
+
+
+def _marks_in_attributes(attributes: dict[str, Any], dtype: np.dtype[Any], path: str) -> dict[str, Any]:
+    """Attributes with a ``_FillValue`` that xarray reads, and a ``missing_value`` that JSON has."""
+    try:
+        before = decode_fill_value(attributes[FILL_VALUE], dtype) if FILL_VALUE in attributes else None
+    except ValueError:  # Not what xarray masks.
+        return attributes
+    rest = {key: value for key, value in attributes.items() if key != FILL_VALUE}
+    rest, value = finite_marks(rest, before, path, floating=dtype.kind == "f")
+    if value is None:
+        return rest
+    if FILL_VALUE in attributes and not is_finite(attributes[FILL_VALUE]):
+        tell(path, FILL_VALUE, "is stored as the base64 of its bits, which xarray reads")
+    return {**rest, FILL_VALUE: encode_fill_value(value, dtype)}
+
+
+def _marks_in_fill_value(
+    meta: ArrayMetadata, attributes: dict[str, Any], path: str
+) -> tuple[ArrayMetadata, dict[str, Any]]:
+    """Metadata and attributes where the fill value marks what attributes with NaN or infinities marked."""
+    floating = meta.data_type.to_native_dtype().kind == "f"
+    before: Any = None if meta.fill_is_null else meta.fill_value
+    value = before
+    mark = attributes.get(FILL_VALUE)
+    if isinstance(mark, float) and not np.isfinite(mark) and (np.isnan(mark) or (floating and value is None)):
+        del attributes[FILL_VALUE]
+        value = value if np.isnan(mark) else mark
+        became = "is left out, as NaN is missing anyway" if np.isnan(mark) else "is stored as the fill value"
+        tell(path, FILL_VALUE, became)
+    attributes, value = finite_marks(attributes, value, path, floating=floating)
+    if value is not before:
+        cast = meta.data_type.cast_scalar(value)
+        meta = replace(meta, fill_value=cast, fill_is_null=False, ignored=dict(meta.ignored))
+    return meta, attributes
 
 
 def encode_fill_value(value: Any, dtype: np.dtype[Any]) -> JSON:

@@ -11,22 +11,31 @@ import math
 import os
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import numpy as np
 
 from xzarr3._types import Buffer, Scalar
 from xzarr3.array import Array
-from xzarr3.codecs.base import ArrayBytesCodec, BytesBytesCodec, ChunkSpec, Codec
+from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, ChunkSpec, Codec
+from xzarr3.codecs.bytes import BytesCodec
 from xzarr3.codecs.chain import CodecChain
 from xzarr3.codecs.registry import parse_codecs
-from xzarr3.concurrency import available_threads
-from xzarr3.conventions import fill_value_is_mask, from_fill_value_attribute, to_fill_value_attribute
-from xzarr3.errors import MetadataError, NodeExistsError, listed
+from xzarr3.codecs.transpose import TransposeCodec
+from xzarr3.concurrency import available_threads, to_the_end
+from xzarr3.conventions import (
+    fill_value_is_mask,
+    from_fill_value_attribute,
+    to_fill_value_attribute,
+    without_literals,
+)
+from xzarr3.creation import chosen_filters, chosen_serializer
+from xzarr3.errors import MetadataError, NodeExistsError, listed, printable
 from xzarr3.formats import Format, ZarrFormat, parse_format
 from xzarr3.formats.base import node_prefix
 from xzarr3.formats.v2 import codecs_elsewhere
@@ -34,6 +43,7 @@ from xzarr3.grids import RegularGrid
 from xzarr3.group import Group, bind
 from xzarr3.hierarchy import open as open_node
 from xzarr3.indexing import basic_selection
+from xzarr3.literals import Telling, as_text, finite_attributes, is_finite
 from xzarr3.lookup import Look, find_format, format_for_new
 from xzarr3.metadata import ArrayMetadata, GroupMetadata
 from xzarr3.node_documents import write_documents
@@ -56,6 +66,8 @@ def copy(
     path: str = "",
     zarr_format: ZarrFormat | None = None,
     compressors: Any = _KEEP,
+    filters: Any = _KEEP,
+    serializer: Any = _KEEP,
     shards: Any = _KEEP,
     overwrite: bool = False,
     consolidated: bool | None = None,
@@ -67,9 +79,12 @@ def copy(
     """Copy an array, or a group with all that is below it, in the same format or another one.
 
     Nothing is lost: values, fill values, attributes and names of dimensions are the same afterwards, and what
-    xarray masks, it masks in the copy. Chunks are moved untouched where both formats describe them in the
-    same way. What is replaced stays in its place until all of the copy is stored, as with
-    :func:`xzarr3.to_zarr`.
+    xarray masks, it masks in the copy. Only NaN and infinities in attributes, which JSON lacks, are stored as
+    the text "NaN", "Infinity" and "-Infinity"; where they mark missing values, the fill value, ``_FillValue``
+    or nothing marks the same ones instead. One warning names these attributes and what became of them.
+
+    Chunks are moved untouched where both formats describe them in the same way. What is replaced stays in its
+    place until all of the copy is stored, as with :func:`xzarr3.to_zarr`.
 
     Parameters
     ----------
@@ -81,10 +96,17 @@ def copy(
         Format of the copy; by default that of the groups above it, or else that of the source.
     compressors : codecs, optional
         Encode all chunks anew with these; by default they stay as they are. None for none.
+    filters : codecs, optional
+        Encode all chunks anew with these instead of their filters, as :attr:`Array.filters` has them; None
+        for none, so that an array goes to a format, or to a reader, that does not know its filters.
+    serializer : codec, optional
+        Encode all chunks anew with this one; None or "auto" for the one that
+        :func:`xzarr3.create_array` chooses.
     shards : None, optional
         None makes chunks of the inner chunks of shards, for formats that have no shards.
     overwrite : bool
-        Replace a node that is there, with all that is below it.
+        Replace a node that is there, with all that is below it. Files beside it that are no part of a Zarr
+        hierarchy stay, as :func:`xzarr3.create_group` says.
     consolidated : bool, optional
         Whether the copy of a group shall have consolidated metadata; by default if the source has.
     progress : bool or callable
@@ -132,7 +154,7 @@ def copy(
             store,
             path,
             zarr_format=zarr_format,
-            recoding=_Recoding(compressors, shards),
+            recoding=_Recoding(compressors, filters, serializer, shards),
             overwrite=overwrite,
             consolidated=consolidated,
             progress=progress,
@@ -162,7 +184,8 @@ def _copied(
     _check_apart(node, store, normal)
     held = isinstance(node, Group) and node.consolidated if consolidated is None else consolidated
     nodes = _nodes_below(node)
-    metadata = {below: _translated(each, format, recoding) for below, each in nodes.items()}
+    with Telling():
+        metadata = {below: _translated(each, format, recoding) for below, each in nodes.items()}
     names = sorted({below.partition("/")[0] for below in nodes if below}) if isinstance(node, Group) else None
     arrays = {
         node_prefix(normal) + below if below else normal: each
@@ -185,8 +208,9 @@ def _copied(
         text = f"copying {node.name} to {store}"
         with Progress(progress, sum(job.nbytes for job in jobs), text) as shown:
             moves = itertools.chain.from_iterable(job.moves() for job in jobs)
-            for size in _spread(moves, threads):
-                shown.advance(size)
+            with closing(_spread(moves, threads)) as sizes:
+                for size in sizes:
+                    shown.advance(size)
         place.check_again()
         written = {job.path: job.metadata for job in jobs}
         write_documents(place.store, format, written, last=normal)
@@ -258,6 +282,8 @@ class _Recoding:
     """What is encoded anew, if anything."""
 
     compressors: Any
+    filters: Any
+    serializer: Any
     shards: Any
 
     def __post_init__(self) -> None:
@@ -266,14 +292,13 @@ class _Recoding:
                 "not a way to copy shards", field="shards", found=self.shards, accepted="None"
             )
 
-    def __call__(self, array: Array) -> ArrayMetadata:
+    def __call__(self, array: Array, format: Format) -> ArrayMetadata:
         """The metadata of an array with the codecs, and the grid, of its copy."""
         meta = array.metadata
-        codecs: tuple[Codec, ...] = (*array.filters, array.serializer, *array.compressors)
-        if not _is_keep(self.compressors):
-            codecs = (*array.filters, array.serializer, *parse_codecs(self.compressors, BytesBytesCodec))
-        elif self.shards is not None or array.shards is None:
+        keeps_codecs = all(map(_is_keep, (self.compressors, self.filters, self.serializer)))
+        if keeps_codecs and (self.shards is not None or array.shards is None):
             return meta
+        codecs = self._codecs(array, format)
         grid = meta.chunk_grid
         if array.shards is not None and self.shards is not None:
             sharding = next(codec for codec in meta.codecs if isinstance(codec, ArrayBytesCodec))
@@ -285,6 +310,29 @@ class _Recoding:
         # Codecs that need not be understood were those of the old chunks.
         ignored = {field: value for field, value in meta.ignored.items() if field != "codecs"}
         return replace(meta, codecs=codecs, chunk_grid=grid, ignored=ignored)
+
+    def _codecs(self, array: Array, format: Format) -> tuple[Codec, ...]:
+        """The codecs of chunks, those that are kept among them."""
+        filters: tuple[ArrayArrayCodec, ...] = array.filters
+        packing: tuple[BytesBytesCodec, ...] = ()
+        compressors: tuple[Codec, ...] = array.compressors
+        if not _is_keep(self.filters):
+            filters, packing = chosen_filters(self.filters, format)
+        serializer = self._serializer(array, filters)
+        if not _is_keep(self.compressors):
+            compressors = parse_codecs(self.compressors, BytesBytesCodec)
+        return (*filters, serializer, *packing, *compressors)
+
+    def _serializer(self, array: Array, filters: tuple[ArrayArrayCodec, ...]) -> ArrayBytesCodec:
+        data_type = array.metadata.data_type
+        if not _is_keep(self.serializer):
+            return chosen_serializer(self.serializer, data_type, filters, array.format)
+        kept = array.serializer
+        if _is_keep(self.filters) or not isinstance(kept, BytesCodec):
+            return kept
+        # What the old filters made may have been of another type: single bytes, or integers instead of text.
+        usual = chosen_serializer("auto", data_type, filters, array.format)
+        return kept if kept.endian is not None and isinstance(usual, BytesCodec) else usual
 
 
 def _is_keep(value: object) -> bool:
@@ -306,13 +354,15 @@ def _translated(node: Array | Group, format: Format, recoding: _Recoding) -> Arr
             if node.metadata.ignored and not same:
                 _warn_of_ignored(node)
             return GroupMetadata(
-                attributes=node.metadata.attributes,
-                ignored=node.metadata.ignored if same else {},
+                attributes=finite_attributes(node.metadata.attributes, node.path),
+                ignored=as_text(node.metadata.ignored) if same else {},
                 zarr_format=format.zarr_format,
             )
-        meta = recoding(node)
+        meta = recoding(node, format)
         if same:
-            return meta
+            if not is_finite(meta.ignored):
+                meta = replace(meta, ignored=as_text(meta.ignored))
+            return without_literals(meta, format, node.path)
         if meta.ignored:
             _warn_of_ignored(node)
         meta = replace(
@@ -328,13 +378,22 @@ def _translated(node: Array | Group, format: Format, recoding: _Recoding) -> Arr
                 meta = from_fill_value_attribute(meta)
             else:
                 meta = to_fill_value_attribute(meta, is_null=node.metadata.fill_is_null)
+        meta = without_literals(meta, format, node.path)
         # The chunks are encoded as a reader of the document will take them.
         return format.parse(format.hold(meta, node.path), node.path)
     except MetadataError as error:
         error.at(path=node.path)
         if isinstance(node, Array) and node.shards is not None and recoding.shards is not None:
             error.accepted = f"{error.accepted}; shards=None stores the chunks of shards one by one"
+        if isinstance(node, Array) and _is_keep(recoding.filters) and _is_about(error, node.filters):
+            error.accepted = f"{error.accepted}; filters=None leaves them out"
         raise
+
+
+def _is_about(error: MetadataError, codecs: tuple[Codec, ...]) -> bool:
+    """Whether an error is one of a codec, and may be of one of these."""
+    named = [codec.name for codec in codecs if not isinstance(codec, TransposeCodec)]
+    return any(name in str(error.found) or name in str(error) for name in named)
 
 
 def _in_native_order(meta: ArrayMetadata, format: Format) -> ArrayMetadata:
@@ -348,8 +407,8 @@ def _in_native_order(meta: ArrayMetadata, format: Format) -> ArrayMetadata:
 
 def _warn_of_ignored(node: Array | Group) -> None:
     warnings.warn(
-        f"'{node.name}' of {node.store} has fields that need not be understood and mean nothing in another "
-        f"format, which its copy lacks: {listed(node.metadata.ignored)}",
+        f"'{printable(node.name)}' of {node.store} has fields that need not be understood and mean "
+        f"nothing in another format, which its copy lacks: {listed(node.metadata.ignored)}",
         stacklevel=4,
     )
 
@@ -498,14 +557,19 @@ class _Recode:
         return _size(self.target, region)
 
 
-def _spread(moves: Iterable[Callable[[], _T]], threads: int) -> Iterator[_T]:
-    """Do all moves on several threads, a bounded number of them waiting."""
+def _spread(moves: Iterable[Callable[[], _T]], threads: int) -> Generator[_T]:
+    """Do all moves on several threads, a bounded number of them waiting.
+
+    None of them is at work any more once the iterator is closed, also after Ctrl-C.
+    """
     if threads <= 1:
         for move in moves:
             yield move()
         return
-    with ThreadPoolExecutor(threads) as pool:
-        waiting: deque[Future[_T]] = deque()
+    pool = ThreadPoolExecutor(threads)
+    waiting: deque[Future[_T]] = deque()
+    end = partial(pool.shutdown, cancel_futures=True)
+    try:
         try:
             for move in moves:
                 waiting.append(pool.submit(move))
@@ -514,5 +578,6 @@ def _spread(moves: Iterable[Callable[[], _T]], threads: int) -> Iterator[_T]:
             while waiting:
                 yield waiting.popleft().result()
         finally:
-            for future in waiting:
-                future.cancel()
+            to_the_end(end)
+    finally:
+        to_the_end(end)  # Again, as Ctrl-C may have come between two steps of the first one.

@@ -23,6 +23,7 @@ from xzarr3.dtypes.base import FOREIGN_ERRORS
 from xzarr3.errors import DataTypeValidationError, MetadataError
 from xzarr3.formats import V3, Format, documents
 from xzarr3.grids import Grid, RegularGrid, as_lengths, grid_for
+from xzarr3.literals import Telling, finite_attributes
 from xzarr3.lookup import Look
 from xzarr3.metadata import ArrayMetadata, check_shape
 from xzarr3.node_making import make_node
@@ -84,8 +85,8 @@ def array_metadata(
     data_type = asked if mixed else asked.in_native_order()
     fill = data_type.default_scalar() if fill_value is None else cast_fill_value(data_type, fill_value)
     grid = _grid(chunks, sizes, data_type)
-    filters, packing = _filters(filters, format)
-    serializer = _serializer(serializer, asked, filters, format)
+    filters, packing = chosen_filters(filters, format)
+    serializer = chosen_serializer(serializer, asked, filters, format)
     codecs: tuple[Codec, ...] = (
         *_order(order, len(sizes), serializer, format),
         *filters,
@@ -196,7 +197,9 @@ def _is_auto(value: Any) -> bool:
     return isinstance(value, str) and value == "auto"
 
 
-def _filters(filters: Any, format: Format) -> tuple[tuple[ArrayArrayCodec, ...], tuple[BytesBytesCodec, ...]]:
+def chosen_filters(
+    filters: Any, format: Format
+) -> tuple[tuple[ArrayArrayCodec, ...], tuple[BytesBytesCodec, ...]]:
     """The filters on arrays and, in version 2, those on bytes, which it has among them."""
     if _is_auto(filters):
         return (), ()
@@ -223,9 +226,10 @@ def _compressors(value: Any, serializer: ArrayBytesCodec, format: Format) -> Any
     return None if serializer.name in ("sharding_indexed", "n5_default") else format.default_compressor
 
 
-def _serializer(
+def chosen_serializer(
     value: Any, data_type: ZDType, filters: tuple[ArrayArrayCodec, ...], format: Format
 ) -> ArrayBytesCodec:
+    """The codec from arrays to bytes: the one that is asked for, or else the usual one after the filters."""
     if _is_auto(value) or value is None:
         if any(codec.name == "numcodecs.categorize" for codec in filters):
             return BytesCodec()  # What it makes of text are integers.
@@ -293,6 +297,18 @@ def _values(data: npt.ArrayLike, dtype: ZDType | npt.DTypeLike | None, format: F
         raise MetadataError(f"not an array: {error}", path=path, field="data", found=data) from error
 
 
+def _unwrapped(data: Any, path: str) -> tuple[Any, tuple[Any, ...] | None, Mapping[str, Any] | None]:
+    """The values of what is of xarray, the names of their dimensions and their attributes."""
+    xarray = sys.modules.get("xarray")  # Who has such data has imported it.
+    if xarray is not None and isinstance(data, (xarray.DataArray, xarray.Variable)):
+        return data.data, data.dims, finite_attributes(data.attrs, path)
+    return data, None, None
+
+
+def _given(asked: Any, found: Any) -> Any:
+    return found if asked is None else asked
+
+
 def make_array(
     store: Store,
     format: Format,
@@ -300,14 +316,26 @@ def make_array(
     *,
     shape: int | Sequence[int] | None = None,
     dtype: ZDType | npt.DTypeLike | None = None,
-    data: npt.ArrayLike | None = None,
+    data: Any = None,
     write_empty_chunks: bool = False,
     overwrite: bool = False,
     look: Look | None = None,
     **options: Any,
 ) -> Array:
     """Make an array at a path that was checked, and the groups above it."""
-    values = None if data is None else _values(data, dtype, format, path)
+    with Telling():
+        data, names, described = _unwrapped(data, path)
+    if shape is None or (names is not None and len(as_lengths(shape)) == len(names)):
+        options["dimension_names"] = _given(options.get("dimension_names"), names)
+    options["attributes"] = _given(options.get("attributes"), described)
+    lazy = isinstance(data, getattr(sys.modules.get("dask.array"), "Array", ()))
+    if lazy:
+        from xzarr3.dask.creating import block_lengths
+
+        lengths = block_lengths(data, path)
+        if _is_auto(options.get("chunks", "auto")) and options.get("shards") is None and shape is None:
+            options["chunks"] = lengths
+    values: Any = data if lazy or data is None else _values(data, dtype, format, path)
     if values is not None:
         shape = values.shape if shape is None else shape
         dtype = values.dtype if dtype is None else dtype
@@ -321,6 +349,12 @@ def make_array(
     except MetadataError as error:
         error.at(path=path)
         raise
+    if lazy:
+        from xzarr3.dask.creating import make_array_of_blocks
+
+        return make_array_of_blocks(
+            store, format, path, meta, values, write_empty_chunks=write_empty_chunks, overwrite=overwrite
+        )
     array = Array(store, path, meta, format=format, write_empty_chunks=write_empty_chunks)
     if values is not None:  # What cannot be stored is found before anything that is there is replaced.
         values = array.fitted(values, array.shape)

@@ -16,7 +16,8 @@ from xzarr3.errors import ChunkError
 from xzarr3.indexing import DimChoice, Points
 from xzarr3.metadata import ArrayMetadata
 from xzarr3.plan import ReadPlan
-from xzarr3.reading import UnitReader
+from xzarr3.reading import OpenShards, UnitReader
+from xzarr3.requests import Price
 from xzarr3.stores import Store, in_flight
 from xzarr3.threads import Runs
 from xzarr3.writing import UnitWriter
@@ -80,9 +81,7 @@ class Engine:
 
     def plan(self, selection: tuple[DimChoice, ...] | Points) -> ReadPlan:
         """What a selection touches."""
-        return ReadPlan(
-            selection, self.meta.shape, self.meta.chunk_grid, self.chain_of, self.store.request_bytes
-        )
+        return ReadPlan(selection, self.meta.shape, self.meta.chunk_grid, self.chain_of, Price.of(self.store))
 
     def read(
         self,
@@ -90,6 +89,8 @@ class Engine:
         out: AnyArray,
         threads: int | None,
         absent: list[tuple[int, ...]] | None = None,
+        *,
+        leaves: bool = False,
     ) -> int:
         """Read what ``plan`` selects into ``out``, whose shape is that of the plan's buffer.
 
@@ -101,6 +102,9 @@ class Engine:
             At most so many; None for as many as make sense.
         absent : list, optional
             Gets the coordinates of the units that are not there.
+        leaves : bool
+            After Ctrl-C nobody looks at ``out`` any more, so that no thread is waited for that waits for an
+            answer; otherwise nothing is put into it once this has raised.
 
         Returns
         -------
@@ -116,7 +120,17 @@ class Engine:
             return 0
         threads, pieces = self.sharing(plan, threads)
         runs = Runs(plan.batches(pieces), max(plan.number, pieces), threads)
-        return runs.share(threads, lambda runs: UnitReader(self, plan, out, runs, absent).run(), self.pool)
+        shards = OpenShards() if pieces > 1 else None
+        try:
+            return runs.share(
+                threads,
+                lambda runs: UnitReader(self, plan, out, runs, absent, shards).run(),
+                self.pool,
+                leaves=leaves and self.waiting > 0,  # Files that others still read must not be closed.
+            )
+        finally:
+            if shards is not None:
+                shards.close()
 
     @cached_property
     def waiting(self) -> int:

@@ -7,11 +7,35 @@ so that code written for other libraries keeps working.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def printable(text: str) -> str:
+    """Text in which nothing is left that a terminal would carry out, or that changes how the rest looks.
+
+    Names and attributes come from stores that others may have written. Control characters, marks that
+    reverse the direction of writing, ends of lines and what cannot be encoded become escapes.
+
+    Examples
+    --------
+    >>> print(printable("tas\\x1b[2J\\u202e"))
+    tas\\x1b[2J\\u202e
+    """
+    return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
 
 
 class Xzarr3Error(Exception):
-    """Base class of every error that xzarr3 raises on purpose."""
+    """Base class of every error that xzarr3 raises on purpose; its text can be printed anywhere."""
+
+    def __str__(self) -> str:
+        return printable(super().__str__())
+
+    def add_note(self, note: str, /) -> None:
+        """Add what is printed after the error."""
+        super().add_note(printable(note))
 
 
 def _named(path: str) -> str:
@@ -78,7 +102,7 @@ class MetadataError(Xzarr3Error, ValueError):
             text += f"; found {shorten(self.found)}"
         if self.accepted is not None:
             text += f"; accepted: {self.accepted}"
-        return text
+        return printable(text)
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self.args, self.__dict__)
@@ -129,7 +153,7 @@ class StoreOptionError(StoreError, TypeError):
 
 
 class ChangedError(StoreError):
-    """A value, parts of which were read, has been replaced or erased in the meantime."""
+    """A value, parts of which were read, or an array that is open, has been replaced in the meantime."""
 
 
 class ConflictError(StoreError):
@@ -190,7 +214,7 @@ class ChunkError(Xzarr3Error, ValueError):
             text = f"chunk {self.chunk}, {text}"
         if self.key is not None:
             text = f"key '{self.key}', {text}"
-        return text
+        return printable(text)
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self.args, self.__dict__)

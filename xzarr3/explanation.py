@@ -19,9 +19,9 @@ from xzarr3._types import JSON
 from xzarr3.codecs.chain import CodecChain, Shard
 from xzarr3.concurrency import asked_threads, spread
 from xzarr3.division import Inner, Unit
-from xzarr3.errors import ChunkError
+from xzarr3.errors import ChunkError, printable
 from xzarr3.plan import ReadPlan
-from xzarr3.reading import Within, shard_index
+from xzarr3.reading import Index, Within, shard_index
 from xzarr3.requests import windows
 from xzarr3.stores import ValueReader
 
@@ -68,14 +68,15 @@ class Fetch:
         return sum(length for _, length in self.ranges)
 
     def __str__(self) -> str:
+        key = printable(self.key)
         if self.size is None:
-            return f"{self.key}: absent, the fill value"
+            return f"{key}: absent, the fill value"
         if self.whole:
-            return f"{self.key}: all {self.size} bytes"
+            return f"{key}: all {self.size} bytes"
         shown = ", ".join(f"{start}+{length}" for start, length in self.ranges[:_SHOWN])
         more = f", {len(self.ranges) - _SHOWN} more" if len(self.ranges) > _SHOWN else ""
         moved = f"{self.bytes_moved} of {self.size} bytes"
-        return f"{self.key}: {moved} in {len(self.ranges)} requests: {shown}{more}"
+        return f"{key}: {moved} in {len(self.ranges)} requests: {shown}{more}"
 
 
 @dataclass(frozen=True)
@@ -87,10 +88,9 @@ class Explanation:
 
     What is counted is what a process asks for that has read nothing of these values before. Where the store
     tells whether a value has changed, as directories do, reading keeps the indexes of shards, and the next
-    read makes ``index_requests`` fewer requests; threads that share a shard may ask for its index at the same
-    time, each of them. A value that is absent is no request and no bytes, and neither is asking whether there
-    is one; nor is a look at the document of the array. A store that cannot tell how large a value is has to
-    read all of it for the explanation.
+    read makes ``index_requests`` fewer requests. A value that is absent is no request and no bytes, and
+    neither is asking whether there is one; nor is a look at the document of the array. A store that cannot
+    tell how large a value is has to read all of it for the explanation.
 
     Parameters
     ----------
@@ -136,7 +136,7 @@ class Explanation:
         absent = f", of which {self.absent} absent" if self.absent else ""
         indexes = f", of which {self.index_requests} for indexes of shards" if self.index_requests else ""
         lines = [
-            f"read of shape {self.shape} from array '{self.name}'",
+            f"read of shape {self.shape} from array '{printable(self.name)}'",
             f"{'keys':<13}{self.units}{absent}",
             f"{'chunks':<13}{self.chunks} decoded",
             f"{'requests':<13}{self.requests}{indexes}",
@@ -250,7 +250,7 @@ def _joined(engine: Engine, plan: ReadPlan, pieces: int) -> Iterator[Fetch]:
 
 
 def _fetches(engine: Engine, plan: ReadPlan, pieces: int = 1) -> Iterator[Fetch]:
-    known: set[tuple[int, ...]] = set()  # Shards whose index is kept when the next piece is read.
+    known: dict[tuple[int, ...], Index] = {}  # Indexes of shards of which another piece is read.
     at_once = max(engine.waiting, 1)
     for chain, units in plan.batches(pieces):
         one = partial(_fetch_unit, engine, plan, chain, known if pieces > 1 else None)
@@ -259,7 +259,7 @@ def _fetches(engine: Engine, plan: ReadPlan, pieces: int = 1) -> Iterator[Fetch]
 
 
 def _fetch_unit(
-    engine: Engine, plan: ReadPlan, chain: CodecChain, known: set[tuple[int, ...]] | None, unit: Unit
+    engine: Engine, plan: ReadPlan, chain: CodecChain, known: dict[tuple[int, ...], Index] | None, unit: Unit
 ) -> Fetch:
     coords, _, inner, _, _ = unit
     key = engine.key(coords)
@@ -268,14 +268,10 @@ def _fetch_unit(
         return Fetch(key, coords, 0, (), None, whole=False)
     with reader:
         try:
-            index_is_known = known is not None and coords in known
-            fetch = _fetch(engine, plan, chain, inner, reader, coords, known=index_is_known)
+            return _fetch(engine, plan, chain, inner, reader, coords, known)
         except ChunkError as error:
             error.key, error.chunk = key, coords
             raise
-        if known is not None and reader.version is not None:
-            known.add(coords)
-        return fetch
 
 
 def _fetch(
@@ -285,19 +281,23 @@ def _fetch(
     inner: Inner,
     reader: ValueReader,
     coords: tuple[int, ...],
-    *,
-    known: bool,
+    known: dict[tuple[int, ...], Index] | None,
 ) -> Fetch:
     key = engine.key(coords)
     size = len(reader.read(0)) if reader.size is None else reader.size
     ranges: list[tuple[int, int]] | None
     chunks, indexes = 1, 0
     if chain.shard is not None:
-        index = shard_index(chain.shard, reader, engine.store_identity, key)
+        before = None if known is None else known.get(coords)
+        index = before
+        if index is None:
+            index = shard_index(chain.shard, reader, engine.store_identity, key)
         chunks, ranges = _of_shard(plan, chain.shard, Within(reader, 0, size), index, inner)
         if ranges is not None:
-            indexes = 0 if known else 1
+            indexes = 1 if before is None else 0
             ranges = ranges[1 - indexes :]
+            if known is not None:
+                known[coords] = index
     else:
         found = plan.elements(chain, inner) if chain.is_plain else None
         ranges = None if found is None else [*zip(found.starts, found.lengths, strict=True)]
@@ -317,14 +317,14 @@ def _of_shard(
     entries, units, _ = plan.present(shard, index, wanted)
     if shard.inner.shard is None and not (shard.inner.is_plain and not wanted.whole):
         if ranges is not None:
-            for window in windows(entries, plan.request):
+            for window in windows(entries, plan.price):
                 ranges += [(first, length) for first, length, _ in window]
         return len(entries), ranges
     if shard.inner.is_plain and len(units) > 1:
         spans, scattered = plan.spans(shard.inner, entries, units)
         chunks = len(spans)
         if ranges is not None:
-            for window in windows([(span.start, span.length) for span in spans], plan.request):
+            for window in windows([(span.start, span.length) for span in spans], plan.price):
                 ranges += [(first, length) for first, length, _ in window]
         entries, units = [[*entry] for entry, _ in scattered], [unit for _, unit in scattered]
     for (offset, size), unit in zip(entries, units, strict=True):

@@ -9,7 +9,7 @@ from typing import Any, cast
 from xzarr3._types import Buffer
 from xzarr3.array import Array
 from xzarr3.creation import make_array
-from xzarr3.errors import InvalidKeyError, MetadataError, NodeNotFoundError, NodeTypeError
+from xzarr3.errors import InvalidKeyError, MetadataError, NodeNotFoundError, NodeTypeError, printable
 from xzarr3.formats import Format, ZarrFormat, documents, parse_format
 from xzarr3.formats.base import Held, node_prefix
 from xzarr3.lookup import (
@@ -99,17 +99,19 @@ class Group(Node, Mapping[str, "Array | Group"]):
         self.consolidated = use_consolidated and metadata.consolidated is not None
         self._documents = metadata.consolidated if self.consolidated and self.read_only else None
         self.metadata: GroupMetadata = replace(metadata, consolidated=None)
+        key = None if self._documents is None else format.consolidated_key(path)
+        self._tag = None if key is None else store.tag(key)
         self.missing: Missing = "fill"
         """What the arrays found in this group do about chunks that are absent; see :func:`xzarr3.open`."""
 
     def __repr__(self) -> str:
-        return f"<xzarr3.Group {self.name} of {self.store}>"
+        return f"<xzarr3.Group {printable(self.name)} of {self.store}>"
 
     def __reduce__(self) -> tuple[object, ...]:
         text = to_text(self.format, self.metadata, self.path)
         return _restore, (
             self.store, self.path, name_of(self.format), text, below_to_text(self._documents),
-            self.consolidated, self.read_only, self.missing,
+            self.consolidated, self.read_only, self.missing, self._tag,
         )  # fmt: skip
 
     # Finding nodes
@@ -152,11 +154,12 @@ class Group(Node, Mapping[str, "Array | Group"]):
             node = self._bind(path, meta)
             if isinstance(node, Array):
                 node._known.held = held
+                node._tag = self._tag or node._tag
             return node
         below = self.format.consolidated_below(self._documents, relative)
         node = self._bind(path, replace(meta, consolidated=below))
         if isinstance(node, Group):
-            node._documents = below
+            node._documents, node._tag = below, self._tag
         return node
 
     def loaded(self) -> Group:
@@ -297,9 +300,9 @@ class Group(Node, Mapping[str, "Array | Group"]):
 
     def tree(self) -> str:
         """The names, shapes and types of all nodes below, a line for each; or why one cannot be read."""
-        lines = [self.name]
+        lines = [printable(self.name)]
         for path, node in self.load(max_depth=None):
-            line = "    " * (path.count("/") + 1) + path.rpartition("/")[2]
+            line = "    " * (path.count("/") + 1) + printable(path.rpartition("/")[2])
             if isinstance(node, MetadataError):
                 line += f" cannot be read: {node}"
             elif isinstance(node, Array):
@@ -491,6 +494,7 @@ def _restore(
     consolidated: bool,
     read_only: bool,
     missing: Missing,
+    tag: str | None,
 ) -> Group:
     format = format_of(format)
     meta = from_text(format, text, path)
@@ -500,5 +504,5 @@ def _restore(
     if below is not None:
         group._documents = below_from_text(below) if isinstance(below, bytes) else Consolidated.of(below)
     group.consolidated = consolidated  # One that could be written looked into the store, and still does.
-    group.missing = missing
+    group.missing, group._tag = missing, tag
     return group

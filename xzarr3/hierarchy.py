@@ -289,7 +289,8 @@ def create_group(
         Path of the group in its hierarchy; the root by default.
     attributes : mapping, optional
     overwrite : bool
-        Replace a node that is there, with all that is below it.
+        Replace a node that is there, with all that is below it. Only documents and chunks are erased, and
+        what has the name of a chunk of the new node; other files, such as ``.DS_Store`` or a README, stay.
     zarr_format : {3, 2, "3-draft"}, optional
         By default that of the groups above, and 3 where there are none.
     storage_options : mapping, optional
@@ -319,7 +320,7 @@ def create_array(
     *,
     shape: int | Sequence[int] | None = None,
     dtype: ZDType | npt.DTypeLike | None = None,
-    data: npt.ArrayLike | None = None,
+    data: Any = None,
     chunks: int | Sequence[int | Sequence[int]] | Literal["auto"] = "auto",
     shards: int | Sequence[int | Sequence[int]] | None = None,
     filters: Any = "auto",
@@ -347,8 +348,13 @@ def create_array(
         Length of each dimension; that of ``data`` by default.
     dtype : dtype, str or ZDType
         Data type; that of ``data`` by default.
-    data : array_like, optional
-        What to write into the new array.
+    data : array_like, dask array or xarray.DataArray, optional
+        What to write into the new array. A dask array is written block by block, never as a whole in memory;
+        what is replaced stays in its place until then, and is there after an error. Its longest block along
+        each dimension is the shape of a chunk where neither ``chunks``, ``shards`` nor ``shape`` are given.
+        Of a data array, the names of dimensions become ``dimension_names`` and its attributes
+        ``attributes``, where those are left out. Its values are stored as they are. Its coordinates and its
+        encoding are not stored: :func:`xzarr3.to_zarr` does that.
     chunks : tuple of int, or of sequences of int
         Shape of a chunk in elements; -1 stands for the whole dimension. By default at most 4 MiB. Where a
         dimension has a sequence of lengths, the chunks along it have these lengths.
@@ -364,7 +370,9 @@ def create_array(
     fill_value : scalar
         Value of elements that were never written; zero, or what comes next to it, by default.
     dimension_names : sequence of str or None, optional
+        By default the dimensions of ``data``, if that is of xarray.
     attributes : mapping, optional
+        By default those of ``data``, if that is of xarray. What is given here has to be finite.
     chunk_key_encoding : {"default", "v2"} or mapping, optional
         How the keys of chunks are spelled.
     storage_transformers : sequence, optional
@@ -374,7 +382,8 @@ def create_array(
     write_empty_chunks : bool
         Store chunks that hold only the fill value as well.
     overwrite : bool
-        Replace a node that is there, with all that is below it.
+        Replace a node that is there, with all that is below it. Only documents and chunks are erased, and
+        what has the name of a chunk of the new node; other files, such as ``.DS_Store`` or a README, stay.
     zarr_format : {3, 2, "3-draft"}, optional
         By default that of the groups above, and 3 where there are none.
     storage_options : mapping, optional

@@ -332,9 +332,9 @@ _CONDITIONS = ("AlreadyExistsError", "PreconditionError", "NotModifiedError")
 def _once(original: Callable[..., Any]) -> Callable[..., Any]:
     """Each request to an object store, those that are made again as well."""
 
-    def once(self: Any, call: Callable[[Any, Any], Any], use: Any = None) -> Any:
+    def once(self: Any, call: Callable[[Any, Any], Any], use: Any = None, **options: Any) -> Any:
         if not process.collectors:
-            return original(self, call, use)
+            return original(self, call, use, **options)
         array = here.array
         if isinstance(here.inside, _CountedNote):
             here.inside.replaced = True
@@ -353,7 +353,7 @@ def _once(original: Callable[..., Any]) -> Callable[..., Any]:
             finally:
                 add(_request(asked.kind, size, time.perf_counter() - began, outcome), array)
 
-        return original(self, counted, use)
+        return original(self, counted, use, **options)
 
     return once
 
@@ -518,7 +518,7 @@ ELSEWHERE: Final = (
     ("xzarr3.stores.object", "ObjectStore"),  # Its client counts.
     ("xzarr3.stores.fsspec_store", "FsspecStore"),  # What is asked of file systems counts.
     ("xzarr3.lookup", "Look"),  # These ask other stores, if at all.
-    ("xzarr3.claims", "_ClaimedStore"),
+    ("xzarr3.commit.length", "GuardedStore"),
     ("xzarr3.staging", "_StagedKeys"),
 )
 """Classes of stores, and their modules, whose requests are counted elsewhere."""

@@ -10,7 +10,7 @@ import hashlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from xzarr3._types import Buffer
@@ -21,12 +21,12 @@ RECENT = 2.0
 """Seconds for which readers take a document to be as it was seen."""
 _REMEMBERED = 1024  # Documents that were seen.
 
-Parse = Callable[[Buffer], NodeMetadata | None]
+Parse = Callable[[Sequence[Buffer | None]], NodeMetadata | None]
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What a document said when it was looked at; ``metadata`` is None if it was not there."""
+    """What documents said when they were looked at; ``metadata`` is None if the first was not there."""
 
     time: float
     digest: bytes
@@ -42,40 +42,47 @@ _guard = threading.Lock()
 _seen: dict[object, Seen] = {}
 
 
-def last(store: Store, key: str) -> Seen | None:
-    """What was seen last of a document."""
-    return _seen.get((store.identity, key))
+def last(store: Store, keys: tuple[str, ...]) -> Seen | None:
+    """What was seen last of documents that are looked at together."""
+    return _seen.get((store.identity, keys))
 
 
-def look(store: Store, key: str, parse: Parse, *, to_write: bool = False) -> Seen:
-    """Look at a document.
+def look(store: Store, keys: tuple[str, ...], parse: Parse, *, to_write: bool = False) -> Seen:
+    """Look at documents.
 
     Parameters
     ----------
     store : Store
-    key : str
-        Key of the document.
+    keys : tuple of str
+        Keys of the documents of one node, the one first that makes it a node.
     parse : callable
-        Tells what a document says.
+        Tells what the documents say; None stands for each that is not there.
     to_write : bool
         What a cache remembers is not enough.
     """
     now = time.monotonic()
-    stored = store.get_versioned(key)[0] if to_write else store.get(key)
-    digest = b"" if stored is None else hashlib.sha256(stored).digest()
-    place = store.identity, key
+    if to_write:
+        stored = [store.get_versioned(key)[0] for key in keys]
+    else:
+        stored = [store.get(keys[0])] if len(keys) == 1 else store.get_values(keys)
+    digest = b"" if stored[0] is None else b"".join(map(_digest, stored))
+    place = store.identity, keys
     before = _seen.get(place)
     if before is not None and before.digest == digest:
         found = before.metadata
     else:
-        found = None if stored is None else parse(stored)
+        found = None if stored[0] is None else parse(stored)
     return _remember(place, Seen(now, digest, found))
+
+
+def _digest(stored: Buffer | None) -> bytes:
+    return b"-" if stored is None else hashlib.sha256(stored).digest()
 
 
 def in_the_making(store: Store, keys: Iterable[str]) -> None:
     """Take it that these documents are not there yet, as whoever is about to write them knows."""
     for key in keys:
-        _remember((store.identity, key), Seen(time.monotonic(), b"", None))
+        _remember((store.identity, (key,)), Seen(time.monotonic(), b"", None))
 
 
 def _remember(place: object, seen: Seen) -> Seen:

@@ -14,8 +14,9 @@ from xzarr3.formats.v2 import V2
 from xzarr3.formats.v3 import DOCUMENT, V3
 from xzarr3.metadata import GroupMetadata, NodeMetadata
 from xzarr3.nodes import ancestors
+from xzarr3.options import max_document_bytes
 from xzarr3.stores import Store
-from xzarr3.stores.base import check_key, cut
+from xzarr3.stores.base import OversizedError, check_key, cut
 
 
 class Look(Store):
@@ -47,6 +48,9 @@ class Look(Store):
     def fetch(self, keys: Iterable[str]) -> None:
         """Read those of the keys that were not read yet."""
         wanted = [key for key in dict.fromkeys(keys) if key not in self._found]
+        if self.concurrency == 1:  # Where it takes no request to look.
+            for key in wanted:
+                _check_size(self._store, key)
         found = spread(self._store.get_versioned, wanted, self.concurrency)
         self._found.update(zip(wanted, found, strict=True))
 
@@ -89,11 +93,46 @@ def read_document(store: Store, key: str, path: str = "") -> Document | None:
 
 def read_documents(store: Store, keys: Sequence[str], path: str = "") -> list[Document | None]:
     """The JSON objects under several keys, read together; None for those that are not there."""
-    values = store.get_values(keys) if len(keys) > 1 else [store.get(key) for key in keys]
+    values = document_values(store, keys)
     return [
         None if value is None else documents.decode(value, path, key.rpartition("/")[2])
         for key, value in zip(keys, values, strict=True)
     ]
+
+
+def document_values(store: Store, keys: Sequence[str]) -> list[Buffer | None]:
+    """The values of documents, read together, None for those that are not there.
+
+    Raises
+    ------
+    MetadataError
+        If one is larger than a document may be, before it is held wherever the store can tell.
+    """
+    if isinstance(store, Look):
+        return store.get_values(keys)
+    limit = max_document_bytes()
+
+    def read(key: str) -> Buffer | None:
+        try:
+            return store._bounded_loader(limit)(check_key(key))
+        except OversizedError as error:
+            raise _oversized(key, error.size) from error
+
+    return spread(read, keys, store.concurrency)
+
+
+def _oversized(key: str, size: int) -> MetadataError:
+    path, _, name = key.rpartition("/")
+    return documents.oversized(size, path, name)
+
+
+def _check_size(store: Store, key: str) -> None:
+    """Refuse a document that is larger than documents may be."""
+    reader = store.open_value(key)
+    if reader is not None:
+        with reader:
+            if reader.size is not None and reader.size > max_document_bytes():
+                raise _oversized(key, reader.size)
 
 
 def fetcher(store: Store, path: str) -> Fetch:
@@ -361,7 +400,7 @@ def load_below(
                     child = node_prefix(above) + name
                     wanted[child] = format.reading_keys(child, consolidated=False, listed=keys)
         asked = [key for keys in wanted.values() for key in keys]
-        values = dict(zip(asked, store.get_values(asked), strict=True))
+        values = dict(zip(asked, document_values(store, asked), strict=True))
         level = []
         for child, own in wanted.items():
             held = _held(format, child, {key: values[key] for key in own})

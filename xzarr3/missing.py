@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, cast, get_args
 import numpy as np
 import numpy.typing as npt
 
-from xzarr3.errors import MissingChunksError, MissingChunksWarning, listed, shorten
+from xzarr3.errors import MissingChunksError, MissingChunksWarning, listed, printable, shorten
 from xzarr3.grids import Grid
 from xzarr3.stores import Store
 
@@ -110,7 +110,9 @@ def report(
     if array.missing == "error":
         raise MissingChunksError(f"{text}; accepted: missing='fill' or 'warn' to read the fill value {fill}")
     warnings.warn(
-        f"{text}; read as the fill value {fill}", MissingChunksWarning, stacklevel=_levels_to_caller()
+        printable(f"{text}; read as the fill value {fill}"),
+        MissingChunksWarning,
+        stacklevel=_levels_to_caller(),
     )
 
 

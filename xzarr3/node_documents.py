@@ -11,8 +11,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
+from xzarr3 import changes
 from xzarr3._types import Buffer
-from xzarr3.claims import Claim, claim_in, seals_in
+from xzarr3.commit.length import Length
 from xzarr3.concurrency import spread
 from xzarr3.errors import StoreCapabilityError, StoreError
 from xzarr3.formats import Format, documents
@@ -31,8 +32,7 @@ def change_document(
     key: str,
     change: Callable[[NodeMetadata], NodeMetadata],
     *,
-    claim: Claim | None = None,
-    last: bool = True,
+    length: Length | None = None,
 ) -> NodeMetadata:
     """Change one document of a node so that no change of others gets lost.
 
@@ -45,10 +45,8 @@ def change_document(
         Key of the document.
     change : callable
         Takes what the documents say and gives what they shall say; called again if somebody else was faster.
-    claim : Claim, optional
-        The document is changed only if it has this claim.
-    last : bool
-        The claim is not needed any more.
+    length : Length, optional
+        The document is changed only as long as this right to change the length of an array holds.
 
     Returns
     -------
@@ -60,7 +58,7 @@ def change_document(
     ConflictError
         If others kept changing the document.
     OutcomeUnknownError
-        If it cannot be known whether the document of a claim was changed.
+        If it cannot be known whether the length was changed.
     StoreError
         If the node has gone.
     """
@@ -71,12 +69,9 @@ def change_document(
     )
     beside = dict(zip(others, read_documents(store, others, path), strict=True))
     changed: list[NodeMetadata] = []
+    shape_said: list[object] = [None]
 
     def changed_document(stored: Buffer | None) -> list[Buffer] | Unchanged:
-        if claim is not None:
-            if claim.changed(stored):
-                return UNCHANGED
-            claim.check(stored)
         found = {other: document for other, document in beside.items() if document is not None}
         if stored is not None:
             found[key] = documents.decode(stored, path, key.rpartition("/")[2])
@@ -94,19 +89,19 @@ def change_document(
         document = format.documents(meta, path, consolidated).get(key)
         if document is None:
             raise gone(store, path)
+        shape_said[:] = [document.get("shape")]
         value = documents.encode(document, path)
-        if stored is not None:
-            value += b"".join(seals_in(stored)) if claim is None else claim.sealed(stored)
-            value += b"" if claim is not None and last else claim_in(stored)
         return UNCHANGED if value == stored else [value]
 
-    try:
+    def is_changed(stored: Buffer) -> bool:
+        document = documents.decode(stored, path, key.rpartition("/")[2])
+        return bool(document.get("shape") == shape_said[0])
+
+    if length is None:
         store.update(key, changed_document)
-    except StoreError as error:
-        if claim is None or not claim.was_made(error):
-            raise
-    if claim is not None and last:
-        claim.settled()
+    else:
+        length.commit(changed_document, is_changed)
+    changes.note_documents(store, [path])
     return changed[0]
 
 

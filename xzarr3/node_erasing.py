@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+from xzarr3.commit.lease import is_lease
 from xzarr3.concurrency import spread
 from xzarr3.errors import MetadataError, NodeExistsError, listed
 from xzarr3.formats import Format
 from xzarr3.formats.v2 import V2
 from xzarr3.formats.v3 import V3
 from xzarr3.lookup import Look, _draft, _held, exists
-from xzarr3.metadata import ArrayMetadata
+from xzarr3.metadata import ArrayMetadata, NodeMetadata
 from xzarr3.node_documents import drop_from_consolidated
 from xzarr3.stores import Store
 
@@ -25,11 +26,15 @@ def orphans_of(store: Store, format: Format, path: str, meta: ArrayMetadata) -> 
 
 
 def erase_node(
-    store: Store, path: str, format: Format | None = None, *, orphans: Collection[str] = ()
+    store: Store,
+    path: str,
+    format: Format | None = None,
+    *,
+    new: tuple[Format, NodeMetadata] | None = None,
 ) -> None:
     """Erase an array, or a group with all that is below it, if it is there.
 
-    Only keys that belong to the hierarchy are erased: documents, and chunks of its arrays.
+    Only keys that belong to the hierarchy are erased: documents, and chunks of its arrays. Others stay.
 
     Parameters
     ----------
@@ -37,13 +42,14 @@ def erase_node(
     path : str
     format : Format, optional
         Format of the node; by default the one in which it is found.
-    orphans : collection of str
-        Keys that may be erased besides.
+    new : (Format, ArrayMetadata or GroupMetadata), optional
+        What is made there next. Keys that it would take for its own are erased, too.
 
     Raises
     ------
     NodeExistsError
-        If there are keys below ``path`` that do not belong to it. Nothing is erased then.
+        If there are keys that may be chunks of a node whose documents cannot be read, or that cannot lie
+        beside what is new. Nothing is erased then.
     """
     look = Look.around(store, path)
     formats = formats_in(look, path, format)
@@ -52,15 +58,24 @@ def erase_node(
         return
     kept = documents_among(formats, found)
     look.fetch(kept)
-    chunks = chunks_among(look, formats, kept, found.difference(kept)) | found.intersection(orphans)
-    foreign = sorted(found.difference(kept, chunks))
-    if foreign:
-        raise NodeExistsError(
-            f"'/{path}' in {store} holds {len(foreign)} keys that are no part of a Zarr hierarchy, "
-            f"{listed(foreign[:5])}; nothing was erased; accepted: another place, or removing them by hand"
-        )
+    arrays: dict[str, ArrayMetadata] = {}
+    taken: set[str] = set()
+    if new is not None:
+        taken.update(new[0].document_keys(path))
+        if isinstance(new[1], ArrayMetadata):
+            arrays[path] = new[1]
+    foreign = foreign_among(
+        look,
+        formats,
+        path,
+        {key for key in found if not is_lease(key)},  # What a lease is about goes.
+        kept,
+        format=new[0] if new is not None else formats[0],
+        arrays=arrays,
+        undone="nothing was erased",
+    )
     # What is left after a crash is no node any more.
-    erase_stages(store, leaving_stages(formats, path, [*kept, *chunks]))
+    erase_stages(store, leaving_stages(formats, path, found.difference(foreign - taken)))
     for format in formats:
         drop_from_consolidated(store, format, path)
         for prefix in format.prefixes(path):
@@ -145,14 +160,109 @@ def documents_among(formats: Sequence[Format], keys: Collection[str]) -> list[st
     return [key for key in keys if is_document(key)]
 
 
+def foreign_among(
+    store: Store,
+    formats: Sequence[Format],
+    path: str,
+    keys: set[str],
+    documents: Collection[str],
+    *,
+    format: Format,
+    arrays: Mapping[str, ArrayMetadata],
+    undone: str,
+    home: Store | None = None,
+    chunks_elsewhere: Callable[[set[str]], set[str]] | None = None,
+) -> set[str]:
+    """Those of the keys at a node that belong to no node, and that stay where the node is replaced.
+
+    Parameters
+    ----------
+    store : Store
+    formats : sequence of Format
+        Those in which nodes can be there.
+    path : str
+    keys : set of str
+        What is there.
+    documents : collection of str
+        The documents among them.
+    format : Format
+        How the new arrays are stored.
+    arrays : mapping of str to ArrayMetadata
+        The arrays that will be there, by path. What has the name of one of their chunks is none of the
+        foreign keys, as they would take it for their own.
+    undone : str
+        What was not done yet, for messages.
+    home : Store, optional
+        The store that messages name.
+    chunks_elsewhere : callable, optional
+        Those of some keys that belong to nodes whose documents lie elsewhere.
+
+    Raises
+    ------
+    NodeExistsError
+        If some may be chunks of a node whose documents cannot be read, or cannot lie beside the new arrays.
+    """
+    others = keys.difference(documents)
+    chunks, doubtful = chunks_among(store, formats, documents, others)
+    foreign = others - chunks
+    if foreign and chunks_elsewhere is not None:
+        foreign -= chunks_elsewhere(foreign)
+    owners = _owners(format, arrays)
+    foreign = {key for key in foreign if not _is_chunk(key, owners)}
+    place = f"'/{path}' in {store if home is None else home}"
+    doubtful &= foreign
+    if doubtful:
+        raise NodeExistsError(
+            f"{place} holds {len(doubtful)} keys that may be chunks of arrays whose documents cannot be "
+            f"read, {listed(sorted(doubtful)[:5])}; {undone}; accepted: another place, or removing them by "
+            "hand"
+        )
+    in_the_way = sorted(key for key in foreign if _is_in_the_way(key, owners))
+    if in_the_way:
+        raise NodeExistsError(
+            f"{place} holds {len(in_the_way)} keys that are no part of a Zarr hierarchy and cannot lie "
+            f"beside the new arrays, because one key would begin with another one and a '/', "
+            f"{listed(in_the_way[:5])}; {undone}; accepted: another place, or removing them by hand"
+        )
+    return foreign
+
+
+def chunks_of(format: Format, arrays: Mapping[str, ArrayMetadata], keys: Iterable[str]) -> set[str]:
+    """Those of some keys that have the names of chunks of arrays, which are there by their paths."""
+    owners = _owners(format, arrays)
+    return {key for key in keys if _is_chunk(key, owners)}
+
+
+def _owners(format: Format, arrays: Mapping[str, ArrayMetadata]) -> dict[str, list[ArrayMetadata]]:
+    return {format.chunk_prefix(path): [meta] for path, meta in arrays.items()}
+
+
+def _is_in_the_way(key: str, owners: Mapping[str, list[ArrayMetadata]]) -> bool:
+    """Whether a key and one of new arrays cannot both be files, as one would be a directory of the other."""
+    if any(prefix.startswith(f"{key}/") for prefix in owners):
+        return True
+    above = key.rpartition("/")[0]
+    while above:
+        if _is_chunk(above, owners):
+            return True
+        above = above.rpartition("/")[0]
+    return False
+
+
 def chunks_among(
     store: Store, formats: Sequence[Format], documents: Iterable[str], others: Collection[str]
-) -> set[str]:
-    """Those of the keys ``others`` that are chunks of the arrays with these documents."""
+) -> tuple[set[str], set[str]]:
+    """Those of the keys ``others`` that are chunks of the arrays with these documents, and those that may be.
+
+    The latter lie below nodes whose documents cannot be read, so that these do not tell.
+    """
     if not others:
-        return set()
+        return set(), set()
     asked: dict[tuple[Format, str], tuple[str, ...]] = {}
+    entry_points = {key for format in formats for key in format.hierarchy_documents()}
     for key in documents:
+        if key in entry_points:  # That of the draft is no node, though version 3 has the same key.
+            continue
         for format in formats:
             place = format.place(key)
             if place is not None and place.kind in ("array", "node"):
@@ -160,15 +270,23 @@ def chunks_among(
     keys = list(dict.fromkeys(key for each in asked.values() for key in each))
     values = dict(zip(keys, store.get_values(keys), strict=True))
     arrays: dict[str, list[ArrayMetadata]] = {}
+    unreadable: set[str] = set()
     for (format, path), own in asked.items():
         held = _held(format, path, {key: values[key] for key in own})
+        prefix = format.chunk_prefix(path)
+        if held is None or isinstance(held, MetadataError):
+            unreadable.add(prefix)
+            continue
         try:
-            meta = None if held is None or isinstance(held, MetadataError) else format.parse(held, path)
-        except MetadataError:  # Not readable, so it cannot tell which chunks are its own.
+            meta = format.parse(held, path)
+        except MetadataError:
+            unreadable.add(prefix)
             continue
         if isinstance(meta, ArrayMetadata):
-            arrays.setdefault(format.chunk_prefix(path), []).append(meta)
-    return {key for key in others if _is_chunk(key, arrays)}
+            arrays.setdefault(prefix, []).append(meta)
+    chunks = {key for key in others if _is_chunk(key, arrays)}
+    below = tuple(unreadable)
+    return chunks, {key for key in others if key not in chunks and key.startswith(below)}
 
 
 def _is_chunk(key: str, arrays: Mapping[str, list[ArrayMetadata]]) -> bool:

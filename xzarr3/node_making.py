@@ -7,6 +7,7 @@ from contextlib import nullcontext
 
 from xzarr3.concurrency import spread
 from xzarr3.errors import NodeExistsError, NodeTypeError
+from xzarr3.folding import check_names
 from xzarr3.formats import Format, documents
 from xzarr3.formats.base import Document
 from xzarr3.lookup import Look, find_format, read_documents, read_held
@@ -113,22 +114,24 @@ def make_node(
     Raises
     ------
     NodeExistsError
-        If there is one and ``overwrite`` is not set, or what is there is not all Zarr.
+        If there is one and ``overwrite`` is not set, or something is there that may be chunks of an array
+        whose documents cannot be read.
     NodeTypeError
         If there is an array above.
     """
     if store.read_only:
         store._check_writable()
+    check_names(store, format, path)
     is_array = isinstance(meta, ArrayMetadata)
     if look is None:
         look = Look.around(store, path)
     look.fetch(format.documents(meta, path))
     # With the lock, what one thread erases is not what another has just made.
-    with document_lock if overwrite else nullcontext():
-        orphans = orphans_of(look, format, path, meta) if isinstance(meta, ArrayMetadata) else ()
+    with document_lock(store) if overwrite else nullcontext():
         if overwrite:
-            erase_node(store, path, orphans=orphans)
+            erase_node(store, path, new=(format, meta))
         else:
+            orphans = orphans_of(look, format, path, meta) if isinstance(meta, ArrayMetadata) else ()
             _check_room(store, look, path, None if is_array else format, orphans)
         made = make_groups_above(store, format, path, None if overwrite else look)
         if overwrite:

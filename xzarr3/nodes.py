@@ -5,10 +5,9 @@ Specification: Zarr v3 core, "Stored representation", "Node names", "Storage".
 
 from __future__ import annotations
 
-import os
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 from xzarr3.attributes import Attributes
@@ -19,27 +18,15 @@ from xzarr3.formats.v3 import V3
 from xzarr3.metadata import NodeMetadata
 from xzarr3.stores import Store
 from xzarr3.stores.base import check_key
+from xzarr3.stores.locks import key_lock
 
 
-class _DocumentLock:
-    """Held while documents are read to be changed, so that no thread undoes the change of another."""
+def document_lock(store: Store) -> AbstractContextManager[object]:
+    """Held while documents of a store are read to be changed, so that no thread undoes the change of another.
 
-    def __init__(self) -> None:
-        self._renew()
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._renew)
-
-    def _renew(self) -> None:
-        self._lock = threading.RLock()
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
-
-
-document_lock = _DocumentLock()
+    Threads that change another store do not wait for it.
+    """
+    return key_lock(store.identity, "\0documents")
 
 
 class Node(ABC):

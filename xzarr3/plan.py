@@ -33,7 +33,7 @@ from xzarr3.division import (
 )
 from xzarr3.grids import Grid
 from xzarr3.indexing import DimChoice, DimIndices, DimSelection, Indices, Points
-from xzarr3.requests import ElementRanges, element_ranges
+from xzarr3.requests import ElementRanges, Price, element_ranges
 
 WHOLE_SHARD = 2**26
 """Bytes of a decoded shard; larger ones are not read in one piece, to spare memory."""
@@ -81,8 +81,8 @@ class ReadPlan:
         How the array is divided into units of storage: shards, or chunks that are in none.
     chain_of : callable
         Gives the codecs bound to units of a shape.
-    request : int
-        How many bytes can be read of the store in the time that asking for one more range takes.
+    price : Price
+        What requests and bytes cost at the store.
 
     Examples
     --------
@@ -99,11 +99,11 @@ class ReadPlan:
         shape: tuple[int, ...],
         grid: Grid,
         chain_of: Callable[[tuple[int, ...]], CodecChain],
-        request: int,
+        price: Price,
     ) -> None:
         self.selection = selection
         self.grid = grid
-        self.request = request
+        self.price = price
         self._array_shape = shape
         self._chain_of = chain_of
         self._last_elements: tuple[CodecChain, Inner, ElementRanges | None] | None = None
@@ -272,7 +272,7 @@ class ReadPlan:
         """The byte ranges of a part of a chunk that is stored as it is in memory; None for all of it."""
         last = self._last_elements
         if last is None or last[0] is not chain or not self.addressing.same(inner, last[1]):
-            last = chain, inner, element_ranges(chain, self.addressing, inner, self.request)
+            last = chain, inner, element_ranges(chain, self.addressing, inner, self.price)
             self._last_elements = last
         return last[2]
 

@@ -13,15 +13,14 @@ from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
+from xzarr3.errors import printable
+
 if TYPE_CHECKING:
     from dask.delayed import Delayed
 
 Asked: TypeAlias = bool | Callable[[int, int], object]
 """What ``progress=`` takes: whether to show a bar, or a function that is called with what is done and the
 total, both in bytes, at the start, now and then, and once more when all is done."""
-
-WRITING = "write-zarr-"
-"""What the keys of tasks begin with that write."""
 
 _INTERVAL = 0.1  # Seconds between two calls of a function.
 _SHORTEST, _LONGEST = 0.05, 1.0  # Seconds between two questions to the scheduler of a cluster.
@@ -69,7 +68,7 @@ class Progress:
         check_asked(asked)
         self._asked = asked
         self._total = total
-        self._text = text
+        self._text = printable(text)
         self._unit = unit
         self._done = 0.0
         self._told = -1
@@ -226,6 +225,7 @@ class _Followed:
         self._progress = progress
         self._sizes = sizes
         self._client = client
+        self._ended: dict[str, float] = {}  # The largest share of each name that was ever seen.
         self._counted = 0.0
 
     def get(self, graph: Any, keys: Any, **kwargs: Any) -> Any:
@@ -261,23 +261,30 @@ class _Followed:
             ended = self._client.run_on_scheduler(_counting(sorted(self._sizes)))
         except (ValueError, OSError, TypeError, AttributeError):
             return False  # One that runs nothing of ours. The bar shows the end, then.
-        counted = sum(self._sizes[name] * share for name, share in ended.items())
-        self._progress.advance(counted - self._counted)  # Less, if a worker was lost and its part is redone.
+        for name in self._sizes:
+            before = self._ended.get(name)
+            # What was there and is not any more has ended. What a lost worker had done is done again.
+            share = ended.get(name, 0.0 if before is None else 1.0)
+            if name in ended or before is not None:
+                self._ended[name] = max(share, before or 0.0)
+        counted = sum(self._sizes[name] * share for name, share in self._ended.items())
+        self._progress.advance(counted - self._counted)
         self._counted = counted
         return True
 
 
 def _counting(names: list[str]) -> Callable[..., dict[str, float]]:
     """A function for a scheduler, which need not have this package: one made here travels by value."""
+    unfinished = ("waiting", "queued", "no-worker", "processing", "erred")
 
     def count(dask_scheduler: Any) -> dict[str, float]:
         found = {}
         for name in names:
             group = dask_scheduler.task_groups.get(name)
             if group is not None:
-                states = group.states
-                ended = states.get("memory", 0) + states.get("forgotten", 0)
-                found[name] = ended / max(1, sum(states.values()))
+                states = group.states  # A task whose result nobody needs any more is "released" again.
+                left = sum(states.get(state, 0) for state in unfinished)
+                found[name] = 1 - left / max(1, sum(states.values()))
         return found
 
     return count

@@ -10,7 +10,7 @@ import contextlib
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
@@ -21,7 +21,7 @@ from xzarr3.codecs.chain import CodecChain, Shard
 from xzarr3.division import Inner, Slices, Unit
 from xzarr3.errors import ChangedError, ChunkDecodeError, ChunkError
 from xzarr3.plan import InnerChunks, ReadPlan, Span
-from xzarr3.requests import ElementRanges, windows
+from xzarr3.requests import ElementRanges, Price, windows
 from xzarr3.stores import ValueReader
 from xzarr3.stores.base import Loader, OversizedError, Scratch
 from xzarr3.stores.locks import key_lock
@@ -111,6 +111,39 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew)
 
 
+class OpenShards:
+    """The shards that threads read pieces of: each is opened, and its index read, once for all of them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._keys: dict[str, threading.Lock] = {}
+        self._open: dict[str, tuple[ValueReader, Index] | None] = {}
+        self._readers = contextlib.ExitStack()
+
+    def get(
+        self, key: str, opening: Callable[[], tuple[ValueReader, Index] | None]
+    ) -> tuple[ValueReader, Index] | None:
+        """A shard and its index, None if there is no shard."""
+        with self._lock:
+            lock = self._keys.setdefault(key, threading.Lock())
+        with lock:
+            if key not in self._open:
+                found = self._open[key] = opening()
+                if found is not None:
+                    self._readers.callback(found[0].close)
+            return self._open[key]
+
+    def forget(self, key: str) -> None:
+        """Open a shard again, which has been replaced."""
+        with self._lock:
+            self._keys.pop(key, None)
+            self._open.pop(key, None)
+
+    def close(self) -> None:
+        """Close all of them."""
+        self._readers.close()
+
+
 class Within(ValueReader):
     """A part of a stored value, as if it were one itself."""
 
@@ -147,6 +180,8 @@ class UnitReader:
         Where the units are taken from.
     absent : list, optional
         Gets the coordinates of the units that are not there.
+    shards : OpenShards, optional
+        Where several threads read pieces of the same shards.
     """
 
     def __init__(
@@ -156,12 +191,14 @@ class UnitReader:
         out: AnyArray,
         runs: Runs,
         absent: list[tuple[int, ...]] | None = None,
+        shards: OpenShards | None = None,
     ) -> None:
         self._engine = engine
         self._plan = plan
         self._out = out
         self._runs = runs
         self._absent = absent
+        self._shared = shards
         self._fill = engine.fill
         self._slices = type(plan.addressing) is Slices
         # What was found out for the last unit mostly holds for the next one, too.
@@ -327,6 +364,11 @@ class UnitReader:
             return True
         for attempt in range(1, _ATTEMPTS + 1):
             try:
+                if self._shared is not None:
+                    opened = self._shared.get(key, lambda: self._open_shard(shard, key))
+                    if opened is not None:
+                        self._inner_chunks(shard, *opened, wanted, out[outer])
+                    return opened is not None
                 opened = self._open_shard(shard, key)
                 if opened is None:
                     return False
@@ -334,7 +376,9 @@ class UnitReader:
                     self._inner_chunks(shard, part_reader, opened[1], wanted, out[outer])
                 return True
             except ChangedError:
-                _indexes.forget(_index_name(shard, self._engine.store_identity, key))
+                forget_index(shard, self._engine.store_identity, key)
+                if self._shared is not None:
+                    self._shared.forget(key)
                 if attempt == _ATTEMPTS:
                     raise
         return False
@@ -344,14 +388,26 @@ class UnitReader:
         store, identity = self._engine.store, self._engine.store_identity
         if not self._engine.waiting:
             reader = store.open_value(key)
-            return None if reader is None else (reader, shard_index(shard, reader, identity, key))
+            return self._indexed(shard, reader, key)
         name = _index_name(shard, identity, key)
         known = _indexes.version(name)
         # Several threads may want the same shard; the first one asks for its index.
         with key_lock(name, key) if known is None else contextlib.nullcontext():
             version = known or _indexes.version(name)
             reader = store.open_part(key, shard.index_start, shard.index_size, version)
-            return None if reader is None else (reader, shard_index(shard, reader, identity, key))
+            return self._indexed(shard, reader, key)
+
+    def _indexed(
+        self, shard: Shard, reader: ValueReader | None, key: str
+    ) -> tuple[ValueReader, Index] | None:
+        """An open shard with its index; it is closed if that cannot be read."""
+        if reader is None:
+            return None
+        try:
+            return reader, shard_index(shard, reader, self._engine.store_identity, key)
+        except BaseException:
+            reader.close()
+            raise
 
     def _inner_chunks(
         self, shard: Shard, reader: ValueReader, index: Index, wanted: InnerChunks, out: AnyArray
@@ -365,9 +421,7 @@ class UnitReader:
         chain, in_memory = shard.inner, isinstance(reader, BytesReader)
         if chain.is_plain and not in_memory and len(units) > 1:
             spans, scattered = self._plan.spans(chain, entries, units)
-            for at, data in _values(
-                reader, [(span.start, span.length) for span in spans], self._plan.request
-            ):
+            for at, data in _values(reader, [(span.start, span.length) for span in spans], self._plan.price):
                 self._span(shard, spans[at], data, out)
             entries, units = [[*entry] for entry, _ in scattered], [unit for _, unit in scattered]
         if chain.shard is not None or (chain.is_plain and not in_memory):
@@ -376,7 +430,7 @@ class UnitReader:
             return
         decode, into, shape, slices = chain.decode, chain.decode_into, chain.spec.shape, self._slices
         direct, take = chain.is_direct(len(units)), self._plan.addressing.take
-        for at, data in _values(reader, entries, self._plan.request):
+        for at, data in _values(reader, entries, self._plan.price):
             coords, _, inner, outer, _ = units[at]
             try:
                 offset, size = entries[at]
@@ -452,6 +506,11 @@ def shard_index(shard: Shard, reader: ValueReader, store: object, key: str) -> I
     return index
 
 
+def forget_index(shard: Shard, store: object, key: str) -> None:
+    """Ask for the index of a shard again, which is not what it was."""
+    _indexes.forget(_index_name(shard, store, key))
+
+
 def _index_name(shard: Shard, store: object, key: str) -> object:
     # Another document may describe the same bytes in another way.
     return store, key, shard.index_layout
@@ -474,19 +533,19 @@ def _all_of(reader: ValueReader) -> Buffer:
 
 
 def _values(
-    reader: ValueReader, entries: Sequence[Sequence[int]], request: int
+    reader: ValueReader, entries: Sequence[Sequence[int]], price: Price
 ) -> Iterable[tuple[int, Buffer]]:
     """The stored bytes of inner chunks at these offsets and of these sizes, each with its number."""
     if isinstance(reader, BytesReader):
         view = memoryview(reader.value)
         return enumerate([view[offset : offset + size] for offset, size in entries])
-    return _ranges(reader, entries, request)
+    return _ranges(reader, entries, price)
 
 
 def _ranges(
-    reader: ValueReader, entries: Sequence[Sequence[int]], request: int
+    reader: ValueReader, entries: Sequence[Sequence[int]], price: Price
 ) -> Iterator[tuple[int, Buffer]]:
-    for window in windows(entries, request):
+    for window in windows(entries, price):
         parts = reader.iter_ranges([start for start, _, _ in window], [length for _, length, _ in window])
         for (start, _, inside), part in zip(window, parts, strict=True):
             view = memoryview(part)

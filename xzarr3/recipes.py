@@ -46,7 +46,19 @@ class Known:
         The documents, if it is not.
     """
 
-    __slots__ = ("__weakref__", "_engine", "_metadata", "_text", "format", "held", "path", "store", "version")
+    __slots__ = (
+        "__weakref__",
+        "_engine",
+        "_metadata",
+        "_text",
+        "coding_version",
+        "format",
+        "held",
+        "path",
+        "recoded",
+        "store",
+        "version",
+    )
 
     def __init__(
         self,
@@ -64,6 +76,10 @@ class Known:
         self._engine: Engine | None = None
         self.version: object | None = None
         """That of the stored document which was found to agree with the metadata."""
+        self.coding_version: object | None = None
+        """Those of the stored documents of which ``recoded`` tells."""
+        self.recoded: str | None = None
+        """How these tell to decode values in another way; None if they do not."""
         self.held: Held | None = None
         """The documents that were parsed, until they were compared with those that are stored."""
 

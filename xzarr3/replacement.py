@@ -14,9 +14,11 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from xzarr3 import looks
+from xzarr3 import changes, looks
 from xzarr3._types import Buffer
-from xzarr3.errors import NodeExistsError, ReadOnlyError, StoreError
+from xzarr3.carrying import Kept
+from xzarr3.errors import NodeExistsError, ReadOnlyError, StoreError, printable
+from xzarr3.folding import check_names
 from xzarr3.formats import Format, documents
 from xzarr3.formats.base import Held, node_prefix
 from xzarr3.hierarchy import open_group
@@ -26,7 +28,7 @@ from xzarr3.node_documents import Journal, drop_from_consolidated
 from xzarr3.node_making import groups_missing, make_groups_above
 from xzarr3.nodes import ancestors, document_lock
 from xzarr3.resuming import Plan, check_resumable
-from xzarr3.staging import Places, check_no_foreign, goes_on_in_place, is_occupied, recover, stage
+from xzarr3.staging import Places, goes_on_in_place, is_occupied, kept_at, recover, stage
 from xzarr3.stores import LocalStore, Store
 from xzarr3.stores.base import UNCHANGED, Unchanged
 
@@ -51,11 +53,14 @@ class Replacement:
         What a user says to replace what is there, for messages.
     plan : Plan, optional
         What is written, if it is to be possible to take that up again where it was cut off.
+    is_leased : bool
+        The caller has the lease of the place, from before :meth:`put` to after it.
 
     Raises
     ------
     NodeExistsError
-        If there is something, or what is there is not all Zarr.
+        If there is something and ``overwrite`` is not set, or if something is there that may be chunks of
+        an array whose documents cannot be read. Other files are kept.
     NodeTypeError
         If there is an array above.
     ReadOnlyError, StoreError
@@ -73,14 +78,18 @@ class Replacement:
         overwrite: bool,
         how: str,
         plan: Plan | None = None,
+        is_leased: bool = False,
     ) -> None:
         if store.read_only:
             raise ReadOnlyError(f"cannot write to {store}, which is read-only")
+        names = None if names is None else list(names)
         self._target = store
         self._format = format
         self._path = path
         self._overwrite = overwrite
         self._how = how
+        below = [node_prefix(path) + name for name in names or ()]
+        check_names(store, format, path, [*below, *arrays])
         self._places = Places.of(store, format, path)
         self._arrays = dict(arrays)
         self._plan = plan
@@ -88,8 +97,17 @@ class Replacement:
         if plan is not None:
             check_resumable(store)
             recover(store, self._places, plan)
-        self._check()
-        self._staging = stage(store, self._places, names, self._arrays, overwrite=overwrite, plan=plan)
+        kept = self._check()
+        self._staging = stage(
+            store,
+            self._places,
+            names,
+            self._arrays,
+            overwrite=overwrite,
+            plan=plan,
+            is_leased=is_leased,
+            kept=kept,
+        )
         if store.concurrency > 1:
             looks.in_the_making(self.store, map(format.array_key, self._arrays))
 
@@ -98,20 +116,21 @@ class Replacement:
         """What takes the values and documents, under the keys that they will have."""
         return self._staging.store
 
-    def _check(self) -> None:
-        """Refuse whatever is in the way; nothing is written by this."""
+    def _check(self) -> Kept:
+        """Refuse whatever is in the way, and find what stays; nothing is written by this."""
         store, path = self._target, self._path
         if isinstance(store, LocalStore):
             for folder in self._places.folders:
                 _check_folders(store, folder, path)
         groups_missing(Look(store), self._format, path)
         if self._overwrite or goes_on_in_place(store, self._places, self._plan):
-            check_no_foreign(store, self._places, self._arrays)
-        elif is_occupied(store, self._places):
+            return kept_at(store, self._places, self._arrays)
+        if is_occupied(store, self._places):
             raise NodeExistsError(
                 f"'/{path}' in {store} is not empty; accepted: another place, or {self._how} to replace what "
                 "is there"
             )
+        return Kept()
 
     def begin(self) -> None:
         """Make room for values, before the first one is stored.
@@ -186,13 +205,15 @@ class Replacement:
         consolidate : bool
             Make the consolidated metadata of the root anew.
         """
-        with self.discarding(), document_lock:
+        with self.discarding(), document_lock(self._target):
             before = self._documents_above()
             journal: Journal = {}
             try:
                 for format in self._places.formats:  # First, so that no copy outlives what it says.
                     drop_from_consolidated(self._target, format, self._path, journal)
                 self._staging.swap()
+                prefix = node_prefix(self._path)
+                changes.note_documents(self._target, [f"{prefix}{each}".rstrip("/") for each in nodes])
                 if self._path:
                     self._finish_above(nodes, consolidate, journal)
             except BaseException as error:
@@ -202,8 +223,8 @@ class Replacement:
             self._staging.clean()
         except StoreError as error:
             warnings.warn(
-                f"what was written to '/{self._path}' in {self._target} is in its place, but not all could "
-                f"be removed of what it replaced, or needed until then: {error}",
+                f"what was written to '/{printable(self._path)}' in {self._target} is in its place, but not "
+                f"all could be removed of what it replaced, or needed until then: {error}",
                 stacklevel=4,
             )
 

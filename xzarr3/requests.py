@@ -1,7 +1,11 @@
 """Which bytes of a stored value are asked for, so that a part of a chunk, or of a shard, can be had.
 
-Asking for one more range takes as long as reading some number of bytes, which the store tells. What lies
-closer together than that is read in one range, and all of a value if that takes no longer than its parts.
+Asking for one more range takes as long as reading some number of bytes, latency times bandwidth, which the
+store tells. What lies closer together than that is read in one range, and all of a value if that takes no
+longer than its parts: so the bytes that are moved in vain stay below what the requests saved cost.
+
+Where answers have to be waited for, requests that are under way together wait once, and bytes may cost money.
+There what is moved is bounded as well, by a multiple of what is wanted: see :class:`Price`.
 """
 
 from __future__ import annotations
@@ -9,6 +13,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,12 +21,49 @@ from xzarr3._types import AnyArray, Buffer
 from xzarr3.codecs.chain import CodecChain
 from xzarr3.division import Addressing, Inner, Pointwise
 
+if TYPE_CHECKING:
+    from xzarr3.stores import Store
+
 _FEW = 16  # Elements of a chunk; numpy handles more of them faster.
 
 WINDOW = 2**24
 """Bytes of a shard that are held at a time."""
 
+_FREE = 2**20  # Bytes; for fewer nobody counts what is moved in vain.
 _LARGEST = np.iinfo(np.intp).max
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What requests and bytes cost at a store.
+
+    Parameters
+    ----------
+    request : int
+        How many bytes can be read in the time that one more range takes.
+    over_read : float
+        How many times the wanted bytes may be moved at most, where that is more than 1 MiB.
+    at_once : int
+        How many requests wait together.
+    """
+
+    request: int
+    over_read: float
+    at_once: int
+
+    @classmethod
+    def of(cls, store: Store) -> Price:
+        """What they cost at a store; where nothing is moved in vain, any number of requests is cheaper."""
+        nothing = store.over_read <= 1
+        return cls(0 if nothing else store.request_bytes, store.over_read, max(store.concurrency, 1))
+
+    def allows(self, moved: int, wanted: int) -> bool:
+        """Whether so much may be moved for what is wanted."""
+        return moved <= _FREE or moved <= self.over_read * wanted
+
+    def splits(self, moved: int, wanted: int, requests: int) -> bool:
+        """Whether to ask for parts because the whole is too much, and they wait together."""
+        return requests <= self.at_once and not self.allows(moved, wanted)
 
 
 @dataclass(slots=True)
@@ -64,7 +106,7 @@ class ElementRanges:
 
 
 def element_ranges(
-    chain: CodecChain, addressing: Addressing, inner: Inner, request: int
+    chain: CodecChain, addressing: Addressing, inner: Inner, price: Price
 ) -> ElementRanges | None:
     """The ranges to ask for, or None if the whole chunk takes no longer.
 
@@ -75,9 +117,9 @@ def element_ranges(
     addressing : Addressing
     inner : tuple
         What is wanted of the chunk.
-    request : int
-        How many bytes can be read in the time that one more range takes.
+    price : Price
     """
+    request = price.request
     spec, strides = chain.spec, chain.strides
     itemsize, nbytes = spec.dtype.itemsize, spec.nbytes
     found: ElementRanges | None
@@ -87,17 +129,18 @@ def element_ranges(
     elif all(isinstance(chosen, slice) for chosen in inner):
         if all(chosen == slice(0, n, 1) for chosen, n in zip(inner, spec.shape, strict=True)):
             return None
-        found = _strided(inner, strides, itemsize, request)
+        found = _strided(inner, strides, itemsize, price)
     elif nbytes > _LARGEST:
         return None
     else:
         found = _scattered(addressing.offsets(inner, strides), itemsize, nbytes, request)
-    if found is None or found.size + request * len(found.starts) >= nbytes:
+    if found is None:
         return None
-    return found
+    number, size = len(found.starts), found.size
+    return None if size + request * number >= nbytes and not price.splits(nbytes, size, number) else found
 
 
-def _strided(inner: Inner, strides: tuple[int, ...], itemsize: int, request: int) -> ElementRanges:
+def _strided(inner: Inner, strides: tuple[int, ...], itemsize: int, price: Price) -> ElementRanges:
     """The ranges of a part that slices select: one, or one for each index along the first dimensions."""
     shape = tuple(len(range(chosen.start, chosen.stop, chosen.step)) for chosen in inner)
     steps = tuple(chosen.step * stride for chosen, stride in zip(inner, strides, strict=True))
@@ -107,7 +150,9 @@ def _strided(inner: Inner, strides: tuple[int, ...], itemsize: int, request: int
     for n, step in zip(shape, steps, strict=True):
         if n > 1:
             each = length - (n - 1) * step
-            if n * (each + request) >= length:
+            number = n * len(starts)
+            too_much = price.splits(length * len(starts), each * number, number)
+            if n * (each + price.request) >= length and not (too_much and step > each):
                 break
             length = each
             starts = [start + at * step for start in starts for at in range(n)]
@@ -156,15 +201,14 @@ def _scattered(offsets: AnyArray, itemsize: int, nbytes: int, request: int) -> E
     return ElementRanges(starts.tolist(), lengths.tolist(), offsets.shape, None, places)
 
 
-def windows(entries: Sequence[Sequence[int]], request: int) -> Iterator[list[tuple[int, int, list[int]]]]:
+def windows(entries: Sequence[Sequence[int]], price: Price) -> Iterator[list[tuple[int, int, list[int]]]]:
     """Put the values of a shard together into ranges, and these into windows of so much as is held at a time.
 
     Parameters
     ----------
     entries : sequence of pairs of int
         Offset and size in bytes of each value.
-    request : int
-        How many bytes can be read in the time that one more range takes.
+    price : Price
 
     Yields
     ------
@@ -176,7 +220,7 @@ def windows(entries: Sequence[Sequence[int]], request: int) -> Iterator[list[tup
         return
     window: list[tuple[int, int, list[int]]] = []
     held = 0
-    for start, length, inside in _merged(entries, request):
+    for start, length, inside in _merged(entries, price):
         if window and held + length > WINDOW:
             yield window
             window, held = [], 0
@@ -186,27 +230,63 @@ def windows(entries: Sequence[Sequence[int]], request: int) -> Iterator[list[tup
         yield window
 
 
-def _merged(entries: Sequence[Sequence[int]], request: int) -> Iterator[tuple[int, int, list[int]]]:
+def _merged(entries: Sequence[Sequence[int]], price: Price) -> Iterator[tuple[int, int, list[int]]]:
     order = sorted(range(len(entries)), key=lambda at: entries[at][0])
-    for first, group in itertools.groupby(order, _Nearby(entries, request)):
+    for first, group in itertools.groupby(order, _Nearby(entries, *_widest_gaps(entries, order, price))):
         inside = list(group)
         stop = max(entries[at][0] + entries[at][1] for at in inside)
         yield first, stop - first, inside
 
 
+def _widest_gaps(
+    entries: Sequence[Sequence[int]], order: Sequence[int], price: Price
+) -> tuple[int, int | None]:
+    """How wide the gaps are that are read along, and how many of the widest ones are, None for all.
+
+    They are the narrowest ones: of all sets of as many they cost least.
+    """
+    gaps: list[int] = []
+    wanted, stop = 0, entries[order[0]][0] if order else 0
+    for at in order:
+        offset, size = entries[at]
+        if stop < offset <= stop + price.request:
+            gaps.append(offset - stop)
+        if offset + size > stop:
+            wanted += offset + size - (offset if offset > stop else stop)
+            stop = offset + size
+    if price.allows(wanted + sum(gaps), wanted):
+        return price.request, None
+    left = int((price.over_read - 1) * wanted)
+    widest = number = 0
+    for gap in sorted(gaps):
+        left -= gap
+        if left < 0:
+            break
+        number = number + 1 if gap == widest else 1
+        widest = gap
+    return widest, number
+
+
 class _Nearby:
     """Gives values of a shard, in the order of their offsets, the offset that their range begins with."""
 
-    def __init__(self, entries: Sequence[Sequence[int]], request: int) -> None:
+    def __init__(self, entries: Sequence[Sequence[int]], widest: int, number: int | None) -> None:
         self._entries = entries
-        self._request = request
+        self._widest = widest
+        self._left = number
         self._start = self._stop = -1
 
     def __call__(self, at: int) -> int:
         offset, size = self._entries[at]
         stop = max(self._stop, offset + size)
-        if self._start < 0 or offset > self._stop + self._request or stop - self._start > WINDOW // 4:
+        gap = offset - self._stop
+        if self._start < 0 or gap > self._widest or stop - self._start > WINDOW // 4:
             self._start, self._stop = offset, offset + size
-        else:
-            self._stop = stop
+            return self._start
+        if self._left is not None and gap == self._widest and gap > 0:
+            if self._left == 0:
+                self._start, self._stop = offset, offset + size
+                return self._start
+            self._left -= 1
+        self._stop = stop
         return self._start

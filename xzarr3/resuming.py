@@ -12,19 +12,22 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from xzarr3._types import Buffer
-from xzarr3.claims import left_claim
+from xzarr3.commit.lease import Lease, lease_key
+from xzarr3.commit.leftovers import now
+from xzarr3.commit.length import clear_left, left_with
 from xzarr3.errors import StoreCapabilityError, StoreError
-from xzarr3.reservations import Reservation, now
 from xzarr3.stores import Store
+from xzarr3.stores.folders import Folders
 from xzarr3.stores.local import STAGED, TEMPORARY
 
-_MOVES, _ABOUT, _BEGUN, _OWNER = "moves", "about", "begun", "owner"
+_MOVES, _ABOUT, _BEGUN = "moves", "about", "begun"
 _NAME = re.compile(f"{re.escape(STAGED)}[0-9a-f]{{32}}", re.ASCII)
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 _LARGEST = 2**24  # Bytes of the list of moves.
 _MOST_NAMES = 2**16  # Bytes of a list of names.
 
@@ -109,8 +112,8 @@ class Continuation:
     plan : Plan
     keys : iterable of str
         Keys of the documents that stay as they are.
-    claimed : iterable of str
-        Keys of documents on which the write has claims, from its beginning to its end.
+    grown : iterable of str
+        Keys of the leases of arrays, which the write has from its beginning to its end.
     places : JSON
         Where values are written, as far as the plan does not tell.
     """
@@ -121,21 +124,24 @@ class Continuation:
         path: str,
         plan: Plan,
         keys: Iterable[str],
-        claimed: Iterable[str] = (),
+        grown: Iterable[str] = (),
         places: Any = None,
     ) -> None:
         self._store = store
         self._path = path
         self._plan = plan
         self._keys = sorted(keys)
-        self._claimed = sorted(claimed)
+        self._grown = sorted(grown)
         self._places = places
         self._stamp = ""
-        self._owners: dict[str, str] = {}
-        begun = f"{plan.top}{_BEGUN}"
-        self._reservation = Reservation(
-            store, path, plan=plan.fingerprint, beside=begun, key=f"{plan.top}{_OWNER}"
+        self.lease = Lease(
+            store,
+            lease_key(plan.top),
+            "write",
+            plan=plan.fingerprint,
+            beside=(f"{plan.top}{_BEGUN}", now),
         )
+        """What keeps others from doing the same."""
 
     def noted(self) -> dict[str, Any]:
         """What an earlier write of this plan has noted; empty if there was none."""
@@ -150,49 +156,42 @@ class Continuation:
             If the same write is still going on.
         """
         store, plan = self._store, self._plan
-        self._reservation.make()
+        self.lease.reserve(self._path)
         try:
             noted = self.noted() if store.exists(f"{plan.top}{_BEGUN}") else {}
             self._stamp = self._stamped()
             same = noted.get("stamp") == self._stamp and noted.get("places") == self._places
-            owners = noted.get("owners")
-            for key in self._claimed:
-                owner = owners.get(key) if isinstance(owners, dict) else None
-                # Whoever had it is not at work any more, and nobody need wait for that to show.
-                same = isinstance(owner, str) and left_claim(store, key, owner) and same
+            for key in self._grown:
+                same = left_with(store, key, plan.fingerprint) and same
             if not same:
                 store.erase_prefix(plan.journal)
-            if not self._claimed:
-                self.note({})
+            if not self._grown:
+                self.note()
             store.set(f"{plan.top}{_BEGUN}", now())
         except BaseException:
-            self._reservation.leave()
+            self.lease.leave()
             raise
 
-    def note(self, owners: Mapping[str, str], *, ending: bool = False) -> None:
+    def note(self, *, ending: bool = False) -> None:
         """Note what can be told of this write now.
 
         Parameters
         ----------
-        owners : mapping of str to str
-            Who has the claims, by the key of the document.
         ending : bool
             All values are written, and documents are about to tell of them.
         """
-        self._owners = dict(owners)
         said = {
             "path": self._path,
             "stamp": self._stamp,
             "places": self._places,
-            "owners": self._owners,
             "ending": ending,
         }
         self._store.set(f"{self._plan.top}{_ABOUT}", json.dumps(said).encode())
 
     def ending(self) -> None:
         """Note that documents are about to tell of all values."""
-        if self._claimed:
-            self.note(self._owners, ending=True)
+        if self._grown:
+            self.note(ending=True)
 
     def _stamped(self) -> str:
         """What changes when somebody changes one of the documents, or replaces an array."""
@@ -207,20 +206,24 @@ class Continuation:
         ------
         ConflictError
         """
-        if not self._reservation.holds():
-            raise self._reservation.lost()
+        self.lease.verify(self._path)
+
+    def clear(self) -> None:
+        """Take away what a write of this plan has left, which had come to its end."""
+        for key in self._grown:
+            clear_left(self._store, key, self._plan.fingerprint)
 
     def end(self) -> None:
         """All is written."""
         self._store.erase_prefix(self._plan.journal)
         self._store.erase(f"{self._plan.top}{_ABOUT}")
         self._store.erase(f"{self._plan.top}{_BEGUN}")
-        self._reservation.release()
+        self.lease.release()
 
     def leave(self, error: BaseException) -> None:
         """It ends in an error, and can be taken up again."""
         try:
-            self._reservation.leave()
+            self.lease.leave()
         except StoreError as another:
             error.add_note(f"others may have to wait for minutes, as this write seems to go on: {another}")
         error.add_note(
@@ -283,26 +286,42 @@ def note_moves(top: str, path: str, aside: str, moves: Iterable[tuple[str, str]]
     OSError
     """
     listed = []
-    for source, target in moves:
-        info = os.lstat(source)
-        names = [os.path.relpath(path, root) for path in (source, target)]
-        listed.append([*names, info.st_dev, info.st_ino])
+    with Folders(root) as folders:
+        for source, target in moves:
+            names = [os.path.relpath(path, root) for path in (source, target)]
+            info = folders.lstat(names[0])
+            listed.append([*names, info.st_dev, info.st_ino])
     _note(top, {"path": path, "aside": os.path.basename(aside), "moves": listed})
 
 
 def _note(top: str, said: Mapping[str, Any]) -> None:
-    place = os.path.join(top, _MOVES)
-    with open(f"{place}.new", "w", encoding="utf-8", errors="surrogateescape") as file:
-        json.dump(said, file)
-    os.replace(f"{place}.new", place)
+    """Store a list in a directory that is none but that of the write: no link is followed."""
+    with _within(top) as folder:
+        fresh = f"{_MOVES}.new"
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(fresh, dir_fd=folder)
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK, 0o666, dir_fd=folder)
+        with open(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:
+            json.dump(said, file)
+        os.replace(fresh, _MOVES, src_dir_fd=folder, dst_dir_fd=folder)
 
 
 def _noted(top: str) -> Any:
-    with open(os.path.join(top, _MOVES), encoding="utf-8", errors="surrogateescape") as file:
-        try:
-            return json.loads(file.read(_LARGEST))
-        except (ValueError, RecursionError):
-            return None
+    with _within(top) as folder:
+        descriptor = os.open(_MOVES, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | _NO_LINK, dir_fd=folder)
+        with open(descriptor, encoding="utf-8", errors="surrogateescape") as file:
+            try:
+                return json.loads(file.read(_LARGEST))
+            except (ValueError, RecursionError):
+                return None
+
+
+@contextlib.contextmanager
+def _within(top: str) -> Iterator[int]:
+    """A descriptor of the directory of a write, which is no link."""
+    root, name = os.path.split(top)
+    with Folders(root) as folders:
+        yield folders.open(name)
 
 
 def forget_moves(top: str) -> None:
@@ -312,8 +331,8 @@ def forget_moves(top: str) -> None:
     ------
     OSError
     """
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(os.path.join(top, _MOVES))
+    with contextlib.suppress(FileNotFoundError), _within(top) as folder:
+        os.unlink(_MOVES, dir_fd=folder)
 
 
 def note_end(top: str, aside: str) -> None:
@@ -368,8 +387,9 @@ def undo_moves(top: str, root: str) -> str | None:
     if isinstance(said, dict) and said.get("ended") is True and _is_top(said.get("aside")):
         return os.path.join(root, said["aside"])
     try:
-        for source, target, device, inode in reversed(_checked(said, os.path.basename(top))):
-            _rename_back(os.path.join(root, source), os.path.join(root, target), (device, inode))
+        with Folders(root) as folders:
+            for source, target, device, inode in reversed(_checked(said, os.path.basename(top))):
+                _rename_back(folders, source, target, (device, inode))
         forget_moves(top)
     except OSError as error:
         raise StoreError(
@@ -383,16 +403,26 @@ def _is_top(name: object) -> bool:
     return isinstance(name, str) and _NAME.fullmatch(name) is not None
 
 
-def _rename_back(source: str, target: str, what: tuple[int, int]) -> None:
+def _rename_back(folders: Folders, source: str, target: str, what: tuple[int, int]) -> None:
+    """Rename what still is what it was; whoever has made the list names nothing outside of the store."""
     try:
-        info = os.lstat(target)
+        info = folders.lstat(target)
     except (FileNotFoundError, NotADirectoryError):
         return
-    if (info.st_dev, info.st_ino) == what and not os.path.lexists(source):
-        os.makedirs(os.path.dirname(source), exist_ok=True)
-        os.rename(target, source)
-        with contextlib.suppress(OSError):  # It is not empty.
-            os.removedirs(os.path.dirname(target))
+    if (info.st_dev, info.st_ino) != what:
+        return
+    above = os.path.dirname(source)
+    try:
+        folders.lstat(source)
+    except FileNotFoundError:
+        if folders.resolve(above) is None:
+            folders.make(above)
+        folders.rename(target, source)
+        with contextlib.suppress(OSError):  # It is not empty, or the last one below the root.
+            left = os.path.dirname(target)
+            while left:
+                folders.rmdir(left)
+                left = os.path.dirname(left)
 
 
 def _checked(said: Any, top: str) -> list[tuple[str, str, int, int]]:

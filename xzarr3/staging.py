@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import itertools
 import os
 import random
@@ -26,9 +27,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 from xzarr3._types import Buffer, ByteRange
+from xzarr3.carrying import Kept, carry
+from xzarr3.commit.lease import NAME, Holder, Lease, is_lease, keeps_leases, lease_key
+from xzarr3.commit.leftovers import ABANDONED, age, now
 from xzarr3.concurrency import spread
 from xzarr3.errors import (
     ConflictError,
@@ -37,20 +41,21 @@ from xzarr3.errors import (
     StoreCapabilityError,
     StoreError,
     listed,
+    printable,
 )
 from xzarr3.formats import Format
 from xzarr3.lookup import find_format
 from xzarr3.metadata import ArrayMetadata
 from xzarr3.node_erasing import (
     chunks_among,
+    chunks_of,
     documents_among,
     erase_stages,
+    foreign_among,
     formats_in,
     keys_at,
     leaving_stages,
-    orphans_of,
 )
-from xzarr3.reservations import ABANDONED, Reservation, age, now
 from xzarr3.resuming import (
     Plan,
     forget_moves,
@@ -64,12 +69,14 @@ from xzarr3.resuming import (
 from xzarr3.stores import LocalStore, Store
 from xzarr3.stores.base import Writer
 from xzarr3.stores.folders import Folders
-from xzarr3.stores.local import STAGED, TEMPORARY
+from xzarr3.stores.local import STAGED, TEMPORARY, is_busy
 
-_NEW, _OLD, _OWNER = "new", "old", "owner"
+_NEW, _OLD = "new", "old"
 _BEGUN = "begun"  # Is there from the beginning of a write to its end.
+_CARRIED = "carried"  # Beside it: that files were brought back which are no part of a hierarchy.
 _BEGUN_ASIDE = "aside"  # Beside it: that values lie aside, and where what they replace is copied to.
 _ATTEMPTS = 10
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 _SWEPT = 8  # Of what other writes have left, by one that replaces nothing.
 _RENEWED = 3600.0  # Seconds after which a write tells that it is still going on, where that has to be told.
 
@@ -113,8 +120,9 @@ class Places:
         return cls(path, tuple(formats), tuple(sorted(folders)), tuple(sorted(keys)))
 
     def keys(self, store: Store) -> set[str]:
-        """The keys that are there, without the values of writes that are under way or were killed."""
-        return {key for key in keys_at(store, self.formats, self.path) if not key.startswith(STAGED)}
+        """The keys that are there, without leases and values of writes that are under way or were killed."""
+        found = keys_at(store, self.formats, self.path)
+        return {key for key in found if not key.startswith(STAGED) and not is_lease(key)}
 
     def stages(self, keys: Iterable[str]) -> list[list[str]]:
         """Keys in the order in which they are to be removed, all of a list together."""
@@ -132,7 +140,7 @@ class Places:
 
 
 def is_occupied(store: Store, places: Places) -> bool:
-    """Whether there is anything but the values of writes that are under way or were killed.
+    """Whether there is anything but leases and values of writes that are under way or were killed.
 
     A store that cannot list is only asked for the documents of a node.
     """
@@ -145,27 +153,27 @@ def is_occupied(store: Store, places: Places) -> bool:
         return False
     folders = [f"{folder}/" if folder else "" for folder in places.folders]
     for keys, prefixes in spread(store.list_dir, folders, store.concurrency):
-        if any(not found.startswith(STAGED) for found in keys | prefixes):
+        if any(not found.startswith(STAGED) and not is_lease(found) for found in keys | prefixes):
             return True
     return False
 
 
-def check_no_foreign(
+def foreign_keys(
     store: Store,
     places: Places,
     arrays: Mapping[str, ArrayMetadata],
     moved_from: Store | None = None,
     keys: set[str] | None = None,
-) -> None:
-    """See to it that all keys that are there are part of a Zarr hierarchy, so that they may be replaced.
+) -> set[str]:
+    """The keys that are there and no part of a Zarr hierarchy: they stay where that is replaced.
 
     Parameters
     ----------
     store : Store
     places : Places
     arrays : mapping of str to ArrayMetadata
-        The arrays that will be there, by path. In a store that cannot rename, a killed first write leaves
-        chunks of such arrays without documents.
+        The arrays that will be there, by path. What has the name of one of their chunks is replaced with
+        them: they would take it for their own, and killed writes leave chunks without documents.
     moved_from : Store, optional
         Where the keys of ``store`` have been moved from.
     keys : set of str, optional
@@ -174,25 +182,46 @@ def check_no_foreign(
     Raises
     ------
     NodeExistsError
-        Otherwise.
+        If some may be chunks of an array whose documents cannot be read, or cannot lie beside the new ones.
     """
     if keys is None:
         keys = places.keys(store)
-    documents = documents_among(places.formats, keys)
-    others = keys.difference(documents)
-    foreign = others - chunks_among(store, places.formats, documents, others) if others else others
     home = store if moved_from is None else moved_from
-    if foreign:
-        foreign -= _orphans(home, places, foreign)
-    if foreign and not isinstance(home, LocalStore):
-        for path, meta in arrays.items():
-            foreign -= orphans_of(store, places.formats[0], path, meta)
-    if foreign:
-        raise NodeExistsError(
-            f"'/{places.path}' in {home} holds {len(foreign)} keys that are no part of a Zarr hierarchy, "
-            f"{listed(sorted(foreign)[:5])}; nothing was written; accepted: another place, or removing them "
-            "by hand"
-        )
+    return foreign_among(
+        store,
+        places.formats,
+        places.path,
+        keys,
+        documents_among(places.formats, keys),
+        format=places.formats[0],
+        arrays=arrays,
+        undone="nothing was written",
+        home=home,
+        chunks_elsewhere=partial(_orphans, home, places),
+    )
+
+
+def kept_at(store: Store, places: Places, arrays: Mapping[str, ArrayMetadata]) -> Kept:
+    """What stays at a place that is about to be replaced, if there is something that may not be, an error.
+
+    Raises
+    ------
+    NodeExistsError
+        As :func:`foreign_keys`.
+    """
+    keys = places.keys(store)
+    foreign = foreign_keys(store, places, arrays, keys=keys)
+    return Kept.among(store.root, foreign, keys) if isinstance(store, LocalStore) else Kept()
+
+
+def _taken_up(format: Format, keys: Iterable[str], is_there: Callable[[str], bool]) -> set[str]:
+    """Those of some keys that a new node takes for its own, such as a lone document of attributes."""
+    places = {key: format.place(key) for key in keys}
+    return {
+        key
+        for key, place in places.items()
+        if place is not None and any(map(is_there, (key, *format.defining_keys(place.path))))
+    }
 
 
 def _orphans(store: Store, places: Places, keys: set[str]) -> set[str]:
@@ -203,7 +232,7 @@ def _orphans(store: Store, places: Places, keys: set[str]) -> set[str]:
             there = places.keys(aside)
             found.update(keys.intersection(documents_among(places.formats, there | keys)))
             documents = documents_among(places.formats, there)
-            found |= chunks_among(aside, places.formats, documents, keys)
+            found |= chunks_among(aside, places.formats, documents, keys)[0]
     return found
 
 
@@ -231,7 +260,7 @@ def _aside(store: Store) -> Iterator[Store]:
 
 
 def _staged_prefixes(store: Store) -> list[str]:
-    """What the keys begin with that writes have moved aside, and the reservations of places."""
+    """What the keys begin with that writes have moved aside, or noted."""
     if not store.listable:
         return []
     return sorted(prefix for prefix in store.list_dir("")[1] if prefix.startswith(STAGED))
@@ -315,6 +344,8 @@ def stage(
     *,
     overwrite: bool,
     plan: Plan | None = None,
+    is_leased: bool = False,
+    kept: Kept | None = None,
 ) -> Staging:
     """The way to write a node that suits a store and what is there.
 
@@ -331,26 +362,30 @@ def stage(
         Replace what is there; otherwise there must be nothing.
     plan : Plan, optional
         What is written, if it is to be possible to take that up again.
+    is_leased : bool
+        The caller has the lease of the place.
+    kept : Kept, optional
+        What stays there.
     """
     if isinstance(store, LocalStore):
-        return _Folders(store, places, arrays, overwrite=overwrite, plan=plan)
+        return _Folders(store, places, arrays, overwrite=overwrite, plan=plan, kept=kept)
     is_aside = plan is not None and overwrite and store.exists(f"{plan.top}{_BEGUN_ASIDE}")
     if not is_aside and (
         not overwrite or goes_on_in_place(store, places, plan) or not is_occupied(store, places)
     ):  # Otherwise it was looked at before.
-        return InPlace(store, places, names, plan=plan)
+        return InPlace(store, places, names, arrays, plan=plan, is_leased=is_leased)
     if not store.erasable:
         raise StoreCapabilityError(
             f"{store} cannot erase, so '/{places.path}' cannot be replaced; accepted: another place"
         )
-    return _Keys(store, places, arrays, plan=plan)
+    return _Keys(store, places, arrays, plan=plan, is_leased=is_leased)
 
 
 def goes_on_in_place(store: Store, places: Places, plan: Plan | None) -> bool:
     """Whether what is there was left by a write of this plan, which was cut off before it was whole."""
     if plan is None or isinstance(store, LocalStore):
         return False
-    if Reservation(store, places.path).plan_there() != plan.fingerprint:
+    if _lease_at(store, places).there().plan != plan.fingerprint:
         return False
     if store.exists(f"{plan.top}{_BEGUN_ASIDE}"):  # What is there is what it was to replace.
         return False
@@ -375,42 +410,60 @@ def recover(store: Store, places: Places, plan: Plan) -> None:
     if isinstance(store, LocalStore):
         top = os.path.join(store.root, plan.top.rstrip("/"))
         if os.path.lexists(os.path.join(top, "moves")):
-            reservation = Reservation(store, places.path, plan=plan.fingerprint)
-            reservation.make()
+            lease = _lease_at(store, places, plan)
+            lease.reserve(places.path)
             try:
                 aside = undo_moves(top, store.root)
                 if aside is not None:
                     _remove(aside)
                     _remove(top)
-                    reservation.release()
+                    lease.release()
             finally:
-                reservation.leave()
+                lease.leave()
 
 
-def _check_left(reservation: Reservation, plan: Plan, store: Store, path: str) -> None:
+def _check_left(lease: Lease, plan: Plan, store: Store, path: str) -> None:
     """Warn of a write of another plan that was cut off here."""
-    if reservation.left not in (None, plan.fingerprint):
+    if _left(lease) not in (None, plan.fingerprint):
         warnings.warn(
-            f"a write to '/{path}' in {store} was cut off that is not the same as this one, so nothing of it "
-            "is taken up: its data or encoding are others, or dask has given its arrays other names, as it "
-            "does for what it cannot name by its content; what it left is removed by a later call, once it "
+            f"a write to '/{printable(path)}' in {store} was cut off that is not the same as this one, so "
+            "nothing of it is taken up: its data or encoding are others, or dask has given its arrays other "
+            "names, as it does for what it cannot name by its content; what it left is removed by a later "
+            "call, once it "
             "has not changed for a day",
             stacklevel=2,
         )
 
 
-def _reservation(store: Store, places: Places, plan: Plan | None = None) -> Reservation | None:
-    """The reservation of a place; None where none is kept.
+def _verified(lease: Lease, path: str) -> bool:
+    """Whether anybody is in the way; who has lost the place hears of it by an error."""
+    lease.verify(path)
+    return False
 
-    It could not be taken back where nothing is erased, and would stay as dead space in a zip, of which there
-    is one writer.
+
+def _left(lease: Lease) -> str | None:
+    """The plan of the write that had a place before, if it can be taken up again."""
+    return None if lease.displaced is None else lease.displaced.plan
+
+
+def _lease_at(store: Store, places: Places, plan: Plan | None = None) -> Lease:
+    """The lease of a place.
+
+    It lies there, but not in a directory, of which the place is renamed away.
     """
-    zips = sys.modules.get("xzarr3.stores.zip")
-    if not store.erasable or not store.readable or (zips is not None and isinstance(store, zips.ZipStore)):
-        return None
+    key = lease_key(places.formats[0].chunk_prefix(places.path) if places.path else "")
+    if isinstance(store, LocalStore):
+        place = hashlib.blake2b(places.path.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+        key = lease_key(f"{STAGED}{place}/")
     if plan is None:
-        return Reservation(store, places.path)
-    return Reservation(store, places.path, plan=plan.fingerprint, beside=f"{plan.top}{_BEGUN}")
+        return Lease(store, key, "replace")
+    beside = f"{plan.top}{_BEGUN}", now
+    return Lease(store, key, "replace", plan=plan.fingerprint, beside=beside)
+
+
+def _lease(store: Store, places: Places, plan: Plan | None = None) -> Lease | None:
+    """The lease of a place; None where none is kept."""
+    return _lease_at(store, places, plan) if keeps_leases(store) else None
 
 
 class _StagedFolder(LocalStore):
@@ -451,6 +504,10 @@ class _StagedFolder(LocalStore):
         """Take no more values."""
         self._closed = True
 
+    def reopen(self) -> None:
+        """Take values again: what is computed later may be computed again."""
+        self._closed = False
+
 
 def _gone(store: Store) -> StoreError:
     return StoreError(
@@ -463,8 +520,10 @@ def _gone(store: Store) -> StoreError:
 class _Folders(Staging):
     """Directories that are renamed: the old ones aside, then the new ones to their places.
 
-    Nothing is renamed over something that is there. What was moved aside is looked at before it is removed:
-    a file that is no part of a Zarr hierarchy, or anything at all where there must be nothing, is put back.
+    Nothing is renamed over something that is there. Files that are no part of a Zarr hierarchy get a second
+    name among the new values before anything is renamed. What was moved aside is looked at before it is
+    removed: if such files have come meanwhile, all is put back and done again with them, and anything at all
+    is put back where there must be nothing.
     """
 
     def __init__(
@@ -475,19 +534,20 @@ class _Folders(Staging):
         *,
         overwrite: bool,
         plan: Plan | None = None,
+        kept: Kept | None = None,
     ) -> None:
         self._target = store
         self._places = places
         self._arrays = arrays
+        self._kept = Kept() if kept is None else kept
         self._overwrite = overwrite
         self._plan = plan
-        self._reservation: Reservation | None = None
+        self._lease: Lease | None = None
         # What is replaced has a place of its own each time.
         self._aside = self._top = os.path.join(store.root, f"{STAGED}{uuid.uuid4().hex}")
         if plan is not None:
             self._top = os.path.join(store.root, plan.top.rstrip("/"))
-            begun = f"{plan.top}{_BEGUN}"
-            self._reservation = Reservation(store, places.path, plan=plan.fingerprint, beside=begun)
+            self._lease = _lease_at(store, places, plan)
         self._old = os.path.join(self._aside, _OLD)
         self._new = os.path.join(self._top, _NEW)
         self._begun = os.path.join(self._top, _BEGUN)
@@ -503,7 +563,11 @@ class _Folders(Staging):
         if "" in self._places.folders:
             if not os.path.lexists(folder):
                 return []
-            names = [name for name in os.listdir(folder) if not name.startswith((TEMPORARY, STAGED))]
+            names = [
+                name
+                for name in os.listdir(folder)
+                if not name.startswith((TEMPORARY, STAGED)) and name != NAME
+            ]
             return sorted(names, key=self._places.rank)
         documents = sorted(self._places.documents, key=self._places.rank)
         # Documents of what is below come before its chunks.
@@ -516,18 +580,20 @@ class _Folders(Staging):
 
     def begin(self) -> None:
         self._check_undone()
-        if self._plan is not None and self._reservation is not None:
-            self._reservation.make()
-            _check_left(self._reservation, self._plan, self._target, self._places.path)
+        if self._plan is not None and self._lease is not None:
+            self._lease.reserve(self._places.path)
+            _check_left(self._lease, self._plan, self._target, self._places.path)
             if not os.path.lexists(self._begun):  # Somebody was about to remove what is there.
                 _remove(self._top)
             _remove_partial(self._new)
             # Who reserves the place just now is refused anyway.
-            _remove_partial(os.path.join(self._target.root, os.path.dirname(self._reservation.key)))
+            _remove_partial(os.path.join(self._target.root, os.path.dirname(self._lease.key)))
+        self._staged.reopen()
         try:
-            os.makedirs(self._new, exist_ok=True)
-            with open(self._begun, "wb"):
-                """That it is there is all."""
+            with Folders(self._target.root) as folders:  # Somebody may have put a link there.
+                folders.make(f"{os.path.basename(self._top)}/{_NEW}")
+                top = folders.open(os.path.basename(self._top))
+                os.close(os.open(_BEGUN, os.O_WRONLY | os.O_CREAT | _NO_LINK, 0o666, dir_fd=top))
         except OSError as error:
             raise StoreError(f"cannot write to {self._target}: {error.strerror or error}") from error
 
@@ -542,25 +608,95 @@ class _Folders(Staging):
                 f"undone, its data are in {self.whereabouts()}; accepted: a new call"
             )
 
-    def _check_aside(self) -> None:
-        """Refuse to have moved aside what may not be replaced."""
-        if os.path.lexists(self._old):
-            aside = LocalStore(self._old, read_only=True)
-            if self._overwrite:
-                check_no_foreign(aside, self._places, self._arrays, self._target)
-            elif self._places.keys(aside):
+    def _stays(self, unit: str) -> bool:
+        """Whether something in the root is left where it is, as it is no part of a hierarchy."""
+        if unit not in self._kept.alone:
+            return False
+        formats = self._places.formats
+        for below, _, names in os.walk(os.path.join(self._target.root, unit)):
+            relative = os.path.relpath(below, self._target.root)
+            if any(each.place(f"{relative}/{name}") is not None for name in names for each in formats):
+                return False  # Somebody has made a node there since.
+        return True
+
+    def _carry_over(self, units: Sequence[str]) -> None:
+        """Give the files that stay a place among the new values, if they are in what will be renamed."""
+        folders = tuple(f"{unit}/" for unit in units)
+        names = [name for name in self._kept.names if name.startswith(folders) or name in units]
+        taken = _taken_up(self._places.formats[0], names, self._is_new)
+        top = os.path.basename(self._top)
+        carry(
+            self._target.root,
+            "",
+            f"{top}/{_NEW}",
+            sorted(set(names) - taken),
+            replace=True,
+            fsync=self._target.fsync,
+        )
+
+    def _is_new(self, key: str) -> bool:
+        return os.path.lexists(os.path.join(self._new, key))
+
+    def _left_behind(self, old: str) -> frozenset[str]:
+        """The files that are no part of a hierarchy in what was moved aside, and in the store no more.
+
+        Raises
+        ------
+        NodeExistsError
+            If there is what may not be replaced.
+        """
+        if not os.path.lexists(old):
+            return frozenset()
+        aside = LocalStore(old, read_only=True)
+        keys = self._places.keys(aside)
+        if not self._overwrite:
+            if keys:
                 raise _occupied(self._target, self._places)
+            return frozenset()
+        foreign = foreign_keys(aside, self._places, self._arrays, self._target, keys)
+        missing = {name for name in Kept.among(old, foreign, keys).names if not self._is_in_root(name)}
+        missing -= _taken_up(self._places.formats[0], missing, self._is_in_root)
+        return frozenset(name for name in missing if not self._led_to_folder(old, name))
+
+    def _is_in_root(self, key: str) -> bool:
+        return os.path.lexists(os.path.join(self._target.root, key))
+
+    def _led_to_folder(self, old: str, name: str) -> bool:
+        """Whether something was a link to a directory where it was, which may be a node."""
+        try:
+            target = os.readlink(os.path.join(old, name))
+        except OSError:  # It is no link.
+            return False
+        return os.path.isdir(os.path.join(self._target.root, os.path.dirname(name), target))
 
     def swap(self) -> None:
+        left: frozenset[str] = frozenset()
+        for _ in range(_ATTEMPTS):
+            self._check_undone()
+            if self._lease is not None:
+                self._lease.verify(self._places.path)
+            self.check()
+            self._rename_all()
+            left = self._left_behind(self._old)
+            if not left:
+                return
+            self.put_back()
+            self._kept = kept_at(self._target, self._places, self._arrays)
+        raise NodeExistsError(
+            f"cannot replace '/{self._places.path}' in {self._target}: again and again somebody puts files "
+            f"there, {listed(sorted(left)[:5])}; accepted: a new call"
+        )
+
+    def _rename_all(self) -> None:
+        """Rename what is there, and then what is new; what fails halfway is for :meth:`put_back`."""
         root, old, new = self._target.root, self._old, self._new
-        self._check_undone()
-        if self._reservation is not None and not self._reservation.holds():
-            raise self._reservation.lost()
-        self.check()
         with contextlib.suppress(OSError):  # It is looked at below.
             os.utime(self._top)
         try:
-            aside = [(os.path.join(root, unit), os.path.join(old, unit)) for unit in self._units(root)]
+            news = self._units(new)
+            units = [unit for unit in self._units(root) if unit in news or not self._stays(unit)]
+            self._carry_over(units)
+            aside = [(os.path.join(root, unit), os.path.join(old, unit)) for unit in units]
             ahead = [(os.path.join(new, unit), os.path.join(root, unit)) for unit in self._units(new)[::-1]]
             if not os.path.lexists(self._begun):  # Now, as what was found in it may not have been all.
                 raise _gone(self._target)
@@ -572,14 +708,15 @@ class _Folders(Staging):
                 os.makedirs(folder, exist_ok=True)
             if self._plan is not None:
                 note_moves(self._top, self._places.path, self._aside, aside + ahead, root)
-            for move in aside:
-                self._moves.append(move)
-                os.rename(*move)
-            for move in ahead:
-                self._moves.append(move)
-                if os.path.lexists(move[1]):
-                    raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), move[1])
-                os.rename(*move)
+            with Folders(root) as folders:
+                for move in aside:
+                    self._moves.append(move)
+                    _rename(folders, root, *move)
+                for move in ahead:
+                    self._moves.append(move)
+                    if os.path.lexists(move[1]):
+                        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), move[1])
+                    _rename(folders, root, *move)
             if self._target.fsync:
                 with Folders(root) as folders:
                     for place in dict.fromkeys(os.path.dirname(target) for _, target in ahead):
@@ -591,7 +728,6 @@ class _Folders(Staging):
             raise StoreError(
                 f"cannot replace '/{self._places.path}' in {self._target}: {error.strerror or error}"
             ) from error
-        self._check_aside()
 
     def _check_inside(self, place: str) -> None:
         if self._places.path:
@@ -624,29 +760,43 @@ class _Folders(Staging):
 
     def clean(self) -> None:
         self._moves.clear()
+        others = [each for each in _staging_folders(self._target) if each not in (self._top, self._aside)]
+        abandoned = [folder for folder in others if _is_abandoned(folder)]
+        for folder in others:
+            with _removing(folder):
+                forget_moves_at(folder, self._places.path)
+            self._bring_back(folder)  # While what was replaced is still there to tell chunks from files.
         if self._plan is not None:
             with _removing(self._top):
                 note_end(self._top, self._aside)
             _remove(self._aside)
         _remove(self._top)
-        if self._reservation is not None:
-            self._reservation.release()
-        for folder in _staging_folders(self._target):
-            with _removing(folder):
-                forget_moves_at(folder, self._places.path)
-            if _is_abandoned(folder) and self._may_remove(folder):
+        if self._lease is not None:
+            self._lease.release()
+        for folder in abandoned:
+            if self._may_remove(folder):
                 _remove_at_once(self._target, folder)
+
+    def _bring_back(self, folder: str) -> None:
+        """Bring files back, once, that are no part of a hierarchy from where a killed write has left them."""
+        old = os.path.join(folder, _OLD)
+        if _is_carried(folder) or not _holds_files(old) or not _only_old_at(folder, self._places):
+            return
+        with contextlib.suppress(NodeExistsError):  # Then it stays as it is.
+            left = sorted(self._left_behind(old))
+            source = os.path.relpath(old, self._target.root)
+            with _removing(folder):
+                carry(self._target.root, source, "", left, replace=False, fsync=self._target.fsync)
+                _note_carried(self._target.root, folder)
 
     def _may_remove(self, folder: str) -> bool:
         """Whether an abandoned directory holds no replaced values but such as were replaced again now."""
         if not _only_old_at(folder, self._places):
             return False
         try:
-            aside = LocalStore(os.path.join(folder, _OLD), read_only=True)
-            check_no_foreign(aside, self._places, self._arrays, self._target)
+            return _is_carried(folder) or not self._left_behind(os.path.join(folder, _OLD))
         except NodeExistsError:
             return False
-        return True
 
     def discard(self) -> None:
         if os.path.lexists(self._old):
@@ -654,11 +804,30 @@ class _Folders(Staging):
         _remove(self._top)
 
     def leave(self) -> None:
-        if self._reservation is not None:
-            self._reservation.leave()
+        if self._lease is not None:
+            self._lease.leave()
 
     def whereabouts(self) -> str:
         return f"'{self._old}' and '{self._new}'"
+
+
+def _holds_files(folder: str) -> bool:
+    """Whether there is a file below a directory, or a link."""
+    return any(
+        names or any(os.path.islink(os.path.join(below, each)) for each in inner)
+        for below, inner, names in os.walk(folder)
+    )
+
+
+def _is_carried(folder: str) -> bool:
+    return os.path.lexists(os.path.join(folder, _CARRIED))
+
+
+def _note_carried(root: str, folder: str) -> None:
+    """Note that all files were brought back: what is left are values, of which nothing may tell later."""
+    with Folders(root) as folders:
+        top = folders.open(os.path.basename(folder))
+        os.close(os.open(_CARRIED, os.O_WRONLY | os.O_CREAT | _NO_LINK, 0o666, dir_fd=top))
 
 
 def _occupied(store: Store, places: Places) -> NodeExistsError:
@@ -666,6 +835,11 @@ def _occupied(store: Store, places: Places) -> NodeExistsError:
         f"'/{places.path}' in {store} is not empty: somebody else has written there since this write was "
         "planned; accepted: another place, or replacing what is there with a new call"
     )
+
+
+def _rename(folders: Folders, root: str, source: str, target: str) -> None:
+    """Rename within a store; no link on the way leads out of it."""
+    folders.rename(os.path.relpath(source, root), os.path.relpath(target, root))
 
 
 def _move_back(target: str, source: str) -> None:
@@ -695,7 +869,7 @@ def _remove(folder: str) -> None:
     failure: OSError | None = None
     for _ in range(_ATTEMPTS):
         try:
-            shutil.rmtree(folder)
+            _remove_tree(folder)
         except OSError as error:
             if not os.path.lexists(folder):
                 return
@@ -705,6 +879,25 @@ def _remove(folder: str) -> None:
         else:
             return
     raise StoreError(f"cannot remove '{folder}': {failure}") from failure
+
+
+def _remove_tree(folder: str) -> None:
+    """Remove a directory, but for files that a network file system removes itself, once nobody reads them."""
+    busy: list[str] = []
+
+    def failed(act: object, path: str, problem: Any) -> None:
+        error = problem[1] if isinstance(problem, tuple) else problem
+        if is_busy(os.path.basename(path), error):
+            busy.append(path)
+        elif error.errno not in (errno.ENOTEMPTY, errno.EEXIST) or not any(
+            each.startswith(os.path.join(path, "")) for each in busy
+        ):
+            raise error
+
+    if sys.version_info >= (3, 12):
+        shutil.rmtree(folder, onexc=failed)
+    else:
+        shutil.rmtree(folder, onerror=failed)
 
 
 def _remove_at_once(store: LocalStore, folder: str) -> None:
@@ -774,6 +967,7 @@ class _StagedKeys(Store):
         self._renewed = time.time()
         self.concurrency = store.concurrency
         self.request_bytes = store.request_bytes
+        self.over_read = store.over_read
         self._store = store
         self._prefix = prefix
         self._guard = threading.Lock()
@@ -888,6 +1082,7 @@ class _Keys(Staging):
         arrays: Mapping[str, ArrayMetadata],
         *,
         plan: Plan | None = None,
+        is_leased: bool = False,
     ) -> None:
         self._target = store
         self._places = places
@@ -900,16 +1095,17 @@ class _Keys(Staging):
         self._tops = [self._aside_top]  # Also of those who were cut off while they carried out the plan.
         self._new, self._old = f"{self._top}{_NEW}/", f"{self._aside_top}{_OLD}/"
         self._begun = f"{self._top}{_BEGUN}"
-        self._reservation = _reservation(store, places, plan)
+        self._lease = None if is_leased else _lease(store, places, plan)
         self.store: _StagedKeys = _StagedKeys(store, self._new, self._begun)
         self._aside: set[str] = set()
+        self._put: set[str] = set()
         self._erasing = False
 
     def begin(self) -> None:
         plan = self._plan
-        if plan is not None and self._reservation is not None:
-            self._reservation.make()
-            _check_left(self._reservation, plan, self._target, self._places.path)
+        if plan is not None and self._lease is not None:
+            self._lease.reserve(self._places.path)
+            _check_left(self._lease, plan, self._target, self._places.path)
             if not self._target.exists(self._begun):  # Somebody was about to remove what is there.
                 self._target.erase_prefix(self._top)
             self.store.may_have_more()
@@ -920,20 +1116,19 @@ class _Keys(Staging):
 
     def swap(self) -> None:
         self.store.renew()
-        if self._plan is not None and self._reservation is not None:
-            if not self._reservation.holds():
-                raise self._reservation.lost()
+        if self._plan is not None and self._lease is not None:
+            self._lease.verify(self._places.path)
             self._target.set(f"{self._aside_top}{_BEGUN}", now())
-        elif self._reservation is not None:
-            with _naming(self._reservation.key):
-                self._reservation.make()
+        elif self._lease is not None:
+            self._lease.reserve(self._places.path)
         forget_settings(self._target, _staged_prefixes(self._target), self._places.path)
         new = self._new_keys()
         there = self._places.keys(self._target)
         self._check_listed(there)
-        check_no_foreign(self._target, self._places, self._arrays, keys=there)
+        kept = foreign_keys(self._target, self._places, self._arrays, keys=there)
+        there = there - (kept - _taken_up(self._places.formats[0], kept, new.__contains__))
         old = self._places.stages(there)
-        self._aside = there
+        self._aside, self._put = there, new
         self._copy([[key for stage in old for key in stage]], "", self._old)
         self._check_copied(there, self._old)
         self._erasing = True
@@ -990,7 +1185,8 @@ class _Keys(Staging):
     def put_back(self) -> None:
         if not self._erasing:
             return
-        erase_stages(self._target, self._places.stages(self._places.keys(self._target)))
+        own = self._places.keys(self._target).intersection(self._aside | self._put)
+        erase_stages(self._target, self._places.stages(own))
         self._copy(self._places.stages(self._aside)[::-1], self._old, "")
         self._erasing = False
 
@@ -1007,8 +1203,8 @@ class _Keys(Staging):
         try:
             self._remove()
         finally:
-            if self._reservation is not None:
-                self._reservation.release()
+            if self._lease is not None:
+                self._lease.release()
         _remove_abandoned(self._target, self._places, _staged_prefixes(self._target))
 
     def _remove(self) -> None:
@@ -1020,16 +1216,16 @@ class _Keys(Staging):
             self._target.erase(f"{top}{_BEGUN}")  # Last, as that it has begun is to be known to the end.
 
     def leave(self) -> None:
-        if self._reservation is not None:
-            self._reservation.leave()
+        if self._lease is not None:
+            self._lease.leave()
 
     def discard(self) -> None:
         try:
             if not self._erasing:
                 self._remove()
         finally:
-            if self._reservation is not None:
-                self._reservation.release()
+            if self._lease is not None:
+                self._lease.release()
 
     def whereabouts(self) -> str:
         return f"keys of {self._target} that begin with '{self._old}' and '{self._new}'"
@@ -1040,9 +1236,12 @@ def _remove_abandoned(store: Store, places: Places | None, tops: Iterable[str]) 
     documents = places.documents if places is not None else ()
     folders = tuple(f"{folder}/" if folder else "" for folder in places.folders) if places is not None else ()
     for top in tops:
-        marks = [f"{top}{name}" for name in (_BEGUN, _OWNER)]
+        marks = [f"{top}{_BEGUN}", lease_key(top)]
+        begun, leased = store.get_values(marks)
         # Without one, somebody has begun to remove it.
-        if any(value is not None and age(value) < ABANDONED for value in store.get_values(marks)):
+        if (begun is not None and age(begun) < ABANDONED) or (
+            begun is None and leased is not None and Holder.parse(leased).is_dead is not True
+        ):
             continue
         aside = f"{top}{_OLD}/"
         keys = set(store.list_prefix(top))
@@ -1078,27 +1277,34 @@ class InPlace(Staging):
     """
 
     def __init__(
-        self, store: Store, places: Places, names: Iterable[str] | None, *, plan: Plan | None = None
+        self,
+        store: Store,
+        places: Places,
+        names: Iterable[str] | None,
+        arrays: Mapping[str, ArrayMetadata],
+        *,
+        plan: Plan | None = None,
+        is_leased: bool = False,
     ) -> None:
         self.store = store
         self._places = places
+        self._arrays = arrays
         self._names = None if names is None else list(names)
         self._plan = plan
-        self._reservation = _reservation(store, places, plan)
+        self._lease = None if is_leased else _lease(store, places, plan)
         self._whole = False
         self._is_mixed = False  # With what somebody has written who reserves nothing.
 
     def begin(self) -> None:
         self._is_mixed = False
-        if self._reservation is None:
+        if self._lease is None:
             return
         # Before it is reserved, as what was reserved is not known any more after that.
         goes_on = goes_on_in_place(self.store, self._places, self._plan)
-        with _naming(self._reservation.key):
-            self._reservation.make()
+        self._lease.reserve(self._places.path)
         if self._plan is not None:
-            goes_on = goes_on and self._reservation.left in (None, self._plan.fingerprint)
-            _check_left(self._reservation, self._plan, self.store, self._places.path)
+            goes_on = goes_on and _left(self._lease) in (None, self._plan.fingerprint)
+            _check_left(self._lease, self._plan, self.store, self._places.path)
             if not goes_on:
                 self.store.erase_prefix(self._plan.top)
             self.store.set(f"{self._plan.top}{_BEGUN}", now())
@@ -1110,22 +1316,19 @@ class InPlace(Staging):
         )
         occupied, tops = spread(lambda look: look(), looks, self.store.concurrency)
         if occupied:  # By somebody who has finished since.
-            self._reservation.release()
+            self._lease.release()
             raise _occupied(self.store, self._places)
         # Of arrays that were there before, and may have had the same documents.
-        others = [top for top in cast("list[str]", tops) if not self._reservation.key.startswith(top)]
-        forget_settings(self.store, others, self._places.path)
+        forget_settings(self.store, cast("list[str]", tops), self._places.path)
 
     def check(self) -> None:
         format, path = self._places.formats[0], self._places.path
         keys = format.defining_keys(path)
         there: list[Callable[[], bool]] = [partial(self._is_there, key) for key in keys]
-        if self._reservation is not None:
-            there.append(self._reservation.holds)
+        if self._lease is not None:
+            there.append(partial(_verified, self._lease, path))
         found = spread(lambda ask: ask(), there, self.store.concurrency)
-        if self._reservation is not None and not found[-1]:
-            raise self._reservation.lost()
-        if any(found[: len(keys)]):
+        if any(found):
             self._is_mixed = True
             error = _occupied(self.store, self._places)
             error.add_note("chunks that were written are not removed, as they may be of either writer")
@@ -1147,26 +1350,26 @@ class InPlace(Staging):
     def clean(self) -> None:
         if self._plan is not None:
             self.store.erase_prefix(self._plan.top)
-        if self._reservation is not None:
-            self._reservation.release()
+        if self._lease is not None:
+            self._lease.release()
 
     def leave(self) -> None:
-        if self._reservation is not None:
-            self._reservation.leave()
+        if self._lease is not None:
+            self._lease.leave()
 
     def discard(self) -> None:
-        if self._reservation is not None and not self._reservation.holds():
+        if self._lease is not None and not self._lease.holds():
             return  # Whatever is there is somebody else's, or nothing was begun.
         try:
             if not self._whole and not self._is_mixed:
                 self._erase()
         finally:
-            if self._reservation is not None:
-                self._reservation.release()
+            if self._lease is not None:
+                self._lease.release()
 
     def _erase(self) -> None:
-        if self._names is None:  # An array, all of whose keys are new.
-            self.store.erase_values(self._places.keys(self.store))
+        if self._names is None:
+            self.store.erase_values(self._own(self._places.keys(self.store)))
             return
         format, path = self._places.formats[0], self._places.path
         hierarchy = () if path else format.hierarchy_documents()
@@ -1174,7 +1377,13 @@ class InPlace(Staging):
         below = [f"{path}/{name}" if path else name for name in self._names]
         self.store.erase_values([key for each in below for key in format.document_keys(each)])
         prefixes = [prefix for each in below for prefix in format.prefixes(each)]
-        spread(self.store.erase_prefix, prefixes, self.store.concurrency)
+        keys = {key for prefix in prefixes for key in self.store.list_prefix(prefix)}
+        self.store.erase_values(self._own(keys))
+
+    def _own(self, keys: set[str]) -> set[str]:
+        """What is part of the hierarchy among keys where there was nothing before."""
+        formats = self._places.formats
+        return {*documents_among(formats, keys), *chunks_of(formats[0], self._arrays, keys)}
 
     def whereabouts(self) -> str:
         return f"'/{self._places.path}' of {self.store}"

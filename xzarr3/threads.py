@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 from xzarr3.codecs.chain import CodecChain
-from xzarr3.concurrency import Pool, cores, together
+from xzarr3.concurrency import Pool, cores, is_shared, together
 from xzarr3.division import Unit
 from xzarr3.plan import Batch
 
@@ -51,11 +51,16 @@ class Runs:
                 self._chain, self._units = batch
             return None
 
-    def share(self, threads: int, worker: Callable[[Runs], int], pool: Pool = cores) -> int:
-        """Have ``worker`` handle the units on several threads; returns the sum of what it returns."""
-        if threads <= 1:
+    def share(
+        self, threads: int, worker: Callable[[Runs], int], pool: Pool = cores, *, leaves: bool = False
+    ) -> int:
+        """Have ``worker`` handle the units on several threads; returns the sum of what it returns.
+
+        None of them is at work any more when this returns or raises, but after Ctrl-C with ``leaves``.
+        """
+        if threads <= 1 and not is_shared():
             return worker(self)
-        return sum(together(lambda: worker(self), threads, pool, self._stop))
+        return sum(together(lambda: worker(self), max(threads, 1), pool, self._stop, leaves=leaves))
 
     def _stop(self) -> None:
         self.stopped = True

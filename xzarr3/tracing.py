@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from xzarr3 import counting
 from xzarr3.counting import FIELDS, FOLDERS, KINDS, Collector, Counts, Numbers, Snapshot
+from xzarr3.errors import printable
 
 if TYPE_CHECKING:
     from xzarr3.tracing_workers import Listening
@@ -199,7 +200,7 @@ class Trace:
         yield [
             ["array", *(title for title, _ in _COLUMNS)],
             *(
-                [path or "(no array)", *(_text(field, numbers[field]) for _, field in _COLUMNS)]
+                [printable(path) or "(no array)", *(_text(field, numbers[field]) for _, field in _COLUMNS)]
                 for path, numbers in arrays.items()
             ),
             ["total", *(_text(field, total[field]) for _, field in _COLUMNS)],

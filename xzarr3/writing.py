@@ -18,7 +18,7 @@ from xzarr3.codecs.base import ChunkSpec
 from xzarr3.codecs.chain import CodecChain, Shard
 from xzarr3.division import Addressing, Inner, Slices
 from xzarr3.errors import ChunkDecodeError, ChunkError
-from xzarr3.reading import leased
+from xzarr3.reading import forget_index, leased
 from xzarr3.stores.base import UNCHANGED, OversizedError, Unchanged, Updater, Writer
 from xzarr3.stores.locks import key_lock
 from xzarr3.threads import Runs
@@ -94,6 +94,8 @@ class UnitWriter:
                 except ChunkError as error:
                     error.key, error.chunk = key, coords
                     raise
+                if chain.shard is not None:  # Reading would ask in vain for the one that it knows.
+                    forget_index(chain.shard, self._engine.store_identity, key)
                 if not stored and self._left_out is not None:
                     self._left_out.append(coords)
         return 0

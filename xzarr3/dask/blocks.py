@@ -6,9 +6,11 @@ import math
 import re
 from typing import Any, cast
 
+import dask.array as da
 import numpy as np
 from dask.array.core import normalize_chunks
 from dask.blockwise import BlockwiseDep
+from dask.utils import key_split
 
 from xzarr3.array import Array
 from xzarr3.dask.views import as_blocks, trimmed
@@ -116,6 +118,38 @@ def label(array: Array) -> str:
     """The name of an array for those of its tasks; dashboards show as much of it as is made of letters."""
     name = re.sub("[^A-Za-z0-9]+", "-", array.path.rpartition("/")[2])[:_LONGEST_LABEL].strip("-")
     return name or "root"
+
+
+def check_dask() -> None:
+    """Refuse to work with dask arrays that are expressions: of what they are made nobody can tell.
+
+    Raises
+    ------
+    NotImplementedError
+        If ``array.query-planning`` was true when ``dask.array`` was imported.
+    """
+    if getattr(da, "ARRAY_EXPR_ENABLED", False):
+        raise NotImplementedError(
+            "dask.config has 'array.query-planning': True, with which dask's arrays cannot be read from a "
+            "store or written to one; accepted: False, set before dask.array is imported"
+        )
+
+
+def writing_label(array: Array) -> str:
+    """What the names of tasks begin with that write an array.
+
+    Dashboards show the words of a name up to the first one that is not of letters alone, and the first word
+    whatever it is made of. So ``write-zarr-sst`` stays as it is, and ``t2m`` stands in front.
+
+    Examples
+    --------
+    >>> from xzarr3 import MemoryStore, create_array
+    >>> [writing_label(create_array(MemoryStore(), name, shape=1, dtype="i4")) for name in ("sst", "t2m")]
+    ['write-zarr-sst', 't2m-write-zarr']
+    """
+    word = re.sub("[^A-Za-z0-9]+", "_", array.path.rpartition("/")[2])[:_LONGEST_LABEL].strip("_") or "root"
+    name = f"write-zarr-{word}"
+    return name if key_split(name) == name else f"{word}-write-zarr"
 
 
 def threads_of(array: Array) -> int | None:

@@ -27,6 +27,7 @@ from dask.highlevelgraph import HighLevelGraph
 
 from xzarr3.array import Array
 from xzarr3.dask.blocks import Regions, label
+from xzarr3.dask.layers import SelectLayer
 from xzarr3.dask.sources import is_array
 from xzarr3.dask.tasks import read_region
 from xzarr3.dask.tiles import AxisTiles, block_edges, chunks_of, distinct
@@ -63,9 +64,10 @@ _READERS = (read_block, read_region, getter, getter_inline, getter_nofancy)
 def as_reading(source: da.Array) -> Reading | None:
     """What a source reads, if it does nothing else."""
     layer = source.dask.layers.get(source.name)
-    if not isinstance(layer, Blockwise) or layer.task.func not in (read_block, read_region):
+    reader = source.dask.layers.get(layer.source) if isinstance(layer, SelectLayer) else layer
+    if not isinstance(reader, Blockwise) or reader.task.func not in (read_block, read_region):
         return None
-    arrays = [value for value, index in layer.indices if index is None and isinstance(value, Array)]
+    arrays = [value for value, index in reader.indices if index is None and isinstance(value, Array)]
     starts = read_from(layer, source.chunks)
     if len(arrays) != 1 or starts is None or arrays[0].ndim != source.ndim:
         return None
@@ -80,9 +82,9 @@ def reads_alone(layer: Blockwise, name: str | None = None) -> bool:
     return is_array(held[0]) if name is None else name in (held[0], getattr(held[0], "key", None))
 
 
-def read_from(layer: Blockwise, chunks: Sequence[Sequence[int]]) -> tuple[int, ...] | None:
+def read_from(layer: Blockwise | SelectLayer, chunks: Sequence[Sequence[int]]) -> tuple[int, ...] | None:
     """Where a layer that reads an array block by block begins in it, if it reads all from there on."""
-    parts = [*layer.io_deps.values()]
+    parts = _parts(layer)
     if len(parts) != 1 or tuple(parts[0].numblocks) != tuple(map(len, chunks)):
         return None
     first = parts[0][(0,) * len(chunks)]
@@ -98,11 +100,18 @@ def read_from(layer: Blockwise, chunks: Sequence[Sequence[int]]) -> tuple[int, .
     return tuple(part.start for part in first) if goes_on else None
 
 
-def reads_blocks_of(layer: Blockwise, starts: Sequence[int], chunks: Sequence[Sequence[int]]) -> bool:
+def _parts(layer: Blockwise | SelectLayer) -> list[Any]:
+    """What tells which part of an array each block of a layer is."""
+    return [layer.parts] if isinstance(layer, SelectLayer) else [*layer.io_deps.values()]
+
+
+def reads_blocks_of(
+    layer: Blockwise | SelectLayer, starts: Sequence[int], chunks: Sequence[Sequence[int]]
+) -> bool:
     """Whether each block that a layer reads is the one in the same place among those from ``starts`` on."""
     if read_from(layer, chunks) != tuple(starts):
         return False
-    (parts,) = layer.io_deps.values()
+    (parts,) = _parts(layer)
     for axis, (start, along) in enumerate(zip(starts, chunks, strict=True)):
         begins = (start + block_edges(along)).tolist()
         for at, begin in enumerate(begins[:-1]):

@@ -6,8 +6,8 @@ lies beside the values, where :mod:`xzarr3.staging` has put them, as a few keys,
 writes. A tile is entered once its values are stored, and pages are stored about once a second; what a killed
 process has not entered any more is written again, whole, which changes nothing.
 
-Only one process at a time carries out a plan: it renews a reservation, by which another host can tell within
-minutes that it is gone. What is appended is known by what it is and not by where it goes, which is noted
+Only one process at a time carries out a plan: it holds a lease, by which another host can tell within a
+minute that it is gone. What is appended is known by what it is and not by where it goes, which is noted
 beside the journal; see :mod:`xzarr3.resuming` and :mod:`xzarr3.xarray.taking_up`.
 
 An entry names the tile, its region, and the units that are not stored because they hold the fill value only.
@@ -33,10 +33,10 @@ from typing import Any, Protocol, TypeAlias
 
 from xzarr3._types import AnyArray, Buffer
 from xzarr3.array import Array
+from xzarr3.commit.lease import boot
 from xzarr3.dask.blocks import shortened
 from xzarr3.errors import StoreError
 from xzarr3.indexing import basic_selection
-from xzarr3.reservations import boot
 from xzarr3.stores import LocalStore, Store
 
 _VERSION = 1
@@ -213,7 +213,7 @@ class Journal:
             self._flushed = time.monotonic()
             if self._numbers >= _FULL:
                 self._page, self._numbers, self._number = [], 0, self._number + 1
-        said = {"version": _VERSION, "plan": self._plan, "boot": boot(), "tiles": entries}
+        said = {"version": _VERSION, "plan": self._plan, "boot": list(boot()), "tiles": entries}
         page = zlib.compress(json.dumps(said, separators=(",", ":")).encode(), 1)
         self._store.set(f"{self._prefix}{self._process}-{number}", page)
 

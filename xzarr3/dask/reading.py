@@ -2,7 +2,8 @@
 
 A read is one Blockwise layer, so that it is built in a time that does not depend on the number of
 chunks, fuses with what follows and is culled with it. Tasks read in their own thread. What is selected of
-the array with integers and slices is another such layer, which reads that alone.
+the array with integers and slices is another small layer. When the graph is optimized, a block of which
+several results need something is read once, and of a block that one result needs a part of that part is read.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ import dask.array as da
 from dask.base import tokenize
 
 from xzarr3.array import Array
-from xzarr3.dask.blocks import asked_blocks, label
+from xzarr3.dask.blocks import asked_blocks, check_dask, label
+from xzarr3.dask.lazy import Reads, Source, in_regions
 from xzarr3.dask.views import every
-from xzarr3.dask.zarr_array import as_dask, selected
+from xzarr3.dask.zarr_array import read_block, zarr_array
 from xzarr3.hierarchy import open_array
 from xzarr3.missing import Missing, check_missing
 from xzarr3.stores import StoreLike
@@ -44,8 +46,8 @@ def from_zarr(
         ``units`` makes one block of each shard, or of each chunk that is in none. ``auto`` does so
         too, but groups small ones, because a task costs more than a small chunk.
     name : str, optional
-        Name of the dask array. By default it is derived from the content: the same array has the same
-        name in every process, until it is changed.
+        Name of the dask array. By default the same array has the same name in every process, until it is
+        changed; see the notes.
     storage_options : mapping, optional
         What the store takes besides; see :func:`xzarr3.open_store`.
     missing : {"fill", "warn", "error"}, optional
@@ -55,13 +57,31 @@ def from_zarr(
     Returns
     -------
     dask.array.Array
-        What is selected of it with integers and slices reads no more than that. It has the blocks that dask
-        would give it, but for empty ones.
+        What is selected of it with integers and slices reads no more than that, unless several results of one
+        computation need parts of a block: what they need is read once then, if that costs less. It has the
+        blocks that dask would give it, but for empty ones.
 
     Raises
     ------
     NodeNotFoundError, MetadataError, StoreError
         As :func:`xzarr3.open_array`.
+    NotImplementedError
+        If dask's configuration has ``array.query-planning``, whose arrays have no graphs of this kind.
+
+    Notes
+    -----
+    The name is made of where the array is, what its documents say, and whether its values have changed. In
+    directories, zips and a :class:`MemoryStore` the store can tell. Of an array of more than 1,024 chunks or
+    shards in a directory, 256 of these are looked at, and the folders that hold them: all up to 1,024
+    folders, 256 of more. If another program writes into another file in place, or replaces one in another
+    folder, the name stays the same. What xzarr3 writes changes it.
+
+    Object stores, web servers and fsspec cannot tell (:attr:`Store.tells_changes`). There the name changes
+    with the documents, with their e-tags in an :class:`ObjectStore`, and when this process writes to the
+    array. If another process changes a chunk and no document, the name stays the same, and a cluster that
+    still holds a result of that name gives the old one; another ``name`` makes it read again.
+
+    A write with ``resume=True`` does not rely on names where these do not tell of every chunk.
 
     Examples
     --------
@@ -74,6 +94,7 @@ def from_zarr(
     >>> from_zarr(array, chunks="units")[95:8:-20].chunks
     ((1, 1, 1, 1, 1),)
     """
+    check_dask()
     if not isinstance(source, Array):
         wanted: Missing = "fill" if missing is None else missing
         array = open_array(source, path, storage_options=storage_options, missing=wanted)
@@ -89,5 +110,7 @@ def from_zarr(
     if name is None:
         name = f"read-zarr-{label(array)}-{tokenize(array, repr(told))}"
     if isinstance(blocks, tuple):
-        return as_dask(array, name, blocks)
-    return selected(array, name, tuple(map(every, blocks, array.shape)))
+        return in_regions(read_block, array, array.dtype, blocks, name)
+    view = tuple(map(every, blocks, array.shape))
+    source = Source(read_block, array, array.dtype, view, f"read-zarr-{label(array)}", name)
+    return zarr_array(Reads(source))

@@ -7,6 +7,8 @@ searched; nothing is read, pickled or made for that.
 
 from __future__ import annotations
 
+import gc
+import hashlib
 import os
 import uuid
 from collections.abc import Iterator, Mapping
@@ -18,12 +20,15 @@ import numpy as np
 from dask._task_spec import Task, TaskRef
 from dask.base import tokenize
 
-from xzarr3.array import Array
+from xzarr3.array import MOST_STAMPED, Array
 from xzarr3.hierarchy import open_array
 from xzarr3.stores import Store
 
 Place: TypeAlias = "tuple[object, str]"
 """Where an array is: the same for all handles on it, whatever hierarchy it was opened in."""
+
+BEHIND = "behind"
+"""What the identity of a store begins with that holds what no reader of the store around it looks at yet."""
 
 _PLAIN = frozenset(
     {bool, int, float, complex, str, bytes, slice, range, type(None), type(...), np.ndarray, TaskRef}
@@ -34,72 +39,131 @@ _CLOSED_PACKAGES = frozenset(
     | {"threading", "tornado", "weakref"}
 )
 _FOLLOWED_PACKAGES = frozenset({"builtins", "dask", "functools", "types", "xarray", "xzarr3", "zarr"})
+_AT_ONCE = 2**12  # Keys whose stamps are asked for together.
 _LONG = 1000  # Integers at both ends of anything longer are taken for lengths of blocks.
 
 
-def place(array: Array) -> Place:
-    """Where an array is.
+class Places:
+    """Where arrays are, and which of them tasks read; each place is looked at once.
 
     Examples
     --------
-    >>> from xzarr3 import LocalStore, MemoryStore, ReadOnlyStore, create_array, open_array
+    >>> from xzarr3 import MemoryStore, ReadOnlyStore, create_array, from_zarr, open_array
     >>> store = MemoryStore()
     >>> array = create_array(store, "a", shape=3, dtype="i4")
-    >>> place(array) == place(open_array(ReadOnlyStore(store), "a"))
+    >>> places = Places()
+    >>> places.of(array) == places.of(open_array(ReadOnlyStore(store), "a"))
+    True
+    >>> places.read_in((from_zarr(array) + 1).dask.layers) == {places.of(array)}
     True
     """
-    match array.store.identity:
-        case ("LocalStore", str(root)):
-            return _local(root, array.path)
-        case ("ObjectStore" | "FsspecStore" as kind, str(one), str(other)):
-            top, rest = (one, other) if kind == "FsspecStore" else (other, one)
-            return (kind, rest), "/".join(part for part in (top.rstrip("/"), array.path) if part)
-        case identity:
-            return identity, array.path
+
+    def __init__(self) -> None:
+        self._identities: dict[int, tuple[Store, object]] = {}
+        self._resolved: dict[tuple[str, str], str] = {}
+        # What was searched is kept, so that nothing else takes the same number.
+        self._searched: dict[tuple[int, bool], tuple[object, frozenset[Place]]] = {}
+
+    def of(self, array: Array) -> Place:
+        """Where an array is."""
+        return self.at(array.store, array.path)
+
+    def at(self, store: Store, path: str) -> Place:
+        """Where a node is, whichever store it is opened in: one of a part of a directory, or with a cache."""
+        match self._identity(store):
+            case ("LocalStore", str(root)):
+                return self._local(root, path)
+            case ("ObjectStore" | "FsspecStore" as kind, str(one), str(other)):
+                top, rest = (one, other) if kind == "FsspecStore" else (other, one)
+                return (kind, rest), "/".join(part for part in (top.strip("/"), path) if part)
+            case identity:
+                return identity, path
+
+    def _identity(self, store: Store) -> object:
+        known = self._identities.get(id(store))
+        if known is None:
+            found = store.identity
+            while isinstance(found, tuple) and len(found) == 2 and found[0] != BEHIND:
+                if not isinstance(found[1], tuple):
+                    break
+                found = found[1]
+            known = self._identities[id(store)] = store, found
+        return known[1]
+
+    def _local(self, root: str, path: str) -> Place:
+        known = self._resolved.get((root, path))
+        if known is None:
+            known = self._resolved[root, path] = os.path.realpath(os.path.join(root, path))
+        return "LocalStore", known
+
+    def read_in(self, layers: Mapping[str, object], *, thorough: bool = False) -> set[Place]:
+        """Where the arrays in stores are that are found in layers; see :meth:`read_by`."""
+        return set[Place]().union(*(self.read_by(layer, thorough=thorough) for layer in layers.values()))
+
+    def read_by(self, value: Any, *, thorough: bool = False) -> frozenset[Place]:
+        """Where the arrays in stores are that are found in tasks, or in anything that tasks are made of.
+
+        Parameters
+        ----------
+        value : object
+        thorough : bool
+            Look into all that functions have at hand, though they need not use it.
+        """
+        known = self._searched.get((id(value), thorough))
+        if known is None:
+            known = self._searched[id(value), thorough] = value, frozenset(self._found_in(value, thorough))
+        return known[1]
+
+    def _found_in(self, value: Any, thorough: bool) -> Iterator[Place]:
+        for each in _arrays_in(value, thorough=thorough):
+            if isinstance(each, Array):
+                yield self.of(each)
+            elif (root := _root_of(each)) is not None:
+                yield self._local(os.path.realpath(root), each.store_path.path)
 
 
-def _local(root: str, path: str) -> Place:
-    return "LocalStore", os.path.realpath(os.path.join(root, path))
+def stamps_of_others(value: Any) -> list[str]:
+    """What tells the data of arrays in stores from what they were before, where names of tasks do not.
 
-
-def places_read(value: Any) -> set[Place]:
-    """Where the arrays in stores are that are found in tasks, or in anything that tasks are made of.
+    A name tells of every change of an array of this library with up to about a thousand units of storage, in
+    a store that can tell. Of larger ones, each unit is looked at here. xarray names tasks that read arrays of
+    zarr-python after the time of the top directory, which most changes leave as it was. Where nobody can
+    tell, what is given here is never the same again.
 
     Examples
     --------
     >>> from xzarr3 import MemoryStore, create_array, from_zarr
-    >>> array = create_array(MemoryStore(), shape=3, dtype="i4")
-    >>> read = from_zarr(array) + 1
-    >>> [places_read(layer) == {place(array)} for layer in read.dask.layers.values()]
-    [True, False]
-    """
-    found: set[Place] = set()
-    for each in _arrays_in(value):
-        if isinstance(each, Array):
-            found.add(place(each))
-        elif (root := _root_of(each)) is not None:
-            found.add(_local(root, each.store_path.path))
-    return found
-
-
-def stamps_of_others(value: Any) -> list[str]:
-    """What tells the data of zarr-python's arrays from what they were before, of those found in tasks.
-
-    xarray names tasks that read them after the time of the top directory, which most changes leave as it was.
-
-    Examples
-    --------
-    >>> stamps_of_others([1, "a"])
+    >>> stamps_of_others([1, "a", create_array(MemoryStore(), shape=3, dtype="i4")])
     []
     """
     found = []
     for each in _arrays_in(value):
-        if not isinstance(each, Array):
+        if isinstance(each, Array):
+            found.append(_stamp_of_units(each))
+        else:
             root = _root_of(each)
             opened = None if root is None else open_array(root, each.store_path.path)
-            # Of other stores nobody can tell.
-            found.append(uuid.uuid4().hex if opened is None else tokenize(opened))
-    return sorted(set(found))
+            found += [_unknown()] if opened is None else [tokenize(opened), _stamp_of_units(opened)]
+    return sorted({stamp for stamp in found if stamp is not None})
+
+
+def _stamp_of_units(array: Array) -> str | None:
+    """What tells the units that are stored from others; None if the name of an array does."""
+    store = array.engine.store
+    if not (array._tells_changes and store.listable):
+        return _unknown()
+    if array.nchunks <= MOST_STAMPED:
+        return None
+    digest = hashlib.blake2b(digest_size=16)
+    keys = sorted(store.list_prefix(array.engine.prefix))
+    for first in range(0, len(keys), _AT_ONCE):
+        some = keys[first : first + _AT_ONCE]
+        digest.update(repr((some, store.stamp(some))).encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()
+
+
+def _unknown() -> str:
+    return uuid.uuid4().hex
 
 
 def _root_of(array: Any) -> str | None:
@@ -108,14 +172,15 @@ def _root_of(array: Any) -> str | None:
     return os.fspath(root) if isinstance(root, (str, os.PathLike)) else None
 
 
-def _arrays_in(value: Any) -> Iterator[Any]:
+def _arrays_in(value: Any, *, thorough: bool = False) -> Iterator[Any]:
     """The arrays in stores in anything that tasks are made of, of this library and of zarr-python."""
+    held = _all_held_by if thorough else _held_by
     seen: dict[int, object] = {}  # All of them are kept, so that no other object takes the same number.
     left = [value]
     while left:
         value = left.pop()
         kind = type(value)
-        if kind in _PLAIN or id(value) in seen:
+        if id(value) in seen or (kind in _PLAIN and not (thorough and _holds_objects(value))):
             continue
         seen[id(value)] = value
         if kind is tuple or kind is list:
@@ -133,7 +198,7 @@ def _arrays_in(value: Any) -> Iterator[Any]:
         elif isinstance(value, (list, tuple, set, frozenset)):
             left += value
         elif not isinstance(value, _CLOSED_TYPES):
-            left += _held_by(value)
+            left += held(value)
 
 
 def is_array(value: object) -> bool:
@@ -169,6 +234,23 @@ def _held_by(value: Any) -> Iterator[object]:
                 continue
         if hasattr(value, "func") and type(value).__module__ == "functools":
             yield from (value.func, value.args, value.keywords)
+
+
+def _holds_objects(value: object) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype.hasobject
+
+
+def _all_held_by(value: Any) -> Iterator[object]:
+    """What an object holds, and all that a function has at hand that travels with it."""
+    if isinstance(value, FunctionType):
+        yield from (value.__defaults__, value.__kwdefaults__, *map(_content, value.__closure__ or ()))
+        used = [value.__globals__.get(name) for name in value.__code__.co_names]
+        travels = "<" in value.__qualname__ or value.__module__ == "__main__"
+        yield from used if travels else filter(is_array, used)
+    elif isinstance(value, np.ndarray):
+        yield value.tolist()
+    elif type(value).__module__.partition(".")[0] not in _CLOSED_PACKAGES:
+        yield from gc.get_referents(value)
 
 
 def _is_followed(value: object) -> bool:

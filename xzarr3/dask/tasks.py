@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Container
+from contextlib import nullcontext
 from typing import Any, Protocol
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from xzarr3._types import AnyArray
 from xzarr3.array import Array
 from xzarr3.dask.blocks import Regions, threads_of
+from xzarr3.dask.ending import Gate
 from xzarr3.dask.tiles import Cut
 from xzarr3.errors import SelectionError
 
@@ -39,18 +41,21 @@ class Journal(Protocol):
 
 
 class Sink:
-    """Where the tiles of a job go."""
+    """Where the tiles of a job go, as long as the gate is open."""
 
-    def __init__(self, target: Array, job: int = 0, journal: Journal | None = None) -> None:
-        self.target, self.job, self.journal = target, job, journal
+    def __init__(
+        self, target: Array, job: int = 0, journal: Journal | None = None, gate: Gate | None = None
+    ) -> None:
+        self.target, self.job, self.journal, self.gate = target, job, journal, gate
 
     def write(self, tile: Tile, region: Region, values: AnyArray) -> None:
         """Write one tile."""
         threads = threads_of(self.target)
-        if self.journal is None:
-            self.target.set(region, values, threads=threads)
-        else:
-            self.journal.write(self.job, tile, self.target, region, values, threads)
+        with nullcontext() if self.gate is None else self.gate.passing():
+            if self.journal is None:
+                self.target.set(region, values, threads=threads)
+            else:
+                self.journal.write(self.job, tile, self.target, region, values, threads)
 
 
 def write_block(block: AnyArray, sink: Sink, region: Region, tile: Tile, *after: object) -> None:
@@ -79,9 +84,9 @@ def write_tile(sink: Sink, tile: Tile, region: Region, cuts: Cuts, *given: Any) 
     sink.write(tile, region, whole)
 
 
-def write_aside(tile: Tile, region: Region, cuts: Cuts, *given: Any) -> None:
+def write_aside(gate: Gate, tile: Tile, region: Region, cuts: Cuts, *given: Any) -> None:
     """Write a tile to the array that is given last."""
-    write_tile(Sink(given[-1]), tile, region, cuts, *given)
+    write_tile(Sink(given[-1], gate=gate), tile, region, cuts, *given)
 
 
 def copy_tile(

@@ -146,6 +146,11 @@ class Along:
             return slice(first, last + 1, self.step)
         return slice(first, last - 1 if last else None, self.step)
 
+    def block(self, at: int) -> int:
+        """The block of the whole dimension that a block is a part of; the first one where it is empty."""
+        begin, end = self.bounds(at)
+        return self.blocks.index(self.start + begin * self.step) if begin < end else 0
+
     @cached_property
     def lengths(self) -> tuple[int, ...]:
         """How many elements each block holds."""
@@ -194,6 +199,36 @@ class Along:
 def every(blocks: Steps | Edges, size: int) -> Along:
     """All elements of a dimension."""
     return Along(blocks, 0, 1, size)
+
+
+def extent(part: Part) -> tuple[int, int, int]:
+    """The first element of a part, one past the last, and the distance between two of them.
+
+    Examples
+    --------
+    >>> extent(7), extent(slice(3, 10, 3)), extent(slice(9, None, -3)), extent(slice(0, 0, 1))
+    ((7, 8, 1), (3, 10, 3), (0, 10, 3), (0, 0, 1))
+    """
+    if isinstance(part, int):
+        return part, part + 1, 1
+    if part.step > 0:
+        return part.start, part.stop, part.step
+    last: range = range(part.start, -1 if part.stop is None else part.stop, part.step)
+    return last[-1], part.start + 1, -part.step
+
+
+def within(part: Part, start: int) -> Part:
+    """What selects a part from elements that begin at ``start``.
+
+    Examples
+    --------
+    >>> within(7, 5), within(slice(7, 9, 1), 5), within(slice(7, 4, -1), 5), within(slice(9, None, -3), 0)
+    (2, slice(2, 4, 1), slice(2, None, -1), slice(9, None, -3))
+    """
+    if isinstance(part, int):
+        return part - start
+    stop = None if part.stop is None or part.stop < start else part.stop - start
+    return slice(part.start - start, stop, part.step)
 
 
 class Selections(BlockwiseDep):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
@@ -11,7 +12,9 @@ from typing import Any
 from dask._task_spec import Task, TaskRef
 from dask.highlevelgraph import Layer
 
+from xzarr3.dask.cleanup import Cleanup
 from xzarr3.dask.detours import Aside
+from xzarr3.dask.ending import Gate
 from xzarr3.dask.tasks import Tile
 from xzarr3.dask.tiles import AxisTiles, Cut
 
@@ -169,6 +172,8 @@ class Done(Made):
         What is called last.
     asides : sequence of Aside
         What is removed before.
+    gate : Gate, optional
+        What its tasks pass before they store something.
     """
 
     def __init__(
@@ -177,8 +182,10 @@ class Done(Made):
         written: Mapping[str, Written],
         then: Callable[[], Any] | None = None,
         asides: Sequence[Aside] = (),
+        gate: Gate | None = None,
     ) -> None:
         super().__init__(name)
+        self.gate = Gate() if gate is None else gate
         self._written, self._then, self._asides = dict(written), then, list(asides)
 
     def make(self) -> dict[Key, Task]:
@@ -212,10 +219,10 @@ class Done(Made):
         tasks[self.name] = Task(self.name, last, *map(TaskRef, keys))
         return tasks
 
-    def tidy(self) -> None:
-        """Remove what was only of use for the write."""
-        for aside in self._asides:
-            aside.remove()
+    @property
+    def cleanups(self) -> list[Cleanup]:
+        """What removes what was only of use for the write, if that fails."""
+        return [Removal(aside.path) for aside in self._asides]
 
     def _weights(self, tasks: dict[Key, Task], number: int) -> list[Key]:
         """Tasks each of which counts twice as much as the one before, and the first one very much."""
@@ -232,6 +239,21 @@ class Done(Made):
 
     def get_output_keys(self) -> Set[Key]:
         return {self.name}
+
+
+@dataclass(frozen=True)
+class Removal:
+    """Removes a temporary directory."""
+
+    path: str
+
+    def __call__(self, error: BaseException) -> None:
+        """Remove it; what tasks that are still running put there goes with the process."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def held(self) -> Removal:
+        """The same, as it needs nothing else."""
+        return self
 
 
 def all_done(*written: object) -> None:

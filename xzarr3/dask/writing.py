@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import uuid
 import warnings
+from collections import Counter
 from collections.abc import Callable, Container, Sequence
 from functools import cached_property, partial
 from typing import Any, Literal, cast, overload
@@ -16,16 +17,15 @@ from typing import Any, Literal, cast, overload
 import dask.array as da
 import numpy as np
 from dask._task_spec import Task, TaskRef
-from dask.array.optimization import optimize
-from dask.base import dont_optimize, get_scheduler
+from dask.base import get_scheduler
 from dask.blockwise import Blockwise, BlockwiseDep, blockwise
-from dask.context import globalmethod
 from dask.delayed import Delayed
 from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 from dask.utils import format_bytes
 
 from xzarr3.array import Array
-from xzarr3.dask.blocks import Regions, label
+from xzarr3.dask.blocks import Regions, check_dask, writing_label
+from xzarr3.dask.cleanup import Writing
 from xzarr3.dask.detours import (
     Aside,
     Reading,
@@ -37,8 +37,10 @@ from xzarr3.dask.detours import (
     reads_blocks_of,
     workers,
 )
+from xzarr3.dask.ending import Gate
+from xzarr3.dask.layers import ReadLayer, SelectLayer
 from xzarr3.dask.memory import frontier, memory_limit
-from xzarr3.dask.sources import Place, is_held_alone, place, places_read
+from xzarr3.dask.sources import Place, Places, is_held_alone
 from xzarr3.dask.tasks import (
     Journal,
     Sink,
@@ -52,7 +54,7 @@ from xzarr3.dask.tasks import (
 )
 from xzarr3.dask.tiles import AxisTiles, block_edges, chunks_of, plan_axes
 from xzarr3.dask.write_layer import Done, Tiles, Written
-from xzarr3.errors import AlignmentError, LargeWriteWarning, SelectionError, shorten
+from xzarr3.errors import AlignmentError, LargeWriteWarning, SelectionError, printable, shorten
 from xzarr3.indexing import basic_selection
 from xzarr3.progress import Asked, check_asked, shown
 
@@ -220,6 +222,7 @@ def plan_writes(
     regions: Any = None,
     *,
     journal: Journal | None = None,
+    places: Places | None = None,
     memory_limit: int | str | None = None,
     scheduler: Any = None,
     **kwargs: Any,
@@ -232,9 +235,12 @@ def plan_writes(
         As :func:`store` has them.
     journal : Journal, optional
         Knows which tiles were written before, which are left out, and is told of each one that is written.
+    places : Places, optional
+        Where arrays are, as far as that was looked up before.
     scheduler, **kwargs
         What will be asked to run it, and how.
     """
+    check_dask()
     if isinstance(sources, da.Array):
         sources, targets, regions = [sources], [targets], None if regions is None else [regions]  # type: ignore[list-item]
     elif hasattr(sources, "__array__"):
@@ -249,16 +255,26 @@ def plan_writes(
         raise SelectionError(
             f"{len(sources)} sources, {len(targets)} targets and {len(wanted)} regions do not pair up"
         )
+    places = Places() if places is None else places
     jobs = [
-        _Job(number, *each, journal) for number, each in enumerate(zip(sources, targets, wanted, strict=True))
+        _Job(number, *each, journal, places)
+        for number, each in enumerate(zip(sources, targets, wanted, strict=True))
     ]
-    for job in jobs:
-        uses = [other for other in jobs if job.source.name in other.source.dask.layers]
-        job.copies = job.copies and len(uses) == 1  # Otherwise what is read is of use for others, too.
+    _count_uses(jobs)
     _check_disjoint(jobs)
-    _check_sources(jobs)
+    _check_sources(jobs, places)
     _fit_memory(jobs, memory_limit, scheduler, kwargs)
+    for job in jobs:  # Other processes may do it, of which this one would not know.
+        job.target.note_values()
     return Writes(jobs)
+
+
+def _count_uses(jobs: Sequence[_Job]) -> None:
+    """Let what is read for several jobs be read by tasks of its own."""
+    names = {job.source.name for job in jobs}
+    uses = Counter(name for job in jobs for name in job.source.dask.layers if name in names)
+    for job in jobs:
+        job.copies = job.copies and uses[job.source.name] == 1
 
 
 def _fit_memory(
@@ -302,10 +318,13 @@ class Writes:
         graph = _Graph()
         written: dict[str, Written] = {}
         done: dict[int, str] = {}
+        seen: dict[Place, list[_Job]] = {}
         first = [] if after is None else [after.key]
         begun = set() if after is None else graph.take(after)
         for job in self._jobs:
-            before = [other for other in self._jobs[: job.number] if job.shares_units(other)]
+            others = seen.setdefault(job.place, [])
+            before = [other for other in others if _overlap(job.box(), other.box())]
+            others.append(job)
             for other in before:
                 if other.number not in done:  # A unit that they share is changed by one after the other.
                     name = done[other.number] = f"store-zarr-{uuid.uuid4().hex}"
@@ -328,7 +347,7 @@ class Writes:
         graph, written = self._graph(after)
         name = f"store-zarr-{uuid.uuid4().hex}"  # Each call writes anew, so none may stand for another.
         asides = [job.aside for job in self._jobs if job.aside is not None]
-        graph.add(name, Done(name, written, then, asides), set(written))
+        graph.add(name, Done(name, written, then, asides, graph.gate), set(written))
         return Writing(name, HighLevelGraph(graph.layers, graph.dependencies))
 
     def stored(self) -> list[da.Array]:
@@ -354,6 +373,7 @@ class _Graph:
     def __init__(self) -> None:
         self.layers: dict[str, Any] = {}
         self.dependencies: dict[str, set[str]] = {}
+        self.gate = Gate()
 
     def add(self, name: str, layer: Any, dependencies: set[str]) -> None:
         self.layers[name] = layer
@@ -367,30 +387,17 @@ class _Graph:
         return set(graph.dependencies[""])
 
 
-class Writing(Delayed):
-    """A Delayed that is optimized as arrays are, so that blocks are fused with their writing."""
-
-    __slots__ = ()
-
-    def __init__(self, key: str, graph: HighLevelGraph) -> None:
-        super().__init__(key, graph, layer=key)  # type: ignore[no-untyped-call]
-
-    __dask_optimize__ = globalmethod(optimize, key="array_optimize", falsey=dont_optimize)
-
-    def compute(self, **kwargs: Any) -> Any:
-        """Write; directories that were made for that are gone afterwards, even if it failed."""
-        try:
-            return super().compute(**kwargs)  # type: ignore[no-untyped-call]
-        except BaseException:
-            self.dask.layers[self.key].tidy()
-            raise
-
-
 class _Job:
     """One source, where it goes, and how that is divided into tiles."""
 
     def __init__(
-        self, number: int, source: da.Array, target: Array, region: Any, journal: Journal | None
+        self,
+        number: int,
+        source: da.Array,
+        target: Array,
+        region: Any,
+        journal: Journal | None,
+        places: Places,
     ) -> None:
         if not isinstance(source, da.Array) or not isinstance(target, Array):
             raise TypeError(
@@ -403,7 +410,7 @@ class _Job:
                 f"the blocks of the source for array '{target.name}' have unknown shapes; accepted: a source "
                 "after .compute_chunk_sizes()"
             )
-        self.source, self.target = source, target
+        self.source, self.target, self.place = source, target, places.of(target)
         self.selected = basic_selection(region, target.shape)
         if any(s.step != 1 or s.reverse or s.drop for s in self.selected):
             raise SelectionError(
@@ -415,7 +422,7 @@ class _Job:
                 f"a source of shape {source.shape} does not fit a region of shape {shape} of '{target.name}'"
             )
         self.number, self.journal = number, journal
-        self.name = f"write-zarr-{label(target)}-{uuid.uuid4().hex}"
+        self.name = f"{writing_label(target)}-{uuid.uuid4().hex}"
         self.starts = tuple(chosen.start for chosen in self.selected)
         self.axes = plan_axes(
             target.metadata.chunk_grid.axes, self.starts, source.chunks, source.dtype.itemsize
@@ -455,17 +462,14 @@ class _Job:
             self.aside = Aside(target, blocks, self.axes)
         self.slabs = None
         warnings.warn(
-            f"blocks of {shorten(source.chunksize)} for array '{target.name}', which is stored in units of "
-            f"{shorten(target.write_chunks)}, would take up to {format_bytes(self.live)} of memory while "
-            f"they wait for others, and may take {format_bytes(int(most))}; they go through {way}. A higher "
+            f"blocks of {shorten(source.chunksize)} for array '{printable(target.name)}', which is stored in "
+            f"units of {shorten(target.write_chunks)}, would take up to {format_bytes(self.live)} of memory "
+            f"while they wait for others, and may take {format_bytes(int(most))}; they go through {way}. "
+            "A higher "
             "memory_limit, or blocks of other shapes, would be quicker",
             LargeWriteWarning,
             stacklevel=5,
         )
-
-    def shares_units(self, other: _Job) -> bool:
-        """Whether some units hold elements of both regions."""
-        return place(self.target) == place(other.target) and _overlap(self.box(), other.box())
 
     def elements(self) -> _Box:
         """The range of elements that is written along each dimension."""
@@ -497,7 +501,7 @@ class _Job:
 
     def add_to(self, graph: _Graph, after: Sequence[Any], awaited: set[str]) -> None:
         """Add what writes the tiles, once the keys ``after`` are done, which the layers ``awaited`` make."""
-        sink = Sink(self.target, self.number, self.journal)
+        sink = Sink(self.target, self.number, self.journal, graph.gate)
         name, source = self.name, self.source
         if self.copies:
             graph.add(name, self._copying(sink, after), awaited)
@@ -514,8 +518,8 @@ class _Job:
         if self.aside is not None:
             begun, wrote = f"{name}-begin", f"stage-zarr-{name}"
             first = MaterializedLayer({begun: Task(begun, self.aside.make, *map(TaskRef, after))})
-            zeros = (0,) * len(self.starts)
-            second = Tiles(wrote, source.name, self._aside_axes, zeros, write_aside, (), [begun])
+            zeros, keep = (0,) * len(self.starts), partial(write_aside, graph.gate)
+            second = Tiles(wrote, source.name, self._aside_axes, zeros, keep, (), [begun])
             last = partial(copy_tile, sink, self.starts)
             third = Tiles(name, wrote, self.axes, self.starts, last, self._finished, [begun])
             graph.add(begun, first, awaited)
@@ -605,7 +609,7 @@ def _check_disjoint(jobs: Sequence[_Job]) -> None:
     """Refuse two jobs that would write the same elements."""
     seen: dict[Place, list[_Job]] = {}
     for job in jobs:
-        others = seen.setdefault(place(job.target), [])
+        others = seen.setdefault(job.place, [])
         for other in others:
             if _overlap(job.elements(), other.elements()):
                 raise AlignmentError(
@@ -615,17 +619,14 @@ def _check_disjoint(jobs: Sequence[_Job]) -> None:
         others.append(job)
 
 
-def _check_sources(jobs: Sequence[_Job]) -> None:
+def _check_sources(jobs: Sequence[_Job], places: Places) -> None:
     """Refuse to write what is still to be read, unless each block only replaces what it was made from."""
     written: dict[Place, list[_Job]] = {}
     for job in jobs:
-        written.setdefault(place(job.target), []).append(job)
-    seen: dict[int, set[Place]] = {}
+        written.setdefault(job.place, []).append(job)
     for job in jobs:
         for name, layer in job.source.dask.layers.items():
-            if id(layer) not in seen:
-                seen[id(layer)] = places_read(layer)
-            for read in seen[id(layer)] & written.keys():
+            for read in places.read_by(layer) & written.keys():
                 if written[read] != [job] or not _keeps_places(job, name):
                     raise AlignmentError(
                         f"array '{written[read][0].target.name}' is read by a source and written by the same "
@@ -640,9 +641,14 @@ def _keeps_places(job: _Job, name: str) -> bool:
     made_of, array = {name}, None
     if isinstance(graph.layers[name], MaterializedLayer) and is_held_alone(graph.layers[name]):
         made_of, array = set(graph.dependents[name]), name  # As da.from_array has it.
+    elif isinstance(graph.layers[name], ReadLayer) and job.source.name != name:
+        others = {*graph.dependents[name]}
+        if others and all(isinstance(graph.layers[each], SelectLayer) for each in others):
+            made_of = others
     for each in made_of:
         layer = graph.layers[each]
-        if not (job.aligned and isinstance(layer, Blockwise) and reads_alone(layer, array)):
+        alone = isinstance(layer, SelectLayer) or (isinstance(layer, Blockwise) and reads_alone(layer, array))
+        if not (job.aligned and alone):
             return False
         if not reads_blocks_of(layer, job.starts, job.source.chunks):
             return False

@@ -1,33 +1,29 @@
-"""Dask arrays that know what they read, so that less is read of what is selected from them.
+"""Dask arrays that know what they read, so that a selection of them is made in no time.
 
-An integer or a slice of such an array is another one, whose tasks read what was selected: there are no tasks
-for other chunks, and no bytes of them are fetched. Everything else is done as dask does it, with plain dask
+An integer or a slice of such an array is another one. Of a million blocks dask would make a task for each;
+here a layer says in a few numbers what is selected. Everything else is done as dask does it, with plain dask
 arrays as results.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
 import dask.array as da
 import numpy as np
 from dask import config
 from dask.array.slicing import normalize_index
-from dask.base import tokenize
-from dask.blockwise import blockwise
-from dask.highlevelgraph import HighLevelGraph
 
 from xzarr3._types import AnyArray
 from xzarr3.array import Array
-from xzarr3.dask.blocks import BlockChunks, Regions, label, threads_of
-from xzarr3.dask.views import Along, Part, Selections
+from xzarr3.dask.blocks import BlockChunks, threads_of
+from xzarr3.dask.lazy import Reads
+from xzarr3.dask.views import Part
 from xzarr3.errors import StoreError
 from xzarr3.indexing import DimSelection
 
-Whole: TypeAlias = tuple[str, tuple[Along, ...]]
-
 _FEW = 200  # Blocks along a dimension, whose lengths are told with a layer for its picture.
+_set_name: Any = da.Array._name.fset  # type: ignore[attr-defined]
 
 
 def read_block(array: Array, parts: tuple[Part, ...]) -> AnyArray:
@@ -55,55 +51,27 @@ def read_block(array: Array, parts: tuple[Part, ...]) -> AnyArray:
     return array.read_selected(tuple(chosen), threads=threads_of(array))
 
 
-def _graph(array: Array, name: str, parts: Regions | Selections) -> HighLevelGraph:
-    """One layer of tasks that read."""
-    index = tuple(range(len(parts.numblocks)))
-    layer = blockwise(read_block, name, index, array, None, parts, index, numblocks={}, _data_producer=True)
-    return HighLevelGraph({name: layer}, {name: set()})
-
-
-def as_dask(array: Array, name: str, chunks: BlockChunks) -> da.Array:
-    """All of an array as a plain dask array, in any chunks."""
-    graph = _graph(array, name, Regions(chunks, (0,) * array.ndim))
-    return da.Array(graph, name, chunks=chunks, meta=np.empty((0,) * array.ndim, array.dtype))
-
-
-def selected(array: Array, name: str, view: tuple[Along, ...], whole: Whole | None = None) -> da.Array:
-    """What is selected of an array as a dask array.
-
-    Parameters
-    ----------
-    array : Array
-    name : str
-        Name of the dask array.
-    view : tuple of Along
-        What is selected along each dimension.
-    whole : (str, tuple of Along), optional
-        Name of the dask array that this was selected from, and what that is, if this is not it.
-    """
-    parts = Selections(name, view)
-    graph = _graph(array, name, parts)
-    left = [along for along in view if not along.drop]
-    shape, meta = tuple(along.count for along in left), np.empty((0,) * len(left), array.dtype)
-    few = max(parts.numblocks, default=0) <= _FEW
-    told: dict[str, Any] = {"shape": shape, "dtype": array.dtype, "type": "dask.array.core.Array"}
-    if few:
-        told["chunks"] = tuple(along.lengths for along in left)
+def zarr_array(reads: Reads) -> da.Array:
+    """What is read as a dask array."""
+    graph, name = reads.graph(), reads.name
+    told: dict[str, Any] = {"shape": reads.shape, "dtype": reads.dtype, "type": "dask.array.core.Array"}
+    if max(reads.numblocks, default=0) <= _FEW:
+        told["chunks"] = reads.chunks
     graph.layers[name].collection_annotations = told
     if config.get("array_plugins", ()):
-        return da.Array(graph, name, chunks=tuple(along.lengths for along in left), meta=meta)
+        return da.Array(graph, name, chunks=reads.chunks, meta=reads.meta)
     made = object.__new__(ZarrArray)
-    made.dask = graph
-    da.Array._name.fset(made, name)  # type: ignore[attr-defined]
-    made._meta = meta
-    made.__dict__.update(
-        _array=array, _view=view, _whole=whole or (name, view), shape=shape, numblocks=parts.numblocks
-    )
+    made.dask, made._meta = graph, reads.meta
+    _set_name(made, name)
+    made.__dict__.update(_reads=reads, shape=reads.shape, numblocks=reads.numblocks)
     return made
 
 
 class _EqualToDasks(type):
-    """The type of a class that is taken for dask's own where types are compared, as xarray does."""
+    """The type of a class that is taken for dask's own where types are compared.
+
+    xarray refuses to compute with chunked arrays of several types, which it finds in a set of these.
+    """
 
     def __eq__(cls, other: object) -> bool:
         return other is cls or other is da.Array
@@ -113,38 +81,36 @@ class _EqualToDasks(type):
 
 
 class ZarrArray(da.Array, metaclass=_EqualToDasks):
-    """A dask array that reads what is selected of an array in a store.
+    """A dask array that knows what it reads, so that integers and slices of it are made in no time.
 
-    The lengths of its blocks are worked out when they are asked for. Once it is changed in place, it is a
-    plain dask array.
+    The lengths of its blocks, of which there may be millions, are worked out when they are asked for. Once it
+    is changed in place, it does everything as dask does it.
     """
 
     __slots__ = ()
 
-    _array: Array
-    _view: tuple[Along, ...]
-    _whole: Whole
+    _reads: Reads | None
 
     def __reduce__(self) -> tuple[object, ...]:
-        return selected, (self._array, self.name, self._view, self._whole)
+        reads = self._reads
+        return da.Array.__reduce__(self) if reads is None else (zarr_array, (reads,))
 
     @property  # type: ignore[misc]
     def chunks(self) -> BlockChunks:
         """Lengths of the blocks along each dimension."""
-        kept = self.__dict__.get("_lengths")
-        if kept is None:
-            kept = tuple(along.lengths for along in self._view if not along.drop)
-            self.__dict__["_lengths"] = kept
-        return cast("BlockChunks", kept)
+        return self._chunks
 
     @property
     def _chunks(self) -> BlockChunks:
-        return self.chunks
+        kept = self.__dict__.get("_lengths")
+        if kept is None:
+            kept = cast("Reads", self._reads).chunks
+            self.__dict__["_lengths"] = kept
+        return cast("BlockChunks", kept)
 
     @_chunks.setter
     def _chunks(self, chunks: BlockChunks) -> None:
-        self._become_plain()
-        self._chunks = chunks
+        self._change(chunks)
 
     @property
     def _name(self) -> str:
@@ -152,24 +118,27 @@ class ZarrArray(da.Array, metaclass=_EqualToDasks):
 
     @_name.setter
     def _name(self, name: str) -> None:
-        self._become_plain()
-        self._name = name
+        self._change(self._chunks)
+        _set_name(self, name)
 
-    def _become_plain(self) -> None:
-        chunks = self.chunks
+    def _change(self, chunks: BlockChunks) -> None:
+        """Forget what was read, and what was worked out of it: dask makes something else of this."""
         self.__dict__.clear()
-        self.__class__ = da.Array  # type: ignore[assignment]
-        self._chunks = chunks
+        self.__dict__.update(_lengths=chunks, _reads=None)
+        self._cached_keys = None
 
     @property
     def chunksize(self) -> tuple[int, ...]:
         """Length of the longest block along each dimension."""
-        longest = tuple(along.longest for along in self._view if not along.drop)
-        return cast("tuple[int, ...]", super().chunksize if None in longest else longest)
+        view = () if self._reads is None else [along for along in self._reads.view if not along.drop]
+        longest = tuple(along.longest for along in view)
+        known = self._reads is not None and None not in longest
+        return cast("tuple[int, ...]", longest if known else super().chunksize)
 
     def __getitem__(self, index: Any) -> da.Array:
+        reads = self._reads
         indices = index if isinstance(index, tuple) else (index,)
-        if not all(map(_is_known, indices)):
+        if reads is None or not all(map(_is_known, indices)):
             return _by_dask(self, index)
         normal = normalize_index(indices, self.shape)
         given = _expanded(indices, len(normal))
@@ -179,25 +148,14 @@ class ZarrArray(da.Array, metaclass=_EqualToDasks):
                 simple.append(
                     own if isinstance(own, slice) else known if isinstance(known, int) else slice(None)
                 )
-        found = self._selected(simple)
+        selected = reads.selected(simple)
+        found = self if selected is reads else zarr_array(selected)
         if all(isinstance(i, (int, slice)) for i in normal):
             return found
         # What is left is new dimensions, and one array of elements it may be.
         return _by_dask(
             found, tuple(slice(None) if isinstance(i, slice) else i for i in normal if not isinstance(i, int))
         )
-
-    def _selected(self, indices: Sequence[Part]) -> da.Array:
-        left = iter(indices)
-        view = tuple(along if along.drop else along.selected(next(left)) for along in self._view)
-        if view == self._view:
-            return self
-        name, all_of_it = self._whole
-        if view == all_of_it:
-            return selected(self._array, name, view)
-        parts = [(along.start, along.step, along.count, along.drop) for along in view]
-        name = f"read-zarr-{label(self._array)}-{tokenize(name, parts)}"
-        return selected(self._array, name, view, self._whole)
 
 
 def _by_dask(array: da.Array, index: Any) -> da.Array:

@@ -27,7 +27,7 @@ _DATE = re.compile(
 _NAT = -(2**63)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class _Time(Ordered):
     unit: str = "generic"
     scale_factor: int = 1
@@ -42,6 +42,13 @@ class _Time(Ordered):
             raise self._wrong("unit", self.unit, listed(UNITS))
         if type(self.scale_factor) is not int or not 0 < self.scale_factor < 2**31:
             raise self._wrong("scale_factor", self.scale_factor, "an integer from 1 to 2^31 - 1")
+
+    def __repr__(self) -> str:
+        """The fields in the order of the document that describes the data type, which sorts them."""
+        return (
+            f"{type(self).__name__}(endianness={self.endianness!r}, scale_factor={self.scale_factor!r}, "
+            f"unit={self.unit!r})"
+        )
 
     @classmethod
     def _wrong(cls, field: str, found: object, accepted: str) -> DataTypeValidationError:
@@ -237,7 +244,7 @@ class _Time(Ordered):
         return self._in_order(result)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class DateTime64(_Time):
     """``numpy.datetime64``: moments, counted from 1970-01-01T00:00 UTC.
 
@@ -274,7 +281,7 @@ class DateTime64(_Time):
         return isinstance(item, (datetime.date, np.datetime64))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TimeDelta64(_Time):
     """``numpy.timedelta64``: durations.
 

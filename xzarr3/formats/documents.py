@@ -16,8 +16,11 @@ import numpy as np
 
 from xzarr3._types import Buffer
 from xzarr3.errors import MetadataError
+from xzarr3.options import max_document_bytes
 
-_MAX_DEPTH = 200
+_MAX_DEPTH = 200  # Of what a user gives.
+MAX_NESTING = 256
+"""How many levels of objects and arrays a document may have: what is given, within consolidated metadata."""
 
 
 def decode(data: Buffer, path: str = "", name: str | None = None) -> dict[str, Any]:
@@ -36,14 +39,20 @@ def decode(data: Buffer, path: str = "", name: str | None = None) -> dict[str, A
     Raises
     ------
     MetadataError
-        If it is not a JSON object.
+        If it is not a JSON object, too large or nested too deeply.
     """
+    if len(memoryview(data)) > max_document_bytes():
+        raise oversized(len(memoryview(data)), path, name)
     try:
         document = msgspec.json.decode(data)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+    except RecursionError as error:
+        raise _nested(path, name) from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         try:
             document = json.loads(bytes(data))
-        except (ValueError, RecursionError):
+        except RecursionError as deep:
+            raise _nested(path, name) from deep
+        except ValueError:
             raise MetadataError(
                 f"not a JSON document: {error}", path=path, field=name, found=bytes(data[:60])
             ) from error
@@ -51,7 +60,39 @@ def decode(data: Buffer, path: str = "", name: str | None = None) -> dict[str, A
         raise MetadataError(
             "not a metadata document", path=path, field=name, found=document, accepted="a JSON object"
         )
+    text = bytes(data)
+    if text.count(b"{") + text.count(b"[") > MAX_NESTING and _is_deep(document):
+        raise _nested(path, name)
     return document
+
+
+def _is_deep(document: dict[str, Any]) -> bool:
+    """Whether there are more levels than there may be; found without recursion, level by level."""
+    level: list[Any] = [document]
+    for _ in range(MAX_NESTING):
+        below: list[Any] = []
+        for each in level:
+            items = each.values() if type(each) is dict else each
+            below += [item for item in items if type(item) is dict or type(item) is list]
+        if not below:
+            return False
+        level = below
+    return True
+
+
+def _nested(path: str, name: str | None) -> MetadataError:
+    return MetadataError(
+        "the document is nested too deeply", path=path, field=name,
+        accepted=f"at most {MAX_NESTING} levels of objects and arrays",
+    )  # fmt: skip
+
+
+def oversized(size: int, path: str = "", name: str | None = None) -> MetadataError:
+    """The error for a document that is larger than documents may be."""
+    return MetadataError(
+        "the document is too large", path=path, field=name, found=f"{size} bytes or more",
+        accepted=f"at most {max_document_bytes()} bytes; xzarr3.set_options(max_document_bytes=...) for more",
+    )  # fmt: skip
 
 
 def encode(document: Mapping[str, Any], path: str = "", *, compact: bool = False) -> bytes:

@@ -59,7 +59,8 @@ Updater: TypeAlias = Callable[[str, Change], None]
 KeySet: TypeAlias = set[str]  # Within the classes, `set` is the method.
 Parts: TypeAlias = list[tuple[int, memoryview]]
 
-_ABSENT = "absent"
+ABSENT = "absent"
+"""The version of a key that has no value, in the stores of this package."""
 _FIRST_PAUSE = 0.002  # Seconds
 _LONGEST_PAUSE = 1.0
 _MOST_COPIED = 16  # Values that are held at a time.
@@ -176,6 +177,7 @@ class OversizedError(Exception):
 
     def __init__(self, size: int, limit: int) -> None:
         super().__init__(f"found {size} bytes, at most {limit} bytes expected")
+        self.size = size
 
 
 class Scratch:
@@ -287,7 +289,18 @@ class Store:
     """
 
     request_bytes: int = 2**20
-    """About how many bytes can be read in the time that asking for one more range takes."""
+    """About how many bytes can be read in the time that asking for one more range takes.
+
+    That is latency times bandwidth. Parts of a value that are closer are read together; 0 never reads a gap.
+    """
+
+    over_read: float = 2.0
+    """How many times the wanted bytes are moved at most, gaps included, where that is more than 1 MiB.
+
+    ``math.inf`` leaves it to :attr:`request_bytes`, as where bytes cost nothing but time. Elements of one
+    chunk that would take more requests than are under way at once are read together anyway. With 1 nothing is
+    moved in vain, however many requests that takes, for those who pay by the byte.
+    """
 
     concurrency: int = 1
     """How many requests are worth having under way at once: 1 where answers do not have to be waited for."""
@@ -306,6 +319,10 @@ class Store:
     def identity(self) -> object:
         """What tells this store from others, the same in every process if that can be."""
         return type(self).__name__, self._identity
+
+    def _told_apart(self) -> object:
+        """What tells values that are read through this store from those that others find at its place."""
+        return None
 
     def __dask_tokenize__(self) -> object:
         """The identity and something that changes when a value does: each time, if the store cannot tell."""
@@ -343,6 +360,11 @@ class Store:
     def listable(self) -> bool:
         """Whether keys can be listed."""
         return self._has("list") or self._has("list_prefix") or self._has("list_dir")
+
+    @property
+    def tells_changes(self) -> bool:
+        """Whether :meth:`stamp` tells of a change, and stays the same without one."""
+        return self._has("stamp")
 
     def _has(self, operation: str) -> bool:
         """Whether this store implements an operation itself."""
@@ -450,6 +472,14 @@ class Store:
         """
         return self.loader()
 
+    def _bounded_loader(self, limit: int) -> Loader:
+        """A function that reads one value; its keys are not checked.
+
+        It raises :class:`OversizedError` instead of holding one that is larger than the limit, if the size
+        is known before.
+        """
+        return self.scratch_loader(Scratch(), limit)
+
     def range_loader(self) -> RangeLoader:
         """A function that reads parts of values, for use by one thread.
 
@@ -502,6 +532,10 @@ class Store:
         """What changes whenever the value of ``key`` does, if that costs no request; otherwise None."""
         return None
 
+    def tag(self, key: str) -> str | None:
+        """What a service called the version of ``key`` that was read last; None if that is not known."""
+        return None
+
     # Changes that lose no others
 
     def get_versioned(self, key: str) -> tuple[Buffer | None, object]:
@@ -510,7 +544,7 @@ class Store:
         That there is no value is a version, too. See :meth:`compare_and_set`.
         """
         value = self.get(key)
-        return value, _ABSENT if value is None else hashlib.blake2b(value, digest_size=20).digest()
+        return value, ABSENT if value is None else hashlib.blake2b(value, digest_size=20).digest()
 
     def compare_and_set(self, key: str, version: object, value: Buffer | None) -> bool:
         """Store a value if there is that version of it now; returns whether there was.
@@ -605,17 +639,23 @@ class Store:
         end = time.monotonic() + self.conflict_deadline
         longest = _FIRST_PAUSE
         attempts = 0
+        in_doubt: Buffer | None = None  # What may have been stored without an answer.
         # Threads of this process take turns; others are noticed.
         with key_lock(self.identity, key):
             while True:
                 stored, version = self.get_versioned(key)
+                if in_doubt is not None and stored is not None and memoryview(stored) == in_doubt:
+                    return
                 pieces = change(stored)
                 if pieces is UNCHANGED or (pieces is None and stored is None):
                     return
                 attempts += 1
-                with contextlib.suppress(OutcomeUnknownError):
-                    if self.compare_and_set(key, version, None if pieces is None else joined(pieces)):
+                value = None if pieces is None else joined(pieces)
+                try:
+                    if self.compare_and_set(key, version, value):
                         return
+                except OutcomeUnknownError:
+                    in_doubt = value
                 if time.monotonic() >= end or not pause(random.uniform(0, longest)):
                     raise ConflictError(
                         f"cannot change key '{key}' of {self}: others changed it {attempts} times within "

@@ -22,7 +22,7 @@ from typing import Any, NoReturn, TypeVar
 
 from xzarr3._types import Buffer, ByteRange
 from xzarr3.concurrency import spread
-from xzarr3.errors import ChangedError, StoreError
+from xzarr3.errors import ChangedError, StoreError, printable
 from xzarr3.stores.base import (
     Change,
     IntoLoader,
@@ -35,7 +35,6 @@ from xzarr3.stores.base import (
     Writer,
     check_erasable_prefix,
     check_key,
-    cut,
     negative_length,
 )
 from xzarr3.stores.cache_directory import DirectoryKept, check_place
@@ -207,7 +206,7 @@ class CacheStore(WrapperStore):
         self._begin()
 
     def __repr__(self) -> str:
-        where = "" if self.directory is None else f" in '{self.directory}'"
+        where = "" if self.directory is None else f" in '{printable(str(self.directory))}'"
         return f"<{type(self).__name__} {self.inner}{where}>"
 
     @property
@@ -234,6 +233,19 @@ class CacheStore(WrapperStore):
     def stamp(self, keys: Sequence[str]) -> object:
         # What is kept may be older than what bears this stamp below.
         return self.inner.stamp(keys) if self.max_age == 0 else uuid.uuid4().hex
+
+    @property
+    def tells_changes(self) -> bool:
+        return self.max_age == 0 and super().tells_changes
+
+    def _told_apart(self) -> object:
+        # What one cache keeps may be older than what another one does.
+        own = None if self.max_age == 0 else self.directory or self._identity
+        return own if own is not None else super()._told_apart()
+
+    @handed_on
+    def tag(self, key: str) -> str | None:
+        return self.inner.tag(key) if self.max_age == 0 else None
 
     def __dask_tokenize__(self) -> object:
         token = super().__dask_tokenize__()
@@ -391,23 +403,46 @@ class CacheStore(WrapperStore):
         start, length = byte_range
         if length is not None and length < 0:
             raise negative_length(length)
-        entry = self._fresh(key)
-        if entry is not None:
-            self._shared.count(1, 0)
-            return cut(entry.value, byte_range)
-        if length is None or abs(start) + length > _FAR or not self._tells_parts:
+
+        def below() -> Buffer | None:
             self._shared.count(0, 1)
             return self.inner.get(key, byte_range)
-        wanted = length
 
-        def read() -> Buffer | None:
-            reader = self._open(key, (start, wanted))
+        if length is None or abs(start) + length > _FAR:
+            entry = self._fresh(key)
+            return below() if entry is None else self._hit(entry).read(start, length)
+        return self._parts(key, (start, length), 1, lambda reader: reader.read(start, length), below)
+
+    def _hit(self, entry: Entry, number: int = 1) -> _KeptReader:
+        """A whole value that is kept, of which so many parts are asked for."""
+        self._shared.count(number, 0)
+        return _KeptReader(entry)
+
+    def _parts(
+        self,
+        key: str,
+        part: tuple[int, int] | None,
+        number: int,
+        read: Callable[[ValueReader], Result],
+        below: Callable[[], Result | None],
+    ) -> Result | None:
+        """What is read of the parts of one version of a value; again, if it is replaced meanwhile."""
+        entry = self._fresh(key)
+        if entry is not None:
+            return read(self._hit(entry, number))
+        if not self._tells_parts:
+            return below()
+        for attempt in range(_ATTEMPTS):
+            reader = self._open(key, part)
             if reader is None:
                 return None
-            with reader:
-                return reader.read(start, wanted)
-
-        return _steadily(read)
+            try:
+                with reader:
+                    return read(reader)
+            except ChangedError:
+                if attempt == _ATTEMPTS - 1:
+                    raise
+        return None
 
     @handed_on
     def get_partial_values(self, key_ranges: Iterable[tuple[str, ByteRange]]) -> list[Buffer | None]:
@@ -419,34 +454,25 @@ class CacheStore(WrapperStore):
                 raise negative_length(length)
         found: list[Buffer | None] = [None] * len(wanted)
 
-        def read(key: str) -> None:
+        def load(key: str) -> None:
             ranges = [wanted[at][1] for at in places[key]]
-            for at, part in zip(places[key], self._parts(key, ranges), strict=True):
-                found[at] = part
 
-        spread(read, places, self.concurrency)
-        return found
+            def below() -> Sequence[Buffer | None]:
+                self._shared.count(0, len(ranges))
+                return self.inner.get_partial_values((key, each) for each in ranges)
 
-    def _parts(self, key: str, ranges: Sequence[ByteRange]) -> Sequence[Buffer | None]:
-        """Parts of one version of a value."""
-        if len(ranges) == 1:
-            return [self._part(key, ranges[0])]
-        entry = self._fresh(key)
-        if entry is not None:
-            self._shared.count(len(ranges), 0)
-            return [cut(entry.value, each) for each in ranges]
-        if not self._tells_parts:
-            self._shared.count(0, len(ranges))
-            return self.inner.get_partial_values((key, each) for each in ranges)
-
-        def read() -> Sequence[Buffer | None]:
-            reader = self._open(key, None)
-            if reader is None:
-                return [None] * len(ranges)
-            with reader:
+            def read(reader: ValueReader) -> Sequence[Buffer | None]:
                 return [reader.read(start, length) for start, length in ranges]
 
-        return _steadily(read)
+            if len(ranges) == 1:
+                found[places[key][0]] = self._part(key, ranges[0])
+                return
+            parts = self._parts(key, None, len(ranges), read, below)
+            for at, part in zip(places[key], parts or [None] * len(ranges), strict=True):
+                found[at] = part
+
+        spread(load, places, self.concurrency)
+        return found
 
     @handed_on
     def get_values(self, keys: Iterable[str]) -> list[Buffer | None]:
@@ -484,8 +510,7 @@ class CacheStore(WrapperStore):
         kept = self._kept
         entry = kept.find(key, WHOLE)
         if entry is not None and self._is_fresh(entry):
-            self._shared.count(1, 0)
-            return _KeptReader(entry)
+            return self._hit(entry)
         began, ticket = self._clock(), kept.ticket(key)
         head = kept.find(key, HEAD) if self._waits else None
         if head is not None and self._is_fresh(head):
@@ -504,8 +529,7 @@ class CacheStore(WrapperStore):
         ):
             inner.close()
             kept.refresh(key, WHOLE, entry, began)
-            self._shared.count(1, 0)
-            return _KeptReader(entry)
+            return self._hit(entry)
         if isinstance(inner, BytesReader):  # It is in memory already.
             self._shared.count(0, 1)
             return inner
@@ -537,49 +561,29 @@ class CacheStore(WrapperStore):
         def load(
             key: str, starts: Sequence[int], lengths: Sequence[int]
         ) -> tuple[int | None, list[Buffer]] | None:
-            entry = self._fresh(key)
-            if entry is not None:
-                self._shared.count(len(starts), 0)
-                ranges = zip(starts, lengths, strict=True)
-                return len(entry.value), [cut(entry.value, each) for each in ranges]
-            if not starts or not self._tells_parts:
+            def below() -> tuple[int | None, list[Buffer]] | None:
                 self._shared.count(0, len(starts))
                 return load_below(key, starts, lengths)
 
-            def read() -> tuple[int | None, list[Buffer]] | None:
-                reader = self._open(key, (starts[0], lengths[0]))
-                if reader is None:
-                    return None
-                with reader:
-                    parts = reader.read_ranges(starts, lengths)
-                    return reader.size, parts
+            def read(reader: ValueReader) -> tuple[int | None, list[Buffer]]:
+                parts = reader.read_ranges(starts, lengths)
+                return reader.size, parts
 
-            return _steadily(read)
+            first = (starts[0], lengths[0]) if starts else None
+            return self._parts(key, first, len(starts), read, below)
 
         return load
 
     @handed_on
     def into_loader(self) -> IntoLoader:
         def load(key: str, start: int, out: memoryview) -> tuple[int | None, int] | None:
-            entry = self._fresh(key)
-            if entry is not None:
-                self._shared.count(1, 0)
-                return len(entry.value), _copy(cut(entry.value, (start, len(out))), out)
-            if not self._tells_parts:
-                return self._asked_into(key, start, out)
+            def read(reader: ValueReader) -> tuple[int | None, int]:
+                # Where the size is not known, one byte more tells whether the value goes on.
+                part = reader.read(start, len(out) + (reader.size is None))
+                _copy(part, out)
+                return reader.size, len(part) if reader.size is None else min(len(part), len(out))
 
-            def read() -> tuple[int | None, int] | None:
-                reader = self._open(key, (start, len(out)))
-                if reader is None:
-                    return None
-                with reader:
-                    # Where the size is not known, one byte more tells whether the value goes on.
-                    length = len(out) + (reader.size is None)
-                    part = reader.read(start, length)
-                    _copy(part, out)
-                    return reader.size, len(part) if reader.size is None else min(len(part), len(out))
-
-            return _steadily(read)
+            return self._parts(key, (start, len(out)), 1, read, lambda: self._asked_into(key, start, out))
 
         return load
 
@@ -695,16 +699,6 @@ def _copy(data: Buffer, out: memoryview) -> int:
     count = min(len(data), len(out))
     out[:count] = memoryview(data)[:count]
     return count
-
-
-def _steadily(read: Callable[[], Result]) -> Result:
-    """Read parts of a value; again, if it is replaced meanwhile."""
-    for _ in range(_ATTEMPTS - 1):
-        try:
-            return read()
-        except ChangedError:
-            continue
-    return read()
 
 
 def _begun(parts: Iterator[Buffer]) -> Iterator[Buffer]:

@@ -10,11 +10,12 @@ hashes of the store's identity, the key and the part. A file holds, all numbers 
 * the size of the whole value or -1, and the length of what is kept, 8 bytes each;
 * what is kept, the key, and the version as Python writes it.
 
-A file gets its name when it is complete. What it takes is counted before, in the file ``ledger``, whose lock
-is held by whoever adds a file, so that all files together never take more than the limit. Who removes one
-counts that, unless somebody else holds the lock for long; then too much is counted, until files are counted
-again to make room. Whoever writes a value to the store holds the lock of its stripe and leaves a new random
-number there, by which others see that what they have read may be what was there before.
+A file gets its name when it is complete; before it is called ``t-new``. What it takes is counted before, in
+the file ``ledger``, whose lock is held by whoever adds a file, so that all files together never take more
+than the limit. Who removes one counts that, unless somebody else holds the lock for long; then too much is
+counted, as where a process was killed, until files are counted again to make room. Whoever writes a value to
+the store holds the lock of its stripe and leaves a new random number there, by which others see that what
+they have read may be what was there before.
 
 Nobody waits long for a lock in order to read: while another process holds one, or many threads want the same
 one, what is read is not kept. Who writes waits for half a minute.
@@ -66,10 +67,9 @@ _DEADLINE = 30.0  # Seconds that a writer waits.
 _SPARE = 10  # This part of the limit is made room for at once.
 _LONGEST_VERSION = 2**12  # Characters
 _FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-_VALUE, _LOCK, _TEMPORARY, _LEDGER = "v-", "l-", "t-", "ledger"
+_VALUE, _LOCK, _TEMPORARY, _LEDGER = "v-", "l-", "t-new", "ledger"
 _LOCKS = [f"{_LOCK}{at:02}" for at in range(_STRIPES)]
 _IS_VALUE = re.compile(f"{_VALUE}[0-9a-f]{{40}}", re.ASCII)
-_IS_TEMPORARY = re.compile(f"{_TEMPORARY}([0-9]{{1,18}})-[0-9a-f]{{16}}", re.ASCII)
 
 
 _own_files: set[int] = set()
@@ -241,43 +241,32 @@ class DirectoryKept:
 
     def keep(self, key: str, part: Part, entry: Entry, ticket: object) -> None:
         pieces = _pieces(key, entry)
-        length = sum(map(len, pieces))
-        size = _taken(length)
+        size = _taken(sum(map(len, pieces)))
         if size > self.max_bytes:
             return
         # Where there is no room on the disk, or the folder is gone: what is not kept is read again.
-        with contextlib.suppress(OSError):
-            temporary = f"{_TEMPORARY}{size}-{os.urandom(8).hex()}"
-            kept = False
-            try:
-                with _closing(self._reserve(temporary, size)) as descriptor:
-                    if os.writev(descriptor, pieces) == length:
-                        kept = self._publish(key, temporary, self._name(key, part), ticket)
-            finally:
-                if not kept:
-                    self._remove([temporary])
+        with contextlib.suppress(OSError), self._locked(self._stripe(key)) as stripe:
+            if stripe is not None and os.pread(stripe, 16, 0) == ticket:
+                with self._ledger() as ledger:
+                    self._add_file(self._name(key, part), pieces, size, ledger)
 
-    def _reserve(self, temporary: str, size: int) -> int:
-        """Make room for a file, and the file, locked."""
-        with self._ledger() as ledger:
-            total = _count(ledger)
-            if total is None or total + size > self.max_bytes:
-                total = self._evict(self.max_bytes - size)
-            os.pwrite(ledger, _COUNT.pack(total + size), 0)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FLAGS
-            descriptor = os.open(temporary, flags, 0o600, dir_fd=self._folder)
-            fcntl.flock(descriptor, fcntl.LOCK_EX)  # Nobody else knows it yet.
-            return descriptor
-
-    def _publish(self, key: str, temporary: str, name: str, ticket: object) -> bool:
-        with self._locked(self._stripe(key)) as descriptor:
-            if descriptor is None or os.pread(descriptor, 16, 0) != ticket:
-                return False
-            with self._ledger() as ledger:
-                before = self._size_of(name)
-                os.rename(temporary, name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
-                _add(ledger, -before)
-            return True
+    def _add_file(self, name: str, pieces: list[Buffer], size: int, ledger: int) -> None:
+        total = _count(ledger)
+        if total is None or total + size > self.max_bytes:
+            total = self._evict(self.max_bytes - size)
+        os.pwrite(ledger, _COUNT.pack(total + size), 0)  # A killed process has counted too much.
+        gone = size
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _FLAGS
+            with _closing(os.open(_TEMPORARY, flags, 0o600, dir_fd=self._folder)) as descriptor:
+                if os.writev(descriptor, pieces) == sum(map(len, pieces)):
+                    before = self._size_of(name)
+                    os.rename(_TEMPORARY, name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
+                    gone = before
+        finally:
+            _add(ledger, -gone)
+            with contextlib.suppress(FileNotFoundError):  # It has got its name, mostly.
+                os.unlink(_TEMPORARY, dir_fd=self._folder)
 
     @contextlib.contextmanager
     def _ledger(self) -> Iterator[int]:
@@ -299,8 +288,7 @@ class DirectoryKept:
             with contextlib.suppress(BlockingIOError):
                 ledger = locks.enter_context(self._ledger())
             for name in names:
-                found = _IS_TEMPORARY.fullmatch(name)
-                size = self._size_of(name) if found is None else int(found[1])
+                size = self._size_of(name)
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(name, dir_fd=self._folder)
                     if ledger is not None:
@@ -319,14 +307,10 @@ class DirectoryKept:
         """Remove files until the others take no more than ``room`` bytes; returns what these take."""
         total = 0
         files: list[tuple[int, int, str]] = []
+        with contextlib.suppress(FileNotFoundError):  # Of a process that was killed.
+            os.unlink(_TEMPORARY, dir_fd=self._folder)
         for entry in self._scan():
-            temporary = _IS_TEMPORARY.fullmatch(entry.name)
-            if not entry.is_file(follow_symlinks=False):
-                continue  # Not ours.
-            if temporary is not None:
-                if not self._removed_abandoned(entry.name):
-                    total += int(temporary[1])
-            elif _IS_VALUE.fullmatch(entry.name):
+            if entry.is_file(follow_symlinks=False) and _IS_VALUE.fullmatch(entry.name):
                 with contextlib.suppress(FileNotFoundError):
                     info = entry.stat(follow_symlinks=False)
                     size = _taken(info.st_size)
@@ -341,20 +325,6 @@ class DirectoryKept:
                     os.unlink(name, dir_fd=self._folder)
                 total -= size
         return total
-
-    def _removed_abandoned(self, name: str) -> bool:
-        """Remove a temporary file if whoever wrote it has died, which has given its lock back."""
-        try:
-            descriptor = os.open(name, os.O_WRONLY | _FLAGS, dir_fd=self._folder)
-        except FileNotFoundError:
-            return True
-        try:
-            if not _lock(descriptor, fcntl.LOCK_EX, 0.0):
-                return False
-            os.unlink(name, dir_fd=self._folder)
-            return True
-        finally:
-            os.close(descriptor)
 
     @property
     def size(self) -> int:

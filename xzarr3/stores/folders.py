@@ -223,6 +223,43 @@ class Folders:
         if kept is not None:
             os.close(kept)
 
+    def lstat(self, path: str) -> os.stat_result:
+        """What is known of a name, which may be a link.
+
+        Raises
+        ------
+        OSError
+            If it is not there, or a link on the way leads out of the root.
+        """
+        above, _, name = path.rpartition("/")
+        return os.stat(name, dir_fd=self._inside(above), follow_symlinks=False)
+
+    def rename(self, source: str, target: str) -> None:
+        """Rename what is below the root to another name below it.
+
+        Raises
+        ------
+        OSError
+            If that is not possible, or a link on the way leads out of the root.
+        """
+        above, _, name = source.rpartition("/")
+        to, _, renamed = target.rpartition("/")
+        start = os.dup(self._inside(above))
+        try:
+            os.rename(name, renamed, src_dir_fd=start, dst_dir_fd=self._inside(to))
+        finally:
+            os.close(start)
+
+    def _inside(self, folder: str) -> int:
+        """A descriptor of a directory, which links may lead to, but not out of the root."""
+        try:
+            real = self.resolve(folder)
+        except LeadsOutError as error:
+            raise OSError(errno.ELOOP, "a link leads out of the store", folder) from error
+        if real is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), folder)
+        return self.open(real)
+
     def sync(self, folder: str) -> None:
         """Let the disk know of the names in ``folder``, and of the directories that lead there.
 

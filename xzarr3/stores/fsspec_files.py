@@ -27,7 +27,7 @@ from urllib.parse import quote
 from weakref import WeakKeyDictionary
 
 from xzarr3._types import Buffer
-from xzarr3.concurrency import spread
+from xzarr3.concurrency import spread, undisturbed
 from xzarr3.errors import StoreError
 from xzarr3.stores.base import cut
 from xzarr3.stores.in_flight import reserved
@@ -348,6 +348,7 @@ class Files:
         self._is_http = bool(names & _HTTP)
         self._has_folders = not names & (_OBJECTS | _READ_ONLY)
         self._is_elsewhere = not names & (LOCAL | {"memory"})
+        self.tells_size = not self._is_elsewhere or self.is_archive  # Without a request.
         self.usual = _FIRST_GUESS
         self.concurrency, self._slots = self._bounds(concurrency)
 
@@ -382,6 +383,12 @@ class Files:
     def _ask(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
         with self._slots:
             return function(*args, **options)
+
+    def _change(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        """Ask for what changes something: where another thread does it, Ctrl-C is heard when it is done."""
+        if not self._is_elsewhere:
+            return self._ask(function, *args, **options)
+        return undisturbed(lambda: self._ask(function, *args, **options))
 
     def _forget(self) -> None:
         """Have nothing answered from listings that others may have changed since."""
@@ -606,7 +613,7 @@ class Files:
         """Store a value; with ``create`` only if there is none, and tell whether that was so."""
         if create:
             try:
-                self._ask(self.fs.pipe_file, path, value, mode="create")
+                self._change(self.fs.pipe_file, path, value, mode="create")
             except FileExistsError:
                 return False
             return True
@@ -614,12 +621,12 @@ class Files:
             self._put_and_move(path, value)
             return True
         try:
-            self._ask(self.fs.pipe_file, path, value)
+            self._change(self.fs.pipe_file, path, value)
         except Exception as error:
             if not self._has_folders or is_refusal(error):
                 raise
             self._make_folders(path.rpartition("/")[0])
-            self._ask(self.fs.pipe_file, path, value)
+            self._change(self.fs.pipe_file, path, value)
         return True
 
     def _put_and_move(self, path: str, value: bytes) -> None:
@@ -628,7 +635,7 @@ class Files:
         temporary = f"{folder}/{TEMPORARY}{uuid.uuid4().hex}"
         for attempt in range(_ATTEMPTS):
             try:
-                self._ask(self.fs.pipe_file, temporary, value)
+                self._change(self.fs.pipe_file, temporary, value)
                 break
             except FileNotFoundError:
                 if attempt == _ATTEMPTS - 1:
@@ -638,16 +645,16 @@ class Files:
         try:
             if self._ask(self.fs.isdir, path):  # Moving would put it in there.
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-            self._ask(self.fs.mv, temporary, path)
+            self._change(self.fs.mv, temporary, path)
         except BaseException:
             with contextlib.suppress(Exception):  # The error of the write is the one to report.
-                self._ask(self.fs.rm_file, temporary)
+                self._change(self.fs.rm_file, temporary)
             raise
 
     def _make_folders(self, folder: str) -> None:
         names = folder.split("/")
         for count in [*range(_LEVELS, len(names), _LEVELS), len(names)]:
-            self._ask(self.fs.makedirs, "/".join(names[:count]), exist_ok=True)
+            self._change(self.fs.makedirs, "/".join(names[:count]), exist_ok=True)
 
     def erase(self, path: str) -> None:
         """Remove a value if there is one."""
@@ -660,7 +667,7 @@ class Files:
         ):
             raise WrongBytesError("this file system would take that for a pattern")
         try:
-            self._ask(self.fs.rm_file, path)
+            self._change(self.fs.rm_file, path)
         except Exception as error:
             if not is_absence(error):
                 raise
@@ -672,7 +679,7 @@ class Files:
         with contextlib.suppress(Exception):  # Not empty, in use, or not ours to remove: it stays.
             while folder.startswith(f"{root.rstrip('/')}/"):
                 with contextlib.suppress(FileNotFoundError):
-                    self._ask(self.fs.rmdir, folder)
+                    self._change(self.fs.rmdir, folder)
                 folder = folder.rpartition("/")[0]
 
     def age(self, path: str, now: float) -> float:

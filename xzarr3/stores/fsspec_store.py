@@ -25,12 +25,15 @@ from xzarr3.errors import (
     StoreError,
     StorePermissionError,
     Xzarr3Error,
+    printable,
     shorten,
 )
 from xzarr3.stores import fsspec_files
 from xzarr3.stores.base import (
     IntoLoader,
     KeySet,
+    Loader,
+    OversizedError,
     RangeLoader,
     Store,
     ValueReader,
@@ -207,11 +210,11 @@ class FsspecStore(Store):
         return cls(url, storage_options=options, read_only=read_only, concurrency=concurrency)
 
     def __repr__(self) -> str:
-        return f"<FsspecStore '{self._name}'>"
+        return f"<FsspecStore '{printable(self._name)}'>"
 
     def __reduce__(self) -> tuple[object, ...]:
         state = self.__dict__.copy()
-        del state["_files"], state["_pid"]
+        del state["_files"], state["_pid"], state["_identity"]
         home = None
         fs = None if self._files is None else self._files.fs  # One that was not made yet is in no memory.
         if self._lost:
@@ -222,7 +225,6 @@ class FsspecStore(Store):
         elif state["_fs"] is not None:
             state["_fs"] = _Unmade.of(state["_fs"])
         if home is None and type(self) is FsspecStore and is_plain(state, _Unmade):
-            del state["_identity"]
             return _restore, (FsspecStore, None, pickle.dumps(sorted(state.items()), 5))
         return _restore, (type(self), home, state)
 
@@ -428,6 +430,17 @@ class FsspecStore(Store):
     def _open_whole(self, key: str) -> ValueReader | None:
         value = self.get(key)
         return None if value is None else BytesReader(value)
+
+    def _bounded_loader(self, limit: int) -> Loader:
+        def load(key: str) -> Buffer | None:
+            files = self._filesystem()
+            if files.tells_size:
+                size = self._do("read", key, lambda files: files.size(self._path(files, key)))
+                if size is not None and size > limit:
+                    raise OversizedError(size, limit)
+            return self.get(key)
+
+        return load
 
     def range_loader(self) -> RangeLoader:
         def load(
@@ -767,7 +780,7 @@ def _restore(
     if isinstance(state, bytes):
 
         def make() -> FsspecStore:
-            return _with_state(kind, None, {"_identity": uuid.uuid4().hex, **dict(pickle.loads(state))})
+            return _with_state(kind, None, dict(pickle.loads(state)))
 
         return share((kind, state), make)
     return _with_state(kind, home, state)
@@ -775,6 +788,7 @@ def _restore(
 
 def _with_state(kind: type[FsspecStore], home: tuple[str, str] | None, state: dict[str, Any]) -> FsspecStore:
     store = kind.__new__(kind)
+    store._identity = uuid.uuid4().hex
     store.__dict__.update(state)
     store._files = None
     store._pid = os.getpid()

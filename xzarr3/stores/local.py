@@ -13,6 +13,7 @@ import contextlib
 import copyreg
 import errno
 import itertools
+import math
 import os
 import stat
 import sys
@@ -24,7 +25,7 @@ from types import TracebackType
 from typing import NoReturn, Self, TypeVar, cast
 
 from xzarr3._types import Buffer, ByteRange
-from xzarr3.errors import ConflictError, InvalidKeyError, StoreError, StorePermissionError, shorten
+from xzarr3.errors import ConflictError, InvalidKeyError, StoreError, StorePermissionError, printable, shorten
 from xzarr3.stores.base import (
     UNCHANGED,
     Change,
@@ -118,6 +119,7 @@ class LocalStore(Store):
     """
 
     request_bytes = 2**12
+    over_read = math.inf
 
     def __init__(
         self,
@@ -139,7 +141,7 @@ class LocalStore(Store):
         self._was_there = False
 
     def __repr__(self) -> str:
-        return f"<LocalStore '{self.root}'>"
+        return f"<LocalStore '{printable(self.root)}'>"
 
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and (other.root, other._options()) == (self.root, self._options())
@@ -325,6 +327,15 @@ class LocalStore(Store):
         if not self._is_own("get", "open_value", "loader"):
             return super().scratch_loader(scratch, limit)
         return self._loader(scratch, limit)
+
+    def _bounded_loader(self, limit: int) -> Loader:
+        load = super()._bounded_loader(limit)
+
+        def load_checked(key: str) -> Buffer | None:
+            self._path(key)  # Paths of nodes that users give may be none of files.
+            return load(key)
+
+        return load_checked
 
     def _loader(self, scratch: Scratch | None, limit: int) -> Loader:
         base = self._base
@@ -599,7 +610,8 @@ class LocalStore(Store):
         except FileNotFoundError:  # The directory has gone, and the key with it.
             return
         except OSError as error:
-            self._fail("erase", key, error)
+            if not is_busy(name, error):
+                self._fail("erase", key, error)
 
     def prune(self, folder: str) -> None:
         """Remove a directory and its parents while they are empty, up to but without the root."""
@@ -1300,6 +1312,14 @@ def _sweep_folder(folders: Folders, folder: str) -> None:
         return
     for name in names:
         _discard(folders, folder, name)
+
+
+def is_busy(name: str, error: OSError) -> bool:
+    """Whether a file could not be removed that a network file system removes itself.
+
+    It keeps a file that somebody has erased and somebody else still reads, under a name like ``.nfs0001``.
+    """
+    return error.errno == errno.EBUSY and name.startswith(".nfs")
 
 
 def _is_abandoned(entry: os.DirEntry[str]) -> bool:

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -120,16 +120,8 @@ class _Note:
     """One request while it is made."""
 
     __slots__ = (
-        "began",
-        "key",
-        "length",
-        "number",
-        "operation",
-        "outcome",
-        "size",
-        "start",
-        "started",
-        "store",
+        *("began", "key", "length", "number", "operation"),
+        *("outcome", "size", "start", "started", "store"),
     )
 
     def __init__(
@@ -364,52 +356,39 @@ class LoggingStore(WrapperStore):
         return self._loader("scratch_loader", self.inner.scratch_loader(scratch, limit))
 
     def _loader(self, operation: str, load: Loader) -> Loader:
-        if not self._heard():
-            return load
-
         def noted(key: str) -> Buffer | None:
             with self._told(operation, key) as note:
                 value = load(key)
                 note.value(value)
                 return value
 
-        return noted
+        return noted if self._heard() else load
 
     @handed_on
     def range_loader(self) -> RangeLoader:
         load = self.inner.range_loader()
-        if not self._heard():
-            return load
 
         def noted(
             key: str, starts: Sequence[int], lengths: Sequence[int]
         ) -> tuple[int | None, list[Buffer]] | None:
             with self._told("range_loader", key, *_first(starts, lengths), len(starts)) as note:
                 found = load(key, starts, lengths)
-                if found is None:
-                    note.outcome = "absent"
-                else:
-                    note.values(found[1])
+                note.values([None] if found is None else found[1])
                 return found
 
-        return noted
+        return noted if self._heard() else load
 
     @handed_on
     def into_loader(self) -> IntoLoader:
         load = self.inner.into_loader()
-        if not self._heard():
-            return load
 
         def noted(key: str, start: int, out: memoryview) -> tuple[int | None, int] | None:
             with self._told("into_loader", key, start, len(out)) as note:
                 found = load(key, start, out)
-                if found is None:
-                    note.outcome = "absent"
-                else:
-                    note.size = min(found[1], len(out))
+                note.value(None if found is None else out[: found[1]])
                 return found
 
-        return noted
+        return noted if self._heard() else load
 
     # Changes that lose no others
 
@@ -485,8 +464,9 @@ class LoggingStore(WrapperStore):
 
     @handed_on
     def copy_values(self, pairs: Iterable[tuple[str, str]]) -> None:
-        wanted, copy_values = list(pairs), super().copy_values
-        self._noted("copy_values", wanted[0][0] if wanted else "", lambda: copy_values(wanted), len(wanted))
+        wanted = list(pairs)
+        with self._told("copy_values", wanted[0][0] if wanted else "", number=len(wanted)):
+            super().copy_values(wanted)
 
     @handed_on
     def writer(self) -> AbstractContextManager[Writer]:
@@ -504,29 +484,26 @@ class LoggingStore(WrapperStore):
 
             yield noted
 
-    def _noted(self, operation: str, key: str, do: Callable[[], object], number: int = 1) -> None:
-        with self._told(operation, key, number=number):
-            do()
-
     @handed_on
     def erase(self, key: str) -> None:
-        erase = super().erase
-        self._noted("erase", key, lambda: erase(key))
+        with self._told("erase", key):
+            super().erase(key)
 
     @handed_on
     def erase_values(self, keys: Iterable[str]) -> None:
-        wanted, erase_values = list(keys), super().erase_values
-        self._noted("erase_values", wanted[0] if wanted else "", lambda: erase_values(wanted), len(wanted))
+        wanted = list(keys)
+        with self._told("erase_values", wanted[0] if wanted else "", number=len(wanted)):
+            super().erase_values(wanted)
 
     @handed_on
     def erase_prefix(self, prefix: str) -> None:
-        erase_prefix = super().erase_prefix
-        self._noted("erase_prefix", prefix, lambda: erase_prefix(prefix))
+        with self._told("erase_prefix", prefix):
+            super().erase_prefix(prefix)
 
     @handed_on
     def sweep(self, prefix: str = "") -> None:
-        sweep = super().sweep
-        self._noted("sweep", prefix, lambda: sweep(prefix))
+        with self._told("sweep", prefix):
+            super().sweep(prefix)
 
     # Listable
 
@@ -610,15 +587,13 @@ class _LoggedReader(ValueReader):
         return self._inner.version
 
     def read(self, start: int, length: int | None = None) -> Buffer:
-        with self._store._kind_of_note(self._store, "read", self._key, start, length) as note:
+        with self._store._told("read", self._key, start, length) as note:
             part = self._inner.read(start, length)
             note.value(part)
             return part
 
     def read_ranges(self, starts: Sequence[int], lengths: Sequence[int]) -> list[Buffer]:
-        with self._store._kind_of_note(
-            self._store, "read_ranges", self._key, *_first(starts, lengths), len(starts)
-        ) as note:
+        with self._store._told("read_ranges", self._key, *_first(starts, lengths), len(starts)) as note:
             parts = self._inner.read_ranges(starts, lengths)
             note.values(parts)
             return parts
@@ -630,9 +605,9 @@ class _LoggedReader(ValueReader):
         return _timed(note, self._inner.iter_ranges(starts, lengths), measure=True)
 
     def read_into(self, start: int, out: memoryview) -> int:
-        with self._store._kind_of_note(self._store, "read_into", self._key, start, len(out)) as note:
-            note.size = self._inner.read_into(start, out)
-            return note.size
+        with self._store._told("read_into", self._key, start, len(out)) as note:
+            count = note.size = self._inner.read_into(start, out)
+            return count
 
     def close(self) -> None:
         self._inner.close()

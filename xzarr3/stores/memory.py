@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import weakref
@@ -65,6 +66,7 @@ class MemoryStore(Store):
     """
 
     request_bytes = 2**10
+    over_read = math.inf
 
     def __init__(self, values: Mapping[str, Buffer] | None = None, *, read_only: bool = False) -> None:
         super().__init__(read_only=read_only)

@@ -22,6 +22,7 @@ from xzarr3._types import Buffer, ByteRange
 from xzarr3.concurrency import spread
 from xzarr3.errors import (
     ChangedError,
+    ConflictError,
     InvalidKeyError,
     OutcomeUnknownError,
     ReadOnlyError,
@@ -29,6 +30,7 @@ from xzarr3.errors import (
     StoreError,
     StoreOptionError,
     StorePermissionError,
+    printable,
     shorten,
 )
 from xzarr3.stores import object_client, obstore_image
@@ -57,8 +59,8 @@ Names: TypeAlias = list[str]
 
 _CONCURRENCY: Final = 64
 _RETRIES: Final = 10
-_DEADLINE: Final = 180.0
-_TIMEOUT: Final = 30.0
+_DEADLINE: Final = 12.0
+_TIMEOUT: Final = 7.0
 _ABSENT_VERSION: Final = "absent"
 _ATTEMPTS = 4  # To get parts of one version of a value that is being replaced.
 _FAR = 2**62  # Bytes; no value is that large, and services do not take much larger numbers.
@@ -67,13 +69,15 @@ _LARGE = 2**26  # Bytes; larger values are sent in parts.
 _LONG = 2**20  # Bytes; larger values may take a while to send.
 _SENT_PART = 2**24
 _SENT_AT_ONCE = 4
+_LONGEST_TURN = 1.0  # Seconds between attempts where others change the same key.
 _SETTLED = timedelta(seconds=5)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _WRONG_TAG = '"00000000000000000000000000000000"'
 _IGNORED = Failure("the service ignores conditions")
 _PLACES = ("service", "process")
 _NUMBERS = {"concurrency": 1, "retries": 0, "request_bytes": 0}  # And the least that they can be.
-_PASSING_STATE = frozenset({"_client", "_identity", "_ready_pid"})
+_PASSING_STATE = frozenset({"_client", "_identity", "_ready_pid", "_tags"})
+_MOST_TAGS = 2**14
 _SERVICES = frozenset({"s3", "gs", "az"})
 _LENIENT = frozenset({"s3", "gs"})  # Where obstore takes every page for the end of a list.
 _LISTS = 20  # How often the end of a list is asked for until it is believed.
@@ -124,16 +128,22 @@ class ObjectStore(Store):
     retries : int, default 10
         How often a request is tried again; 3 times at most if there is no connection. Pauses grow from 0.1
         to 15 seconds; what a server says in ``Retry-After`` is not seen.
-    deadline : float, default 180
-        Seconds after which a request is not tried again.
-    timeout : float, default 30
+    deadline : float, default 12
+        Seconds after which a request is not tried again, so that a fault that does not go away is reported
+        within 20 seconds. Give more for a service that may be down for longer than that.
+    timeout : float, default 7
         Seconds without a byte of the answer after which one attempt has failed, however long an answer
-        takes that keeps coming; `deadline` for an attempt that sends more than 1 MiB.
+        takes that keeps coming. For an attempt that sends more than 1 MiB it is `deadline`, or 180 seconds if
+        that is longer. Give more for a server that is slow to begin its answers.
     absent_status : tuple of int, default (404,)
         HTTP statuses that mean that there is no such key; ``(404, 403)`` for buckets that answer so.
     request_bytes : int, default 2**20
         About how many bytes can be read in the time that one more request takes: parts of a value that are
         closer are read together.
+    over_read : float, default 2
+        How many times the wanted bytes are moved at most because of that, where that is more than 1 MiB; 1
+        moves nothing in vain, however many requests that takes, for those who pay by the byte. See
+        :attr:`Store.over_read`.
     conditional : {"service", "process"}, default "service"
         Where values are compared before they are replaced: ``"process"`` for services without conditions,
         where changes of other processes may get lost.
@@ -177,6 +187,7 @@ class ObjectStore(Store):
         timeout: float | None = None,
         absent_status: Sequence[int] | None = None,
         request_bytes: int | None = None,
+        over_read: float | None = None,
         conditional: str | None = None,
     ) -> None:
         super().__init__(read_only=read_only)
@@ -188,6 +199,7 @@ class ObjectStore(Store):
             "timeout": timeout,
             "absent_status": absent_status,
             "request_bytes": request_bytes,
+            "over_read": over_read,
             "conditional": conditional,
         }
         self._ready: Any = None
@@ -213,6 +225,7 @@ class ObjectStore(Store):
             self._take(store, storage_options)
         self.concurrency = _whole("concurrency", asked["concurrency"], _CONCURRENCY, 1)
         self.request_bytes = _whole("request_bytes", asked["request_bytes"], ObjectStore.request_bytes, 0)
+        self.over_read = _factor(asked["over_read"])
         self._retries = _whole("retries", asked["retries"], _RETRIES, 0)
         self._deadline = _seconds("deadline", asked["deadline"], _DEADLINE)
         self._timeout = min(_seconds("timeout", asked["timeout"], _TIMEOUT), self._deadline)
@@ -223,6 +236,7 @@ class ObjectStore(Store):
         self.erases_conditionally = self._conditional == "process"
         self._limit: int | None = None
         self._client: Client | None = None
+        self._tags: dict[str, str] = {}
 
     def _take(self, store: Any, storage_options: Mapping[str, Any] | None) -> None:
         """Use a ready store."""
@@ -255,7 +269,7 @@ class ObjectStore(Store):
     def __repr__(self) -> str:
         where, at, host = self._recipe.address.partition(" ")
         path = f"{where}/{self._prefix[:-1]}" if self._prefix else where
-        return f"<{type(self).__name__} '{path}'{at}{host}>"
+        return printable(f"<{type(self).__name__} '{path}'{at}{host}>")
 
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and other._same() == self._same()
@@ -271,12 +285,13 @@ class ObjectStore(Store):
         return reduced(self, ObjectStore, Recipe)
 
     def __getstate__(self) -> dict[str, Any]:
-        passing = _PASSING_STATE if self._ready is None else frozenset(("_client",))
+        passing = _PASSING_STATE if self._ready is None else frozenset(("_client", "_tags"))
         return {name: value for name, value in self.__dict__.items() if name not in passing}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._identity = uuid.uuid4().hex
         self._client = None
+        self._tags = {}
         self.__dict__.update(state)
         self._ready_pid = os.getpid()
 
@@ -334,8 +349,10 @@ class ObjectStore(Store):
             self._client = client
         return client
 
-    def _request(self, call: Callable[[Any, Any], Result], use: Use | None = None) -> Result | Failure:
-        return self._use().request(call, use)
+    def _request(
+        self, call: Callable[[Any, Any], Result], use: Use | None = None, *, changes: bool = False
+    ) -> Result | Failure:
+        return self._use().request(call, use, changes=changes)
 
     def _path(self, key: str) -> str:
         return self._checked(self._prefix + check_key(key), key)
@@ -470,6 +487,7 @@ class ObjectStore(Store):
         path = self._path(key)
         if byte_range is None or byte_range == (0, None):
             answer = self._whole(key, path)
+            self._note_tag(key, answer)
             return None if answer is None else answer.body
         start, length = byte_range
         if length is not None and length < 0:
@@ -500,6 +518,14 @@ class ObjectStore(Store):
     def scratch_loader(self, scratch: Scratch, limit: int) -> Loader:
         def load(key: str) -> Buffer | None:
             answer = self._whole(key, self._path(key), limit)
+            return None if answer is None else answer.body
+
+        return load
+
+    def _bounded_loader(self, limit: int) -> Loader:
+        def load(key: str) -> Buffer | None:
+            answer = self._whole(key, self._path(key), limit)
+            self._note_tag(key, answer)
             return None if answer is None else answer.body
 
         return load
@@ -545,12 +571,24 @@ class ObjectStore(Store):
 
         return load
 
+    def tag(self, key: str) -> str | None:
+        return self._tags.get(key)
+
+    def _note_tag(self, key: str, answer: Answer | None) -> None:
+        if len(self._tags) >= _MOST_TAGS:
+            self._tags = {}
+        if answer is None:
+            self._tags.pop(key, None)
+        else:
+            self._tags[key] = repr(answer.mark)
+
     # Changes that lose no others
 
     def get_versioned(self, key: str) -> tuple[Buffer | None, object]:
         if self._conditional != "service":
             return super().get_versioned(key)
         answer = self._whole(key, self._path(key), self._limit)
+        self._note_tag(key, answer)
         if answer is None:
             return None, _ABSENT_VERSION
         return answer.body, (answer.tag, answer.generation)
@@ -585,27 +623,48 @@ class ObjectStore(Store):
         if kind in client.ignored:
             raise self._unconditional(key, _IGNORED)
         pace = Pace(self._retries, self._deadline)
+        turns = Pace(sys.maxsize, self.conflict_deadline, _LONGEST_TURN)
         in_doubt = False
         while True:
-            found = client.once(_put(path, content, mode), _use_for(content, mode))
+            found = client.once(_put(path, content, mode), _use_for(content, mode), changes=True)
             if not isinstance(found, Failure):
                 self._confirm(key, path, kind, content)
                 return True
-            gone = kind == "update" and found.status == 404 and not found.no_place
-            if found.refused or gone:
+            in_doubt |= found.ambiguous or found.repeated > 0
+            if found.refused or (kind == "update" and found.status == 404 and not found.no_place):
                 if found.status == 412:
                     client.confirmed.add(kind)
                 # Maybe by what an attempt before, of which no answer came, had stored.
-                return (in_doubt or found.repeated > 0) and self._is_ours(key, self.get(key), content)
+                return in_doubt and self._is_ours(key, self._look(key)[0], content)
             if found.status == 501 or found.sort == "unsupported":
                 raise self._unconditional(key, found)
-            if not pace.again(found):
-                raise self._error("write", key, replace(found, attempts=pace.attempts))
-            if found.ambiguous:
-                in_doubt = True
-                stored, now = self.get_versioned(key)
+            if in_doubt or found.busy:
+                stored, now = self._look(key) if in_doubt else self.get_versioned(key)
                 if now != version:
-                    return self._is_ours(key, stored, content)
+                    return in_doubt and self._is_ours(key, stored, content)
+            if found.busy and not turns.again(replace(found, passing=True)):
+                raise self._too_busy(key, replace(found, attempts=turns.attempts))
+            if not found.busy and not pace.again(found):
+                raise self._error("write", key, replace(found, attempts=pace.attempts))
+
+    def _look(self, key: str) -> tuple[Buffer | None, object]:
+        """What is stored, to find out whether a put was carried out."""
+        try:
+            return self.get_versioned(key)
+        except StoreError as error:
+            raise OutcomeUnknownError(
+                f"no answer came to an attempt to replace key '{key}' of {self}, and it cannot be read to "
+                f"see whether it was replaced: {error}"
+            ) from error
+
+    def _too_busy(self, key: str, failure: Failure) -> ConflictError:
+        error = ConflictError(
+            f"cannot replace key '{key}' of {self}: others keep replacing it, {failure.text}, in "
+            f"{failure.attempts} attempts within {self.conflict_deadline:g} s; accepted: fewer writers of "
+            "it, or a longer conflict_deadline"
+        )
+        error.__cause__ = failure.cause()
+        return error
 
     def _is_ours(self, key: str, stored: Buffer | None, content: memoryview) -> bool:
         """Whether a put was carried out of which no answer came; others may have stored something since."""
@@ -619,7 +678,8 @@ class ObjectStore(Store):
     def _confirm(self, key: str, path: str, kind: str, content: memoryview) -> None:
         """See to it that the service keeps to conditions, before one is relied on for the first time.
 
-        The same bytes are put again under a condition that does not hold.
+        The same bytes are put again under a condition that does not hold. If no answer comes to that, the
+        value is stored nevertheless, and the next change asks again.
         """
         client = self._use()
         if kind in client.confirmed:
@@ -628,13 +688,14 @@ class ObjectStore(Store):
             if kind in client.confirmed:
                 return
             mode: object = "create" if kind == "create" else {"e_tag": _WRONG_TAG, "version": "1"}
-            found = self._request(_put(path, content, mode), _use_for(content, mode))
+            found = self._request(_put(path, content, mode), _use_for(content, mode), changes=True)
             if not isinstance(found, Failure):
                 client.ignored.add(kind)
                 raise self._unconditional(key, _IGNORED)
-            if not found.refused and not (kind == "update" and found.status == 404):
-                raise self._error("write", key, found)
-            client.confirmed.add(kind)
+            if found.status == 501 or found.sort == "unsupported":
+                raise self._unconditional(key, found)
+            if found.refused or (kind == "update" and found.status == 404):
+                client.confirmed.add(kind)
 
     def _unconditional(self, key: str, failure: Failure) -> StoreCapabilityError:
         error = StoreCapabilityError(
@@ -658,7 +719,7 @@ class ObjectStore(Store):
         self._check_writable()
         path = self._path(key)
         content = flat(value, key)
-        found = self._request(_put(path, content, None), _use_for(content, None))
+        found = self._request(_put(path, content, None), _use_for(content, None), changes=True)
         if isinstance(found, Failure):
             raise self._error("write", key, found)
 
@@ -669,7 +730,9 @@ class ObjectStore(Store):
         def copy(pair: tuple[str, str]) -> None:
             source, target = map(self._path, pair)
             before = self._head(pair[1], target)
-            found = self._request(lambda image, store: image.copy(store, source, target), Use.SEND)
+            found = self._request(
+                lambda image, store: image.copy(store, source, target), Use.SEND, changes=True
+            )
             # A service may say that all is well before it fails, or know of no copies.
             old, new = self._head(pair[0], source), self._head(pair[1], target)
             copied = new is not None and (before is None or new.mark != before.mark)
@@ -681,7 +744,7 @@ class ObjectStore(Store):
     def erase(self, key: str) -> None:
         self._check_writable()
         path = self._path(key)
-        found = self._request(lambda image, store: image.delete(store, path))
+        found = self._request(lambda image, store: image.delete(store, path), changes=True)
         if isinstance(found, Failure):
             self._settle(key, found)
 
@@ -703,7 +766,7 @@ class ObjectStore(Store):
 
         def erase(at: int) -> None:
             some = paths[at : at + _BULK]
-            found = self._request(lambda image, store: image.delete(store, some))
+            found = self._request(lambda image, store: image.delete(store, some), changes=True)
             if isinstance(found, Failure):
                 self._settle("", found)
 
@@ -974,6 +1037,8 @@ def _check_setting(name: str, value: object) -> None:
             _whole(name, value, 1, _NUMBERS[name])
         elif name in ("deadline", "timeout"):
             _seconds(name, value, 1.0)
+        elif name == "over_read":
+            _factor(value)
         elif name == "absent_status":
             _statuses(value)
         elif value not in (None, *_PLACES):
@@ -1001,6 +1066,14 @@ def _seconds(name: str, value: object, default: float) -> float:
     if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= 10**6:
         return float(value)
     raise ValueError(f"{name}={shorten(value)}; accepted: seconds, more than 0")
+
+
+def _factor(value: object) -> float:
+    if value is None:
+        return ObjectStore.over_read
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 1:
+        return float(value)
+    raise ValueError(f"over_read={shorten(value)}; accepted: a number of at least 1")
 
 
 def _statuses(value: object) -> tuple[int, ...]:

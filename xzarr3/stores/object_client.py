@@ -20,7 +20,7 @@ from enum import Enum
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
-from xzarr3.concurrency import pause, waiters
+from xzarr3.concurrency import pause, undisturbed, waiters
 from xzarr3.errors import StoreError
 from xzarr3.stores import obstore_image
 from xzarr3.stores.base import OversizedError
@@ -35,6 +35,7 @@ _LONGEST_PAUSE = 15.0
 _KEPT = 8  # Clients of a process that nobody uses just now: the next task may.
 _CONNECT = 5.0  # Seconds
 _ENOUGH = 4  # Attempts to get a connection.
+_SENDING = 180.0  # Seconds without an answer while much is sent.
 _LONGEST_ANSWER = 86400.0  # Seconds for one answer, as long as it keeps coming.
 _GLANCE = 0.5  # Seconds after which a waiting thread looks whether it is still to wait.
 PAGE = 1000
@@ -104,9 +105,12 @@ class Pace:
     retries : int
     deadline : float
         Seconds.
+    longest : float, optional
+        Seconds of the longest pause.
     """
 
-    def __init__(self, retries: int, deadline: float) -> None:
+    def __init__(self, retries: int, deadline: float, longest: float | None = None) -> None:
+        self._longest = _LONGEST_PAUSE if longest is None else longest
         self._left = retries
         self._end = time.monotonic() + deadline
         self._pause = _FIRST_PAUSE
@@ -119,7 +123,7 @@ class Pace:
         seconds = self._pause * random.uniform(0.5, 1.0)
         if self._left <= 0 or time.monotonic() + seconds >= self._end or not pause(seconds):
             return False
-        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+        self._pause = min(2 * self._pause, self._longest)
         self._left -= 1
         self.attempts += 1
         return True
@@ -183,7 +187,9 @@ class Client:
             return image._store.LocalStore(**arguments)
         options = {
             "timeout": timedelta(seconds=max(self._deadline, _LONGEST_ANSWER)),
-            "read_timeout": timedelta(seconds=self._deadline if use is Use.SEND else self._timeout),
+            "read_timeout": timedelta(
+                seconds=max(self._deadline, _SENDING) if use is Use.SEND else self._timeout
+            ),
             "connect_timeout": timedelta(seconds=min(self._timeout, _CONNECT)),
             **arguments.get("client_options", {}),
         }
@@ -242,14 +248,19 @@ class Client:
             f"no credentials for {self.recipe.address}: {text}; accepted: a profile that is there"
         )
 
-    def once(self, call: Callable[[Any, Any], Result], use: Use | None = None) -> Result | Failure:
-        """Make a request; ``call`` gets the compiled module and the store."""
+    def once(
+        self, call: Callable[[Any, Any], Result], use: Use | None = None, *, changes: bool = False
+    ) -> Result | Failure:
+        """Make a request; ``call`` gets the compiled module and the store.
+
+        With ``changes`` it is something else after that, so that Ctrl-C is heard when the answer is there.
+        """
         image = self._image()
         store = self._made(use or Use.ONE)
         if not self._admitted():
             return Failure("it is not wanted any more, because something done at the same time has failed")
         try:
-            return _interruptible(lambda: call(image, store))
+            return (undisturbed if changes else _interruptible)(lambda: call(image, store))
         except AnswerError as error:
             return error.failure
         except (image.exceptions.BaseError, OSError, ValueError, TypeError, RuntimeError) as error:
@@ -264,12 +275,14 @@ class Client:
                 return False
         return True
 
-    def request(self, call: Callable[[Any, Any], Result], use: Use | None = None) -> Result | Failure:
+    def request(
+        self, call: Callable[[Any, Any], Result], use: Use | None = None, *, changes: bool = False
+    ) -> Result | Failure:
         """Make a request, and again as long as that may help."""
         pace: Pace | None = None
         begun = time.monotonic()
         while True:
-            found = self.once(call, use)
+            found = self.once(call, use, changes=changes)
             if not isinstance(found, Failure):
                 return found
             if pace is None:
@@ -279,7 +292,7 @@ class Client:
 
 
 def _interruptible(call: Callable[[], Result]) -> Result:
-    """Have another thread call, where this is the one that hears of Ctrl-C: only while it waits in Python."""
+    """Have another thread read, where this is the one that hears of Ctrl-C: only while it waits in Python."""
     if threading.current_thread() is not threading.main_thread():
         return call()
     try:

@@ -43,7 +43,17 @@ _OF_CLASS = {
 }
 _PASSING = frozenset({408, 425, 429, 500, 502, 503, 504, 509, 520, 521, 522, 523, 524, 529})
 _PASSING_CODES = frozenset(
-    {"RequestTimeout", "SlowDown", "InternalError", "ServiceUnavailable", "OperationAborted", "ServerBusy"}
+    {
+        *(
+            "RequestTimeout",
+            "SlowDown",
+            "InternalError",
+            "ServiceUnavailable",
+            "OperationAborted",
+            "ServerBusy",
+        ),
+        "ConditionalRequestConflict",
+    }
 )
 _NOTHING_DONE = frozenset({501, 503})
 _TOO_BUSY = frozenset({"SlowDown", "ServiceUnavailable", "ServerBusy"})
@@ -51,6 +61,7 @@ _NO_PLACE = frozenset(
     {"NoSuchBucket", "ContainerNotFound", "ContainerBeingDeleted", "ContainerDisabled", "AccountNotFound"}
 )
 _NO_KEY = frozenset({"NoSuchKey", "BlobNotFound", "NoSuchVersion"})
+_EXISTS = frozenset({"BlobAlreadyExists"})
 _BAD_CREDENTIALS = frozenset(
     {
         "AuthenticationFailed",
@@ -108,7 +119,12 @@ class Failure:
     @property
     def refused(self) -> bool:
         """Whether a condition did not hold."""
-        return self.status in (409, 412)
+        return self.status == 412 or (self.status == 409 and self.code in _EXISTS)
+
+    @property
+    def busy(self) -> bool:
+        """Whether another change of the same key is under way, so that a condition was not looked at."""
+        return self.status == 409 and self.code not in _EXISTS
 
     @property
     def beyond(self) -> bool:

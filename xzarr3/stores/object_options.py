@@ -25,7 +25,7 @@ from xzarr3.stores.opening import OBJECT_SCHEMES
 SETTINGS: Final = frozenset(
     {
         *("concurrency", "retries", "deadline", "timeout", "absent_status", "request_bytes"),
-        *("conditional", "read_only"),
+        *("over_read", "conditional", "read_only"),
     }
 )
 """Arguments of the store itself, which may be among the options, too."""

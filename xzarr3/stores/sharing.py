@@ -26,7 +26,7 @@ _MOST_KEPT = 32  # Stores, of weight 1, that are kept although nobody uses them.
 _MOST_BESIDE = 512  # Things that are kept along with one store.
 _PLAIN = frozenset((str, bytes, int, float, bool, type(None)))
 _SETTINGS = (
-    "read_only", "concurrency", "request_bytes", "conflict_deadline",
+    "read_only", "concurrency", "request_bytes", "over_read", "conflict_deadline",
     "fsync", "locks", "follow_links", "level", "keep", "max_age",
 )  # fmt: skip
 

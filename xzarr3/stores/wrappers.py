@@ -8,27 +8,13 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, ClassVar, Concatenate, NoReturn, ParamSpec, TypeVar, cast
 
-from xzarr3._types import Buffer, ByteRange
 from xzarr3.errors import ReadOnlyError
-from xzarr3.stores.base import (
-    Change,
-    IntoLoader,
-    KeySet,
-    Loader,
-    RangeLoader,
-    Scratch,
-    Store,
-    Updater,
-    ValueReader,
-    Writer,
-    check_erasable_prefix,
-    check_prefix,
-)
+from xzarr3.stores.base import Change, Scratch, Store, Updater
 from xzarr3.stores.opening import StoreLike, open_store
 from xzarr3.stores.sharing import reduced
 
@@ -41,13 +27,8 @@ _WRITE = ("set", "set_partial_values")
 _ERASE = ("erase", "erase_values")
 _LIST = ("list", "list_prefix", "list_dir")
 _READ_VALUES = (
-    "get_values",
-    "open_value",
-    "open_part",
-    "loader",
-    "scratch_loader",
-    "range_loader",
-    "into_loader",
+    *("get_values", "open_value", "open_part"),
+    *("loader", "scratch_loader", "range_loader", "into_loader"),
 )
 _CHANGE = (*_READ, *_WRITE, *_ERASE, "get_versioned")
 
@@ -64,6 +45,7 @@ _MADE_FROM: dict[str, tuple[str, ...]] = {
     "into_loader": (*_READ, "open_value"),
     "stamp": _READ,
     "version": _READ,
+    "tag": _READ,
     "get_versioned": _READ,
     "compare_and_set": _CHANGE,
     "updater": (*_CHANGE, "compare_and_set"),
@@ -83,6 +65,10 @@ _MADE_FROM: dict[str, tuple[str, ...]] = {
 }
 """The operations, and what each of them is made from as soon as a derived class overrides that."""
 
+_WRITING = {
+    *("set", "set_partial_values", "set_values", "copy_values", "writer", "compare_and_set"),
+    *("erase", "erase_values", "erase_prefix", "sweep"),
+}
 _ABILITIES = {
     **dict.fromkeys(_READ, "readable"),
     **dict.fromkeys(_WRITE, "writeable"),
@@ -162,6 +148,7 @@ class WrapperStore(Store):
     _made: ClassVar[frozenset[str]] = frozenset()
 
     request_bytes: int = _OfInner()  # type: ignore[assignment]
+    over_read: float = _OfInner()  # type: ignore[assignment]
     concurrency: int = _OfInner()  # type: ignore[assignment]
     conflict_deadline: float = _OfInner()  # type: ignore[assignment]
     erases_conditionally: bool = _OfInner()  # type: ignore[assignment]
@@ -190,6 +177,10 @@ class WrapperStore(Store):
     def identity(self) -> object:
         """That of the wrapped store, unless a derived class reads values in another way."""
         return (self._kind, self.inner.identity) if self._reads_otherwise else self.inner.identity
+
+    def _told_apart(self) -> object:
+        # How a derived class reads values, it may know only.
+        return self._identity if self._reads_otherwise else self.inner._told_apart()
 
     def __dask_tokenize__(self) -> object:
         token = self.inner.__dask_tokenize__()
@@ -225,69 +216,6 @@ class WrapperStore(Store):
     ) -> None:
         self.inner.__exit__(kind, error, trace)  # It may forget what was written if there is an error.
 
-    # Readable
-
-    @handed_on
-    def get(self, key: str, byte_range: ByteRange | None = None) -> Buffer | None:
-        return self.inner.get(key, byte_range)
-
-    @handed_on
-    def get_partial_values(self, key_ranges: Iterable[tuple[str, ByteRange]]) -> list[Buffer | None]:
-        return self.inner.get_partial_values(key_ranges)
-
-    @handed_on
-    def get_values(self, keys: Iterable[str]) -> list[Buffer | None]:
-        return self.inner.get_values(keys)
-
-    @handed_on
-    def exists(self, key: str) -> bool:
-        return self.inner.exists(key)
-
-    @handed_on
-    def open_value(self, key: str) -> ValueReader | None:
-        return self.inner.open_value(key)
-
-    @handed_on
-    def open_part(
-        self, key: str, start: int, length: int, version: object | None = None
-    ) -> ValueReader | None:
-        return self.inner.open_part(key, start, length, version)
-
-    @handed_on
-    def loader(self) -> Loader:
-        return self.inner.loader()
-
-    @handed_on
-    def scratch_loader(self, scratch: Scratch, limit: int) -> Loader:
-        return self.inner.scratch_loader(scratch, limit)
-
-    @handed_on
-    def range_loader(self) -> RangeLoader:
-        return self.inner.range_loader()
-
-    @handed_on
-    def into_loader(self) -> IntoLoader:
-        return self.inner.into_loader()
-
-    @handed_on
-    def stamp(self, keys: Sequence[str]) -> object:
-        return self.inner.stamp(keys)
-
-    @handed_on
-    def version(self, key: str) -> object | None:
-        return self.inner.version(key)
-
-    # Changes that lose no others
-
-    @handed_on
-    def get_versioned(self, key: str) -> tuple[Buffer | None, object]:
-        return self.inner.get_versioned(key)
-
-    @handed_on
-    def compare_and_set(self, key: str, version: object, value: Buffer | None) -> bool:
-        self._check_writable()
-        return self.inner.compare_and_set(key, version, value)
-
     @handed_on
     def update(self, key: str, change: Change) -> None:
         self._check_writable()
@@ -305,68 +233,22 @@ class WrapperStore(Store):
             return super().updater(scratch, limit)
         return self.inner.updater(scratch, limit)
 
-    # Writeable
 
-    @handed_on
-    def set(self, key: str, value: Buffer) -> None:
-        self._check_writable()
-        self.inner.set(key, value)
+def _delegated(name: str) -> Callable[..., Any]:
+    """The operation of that name of the wrapped store."""
+    is_write = name in _WRITING
 
-    @handed_on
-    def set_partial_values(self, key_start_values: Iterable[tuple[str, int, Buffer]]) -> None:
-        self._check_writable()
-        self.inner.set_partial_values(key_start_values)
+    @functools.wraps(getattr(Store, name))
+    def operation(self: WrapperStore, *args: Any, **kwargs: Any) -> Any:
+        if is_write:
+            self._check_writable()
+        return getattr(self.inner, name)(*args, **kwargs)
 
-    @handed_on
-    def set_values(self, items: Iterable[tuple[str, Buffer]]) -> None:
-        self._check_writable()
-        self.inner.set_values(items)
+    return handed_on(operation)
 
-    @handed_on
-    def copy_values(self, pairs: Iterable[tuple[str, str]]) -> None:
-        self._check_writable()
-        self.inner.copy_values(pairs)
 
-    @handed_on
-    def writer(self) -> AbstractContextManager[Writer]:
-        self._check_writable()
-        return self.inner.writer()
-
-    @handed_on
-    def erase(self, key: str) -> None:
-        self._check_writable()
-        self.inner.erase(key)
-
-    @handed_on
-    def erase_values(self, keys: Iterable[str]) -> None:
-        self._check_writable()
-        self.inner.erase_values(keys)
-
-    @handed_on
-    def erase_prefix(self, prefix: str) -> None:
-        check_erasable_prefix(prefix)
-        self._check_writable()
-        self.inner.erase_prefix(prefix)
-
-    @handed_on
-    def sweep(self, prefix: str = "") -> None:
-        check_prefix(prefix)
-        self._check_writable()
-        self.inner.sweep(prefix)
-
-    # Listable
-
-    @handed_on
-    def list(self) -> Iterator[str]:
-        return self.inner.list()
-
-    @handed_on
-    def list_prefix(self, prefix: str) -> Iterator[str]:
-        return self.inner.list_prefix(prefix)
-
-    @handed_on
-    def list_dir(self, prefix: str) -> tuple[KeySet, KeySet]:
-        return self.inner.list_dir(prefix)
+for _name in _MADE_FROM.keys() - vars(WrapperStore).keys():
+    setattr(WrapperStore, _name, _delegated(_name))
 
 
 class ReadOnlyStore(WrapperStore):

@@ -15,7 +15,6 @@ import stat
 import sys
 import threading
 import weakref
-from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -23,10 +22,8 @@ from types import TracebackType
 from typing import Any, Literal, TypeAlias, get_args
 
 from xzarr3._types import Buffer, ByteRange
-from xzarr3.concurrency import spread
-from xzarr3.errors import ChangedError, ReadOnlyError, StoreError
+from xzarr3.errors import ChangedError, ReadOnlyError, StoreError, printable
 from xzarr3.stores.base import (
-    IntoLoader,
     KeySet,
     Loader,
     OversizedError,
@@ -38,7 +35,6 @@ from xzarr3.stores.base import (
     check_erasable_prefix,
     check_key,
     check_prefix,
-    cut,
     flat,
     is_same,
     negative_length,
@@ -55,16 +51,17 @@ from xzarr3.stores.zip_files import (
 )
 from xzarr3.stores.zip_format import (
     LOCAL,
-    STORED,
+    PIECE,
     Directory,
     Member,
     crc32,
     data_start,
-    encoded_name,
     inflate,
+    new_member,
 )
 
 Mode: TypeAlias = Literal["r", "r+", "a", "w", "w-", "x"]
+_Folders: TypeAlias = dict[str, tuple[set[str], set[str]]]
 
 _SLACK = 64  # Bytes of extra fields in a local header that are read along with it.
 _ABSENT = "absent"
@@ -73,11 +70,20 @@ _PATIENCE = 30.0  # Seconds
 _LIVE: weakref.WeakValueDictionary[str, ZipStore] = weakref.WeakValueDictionary()
 _recent: deque[ZipStore] = deque(maxlen=4)  # Of other processes: tasks come one after the other.
 
+_READING = "is read-only: it was opened with mode 'r'; accepted: mode 'a' or 'w'"
+_CLOSED = "is read-only: it is closed; accepted: opening it with mode 'a'"
+_ELSEWHERE = (
+    "cannot be written here: another process is writing it; accepted: threads of that process "
+    "(scheduler='threads'), or a directory that processes share and that ZipStore.pack makes a zip of"
+)
+
 
 def _forget() -> None:
     """A forked child writes to no zip of its parent, and waits for no thread of it."""
     for store in list(_LIVE.values()):
-        store._forked()
+        store._lock = threading.RLock()
+        if store._draft is not None:
+            store._draft.forked()
     _LIVE.clear()
     _recent.clear()
 
@@ -119,10 +125,11 @@ class ZipStore(Store):
 
     Notes
     -----
-    A zip is written to a file beside its place, which it takes in one step. Who adds to one adds to a clone
-    of it or, where the file system cannot clone, to a copy, which takes the space of a second zip and the
-    time to copy it. The name of that file begins with ``.xzarr3-zip-``. A killed writer leaves it behind,
-    until the next one; a directory store around it takes it for a key.
+    A zip is written to a file beside its place, which it takes in one step. Who adds to one adds to a copy of
+    it, which takes the space of a second zip and the time to copy it. One thread at a time writes a value.
+    The name of that file begins with ``.xzarr3-zip-``. A killed writer leaves it behind, until the next one;
+    a directory store around it takes it for a key. Nothing can be added to a zip with names that are not
+    UTF-8, or with members that cannot be read.
 
     As a value of another store the zip is written to a temporary file and set when the store is closed. There
     is no lock between processes then; if somebody else changed the value meanwhile that is an error, but in
@@ -167,16 +174,7 @@ class ZipStore(Store):
             raise ValueError(f"read_only={read_only!r} with mode={mode!r}: accepted: True with 'r' only")
         super().__init__(read_only=mode == "r")
         self._place(path, key)
-        self.mode = mode
-        self.fsync = fsync
-        self._view: _View | None = None
-        self._draft: Draft | None = None
-        self._expected: bytes | None = None
-        self._snapshot: tuple[Any, ...] | None = None
-        self._is_twin = False
-        self._why = _READING
-        self._finalizer: weakref.finalize[..., ZipStore] | None = None
-        self._renew()
+        self._prepare(mode, fsync)
         if mode == "r":
             self._take_after_inner()
             self._open()
@@ -202,23 +200,22 @@ class ZipStore(Store):
         else:
             self.path = check_path(os.path.abspath(os.path.expanduser(os.fspath(path))))
 
-    def _renew(self) -> None:
+    def _prepare(self, mode: Mode, fsync: bool) -> None:
+        self.mode: Mode = mode
+        self.fsync = fsync
+        self._view: _View | None = None
+        self._draft: Draft | None = None
+        self._expected: bytes | None = None
+        self._snapshot: tuple[Any, ...] | None = None
+        self._is_twin = False
+        self._why = _READING
+        self._finalizer: weakref.finalize[..., ZipStore] | None = None
         self._lock = threading.RLock()
-        self._turn = threading.Condition()
-        self._active = 0
-        self._closing = False
-
-    def _forked(self) -> None:
-        self._renew()
-        if self._draft is not None:
-            self._draft.forked()
 
     def __repr__(self) -> str:
-        return (
-            f"<ZipStore '{self.path}'>"
-            if self._inner is None
-            else f"<ZipStore '{self.key}' of {self._inner}>"
-        )
+        if self.path:
+            return f"<ZipStore '{printable(self.path)}'>"
+        return f"<ZipStore '{printable(str(self.key))}' of {self._inner}>"
 
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and other._recipe() == self._recipe()
@@ -253,17 +250,16 @@ class ZipStore(Store):
         if self._expected not in (None, directory.digest):
             raise ChangedError(f"{self} has been replaced since it was opened; accepted: opening it again")
         self._expected = directory.digest
-        self._view = _View(str(self), (file, file), directory, None)
+        self._view = _View(str(self), file, directory, directory.digest)
 
     def _begin(self, mode: str) -> None:
         draft: Draft
-        where = str(self)
         if self._inner is not None:
-            draft = ValueDraft(self._inner, str(self.key), mode, where, self.fsync)
+            draft = ValueDraft(self._inner, str(self.key), mode, str(self))
         else:
-            draft = PathDraft(os.path.realpath(str(self.path)), mode, where, self.fsync)
+            draft = PathDraft(os.path.realpath(str(self.path)), mode, str(self), self.fsync)
         self._draft = draft
-        self._view = _View(where, (draft.file, draft.file), draft.old, draft.lineage)
+        self._view = _View(str(self), draft.file, draft.old, draft.lineage)
         self._view.changes = 0 if draft.old is not None else 1  # A new zip is one even without members.
         self._finalizer = weakref.finalize(self, _end, draft, self._view)
         self._finalizer.atexit = False  # Then _close_all has done it.
@@ -285,46 +281,21 @@ class ZipStore(Store):
         """Names of members that no key can have, and why."""
         return dict(self._opened().unusable)
 
-    @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
-        """No thread sets a value meanwhile."""
-        with self._turn:
-            while self._closing:
-                self._turn.wait()
-            self._closing = True
-            while self._active:
-                self._turn.wait()
-        try:
-            yield
-        finally:
-            with self._turn:
-                self._closing = False
-                self._turn.notify_all()
-
-    @contextlib.contextmanager
-    def _writing(self) -> Iterator[tuple[Draft, _View]]:
-        """Nobody closes the store meanwhile."""
-        with self._turn:
-            while self._closing:
-                self._turn.wait()
-            self._check_writable()
-            draft, view = self._draft, self._opened()
-            if draft is None:
-                raise ReadOnlyError(f"{self} {_CLOSED}")
-            self._active += 1
-        try:
-            yield draft, view
-        finally:
-            with self._turn:
-                self._active -= 1
-                if not self._active:
-                    self._turn.notify_all()
-
     def _check_writable(self) -> None:
         if self.read_only:
             raise ReadOnlyError(f"{self} {self._why}")
         if self._draft is not None and self._draft.pid != os.getpid():
             raise ReadOnlyError(f"{self} {_ELSEWHERE}")
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[tuple[Draft, _View]]:
+        """No other thread writes or closes the store meanwhile."""
+        with self._lock:
+            self._check_writable()
+            draft = self._draft
+            if draft is None:
+                raise ReadOnlyError(f"{self} {_CLOSED}")
+            yield draft, self._opened()
 
     def flush(self) -> None:
         """Bring what was written to its place and go on writing.
@@ -334,13 +305,12 @@ class ZipStore(Store):
         StoreError
             If that fails. What is at the place is then what was there before, and it can be tried again.
         """
-        self._check_writable()
-        with self._alone():
-            self._commit()
+        with self._writing() as (draft, view):
+            self._commit(draft, view)
             try:
                 self._begin("r+")
             except BaseException:
-                self._become_read_only(_CLOSED)
+                self._become_read_only()
                 raise
 
     def close(self) -> None:
@@ -352,29 +322,26 @@ class ZipStore(Store):
             If that fails, for want of space, say. What is at the place is then what was there before, the
             store stays open, and it can be tried again.
         """
-        with self._alone():
-            if self._draft is None or self._draft.pid != os.getpid():
-                self._release_view()
-                return
-            self._commit()
-            self._become_read_only(_CLOSED)
+        with self._lock:
+            if self._draft is None:
+                self._view = None if self._snapshot is None else self._view
+            elif self._draft.pid == os.getpid():
+                self._commit(self._draft, self._opened())
+                self._become_read_only()
 
     def discard(self) -> None:
         """Forget what was written since the store was opened, and write no more."""
-        with self._alone():
+        with self._lock:
             if self._draft is not None and self._draft.pid == os.getpid():
                 self._let_go()
                 self._expected = None
-                self._become_read_only(_CLOSED)
+                self._become_read_only()
 
-    def _commit(self) -> None:
-        draft, view = self._draft, self._opened()
-        if draft is None:
-            raise ReadOnlyError(f"{self} {_CLOSED}")
+    def _commit(self, draft: Draft, view: _View) -> None:
         if view.changes:
-            self._expected = draft.commit(view.members)
+            self._expected = draft.commit(view.members.values())
         else:
-            self._expected = view.lineages[0] if isinstance(view.lineages[0], bytes) else None
+            self._expected = draft.old.digest if draft.old is not None else None
         self._let_go()
 
     def _let_go(self) -> None:
@@ -385,9 +352,9 @@ class ZipStore(Store):
             self._draft.release()
             self._draft = None
 
-    def _become_read_only(self, why: str) -> None:
+    def _become_read_only(self) -> None:
         self.read_only = True
-        self._why = why
+        self._why = _CLOSED
         self._view = None
         self._take_after_inner()
 
@@ -396,10 +363,6 @@ class ZipStore(Store):
         if self._inner is not None:
             self.concurrency = self._inner.concurrency
             self.request_bytes = self._inner.request_bytes
-
-    def _release_view(self) -> None:
-        if self._snapshot is None and self._draft is None:
-            self._view = None
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -411,9 +374,7 @@ class ZipStore(Store):
 
     def __reduce__(self) -> tuple[object, ...]:
         with self._lock:
-            snapshot = self._snapshot
-            if self._draft is not None:
-                snapshot = self._opened().snapshot()
+            snapshot = self._snapshot if self._draft is None else self._opened().snapshot()
             place = self._inner if self._inner is not None else self.path
             return _restore, (self._identity, place, self.key, self._expected, snapshot)
 
@@ -471,83 +432,27 @@ class ZipStore(Store):
         if member is None:
             return None
         if byte_range is None:
-            return view.whole(key, member)
-        return view.part(key, member, *byte_range)
+            return view.whole(member)
+        return view.parts(member, [byte_range])[0]
 
     def exists(self, key: str) -> bool:
         return check_key(key) in self._opened().members
 
-    def get_partial_values(self, key_ranges: Iterable[tuple[str, ByteRange]]) -> list[Buffer | None]:
-        wanted = list(key_ranges)
-        places: dict[str, list[int]] = {}
-        for at, (key, _) in enumerate(wanted):
-            places.setdefault(check_key(key), []).append(at)
-        view = self._opened()
-        found: list[Buffer | None] = [None] * len(wanted)
-
-        def read(key: str) -> None:
-            member = view.members.get(key)
-            if member is not None:
-                ranges = [_from_start(wanted[at][1], member.size) for at in places[key]]
-                starts, lengths = zip(*ranges, strict=True)
-                for at, part in zip(places[key], view.parts(key, member, starts, lengths), strict=True):
-                    found[at] = part
-
-        spread(read, places, self.concurrency)
-        return found
-
     def open_value(self, key: str) -> ValueReader | None:
-        if not self._is_own("get"):
+        if not is_same(type(self).get, ZipStore.get):  # A derived class, which is to be asked then.
             return super().open_value(key)
-        check_key(key)
         view = self._opened()
-        member = view.members.get(key)
-        return None if member is None else _MemberReader(view, key, member)
+        member = view.members.get(check_key(key))
+        return None if member is None else _MemberReader(view, member)
 
-    def _is_own(self, *operations: str) -> bool:
-        """Whether operations are those of this class, and not of a derived one, which is to be asked then."""
-        return all(
-            getattr(type(self), operation) is _OWN[operation]
-            or is_same(getattr(type(self), operation), _OWN[operation])
-            for operation in operations
-        )
-
-    def loader(self) -> Loader:
-        if not self._is_own("get", "open_value"):
-            return super().loader()
-
-        def load(key: str) -> Buffer | None:
-            view = self._opened()
-            member = view.members.get(key)
-            return None if member is None else view.whole(key, member)
-
-        return load
-
-    def scratch_loader(self, scratch: Scratch, limit: int) -> Loader:
-        if not self._is_own("get", "open_value", "loader"):
-            return super().scratch_loader(scratch, limit)
-
-        def load(key: str) -> Buffer | None:
-            view = self._opened()
-            member = view.members.get(key)
-            if member is None:
-                return None
-            size = member.size
-            # What is deflated may be a bit longer than without.
-            if size > limit or member.stored > limit + limit // 1000 + 1000:
-                raise OversizedError(max(size, member.stored), limit)
-            if not view.is_plain(member):
-                return view.whole(key, member)
-            if len(scratch.memory) < size:
-                scratch.memory = memoryview(bytearray(max(size, 2**17)))
-            memory = scratch.memory[:size]
-            view.whole_into(key, member, memory)
-            return memory
-
-        return load
+    def _is_read_here(self) -> bool:
+        """Whether no derived class reads in its own way."""
+        kind = type(self)
+        own = is_same(kind.get, ZipStore.get) and is_same(kind.open_value, ZipStore.open_value)
+        return own and is_same(kind.loader, Store.loader)
 
     def range_loader(self) -> RangeLoader:
-        if not self._is_own("get", "open_value"):
+        if not self._is_read_here():
             return super().range_loader()
 
         def load(
@@ -555,18 +460,32 @@ class ZipStore(Store):
         ) -> tuple[int | None, list[Buffer]] | None:
             view = self._opened()
             member = view.members.get(key)
-            return None if member is None else (member.size, view.parts(key, member, starts, lengths))
+            if member is None:
+                return None
+            return member.file_size, view.parts(member, zip(starts, lengths, strict=True))
 
         return load
 
-    def into_loader(self) -> IntoLoader:
-        if not self._is_own("get", "open_value"):
-            return super().into_loader()
+    def scratch_loader(self, scratch: Scratch, limit: int) -> Loader:
+        if not self._is_read_here():
+            return super().scratch_loader(scratch, limit)
 
-        def load(key: str, start: int, out: memoryview) -> tuple[int | None, int] | None:
+        def load(key: str) -> Buffer | None:
             view = self._opened()
             member = view.members.get(key)
-            return None if member is None else (member.size, view.part_into(key, member, start, out))
+            if member is None:
+                return None
+            size = member.file_size
+            # What is deflated may be a bit longer than without.
+            if size > limit or member.compress_size > limit + limit // 1000 + 1000:
+                raise OversizedError(max(size, member.compress_size), limit)
+            if not member.is_plain or not isinstance(view.file, LocalFile):
+                return view.whole(member)
+            if len(scratch.memory) < size:
+                scratch.memory = memoryview(bytearray(max(size, 2**17)))
+            memory = scratch.memory[:size]
+            view.read_into(view.file, member, 0, memory)
+            return memory
 
         return load
 
@@ -581,86 +500,74 @@ class ZipStore(Store):
     # Writeable
 
     def set(self, key: str, value: Buffer) -> None:
-        self._set(check_key(key), [flat(value, key)])
+        self._put(check_key(key), [flat(value, key)])
 
-    def _set(self, key: str, contents: list[memoryview]) -> None:
-        name = encoded_name(key)
+    def _put(self, key: str, contents: list[memoryview]) -> None:
+        member = _member_of(key, contents)
         with self._writing() as (draft, view):
-            member = draft.append(name, contents, key)
-            with self._lock:
-                view.put(key, member)
+            draft.append(member, contents)
+            view.put(key, member)
 
     def writer(self) -> AbstractContextManager[Writer]:
-        if not self._is_own("set"):
+        if not is_same(type(self).set, ZipStore.set):
             return super().writer()
 
         def write(key: str, pieces: Sequence[Buffer]) -> None:
-            self._set(check_key(key), [flat(piece, key) for piece in pieces])
+            self._put(check_key(key), [flat(piece, key) for piece in pieces])
 
         return contextlib.nullcontext(write)
 
-    def set_values(self, items: Iterable[tuple[str, Buffer]]) -> None:
-        self._check_writable()
-        wanted = [(check_key(key), value) for key, value in items]
-        for key, value in wanted:
-            self.set(key, value)
-
     def get_versioned(self, key: str) -> tuple[Buffer | None, object]:
-        check_key(key)
         view = self._opened()
-        member = view.members.get(key)
-        return (None, _ABSENT) if member is None else (view.whole(key, member), view.version(member))
+        member = view.members.get(check_key(key))
+        return (None, _ABSENT) if member is None else (view.whole(member), view.version(member))
 
     def compare_and_set(self, key: str, version: object, value: Buffer | None) -> bool:
         self._check_writable()
-        name = encoded_name(check_key(key))
+        contents = [] if value is None else [flat(value, check_key(key))]
+        member = _member_of(check_key(key), contents)
         with self._writing() as (draft, view):
-            member = None if value is None else draft.append(name, [flat(value, key)], key)
-            with self._lock:
-                if (view.version(view.members.get(key)) or _ABSENT) != version:
-                    return False
-                if member is None:
-                    view.remove([key])
-                else:
-                    view.put(key, member)
-                return True
+            if (view.version(view.members.get(key)) or _ABSENT) != version:
+                return False
+            if value is None:
+                view.remove([key])
+            else:
+                draft.append(member, contents)
+                view.put(key, member)
+            return True
 
     def erase(self, key: str) -> None:
         self.erase_values([key])
 
     def erase_values(self, keys: Iterable[str]) -> None:
         wanted = [check_key(key) for key in keys]
-        with self._writing() as (_, view), self._lock:
+        with self._writing() as (_, view):
             view.remove(wanted)
 
     def erase_prefix(self, prefix: str) -> None:
         check_erasable_prefix(prefix)
-        with self._writing() as (_, view), self._lock:
+        with self._writing() as (_, view):
             view.remove(view.below(prefix))
 
     # Listable
 
     def list_prefix(self, prefix: str) -> Iterator[str]:
         check_prefix(prefix)
-        view = self._opened()
         with self._lock:
-            return iter(view.below(prefix))
+            return iter(self._opened().below(prefix))
 
     def list_dir(self, prefix: str) -> tuple[KeySet, KeySet]:
         check_prefix(prefix)
-        view = self._opened()
         with self._lock:
-            return view.directly_below(prefix)
+            return self._opened().directly_below(prefix)
 
 
-_OWN = {operation: getattr(ZipStore, operation) for operation in ("get", "loader", "open_value", "set")}
-
-_READING = "is read-only: it was opened with mode 'r'; accepted: mode 'a' or 'w'"
-_CLOSED = "is read-only: it is closed; accepted: opening it with mode 'a'"
-_ELSEWHERE = (
-    "cannot be written here: another process is writing it; accepted: threads of that process "
-    "(scheduler='threads'), or a directory that processes share and that ZipStore.pack makes a zip of"
-)
+def _member_of(key: str, contents: list[memoryview]) -> Member:
+    size, crc = 0, 0
+    for content in contents:
+        size += content.nbytes
+        crc = crc32(content, crc)
+    return new_member(key, size, crc)
 
 
 class _View:
@@ -670,271 +577,205 @@ class _View:
     ----------
     where : str
         The name of the zip, for messages.
-    files : tuple
-        The zip and what is being written.
+    file : Source
     directory : Directory or None
-    lineage : str or None
-        What tells the members that are being written from those of other writers.
+    lineage : object
+        What tells its members from those of other zips, and of other writers of this one.
     """
 
-    def __init__(
-        self,
-        where: str,
-        files: tuple[Source, Source],
-        directory: Directory | None,
-        lineage: str | None,
-    ) -> None:
+    def __init__(self, where: str, file: Source, directory: Directory | None, lineage: object) -> None:
         self.where = where
-        self.files = files
+        self.file = file
         self.members: dict[str, Member] = {} if directory is None else directory.members
         self.unusable: dict[str, str] = {} if directory is None else directory.unusable
-        self.lineages: tuple[object, object] = (None if directory is None else directory.digest, lineage)
+        self.lineage = lineage
         self.changes = 0
-        self._sorted: list[str] | None = None
+        self._folders: _Folders | None = None
         self._kept: tuple[int, tuple[Any, ...]] | None = None
 
     def token(self) -> object:
         """What changes with every change."""
-        return self.lineages, self.changes
+        return self.lineage, self.changes
 
     def version(self, member: Member | None) -> object | None:
         """What tells the value of a member from all others of its key."""
         if member is None:
             return None
-        return self.lineages[member.source], member.header, member.crc, member.size
+        return self.lineage, member.header_offset, member.CRC, member.file_size
 
-    # Changing it; who calls holds the lock of the store.
+    # Changing and listing it; who calls holds the lock of the store.
 
     def put(self, key: str, member: Member) -> None:
         """A new value."""
-        if self._sorted is not None and key not in self.members:
-            insort(self._sorted, key)
         self.members[key] = member
         self.changes += 1
+        if self._folders is not None:
+            _enter(self._folders, key)
 
     def remove(self, keys: Iterable[str]) -> None:
         """No values."""
-        gone = [key for key in keys if self.members.pop(key, None) is not None]
-        if gone:
-            self.changes += 1
-            names = self._sorted
-            if len(gone) > 8 or names is None:
-                self._sorted = None
-            else:
-                for key in gone:
-                    del names[bisect_left(names, key)]
-
-    def _names(self) -> list[str]:
-        if self._sorted is None:
-            self._sorted = sorted(self.members)
-        return self._sorted
+        for key in keys:
+            if self.members.pop(key, None) is not None:
+                self.changes += 1
+                self._folders = None
 
     def below(self, prefix: str) -> list[str]:
         """The keys that begin with a prefix."""
-        names = self._names()
-        if not prefix:
-            return names[:]
-        return names[bisect_left(names, prefix) : bisect_left(names, prefix[:-1] + _AFTER_SLASH)]
+        return [key for key in self.members if key.startswith(prefix)]
 
     def directly_below(self, prefix: str) -> tuple[set[str], set[str]]:
         """The keys and the prefixes directly below a prefix."""
-        names = self._names()
-        keys: set[str] = set()
-        prefixes: set[str] = set()
-        size = len(prefix)
-        at = bisect_left(names, prefix) if prefix else 0
-        stop = bisect_left(names, prefix[:-1] + _AFTER_SLASH) if prefix else len(names)
-        while at < stop:
-            name = names[at]
-            slash = name.find("/", size)
-            if slash < 0:
-                keys.add(name)
-                at += 1
-            else:
-                below = name[: slash + 1]
-                prefixes.add(below)
-                at += 1
-                if at < stop and names[at].startswith(below):  # Many are passed over at once.
-                    at = bisect_left(names, below[:-1] + _AFTER_SLASH, at, stop)
-        return keys, prefixes
+        if self._folders is None:
+            self._folders = {}
+            for key in self.members:
+                _enter(self._folders, key)
+        keys, prefixes = self._folders.get(prefix, ((), ()))
+        return set(keys), set(prefixes)
 
     # Reading
 
-    def _name(self, key: str) -> str:
-        return f"key '{key}' of {self.where}"
+    def _name(self, member: Member) -> str:
+        return f"key '{member.filename}' of {self.where}"
 
-    def is_plain(self, member: Member) -> bool:
-        """Whether the value is stored as it is."""
-        return member.method == STORED and member.problem is None
-
-    def whole(self, key: str, member: Member) -> Buffer:
+    def whole(self, member: Member) -> Buffer:
         """All of a value, its checksum verified."""
-        if member.problem is not None:
-            raise self._unreadable(key, member)
-        file = self.files[member.source]
+        self._check(member)
+        size = member.compress_size
         if member.start >= 0:
-            data = file.read(member.start, member.stored)
+            data = self.file.read(member.start, size)
         else:
-            ask = min(member.limit, member.least_start + member.stored + _SLACK) - member.header
-            block = memoryview(file.read(member.header, ask))
-            start = data_start(block, member, _spelled(key), self._name(key))
-            data = block[start - member.header :][: member.stored]
-            if len(data) < member.stored and len(block) == ask:  # Extra fields that were not expected.
-                data = file.read(start, member.stored)
-            member.start = start
-        if len(data) != member.stored:
-            raise self._cut_off(key)
-        if member.method != STORED:
-            data = inflate(data, member.size, self._name(key))
-        self._verify(key, member, data)
+            ask = min(member.limit, member.least_start + size + _SLACK) - member.header_offset
+            block = memoryview(self.file.read(member.header_offset, ask))
+            member.start = data_start(block, member, self._name(member))
+            data = block[member.start - member.header_offset :][:size]
+            if len(data) < size and len(block) == ask:  # Extra fields that were not expected.
+                data = self.file.read(member.start, size)
+        if len(data) != size:
+            raise self._cut_off(member)
+        if not member.is_plain:
+            data = inflate([data], 0, member.file_size, member.file_size, self._name(member))
+        self._verify(member, data)
         return data
 
-    def whole_into(self, key: str, member: Member, out: memoryview) -> None:
-        """The same of a plain value, into memory."""
-        file = self.files[member.source]
-        count = 0
-        if member.start < 0:
-            head = bytearray(LOCAL.size + member.name_size)
-            count = file.read_into(member.header, head, out) - len(head)
-            start = data_start(head, member, _spelled(key), self._name(key))
-            if start != member.least_start:
-                count = file.read_into(start, bytearray(), out)
-            member.start = start
-        else:
-            count = file.read_into(member.start, bytearray(), out)
-        if count != len(out):
-            raise self._cut_off(key)
-        self._verify(key, member, out)
+    def read_into(self, file: LocalFile, member: Member, start: int, out: memoryview) -> None:
+        """A part of a plain value into memory."""
+        if file.read_into(self._start(member) + start, out) != len(out):
+            raise self._cut_off(member)
+        if len(out) == member.file_size:
+            self._verify(member, out)
 
-    def part(self, key: str, member: Member, start: int, length: int | None) -> Buffer:
-        """A part of a value."""
-        first, wanted = _from_start((start, length), member.size)
-        (found,) = self.parts(key, member, [first], [wanted])
-        return found
-
-    def parts(self, key: str, member: Member, starts: Sequence[int], lengths: Sequence[int]) -> list[Buffer]:
+    def parts(self, member: Member, ranges: Iterable[ByteRange]) -> list[Buffer]:
         """Several parts of a value; they are shorter where it ends."""
-        size = member.size
-        wanted = [
-            (start, min(length, size - start)) if start < size else (size, 0)
-            for start, length in zip(starts, lengths, strict=True)
-        ]
-        if not self.is_plain(member) or wanted == [(0, size)]:
-            whole = memoryview(self.whole(key, member))
-            return [whole[start : start + length] for start, length in wanted]
-        places = [start for start, length in wanted if length]
-        sizes = [length for _, length in wanted if length]
-        found = iter(self._stored_parts(key, member, places, sizes) if places else [])
-        parts: list[Buffer] = []
-        for _, length in wanted:
-            part = next(found) if length else b""
-            if len(part) != length:
-                raise self._cut_off(key)
-            parts.append(part)
-        return parts
+        self._check(member)
+        size = member.file_size
+        wanted = [_within(byte_range, size) for byte_range in ranges]
+        if (0, size) in wanted:
+            window, first = memoryview(self.whole(member)), 0
+        elif member.is_plain:
+            return self._stored_parts(member, wanted)
+        else:
+            some = [(start, start + length) for start, length in wanted if length] or [(0, 0)]
+            first, last = min(start for start, _ in some), max(stop for _, stop in some)
+            window = memoryview(self._inflated(member, first, last) if last else b"")
+        return [window[start - first :][:length] if length else b"" for start, length in wanted]
 
-    def _stored_parts(self, key: str, member: Member, starts: list[int], lengths: list[int]) -> list[Buffer]:
-        file = self.files[member.source]
+    def _inflated(self, member: Member, first: int, last: int) -> bytes:
+        """A part of a deflated value, with little more memory than it takes."""
+        start, size = self._start(member), member.compress_size
+        pieces = (self.file.read(start + at, min(PIECE, size - at)) for at in range(0, size, PIECE))
+        return inflate(pieces, first, last, member.file_size, self._name(member))
+
+    def _start(self, member: Member) -> int:
         if member.start < 0:
-            least = member.least_start
-            head, *parts = file.read_ranges(
-                [member.header, *(least + start for start in starts)], [least - member.header, *lengths]
+            head = self.file.read(member.header_offset, LOCAL.size + member.name_size)
+            member.start = data_start(head, member, self._name(member))
+        return member.start
+
+    def _stored_parts(self, member: Member, wanted: list[tuple[int, int]]) -> list[Buffer]:
+        starts = [start for start, length in wanted if length]
+        lengths = [length for _, length in wanted if length]
+        least = member.least_start
+        found: list[Buffer] = []
+        if member.start < 0 and starts:
+            head, *found = self.file.read_ranges(
+                [member.header_offset, *(least + start for start in starts)],
+                [least - member.header_offset, *lengths],
             )
-            first = data_start(head, member, _spelled(key), self._name(key))
-            member.start = first
-            if first == least:
-                return parts
-        return file.read_ranges([member.start + start for start in starts], lengths)
+            member.start = data_start(head, member, self._name(member))
+        if starts and not (found and member.start == least):
+            found = self.file.read_ranges([member.start + start for start in starts], lengths)
+        if [len(part) for part in found] != lengths:
+            raise self._cut_off(member)
+        following = iter(found)
+        return [next(following) if length else b"" for _, length in wanted]
 
-    def part_into(self, key: str, member: Member, start: int, out: memoryview) -> int:
-        """A part of a value into memory; returns its size."""
-        count = min(len(out), max(member.size - start, 0))
-        memory = out[:count]
-        if count and count == member.size and self.is_plain(member):
-            self.whole_into(key, member, memory)
-        elif count:
-            (memory[:],) = self.parts(key, member, [start], [count])
-        return count
+    def _check(self, member: Member) -> None:
+        if member.problem is not None:
+            raise StoreError(f"cannot read {self._name(member)}: {member.problem}")
 
-    def _verify(self, key: str, member: Member, data: Buffer) -> None:
+    def _verify(self, member: Member, data: Buffer) -> None:
         found = crc32(data)
-        if found != member.crc:
+        if found != member.CRC:
             raise StoreError(
-                f"{self._name(key)} is damaged: its checksum is {found:08x}; accepted: the {member.crc:08x} "
-                "that the directory says"
+                f"{self._name(member)} is damaged: its checksum is {found:08x}; accepted: the "
+                f"{member.CRC:08x} that the directory says"
             )
 
-    def _cut_off(self, key: str) -> StoreError:
-        return StoreError(f"{self._name(key)} is cut off; accepted: a whole zip file")
-
-    def _unreadable(self, key: str, member: Member) -> StoreError:
-        return StoreError(f"cannot read {self._name(key)}: {member.problem}")
+    def _cut_off(self, member: Member) -> StoreError:
+        return StoreError(f"{self._name(member)} is cut off; accepted: a whole zip file")
 
     # For other processes
 
     def snapshot(self) -> tuple[Any, ...]:
         """What another process of this machine needs to read the same."""
         if self._kept is None or self._kept[0] != self.changes:
-            files = [_file_name(file) for file in self.files]
-            members = [
-                (
-                    key,
-                    *(getattr(member, field) for field in _FIELDS),
-                    member.start,
-                    member.limit,
-                    member.problem,
-                )
-                for key, member in list(self.members.items())
-            ]
-            snapshot = socket.gethostname(), files, members, self.unusable, self.lineages, self.changes
-            self._kept = self.changes, snapshot
+            if not isinstance(self.file, LocalFile):
+                raise StoreError(f"{self.where} is in no file")
+            info = self.file.status()
+            place = socket.gethostname(), self.file.path, (info.st_dev, info.st_ino)
+            state = dict(self.members), self.unusable, self.lineage, self.changes
+            self._kept = self.changes, (*place, *state)
         return self._kept[1]
 
 
-_FIELDS = ("header", "name_size", "method", "crc", "stored", "size", "source")
-_AFTER_SLASH = chr(ord("/") + 1)
+def _enter(folders: _Folders, key: str) -> None:
+    """Note a key in its folder, and the folder in those above."""
+    below = key[: key.rfind("/") + 1]
+    folders.setdefault(below, (set(), set()))[0].add(key)
+    while below:
+        above = below[: below.rfind("/", 0, -1) + 1]
+        prefixes = folders.setdefault(above, (set(), set()))[1]
+        if below in prefixes:
+            return
+        prefixes.add(below)
+        below = above
 
 
-def _spelled(key: str) -> bytes | None:
-    # Other letters may be spelled as the code page of another time has them.
-    return key.encode() if key.isascii() else None
-
-
-def _file_name(file: Source) -> tuple[str, int, int] | None:
-    if not isinstance(file, LocalFile):
-        return None
-    info = file.status()
-    return file.path, info.st_dev, info.st_ino
+def _within(byte_range: ByteRange, size: int) -> tuple[int, int]:
+    """The start and the length of what a value of ``size`` bytes has of a range."""
+    start, length = byte_range
+    if length is not None and length < 0:
+        raise negative_length(length)
+    first = min(start if start >= 0 else max(size + start, 0), size)
+    return first, size - first if length is None else min(length, size - first)
 
 
 def _copy_of(snapshot: tuple[Any, ...], where: str, path: str | None) -> _View:
-    """What a store held that another process is writing."""
-    host, names, members, unusable, lineages, changes = snapshot
+    """What a store held that another process is writing, or that has got its place by now."""
+    host, known, node, members, unusable, lineage, changes = snapshot
     if host != socket.gethostname():
         raise StoreError(
             f"{where} is being written on '{host}', where alone it can be read; accepted: closing it first"
         )
-    first, second = (_file_again(name, where, path) for name in names)
-    view = _View(where, (first, second), None, None)
-    for key, *fields, start, limit, problem in members:
-        member = Member(*fields)
-        member.start, member.limit, member.problem = start, limit, problem
-        view.members[key] = member
-    view.unusable, view.lineages, view.changes = unusable, lineages, changes
-    return view
-
-
-def _file_again(name: tuple[str, int, int] | None, where: str, path: str | None) -> LocalFile:
-    """The same file, which may have got its place by now."""
-    if name is not None:
-        known, *node = name
-        for place in (known, path):
-            with contextlib.suppress(FileNotFoundError):
-                if place is not None:
-                    file = LocalFile(os.open(place, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0)), where, place)
-                    info = file.status()
-                    if [info.st_dev, info.st_ino] == node and stat.S_ISREG(info.st_mode):
-                        return file
+    for place in (known, path):
+        with contextlib.suppress(FileNotFoundError):
+            if place is not None:
+                file = LocalFile(os.open(place, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0)), where, place)
+                info = file.status()
+                if (info.st_dev, info.st_ino) == node and stat.S_ISREG(info.st_mode):
+                    view = _View(where, file, None, lineage)
+                    view.members, view.unusable, view.changes = members, unusable, changes
+                    return view
     raise ChangedError(
         f"{where} was being written when it was pickled and has changed since; accepted: closing it first"
     )
@@ -943,42 +784,28 @@ def _file_again(name: tuple[str, int, int] | None, where: str, path: str | None)
 class _MemberReader(ValueReader):
     """Parts of one member, which is what it was when it was opened."""
 
-    def __init__(self, view: _View, key: str, member: Member) -> None:
+    def __init__(self, view: _View, member: Member) -> None:
         self._view = view
-        self._key = key
         self._member = member
-        self._whole: memoryview | None = None
-        self.size: int = member.size
+        self.size: int = member.file_size
 
     @property
     def version(self) -> object | None:
         return self._view.version(self._member)
 
     def read(self, start: int, length: int | None = None) -> Buffer:
-        first, wanted = _from_start((start, length), self.size)
-        return self.read_ranges([first], [wanted])[0]
+        return self._view.parts(self._member, [(start, length)])[0]
 
     def read_ranges(self, starts: Sequence[int], lengths: Sequence[int]) -> list[Buffer]:
-        view, member = self._view, self._member
-        if view.is_plain(member):
-            return view.parts(self._key, member, starts, lengths)
-        if self._whole is None:  # Inflated once.
-            self._whole = memoryview(view.whole(self._key, member))
-        whole = self._whole
-        return [cut(whole, wanted) for wanted in zip(starts, lengths, strict=True)]
+        return self._view.parts(self._member, zip(starts, lengths, strict=True))
 
     def read_into(self, start: int, out: memoryview) -> int:
-        if self._view.is_plain(self._member):
-            return self._view.part_into(self._key, self._member, start, out)
-        return super().read_into(start, out)
-
-
-def _from_start(byte_range: ByteRange, size: int) -> tuple[int, int]:
-    """A range of bytes, counted from the start of a value."""
-    start, length = byte_range
-    if length is not None and length < 0:
-        raise negative_length(length)
-    return start if start >= 0 else max(size + start, 0), size if length is None else length
+        view, member = self._view, self._member
+        if not (member.is_plain and isinstance(view.file, LocalFile) and start >= 0):
+            return super().read_into(start, out)
+        count = min(len(out), max(member.file_size - start, 0))
+        view.read_into(view.file, member, start, out[:count])
+        return count
 
 
 def _end(draft: Draft, view: _View) -> None:
@@ -1000,14 +827,15 @@ def _end(draft: Draft, view: _View) -> None:
 
 def _finish(draft: Draft, view: _View, reason: str = "") -> None:
     """Bring a zip to its place, unless there is a reason not to; what cannot get there is kept beside it."""
+    members = view.members.values()
     try:
         if view.changes and not reason:
-            draft.commit(view.members)
-        elif view.changes and (view.members or draft.old is not None):
+            draft.commit(members)
+        elif view.changes and (members or draft.old is not None):
             raise StoreError(reason)
     except BaseException as error:
         try:
-            kept = draft.keep(view.members)
+            kept = draft.keep(members)
         except OSError as lost:
             kept = f"what was written is lost: {lost}"
         raise StoreError(f"{view.where} was not closed and is as it was before; {kept}") from error
@@ -1021,14 +849,14 @@ def _close_all() -> None:
     is_failure = error is not None and not isinstance(error, SystemExit)
     reason = f"the program ended with {type(error).__name__}" if is_failure else ""
     for store in list(_LIVE.values()):
-        finalizer = store._finalizer
+        draft, view, finalizer = store._draft, store._view, store._finalizer
+        if draft is None or view is None or draft.pid != os.getpid():
+            continue
         if finalizer is not None and finalizer.detach() is not None:
-            draft, view = store._draft, store._view
-            if draft is not None and view is not None and draft.pid == os.getpid():
-                try:
-                    _finish(draft, view, reason)
-                except StoreError:
-                    sys.excepthook(*sys.exc_info())
+            try:
+                _finish(draft, view, reason)
+            except StoreError:
+                sys.excepthook(*sys.exc_info())
 
 
 atexit.register(_close_all)
@@ -1054,20 +882,19 @@ def _restore(
     snapshot: tuple[Any, ...] | None,
 ) -> ZipStore:
     store = _LIVE.get(identity)
+    state = (snapshot or ())[-2:]  # The lineage and the changes.
     if store is not None and (
-        not store._is_twin or (store._expected == expected and store._snapshot == snapshot)
+        not store._is_twin or (store._expected == expected and (store._snapshot or ())[-2:] == state)
     ):
         return store
     store = ZipStore.__new__(ZipStore)
     Store.__init__(store, read_only=True)
     store._identity = identity
     store._place(place, key)
-    store.mode, store.fsync = "r", False
-    store._view = store._draft = store._finalizer = None
+    store._prepare("r", fsync=False)
     store._expected, store._snapshot = expected, snapshot
     store._why = _READING if snapshot is None else _ELSEWHERE
     store._is_twin = True
-    store._renew()
     if snapshot is None:
         store._take_after_inner()
     _LIVE[identity] = store

@@ -2,7 +2,7 @@
 
 Values are stored first: those that are appended behind their arrays, where no reader looks, and new
 variables without documents. Documents follow, on condition that nobody else has changed the length of an
-array since; see :mod:`xzarr3.claims`. Consolidated copies come last, once.
+array since; see :mod:`xzarr3.commit.length`. Consolidated copies come last, once.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-import weakref
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -19,11 +18,12 @@ from typing import Any, TypeAlias, cast
 
 from xarray import Dataset
 
-from xzarr3 import claims
 from xzarr3._types import Buffer
 from xzarr3.array import Array
-from xzarr3.claims import Claim, ClaimLostError, _ClaimedStore
+from xzarr3.commit.lease import PATIENCE, LeaseLostError
+from xzarr3.commit.length import GuardedStore, Length
 from xzarr3.concurrency import spread
+from xzarr3.dask.sources import BEHIND
 from xzarr3.errors import (
     ConflictError,
     MetadataError,
@@ -112,24 +112,24 @@ def _restored(store: Store, path: str, format: Format, held: Held, write_empty_c
     return _Growing(store, path, meta, format=format, write_empty_chunks=write_empty_chunks)
 
 
-class _BehindStore(_ClaimedStore):
+class _BehindStore(GuardedStore):
     """What stores values behind an array, which is no place that others read from.
 
     It takes none once the write has failed: some of its tasks may not have ended then.
     """
 
-    _claim: _SharedClaim
+    _length: _SharedLength
 
     @property
     def identity(self) -> object:
-        return "behind", super().identity
+        return BEHIND, super().identity
 
     def set(self, key: str, value: Buffer) -> None:
-        with self._claim.writing():
+        with self._length.writing():
             super().set(key, value)
 
     def compare_and_set(self, key: str, version: object, value: Buffer | None) -> bool:
-        with self._claim.writing():
+        with self._length.writing():
             return super().compare_and_set(key, version, value)
 
     @contextmanager
@@ -137,21 +137,21 @@ class _BehindStore(_ClaimedStore):
         with super().updater(scratch, limit) as update:
 
             def update_admitted(key: str, change: Changing) -> None:
-                with self._claim.writing():
+                with self._length.writing():
                     update(key, change)
 
             yield update_admitted
 
     def erase_values(self, keys: Iterable[str]) -> None:
-        with self._claim.writing():
+        with self._length.writing():
             super().erase_values(keys)
 
 
-class _SharedClaim(Claim):
-    """A claim that other processes can go on with, which write what its owner planned."""
+class _SharedLength(Length):
+    """A right to change a length that other processes can go on with, which write what its owner planned."""
 
-    def __init__(self, store: Store, key: str, deadline: float = 0.0) -> None:
-        super().__init__(store, key, deadline)
+    def __init__(self, store: Store, prefix: str, key: str, deadline: float = 0.0) -> None:
+        super().__init__(store, prefix, key, deadline)
         self.store = _BehindStore(store, self)
         self._gate = threading.Condition()
         self._closed = False
@@ -162,17 +162,20 @@ class _SharedClaim(Claim):
 
     def __getstate__(self) -> dict[str, Any]:
         self.shared = True
-        return {**self.__dict__, "_renewing": None, "_gate": None, "_writing": 0}
+        return {**self.__dict__, "_gate": None, "_writing": 0}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(
-            state, _renewing=threading.Lock(), _gate=threading.Condition(), _is_copy=True, shared=True
-        )
+        self.__dict__.update(state, _gate=threading.Condition(), _is_copy=True, shared=True)
 
-    def __enter__(self) -> Claim:
+    def __enter__(self) -> Length:
         with self._gate:  # What is computed later may be computed again.
-            self._closed = self._over = False
+            self._closed = False
         return super().__enter__()
+
+    def begin(self, conflict_deadline: float) -> None:
+        """Take the lease."""
+        self._deadline = time.monotonic() + conflict_deadline
+        self.__enter__()
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -205,7 +208,7 @@ class _SharedClaim(Claim):
         """Take no more values, and wait for those that are just being stored in this process."""
         with self._gate:
             self._closed = True
-            self._gate.wait_for(lambda: not self._writing, claims.PATIENCE)
+            self._gate.wait_for(lambda: not self._writing, PATIENCE)
 
 
 class _Beside(Replacement):
@@ -222,26 +225,17 @@ _Placed: TypeAlias = tuple[_Beside, str, PlannedArray | Change, Array]
 class _Begun:
     """What was begun and is to be ended."""
 
-    claims: dict[str, _SharedClaim] = field(default_factory=dict)
+    lengths: dict[str, _SharedLength] = field(default_factory=dict)
     is_ours: bool = False
     """Whether what is behind the arrays was written for this, and by nobody else."""
     put: set[str] = field(default_factory=set)
     """Paths of arrays that are in their places already, and stay there."""
 
-
-class _Pulse:
-    """Renews the claims of a write for as long as somebody may go on with it."""
-
-    def __init__(self, begun: _Begun) -> None:
-        self._begun = weakref.ref(begun)
-
-    def renew(self) -> None:
-        begun = self._begun()
-        if begun is None or not begun.claims:
-            claims._beat.remove(self)  # type: ignore[arg-type]
-            return
-        for claim in list(begun.claims.values()):
-            claim.renew()
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        for length in self.lengths.values():  # The process that began may have no more to do with it.
+            if length.is_exclusive:
+                length.lease.go_on(self)
 
 
 class Changes:
@@ -274,7 +268,7 @@ class Changes:
         self._consolidated = consolidated
         self._keep_empty = bool(write_empty_chunks)
         self.jobs: list[Job] = []
-        self._claims: dict[str, _SharedClaim] = {}
+        self._lengths: dict[str, _SharedLength] = {}
         self._changes: list[tuple[Change, Array]] = []
         self._placed: list[_Placed] = []
         self.keeps = False
@@ -289,12 +283,14 @@ class Changes:
     def _plan(self, change: Change) -> None:
         array = change.array
         if change.grows or change.rewritten:
-            self._claims[array.path] = _SharedClaim(self.store, array._key)
+            self._lengths[array.path] = _SharedLength(
+                self.store, self.format.chunk_prefix(array.path), array._key
+            )
         if change.rewritten:
             self._place(array.path, change.metadata, change, self._keep_empty)
             return
         kind = _Growing if change.grows else Array
-        store = self._claims[array.path].store if change.grows else self.store
+        store = self._lengths[array.path].store if change.grows else self.store
         target = kind(
             store, array.path, change.metadata, format=self.format, write_empty_chunks=self._keep_empty
         )
@@ -307,7 +303,16 @@ class Changes:
         self, path: str, metadata: ArrayMetadata, what: PlannedArray | Change, keep_empty: bool
     ) -> None:
         """Plan an array that is written in a place of its own, and put where it belongs as a whole."""
-        new = partial(_Beside, self.store, self.format, path, None, {path: metadata}, how="mode 'w'")
+        new = partial(
+            _Beside,
+            self.store,
+            self.format,
+            path,
+            None,
+            {path: metadata},
+            how="mode 'w'",
+            is_leased=path in self._lengths,
+        )
         try:
             place = new(overwrite=isinstance(what, Change))
         except NodeExistsError:
@@ -324,10 +329,16 @@ class Changes:
             what = replace(what, data=None)
         self._placed.append((place, path, what, target))
 
+    def keeps_leases_for(self, plan: str) -> None:
+        """What was written, and the leases, stay for a write that can be taken up again."""
+        self.keeps = True
+        for length in self._lengths.values():
+            length.lease.plan, length.lease.inherits = plan, True
+
     @property
     def only_sets(self) -> bool:
         """Whether this sets values of arrays that are there and keep their shapes, and nothing else."""
-        return not self._claims and not self._placed
+        return not self._lengths and not self._placed
 
     @property
     def adds_nodes(self) -> bool:
@@ -342,43 +353,41 @@ class Changes:
     def begin(self) -> _Begun:
         begun = _Begun()
         try:
-            self._claim(begun)
+            self._take(begun)
             spread(lambda each: each[0].begin(), self._placed, self.store.concurrency)
         except BaseException as error:
             self.discard(begun, error)
             raise
         return begun
 
-    def _claim(self, begun: _Begun) -> None:
+    def _take(self, begun: _Begun) -> None:
         """Keep others from changing the lengths of arrays, and see that nobody has.
 
         The first one alone, so that of two who want the same ones only one gets any.
         """
-        wanted = sorted(self._claims)
+        wanted = sorted(self._lengths)
 
-        def claim(path: str) -> None:
-            mine = self._claims[path]
-            mine._deadline = time.monotonic() + self.store.conflict_deadline
-            mine.__enter__()
-            if mine._over:
-                mine.store = self.store  # It cannot keep others away.
-            begun.claims[path] = mine
+        def take(path: str) -> None:
+            mine = self._lengths[path]
+            mine.begin(self.store.conflict_deadline)
+            begun.lengths[path] = mine
+            if mine.is_exclusive:
+                mine.lease.ends_with(begun)
 
         for paths in (wanted[:1], wanted[1:]):
-            spread(claim, paths, self.store.concurrency)
-        if wanted:
-            for each in begun.claims.values():
-                claims._beat.remove(each)
-            claims._beat.add(_Pulse(begun))  # type: ignore[arg-type]
+            spread(take, paths, self.store.concurrency)
         for group in self._groups:
             for change in group.changes:
-                if change.array.path in begun.claims:
-                    self._check_unchanged(change, begun.claims[change.array.path])
+                if change.array.path in begun.lengths:
+                    self._check_unchanged(change, begun.lengths[change.array.path])
+        for change, target in self._changes:
+            if change.grows and begun.lengths[change.array.path].keeps_empty:
+                target.write_empty_chunks = True
         begun.is_ours = True
 
-    def _check_unchanged(self, change: Change, claim: _SharedClaim) -> None:
+    def _check_unchanged(self, change: Change, length: _SharedLength) -> None:
         array = change.array
-        found = array._claimed(claim)
+        found = array._at_first(length)
         if found.shape != array.shape or found.attributes != array.metadata.attributes:
             raise ConflictError(
                 f"array '{array.name}' of {self.store} has shape {found.shape} now, and had {array.shape} "
@@ -389,8 +398,8 @@ class Changes:
     def finish(self, begun: _Begun) -> None:
         try:
             self._write_eager()
-            replaced = [begun.claims[path] for _, path, *_ in self._placed if path in begun.claims]
-            spread(_SharedClaim.verify, replaced, self.store.concurrency)
+            replaced = [begun.lengths[path] for _, path, *_ in self._placed if path in begun.lengths]
+            spread(_SharedLength.verify, replaced, self.store.concurrency)
             self._put_placed(begun)
         except BaseException as error:
             self.discard(begun, error)
@@ -431,10 +440,10 @@ class Changes:
 
     def _grow(self, begun: _Begun) -> None:
         """Let the documents of arrays that grow tell of it, all of them together."""
-        growing = [(change, begun.claims[change.array.path]) for change, _ in self._changes if change.grows]
+        growing = [(change, begun.lengths[change.array.path]) for change, _ in self._changes if change.grows]
 
-        def grow(job: tuple[Change, _SharedClaim]) -> BaseException | None:
-            change, claim = job
+        def grow(job: tuple[Change, _SharedLength]) -> BaseException | None:
+            change, length = job
             array = change.array
 
             def changed(found: NodeMetadata) -> NodeMetadata:
@@ -442,7 +451,7 @@ class Changes:
                 return array._resized(stored, change.metadata.shape)
 
             try:
-                change_document(self.store, self.format, array.path, array._key, changed, claim=claim)
+                change_document(self.store, self.format, array.path, array._key, changed, length=length)
             except Exception as error:  # noqa: BLE001 - raised below
                 return error
             return None
@@ -460,7 +469,7 @@ class Changes:
         done = [change for (change, _), outcome in zip(growing, outcomes, strict=True) if outcome is None]
         self._take_back(done, error)
         self.discard(begun, error)
-        if isinstance(error, ClaimLostError) and not isinstance(error, OutcomeUnknownError):
+        if isinstance(error, LeaseLostError) and not isinstance(error, OutcomeUnknownError):
             raise ConflictError(f"{error}; nothing was appended; accepted: the same call again") from error
         raise error
 
@@ -491,11 +500,10 @@ class Changes:
         change_document(self.store, self.format, array.path, array._key, changed)
 
     def _release(self, begun: _Begun) -> None:
-        """Give up claims on documents that did not change for the last time."""
-        try:
-            spread(_give_up, list(begun.claims.values()), self.store.concurrency)
-        finally:
-            begun.claims.clear()  # Nothing renews them any more.
+        """Let others change the lengths."""
+        lengths = list(begun.lengths.values())
+        spread(lambda each: each.__exit__(None, None, None), lengths, self.store.concurrency)
+        begun.lengths.clear()
 
     def finish_again(self) -> None:
         """Do what is left when all values are written, and documents tell of them."""
@@ -544,41 +552,37 @@ class Changes:
         return isinstance(root, GroupMetadata) and root.consolidated is not None
 
     def discard(self, begun: _Begun, error: BaseException) -> None:
-        held = dict(begun.claims)
-        begun.claims.clear()  # Nothing renews them any more, whatever happens here.
-        for claim in held.values():
-            claims._beat.remove(claim)
-            claim.close()
-        if self.keeps:  # The claims, too, which tell that nobody else has been there since.
+        held = dict(begun.lengths)
+        begun.lengths.clear()
+        for length in held.values():
+            length.close()
+        if self.keeps:  # The leases, too, which tell that nobody else has been there since.
+            _end_all(_SharedLength.leave, held, error)
             return
         for place, path, *_ in self._placed:
             if path not in begun.put:
                 place.discard(error, close=True)
         if begun.is_ours and not isinstance(error, OutcomeUnknownError):
             self._erase_behind(held, error)
-        for claim in held.values():
-            try:
-                _give_up(claim)
-            except StoreError as another:
-                error.add_note(f"others may have to wait, as a claim could not be taken back: {another}")
+        _end_all(lambda each: each.__exit__(type(error), error, None), held, error)
 
-    def _erase_behind(self, held: Mapping[str, _SharedClaim], error: BaseException) -> None:
+    def _erase_behind(self, held: Mapping[str, _SharedLength], error: BaseException) -> None:
         """Erase what was written behind arrays, when no task of this write can store more of it.
 
-        Tasks in other processes look for the claim before they store a value. Those that had found it there
+        Tasks in other processes look for the lease before they store a value. Those that had found it there
         get a moment to end.
         """
-        for claim in held.values():
+        for length in held.values():
             try:
-                claim.take_anew()
+                length.take_anew()
             except StoreError as another:
                 error.add_note(f"tasks that have not ended may write behind the array: {another}")
         self._erase_behind_once(held, error)
-        if any(claim.shared for claim in held.values()):
+        if any(length.shared for length in held.values()):
             time.sleep(_STRAGGLING)
             self._erase_behind_once(held, error)
 
-    def _erase_behind_once(self, held: Mapping[str, _SharedClaim], error: BaseException) -> None:
+    def _erase_behind_once(self, held: Mapping[str, _SharedLength], error: BaseException) -> None:
         for change, target in self._changes:
             owner = held.get(change.array.path)
             if owner is None:
@@ -586,7 +590,7 @@ class Changes:
             try:
                 behind = target.metadata.chunk_grid
                 change.array._over(owner, change.array.metadata)._erase_beyond(target.shape, behind)
-            except ClaimLostError:
+            except LeaseLostError:
                 continue  # What is behind the array is no matter of ours any more.
             except StoreError as another:
                 error.add_note(f"what was written behind the array could not be erased: {another}")
@@ -632,8 +636,16 @@ def _with_all(
     return UNCHANGED if value == stored else [value]
 
 
-def _give_up(claim: _SharedClaim) -> None:
-    claim.__exit__(None, None, None)
+def _end_all(
+    end: Callable[[_SharedLength], None], held: Mapping[str, _SharedLength], error: BaseException
+) -> None:
+    for length in held.values():
+        try:
+            end(length)
+        except StoreError as another:
+            error.add_note(
+                f"others may have to wait, as key '{length.lease.key}' could not be removed yet: {another}"
+            )
 
 
 def _documents(format: Format, metadata: NodeMetadata, path: str) -> dict[str, bytes]:

@@ -64,11 +64,26 @@ def open_dataset(store: StoreLike, *, chunks: Any = "grouped", **options: Any) -
     # Of a path xarray knows the time of modification only; a store says more to the names of dask's tasks.
     opened = open_store(store, options.pop("storage_options", None))
     engine: Any = Xzarr3BackendEntrypoint
-    place: Any = opened  # Which this engine knows, if not xarray's types.
+    place: Any = opened if opened.tells_changes else _Place(opened)  # Neither is of xarray's types.
     dataset: Dataset = xr.open_dataset(place, engine=engine, chunks=chunks, **options)
     if isinstance(opened, LocalStore) and not isinstance(store, Store):
         dataset.encoding.setdefault("source", opened.root)
     return dataset
+
+
+class _Place:
+    """A store that cannot tell changes, as xarray names tasks after it: by where it is.
+
+    Parameters
+    ----------
+    store : Store
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    def __dask_tokenize__(self) -> object:
+        return "xzarr3.Place", self.store.identity
 
 
 class Xzarr3BackendEntrypoint(BackendEntrypoint):
@@ -279,7 +294,7 @@ def _names(names: str | Iterable[str] | None) -> Iterable[str]:
 
 
 def _open(
-    store: StoreLike,
+    store: StoreLike | _Place,
     path: str | None,
     mode: str,
     consolidated: bool | None,
@@ -290,7 +305,8 @@ def _open(
     """Open a group, found through the consolidated metadata of the root if there are any."""
     if mode not in ("r", "r+"):
         raise ValueError(f"mode {mode!r} cannot be used to open a dataset; accepted: 'r', 'r+'")
-    opened, path = open_store(store, storage_options), (path or "").strip("/")
+    place = store.store if isinstance(store, _Place) else store
+    opened, path = open_store(place, storage_options), (path or "").strip("/")
     try:
         return open_group(
             opened, path, use_consolidated=consolidated, zarr_format=zarr_format, missing=missing

@@ -46,6 +46,8 @@ def decoded_datasets(
     arrays = {
         path: {name: _lazy_array(var) for name, var in stored.items()} for path, (stored, _) in loaded.items()
     }
+    for path, (stored, _) in loaded.items():
+        _set_bounded(stored, arrays[path])
     for path, store in stores.items():
         if store.group.missing != "fill":
             _set_places(arrays[path], store.mask, options)
@@ -96,6 +98,16 @@ def _lazy_array(variable: Variable) -> LazyArray:
     """What a variable that was made here reads from."""
     lazy: LazyArray = variable._data.array  # type: ignore[union-attr]
     return lazy
+
+
+def _set_bounded(stored: Mapping[Hashable, Variable], arrays: Mapping[Hashable, LazyArray]) -> None:
+    """Tell bounds whose units they have, which are not among their own attributes."""
+    for name, var in stored.items():
+        bounds, units = var.attrs.get("bounds"), var.attrs.get("units")
+        if not (isinstance(bounds, str) and isinstance(units, str) and "since" in units):
+            continue
+        if bounds in stored and "bounds" not in stored[bounds].attrs:  # What has bounds is none of another.
+            arrays[bounds].array._bounded = arrays[name].array
 
 
 def _set_places(arrays: Mapping[Hashable, LazyArray], mask: bool, options: Mapping[str, Any]) -> None:

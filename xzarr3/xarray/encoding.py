@@ -22,6 +22,7 @@ from xarray.coders import CFDatetimeCoder, CFTimedeltaCoder
 from xarray.coding import strings, variables
 from xarray.coding.common import VariableCoder, pop_to
 
+from xzarr3 import literals
 from xzarr3._types import JSON, AnyArray
 from xzarr3.array import Array
 from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, ChunkSpec, Codec
@@ -59,15 +60,16 @@ _VALUE_KEYS = (
 )  # fmt: skip
 _IGNORED_KEYS = frozenset(("source", "original_shape", "preferred_chunks"))
 _JSON_ACCEPTED = (
-    "text, finite numbers, booleans, None, lists, dictionaries with text keys, "
-    "and numpy scalars and arrays of text, booleans or finite numbers"
+    "text, numbers, booleans, None, lists, dictionaries with text keys, "
+    "and numpy scalars and arrays of text, booleans or numbers"
 )
 
 
 def encode_attributes(attributes: Mapping[Any, Any], *, path: str) -> dict[str, JSON]:
     """Attributes as JSON.
 
-    Numpy scalars and arrays become numbers and lists, tuples become lists, at any depth.
+    Numpy scalars and arrays become numbers and lists, tuples become lists, at any depth; NaN and infinities
+    the text "NaN", "Infinity" and "-Infinity", of which the user is told.
 
     Parameters
     ----------
@@ -79,7 +81,7 @@ def encode_attributes(attributes: Mapping[Any, Any], *, path: str) -> dict[str, 
     Raises
     ------
     MetadataError
-        If JSON cannot hold a value: NaN and infinities, bytes, dates, complex numbers, other objects.
+        If JSON cannot hold a value: bytes, dates, complex numbers, other objects.
 
     Examples
     --------
@@ -88,7 +90,7 @@ def encode_attributes(attributes: Mapping[Any, Any], *, path: str) -> dict[str, 
     {'valid_range': [0, 1], 'scale': 0.5}
     """
     encoded: dict[str, JSON] = {}
-    for key, value in attributes.items():
+    for key, value in literals.finite_attributes(attributes, path).items():
         try:
             encoded[_json_key(key)] = _json(value)
         except ValueError as error:
@@ -108,8 +110,6 @@ def _json(value: Any) -> JSON:
     if isinstance(value, str):
         return _json_text(value)
     if isinstance(value, (float, np.floating)):
-        if not math.isfinite(value):
-            raise ValueError(f"JSON has no {float(value)}")
         return float(value)
     if isinstance(value, (np.integer, np.bool_)) and value.dtype.kind in "iub":
         plain: int = value.item()
@@ -528,9 +528,61 @@ def kept_codecs(array: Array) -> dict[str, Any]:
         words = array.format.hold(meta, array.path)[ARRAY]
     compressor, filters = words["compressor"], words["filters"] or ()
     return {
-        "compressors": () if compressor is None else (deepcopy(compressor),),
-        "filters": tuple([deepcopy(config) for config in filters if config["id"] not in _OBJECT_CODECS]),
+        "compressors": () if compressor is None else (KeptCodec(compressor),),
+        "filters": tuple([KeptCodec(config) for config in filters if config["id"] not in _OBJECT_CODECS]),
     }
+
+
+class KeptCodec(dict[str, Any]):
+    """The configuration of a codec of version 2 that a variable keeps.
+
+    Xarray's own engine writes it in format 2, where it wants objects that encode, and asks it for a name in
+    format 3, where it has none.
+
+    Parameters
+    ----------
+    configuration : mapping
+        As a document of version 2 has it.
+    """
+
+    codec_id = ""  # zarr-python looks for it in the class.
+
+    def __init__(self, configuration: Mapping[str, Any]) -> None:
+        super().__init__(deepcopy(dict(configuration)))
+        self.codec_id = str(configuration["id"])
+
+    def __reduce__(self) -> Any:
+        return KeptCodec, (dict(self),)
+
+    def __missing__(self, key: str) -> Any:
+        if key != "name":
+            raise KeyError(key)
+        raise TypeError(
+            f"the encoding holds {dict(self)}, a codec of Zarr format 2, which xarray's own engine cannot "
+            "write in format 3; accepted: zarr_format=2, .drop_encoding() before, or xzarr3.to_zarr()"
+        )
+
+    def _codec(self) -> Any:
+        import numcodecs
+
+        return numcodecs.get_codec(dict(self))
+
+    def encode(self, buf: Any) -> Any:
+        """What the codec of numcodecs makes of a buffer."""
+        return self._codec().encode(buf)
+
+    def decode(self, buf: Any, out: Any = None) -> Any:
+        """What the codec of numcodecs makes of an encoded buffer."""
+        return self._codec().decode(buf, out)
+
+    def get_config(self) -> dict[str, Any]:
+        """The configuration with all that numcodecs has in it, whatever the document leaves out."""
+        return dict(self._codec().get_config())
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> KeptCodec:
+        """The codec with a configuration, as numcodecs calls it."""
+        return cls(config)
 
 
 _WITHOUT_FILTERS = (ArrayBytesCodec, BytesBytesCodec, TransposeCodec)

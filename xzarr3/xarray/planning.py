@@ -21,6 +21,7 @@ from xzarr3.dtypes import parse_dtype
 from xzarr3.errors import DataTypeValidationError, InvalidKeyError, MetadataError, listed, shorten
 from xzarr3.formats import Format, ZarrFormat, documents, parse_format
 from xzarr3.formats.base import node_prefix
+from xzarr3.literals import finite_marks
 from xzarr3.lookup import find_format, format_for_new
 from xzarr3.metadata import ArrayMetadata
 from xzarr3.nodes import check_new_path
@@ -258,6 +259,7 @@ def plan_array(
             f"the blocks of variable {name!r} have unknown lengths, {shorten(variable.chunks)}; accepted: "
             f"known ones, which ds[{name!r}].data.compute_chunk_sizes() finds out in place"
         )
+    said = "_FillValue" in variable.encoding or "_FillValue" in variable.attrs
     encoded = encode_values(variable, name, explicit=explicit)
     settings = array_settings(encoded, name, format, explicit=explicit, growing=growing)
     keep_empty = settings.pop("write_empty_chunks", write_empty_chunks)
@@ -278,7 +280,7 @@ def plan_array(
             found=error.found,
             accepted=f"{error.accepted}; .drop_vars([{name!r}]) leaves the variable out",
         ) from error
-    attributes, fill_value = _attributes(encoded, node, explicit, format)
+    attributes, fill_value = _attributes(encoded, node, explicit, format, said=said)
     make = partial(
         array_metadata,
         shape=encoded.shape,
@@ -320,13 +322,18 @@ def _with_mask(make: Callable[..., ArrayMetadata], **settings: Any) -> ArrayMeta
     return replace(make(**settings), fill_is_null="fill_value" not in settings)
 
 
-def _attributes(variable: Variable, node: str, explicit: bool, format: Format) -> tuple[dict[str, Any], Any]:
-    """The attributes of an array, and the value that marks missing ones if that is not among them."""
+def _attributes(
+    variable: Variable, node: str, explicit: bool, format: Format, *, said: bool
+) -> tuple[dict[str, Any], Any]:
+    """The attributes of an array, and the value that marks missing ones if that is not among them.
+
+    ``said`` tells that the ``_FillValue`` was there before the values were encoded.
+    """
     attributes = dict(variable.attrs)
     fill_value = attributes.pop("_FillValue", None)
-    missing = attributes.get("missing_value")
-    if _is_nan(fill_value) and _is_nan(missing):
-        del attributes["missing_value"]  # JSON has no NaN, and it says what _FillValue says.
+    attributes, fill_value = finite_marks(
+        attributes, fill_value, node, floating=variable.dtype.kind == "f", said=said
+    )
     encoded: dict[str, Any] = encode_attributes(attributes, path=node)
     if fill_value is None or fill_value_is_mask(format):
         return encoded, fill_value
@@ -340,7 +347,3 @@ def _attributes(variable: Variable, node: str, explicit: bool, format: Format) -
                 str(error), path=node, field="attributes._FillValue", found=fill_value
             ) from error
     return encoded, None
-
-
-def _is_nan(value: Any) -> bool:
-    return isinstance(value, (float, np.floating)) and bool(np.isnan(value))

@@ -11,10 +11,11 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from xzarr3._types import AnyArray
-from xzarr3.claims import Claim
+from xzarr3.commit.lease import lease_key
+from xzarr3.commit.length import Length
 from xzarr3.dask.journal import Journal, fingerprint
 from xzarr3.dask.sources import stamps_of_others
-from xzarr3.errors import ConflictError, StoreError
+from xzarr3.errors import ConflictError, StoreError, printable
 from xzarr3.formats import Format, documents
 from xzarr3.formats.base import node_prefix
 from xzarr3.group import Group
@@ -82,7 +83,6 @@ class Settings:
     """
 
     def __init__(self, changes: Changes, store: Store, path: str) -> None:
-        changes.keeps = True
         self._store = store
         self._path = path
         self._changes = changes
@@ -96,13 +96,14 @@ class Settings:
             if change.grows
         }
         keys = {array.path: array._key for array in arrays}
-        self._claimed = [key for place, key in keys.items() if place in grown]
+        self._grows = bool(grown)
+        changes.keeps_leases_for(plan.fingerprint)
         self._continuation = Continuation(
             store,
             path,
             plan,
             [key for place, key in keys.items() if place not in grown],
-            self._claimed,
+            [lease_key(target.format.chunk_prefix(target.path)) for target in arrays if target.path in grown],
             places,
         )
         self.journal: Journal | None = Journal(store, plan.journal, plan.fingerprint)
@@ -143,24 +144,23 @@ class Settings:
             return None
         try:
             begun = self._changes.begin()
-            if self._claimed:
-                self._warn_of_others(begun.claims)
-                owners = {claim._key: claim.owner for claim in begun.claims.values()}
-                self._continuation.note(owners)
+            if self._grows:
+                self._warn_of_others(begun.lengths)
+                self._continuation.note()
         except BaseException as error:
             self._continuation.leave(error)
             raise
         return begun
 
-    def _warn_of_others(self, held: Mapping[str, Claim]) -> None:
+    def _warn_of_others(self, held: Mapping[str, Length]) -> None:
         """Warn of other writes that were cut off when they were appending to the same arrays."""
-        is_first = self._continuation._reservation.left is None  # Otherwise, it was this one.
-        if is_first and any(claim.displaced is not None for claim in held.values()):
+        leases = [length.lease for length in held.values()]
+        if any(each.displaced is not None and each.displaced.plan != each.plan for each in leases):
             warnings.warn(
-                f"a write that appended to '/{self._path}' in {self._store} was cut off that is not the same "
-                "as this one, so nothing of it is taken up: its data or encoding are others, or dask has "
-                "given its arrays other names, as it does for what it cannot name by its content; what it "
-                "left is removed by a later call, once it has not changed for a day",
+                f"a write that appended to '/{printable(self._path)}' in {self._store} was cut off "
+                "that is not the same as this one, so nothing of it is taken up: its data or encoding are "
+                "others, or dask has given its arrays other names, as it does for what it cannot name by its "
+                "content; what it left is removed by a later call, once it has not changed for a day",
                 stacklevel=2,
             )
 
@@ -171,6 +171,7 @@ class Settings:
             self._continuation.check()
             if self._is_done:
                 self._changes.finish_again()
+                self._continuation.clear()
             else:
                 self._continuation.ending()
                 self._changes.finish(begun)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextvars
 import itertools
 import math
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeAlias
@@ -200,13 +199,17 @@ def _share(function: Callable[[Any], None], items: Sequence[Any], threads: int) 
             function(item)
         return
     numbers = iter(range(len(items)))  # Its next step is atomic.
-    stopped = threading.Event()
+    stopped = False
     context = contextvars.copy_context()  # Of numpy's warnings and errors.
 
     def worker() -> None:
         for at in numbers:
-            if stopped.is_set():
+            if stopped:
                 return
             context.copy().run(function, items[at])
 
-    together(worker, threads, cores, stopped.set)
+    def stop() -> None:
+        nonlocal stopped
+        stopped = True
+
+    together(worker, threads, cores, stop)

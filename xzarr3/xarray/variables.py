@@ -111,6 +111,7 @@ class Xzarr3DataStore(AbstractDataStore):
 
     def variable(self, array: Array) -> Variable:
         """An array as a variable, its values and attributes as they are stored."""
+        array._is_decoded = True
         variable = as_variable(array, self.mask, self.native_chunks)
         if self.group_chunks:
             variable.encoding["preferred_chunks"] = dict(zip(variable.dims, _grouped(array), strict=True))

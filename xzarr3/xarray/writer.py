@@ -9,6 +9,7 @@ group last.
 from __future__ import annotations
 
 import math
+import uuid
 from collections.abc import Hashable, Mapping
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
@@ -17,17 +18,21 @@ from typing import Any, Literal, Protocol, TypeAlias, overload
 
 import dask
 import dask.threaded
+from dask._task_spec import DataNode, Task, TaskRef
 from dask.base import get_scheduler
-from dask.delayed import Delayed, delayed
+from dask.delayed import Delayed
+from dask.highlevelgraph import HighLevelGraph, Layer, MaterializedLayer
 from xarray import DataArray, Dataset, DataTree
 
 from xzarr3.array import Array
 from xzarr3.concurrency import spread
+from xzarr3.dask.cleanup import Cleanup, Writing
 from xzarr3.dask.journal import Journal
 from xzarr3.errors import listed
 from xzarr3.formats import Format, ZarrFormat, documents, parse_format
 from xzarr3.formats.base import Held, node_prefix
 from xzarr3.group import Group
+from xzarr3.literals import Telling
 from xzarr3.lookup import depth_first
 from xzarr3.metadata import GroupMetadata, NodeMetadata
 from xzarr3.node_documents import store_documents
@@ -37,6 +42,7 @@ from xzarr3.replacement import Replacement
 from xzarr3.resuming import check_resumable
 from xzarr3.stores import MemoryStore, Store, StoreLike, ZipStore, in_flight, open_store
 from xzarr3.xarray.appending import plan_changes
+from xzarr3.xarray.later import Abandoning, Begun, Last
 from xzarr3.xarray.planning import (
     PlannedArray,
     PlannedGroup,
@@ -47,7 +53,7 @@ from xzarr3.xarray.planning import (
     plan_group,
     to_be_consolidated,
 )
-from xzarr3.xarray.selfreads import Aside, Job, Later, plan_in_turn, reads_below
+from xzarr3.xarray.selfreads import Aside, Job, plan_in_turn, reads_below
 from xzarr3.xarray.taking_up import Resumable, plan_of_creation, resumable
 
 WriteMode: TypeAlias = Literal["w", "w-", "a", "a-", "r+"]
@@ -143,7 +149,8 @@ def to_zarr(
     store : path, file URL or Store, optional
         By default a new store in memory, that of the group that is returned.
     mode : {"w-", "w", "a", "a-", "r+"}, optional
-        ``w-`` writes only where there is nothing yet; ``w`` replaces a group with all that is below it. ``a``
+        ``w-`` writes only where there is nothing yet; ``w`` replaces a group with all that is below it, but
+        keeps files that are no part of a Zarr hierarchy, such as ``.DS_Store`` or a README. ``a``
         sets the values of variables that are there, and adds those that are not; ``a-`` with ``append_dim``
         leaves alone what has not this dimension and is there. ``r+`` sets values and nothing else. By default
         ``a`` with ``append_dim``, ``r+`` with ``region``, and ``w-`` otherwise.
@@ -205,7 +212,8 @@ def to_zarr(
     Raises
     ------
     NodeExistsError
-        If something is there and ``mode`` is ``w-``, or what is there is not all Zarr.
+        If something is there and ``mode`` is ``w-``. If ``mode`` is ``w`` and files are there that may be
+        chunks of an array whose document cannot be read, or lie where a chunk of a new array would have to.
     NodeNotFoundError
         If nothing is there and ``mode`` is ``r+``.
     ValueError, TypeError
@@ -220,6 +228,11 @@ def to_zarr(
     Notes
     -----
     Dask arrays need not be chunked as they are stored: no two tasks write to the same shard or chunk.
+    What is computed later is cleaned up, too, when a task of it fails, whoever computes it: ``.compute()``,
+    ``dask.compute``, or the client of a cluster, where that task is not tried again. Then the Delayed may be
+    computed once more. Not cleaned up at once is a Delayed that another one was made of, what a worker leaves
+    that is killed, what is cancelled, and what runs on a cluster whose scheduler runs no functions of others.
+
     Values are checked while they are encoded: what is in memory before anything is written, what is in dask
     arrays in the task that is about to write it, so that the call fails and what it stored is removed.
 
@@ -237,15 +250,23 @@ def to_zarr(
     then erased, then the new values are copied to their places. What a killed process leaves of that is
     recognized and removed as it is in a directory.
 
+    ``mode="w"`` erases only keys of the hierarchy: documents, chunks of the arrays that are there, and what
+    has the name of a chunk of an array that is written. All other files stay, also in the directories of
+    arrays, and those that come meanwhile: they get a second name among the new data before anything is
+    renamed (where a file system knows no second names, they are copied), so that a process that is killed
+    leaves them in their place, or in ``old``, from where the next call with ``mode="w"`` for the same group
+    brings them back.
+
     Others may write to the same place at the same time. In a directory, what has appeared there since the
-    call is put back, and the write fails, if it is no part of a Zarr hierarchy, or whatever it is if ``mode``
-    is ``w-``; only of two processes that rename the same document within microseconds, the last one wins.
-    Other stores that can erase hold a reservation of the place, a key ``.xzarr3-staged-<hash>/owner``, during
-    a first write and while something is replaced; other calls for this group then raise NodeExistsError.
-    Groups above and below it have places of their own. Between processes a reservation is as sure as the
+    call is put back, and the write fails, if ``mode`` is ``w-``; only of two processes that rename the same
+    document within microseconds, the last one wins.
+    Other stores that can erase hold a lease of the place, a key ``.xzarr3-lease`` in the group, during a
+    first write and while something is replaced; other calls for this group then raise NodeExistsError.
+    Groups above and below it have places of their own. Between processes a lease is as sure as the
     conditional puts of the store are; zips have none, but one writer. That of a killed process is ignored on
-    the same host, and elsewhere after a day, or once its key is removed by hand. A write fails if it stored
-    nothing for a day and another one has removed what it had stored before.
+    the same host, and elsewhere once it has not been renewed for 45 seconds, which whoever comes next waits
+    for; how long a write takes does not matter, and neither do the clocks of the hosts. A write fails if it
+    stored nothing for a day and another one has removed what it had stored before.
 
     What is appended is stored behind the variables first, where no reader looks. Then the documents of all
     variables get their new shapes, together and on condition that nobody else has changed them, and the
@@ -256,9 +277,10 @@ def to_zarr(
     store no more of it. What a task in another process was just storing at that moment may remain behind a
     variable, and so does what a killed call stored without ``resume=True``: the next call that appends writes
     over it, :meth:`Array.resize` erases it, but other software that makes the variable longer would show it.
-    While a killed process of the same host is not waited for, others wait ten seconds for one that was killed
-    elsewhere. Values that are set by ``r+``, ``region`` or ``a`` are in place one
-    shard or chunk after the other. A variable whose units are widened is replaced as a dataset is with
+    While a killed process of the same host is not waited for, others wait 45 seconds for one that was killed
+    elsewhere; each variable has a key ``.xzarr3-lease`` while it grows, which says by whom. Values that are
+    set by ``r+``, ``region`` or ``a`` are in place one shard or chunk after the other. A variable whose units
+    are widened is replaced as a dataset is with
     ``mode="w"``, and is not in consolidated copies for that moment.
 
     Times that are stored as floating point numbers may be off by a microsecond. What integers that are not
@@ -274,6 +296,12 @@ def to_zarr(
     not appended again. Two such calls at a time are refused; a killed one is known to be so at once on the
     same host, and elsewhere after five minutes. What is not taken up is removed as said above. Without
     ``fsync=True``, what was written to a directory before its system crashed is written again.
+
+    JSON has neither NaN nor infinities. In attributes, at any depth, they are stored as the text "NaN",
+    "Infinity" and "-Infinity". A ``missing_value`` that is NaN is left out, as NaN is missing anyway; one
+    that is infinite becomes the ``_FillValue`` if that is none or NaN. The ``_FillValue`` itself may be
+    either, as it has a form of its own in documents. One warning names the attributes and what became of
+    them. So whatever was read can be written, and its decoded values are the same.
 
     A dask array may be made of what the same call writes: if not each block takes the place of what it
     was made of, it is computed to the side first, and put in place when all of it is there.
@@ -305,21 +333,22 @@ def to_zarr(
         if opened is not store:  # A zip is complete once it is closed, and as it was before after an error.
             ours.enter_context(opened)
         check_group_path(path)
-        write = _planned(
-            dataset,
-            opened,
-            path,
-            mode,
-            encoding or {},
-            consolidated=consolidated,
-            append_dim=append_dim,
-            region=region,
-            write_empty_chunks=write_empty_chunks,
-            write_inherited_coords=write_inherited_coords,
-            zarr_format=zarr_format,
-            widen_units=widen_units,
-            resume=resume,
-        )
+        with Telling():
+            write = _planned(
+                dataset,
+                opened,
+                path,
+                mode,
+                encoding or {},
+                consolidated=consolidated,
+                append_dim=append_dim,
+                region=region,
+                write_empty_chunks=write_empty_chunks,
+                write_inherited_coords=write_inherited_coords,
+                zarr_format=zarr_format,
+                widen_units=widen_units,
+                resume=resume,
+            )
         if resume:
             write = resumable(write, opened, path)
         if not compute or compute == "later":
@@ -481,10 +510,24 @@ def write_blocks(
 def written_later(write: Write, opened: Store | None) -> Delayed:
     """What does all that was planned when it is computed, and closes a store that was opened for it."""
     blocks = plan_in_turn(write.jobs)
-    begun = delayed(write.begin, pure=False)()
-    written = None if blocks is None else blocks.delayed(begun)
-    aside = None if blocks is None else blocks.aside
-    return _fusing(delayed(partial(_finished, write, opened, aside))(begun, written))
+    token = uuid.uuid4().hex
+    plan, begin, end = f"plan-zarr-{token}", f"begin-zarr-{token}", f"end-zarr-{token}"
+    layers: dict[str, Layer] = {
+        plan: MaterializedLayer({plan: DataNode(plan, write)}),
+        begin: MaterializedLayer({begin: Task(begin, Begun, begin, TaskRef(plan))}),
+    }
+    dependencies: dict[str, set[str]] = {plan: set(), begin: {plan}}
+    needed, aside = [plan, begin], None
+    if blocks is not None:
+        aside = blocks.aside
+        written = blocks.delayed(Delayed(begin, HighLevelGraph(layers, dependencies)))
+        layers, dependencies = dict(written.dask.layers), dict(written.dask.dependencies)
+        needed.append(written.key)
+    last = Task(end, partial(_finished, opened, aside), *map(TaskRef, needed))
+    cleanups: list[Cleanup] = [Abandoning(plan, begin)]
+    layers[end] = Last(end, last, cleanups if aside is None else [*cleanups, aside])
+    dependencies[end] = set(needed)
+    return Writing(end, HighLevelGraph(layers, dependencies))
 
 
 def templated(write: Creation, opened: Store | None) -> Delayed:
@@ -506,8 +549,9 @@ def templated(write: Creation, opened: Store | None) -> Delayed:
         )
         for job in jobs
     ]
-    for job in jobs:
-        if reads_below(job.source, write.store, write.path):
+    read = reads_below([job.source for job in jobs], write.store, write.path)
+    for job, is_replaced in zip(jobs, read, strict=True):
+        if is_replaced:
             raise ValueError(
                 f"array '{job.target.name}' is made of what is in {write.store} and would be replaced before "
                 "it is read; accepted: compute='later', which keeps it until all is written"
@@ -518,15 +562,18 @@ def templated(write: Creation, opened: Store | None) -> Delayed:
     if isinstance(opened, ZipStore):
         opened.flush()
     blocks = plan_in_turn([Job(job.source, place, ...) for job, place in zip(jobs, places, strict=True)])
-    return _fusing(delayed(partial(_closed, opened))(None if blocks is None else blocks.delayed()))
+    key = f"end-zarr-{uuid.uuid4().hex}"
+    if blocks is None:
+        last = Task(key, _closed, opened)
+        return Writing(key, HighLevelGraph({key: Last(key, last)}, {key: set()}))
+    written = blocks.delayed()
+    last = Task(key, _closed, opened, TaskRef(written.key))
+    layer = Last(key, last, [] if blocks.aside is None else [blocks.aside])
+    layers: dict[str, Layer] = {**written.dask.layers, key: layer}
+    return Writing(key, HighLevelGraph(layers, {**written.dask.dependencies, key: {written.key}}))
 
 
-def _fusing(later: Delayed) -> Delayed:
-    """What is optimized as arrays are, so that blocks are made by the tasks that write them."""
-    return Later(later.key, later.dask, layer=later.key)  # type: ignore[no-untyped-call]
-
-
-def _closed(opened: Store | None, blocks: object) -> None:
+def _closed(opened: Store | None, blocks: object = None) -> None:
     """Close a store opened for blocks that were written."""
     with opened or nullcontext():
         pass
@@ -538,10 +585,12 @@ def _for_scheduler(options: Mapping[str, Any] | None) -> dict[str, Any]:
     return {key: value for key, value in (options or {}).items() if key not in own}
 
 
-def _finished(write: Write, opened: Store | None, aside: Aside | None, begun: Any, blocks: object) -> None:
+def _finished(
+    opened: Store | None, aside: Aside | None, write: Write, begun: Begun, blocks: object = None
+) -> None:
     """Finish a write that has begun and whose blocks were written, and close a store opened for it."""
     with opened or nullcontext():
-        write.finish(begun)
+        begun.finish(write)
         if aside is not None:
             aside.clean()
 

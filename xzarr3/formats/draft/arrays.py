@@ -5,7 +5,6 @@ Specification: Zarr v3 core, editor's draft of 25 May 2022, "Array metadata".
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -15,7 +14,7 @@ import numpy as np
 
 from xzarr3._types import JSON, Scalar
 from xzarr3.chunk_keys import DraftChunkKeyEncoding
-from xzarr3.errors import DataTypeValidationError, FallbackWarning, MetadataError, shorten
+from xzarr3.errors import DataTypeValidationError, FallbackWarning, MetadataError, printable, shorten
 from xzarr3.formats.draft.codecs import chunk_grid_from_json, codecs_from_json, codecs_to_json, with_shards
 from xzarr3.formats.draft.early import is_early, parse_early
 from xzarr3.formats.draft.json import (
@@ -36,6 +35,7 @@ from xzarr3.formats.draft.types import (
     fill_value_to_json,
 )
 from xzarr3.grids import RegularGrid
+from xzarr3.literals import levels_to_caller
 from xzarr3.metadata import ArrayMetadata, check_shape
 
 if TYPE_CHECKING:
@@ -157,20 +157,11 @@ def _fill_value_or_default(named: Named, value: object) -> tuple[Scalar, bool, s
 def _warn(path: str, named: Named, remark: str) -> None:
     unknown = named.instead_of if isinstance(named.instead_of, Mapping) else {}
     warnings.warn(
-        f"node '/{path}': data type {unknown.get('type')!r} of {unknown.get('extension')!r} is not known and "
-        f"read as its fallback '{named.data_type.name}'{remark}",
+        f"node '/{printable(path)}': data type {unknown.get('type')!r} of {unknown.get('extension')!r} is "
+        f"not known and read as its fallback '{named.data_type.name}'{remark}",
         FallbackWarning,
-        stacklevel=_levels_to_caller(),
+        stacklevel=levels_to_caller(),
     )
-
-
-def _levels_to_caller() -> int:
-    """How far up the stack the first frame is that is not of this package."""
-    package = __name__.partition(".")[0] + "."
-    frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and f"{frame.f_globals.get('__name__')}.".startswith(package):
-        frame, level = frame.f_back, level + 1
-    return level
 
 
 def _dimension_names(document: Mapping[str, Any], ndim: int) -> tuple[str | None, ...] | None:

@@ -79,7 +79,7 @@ def _gzip(configuration: Mapping[str, JSON]) -> Codec:
     from xzarr3.codecs.gzip import GzipCodec
 
     fields = Configuration("gzip", configuration)
-    level = fields.integer("level", 0, 9)
+    level = fields.integer("level", 0, 9, default=GzipCodec.level)  # Decoding needs none.
     fields.finish()
     return GzipCodec(level)
 
@@ -124,10 +124,9 @@ def codecs_from_json(document: Mapping[str, Any], named: Named, ndim: int) -> tu
     """The codecs, with those that the document only implies."""
     items = items_of(document.get("codecs", []), "codecs", "an array of codecs")
     codecs = [_codec(item, ndim, f"codecs[{at}]") for at, item in enumerate(items)]
-    layout = document.get("chunk_memory_layout", "C")
-    if not isinstance(layout, str) or layout not in ("C", "F"):
-        raise invalid("chunk_memory_layout", layout, "'C', 'F'")
-    if layout == "F" and any(isinstance(codec, TransposeCodec) for codec in codecs):
+    transposed = any(isinstance(codec, TransposeCodec) for codec in codecs)
+    layout = _memory_layout(document, transposed=transposed)
+    if layout == "F" and transposed:
         raise invalid(
             "chunk_memory_layout",
             layout,
@@ -141,6 +140,23 @@ def codecs_from_json(document: Mapping[str, Any], named: Named, ndim: int) -> tu
     if layout == "F" and ndim > 1:
         codecs.insert(0, _reversed(ndim))
     return tuple(codecs)
+
+
+def _memory_layout(document: Mapping[str, Any], *, transposed: bool) -> str:
+    """The order of elements in chunks; later states of the draft leave it to the codec ``transpose``."""
+    accepted = "'C', 'F'"
+    if "chunk_memory_layout" not in document:
+        if transposed:
+            return "C"
+        raise MetadataError("missing field", field="chunk_memory_layout", accepted=accepted)
+    layout = document["chunk_memory_layout"]
+    if isinstance(layout, Mapping) and "extension" in layout:
+        raise UnknownExtensionError(
+            "unknown memory layout", field="chunk_memory_layout", found=dict(layout), accepted=accepted
+        )
+    if not isinstance(layout, str) or layout not in ("C", "F"):
+        raise invalid("chunk_memory_layout", layout, accepted)
+    return layout
 
 
 def codecs_to_json(meta: ArrayMetadata, refuse: Refuse) -> tuple[str, list[JSON]]:

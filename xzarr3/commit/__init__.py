@@ -1,0 +1,1 @@
+"""Who writes what, and how what was written becomes part of a store."""

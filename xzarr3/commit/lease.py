@@ -1,0 +1,670 @@
+"""The lease: one writer at a time replaces a node, changes the length of an array, or goes on with a write.
+
+A lease is a small value under a key of its own. It is made on condition that there is none, renewed on
+condition that nobody else has changed it, and taken away by its owner only. It says who that is, and counts.
+
+Whoever finds the lease of another one has to know whether that writer still lives. On the same host, since
+the same start of its system and among the same processes, the system tells. Elsewhere the lease is watched: a
+writer that lives changes it every quarter of :data:`PATIENCE` seconds, so that one which stayed as it was
+for :data:`PATIENCE` seconds, on the clock of the one who watches, is nobody's any more. No clocks of two
+hosts are ever compared.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import queue
+import random
+import socket
+import sys
+import threading
+import time
+import uuid
+import weakref
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, TypeAlias
+
+from xzarr3._types import Buffer
+from xzarr3.concurrency import spread
+from xzarr3.errors import (
+    ConflictError,
+    NodeExistsError,
+    OutcomeUnknownError,
+    StoreCapabilityError,
+    StoreError,
+)
+from xzarr3.stores.base import ABSENT, Store
+from xzarr3.stores.locks import key_lock
+
+PATIENCE = 45.0
+"""Seconds after which a lease that was not renewed is nobody's any more, if nothing else tells."""
+NAME = ".xzarr3-lease"
+"""The last name of the key of a lease that lies where the node is which it is about."""
+
+Purpose: TypeAlias = Literal["replace", "resize", "write"]
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.5  # Seconds
+_ATTEMPTS = 100
+_LARGEST = 2**16  # Bytes of a lease.
+_MOST_SEEN = 4096
+_BESIDE = 600.0  # Seconds after which what lies beside a lease is renewed as well.
+
+# What a test replaces: the clock of this process, and waiting.
+_clock: Callable[[], float] = time.monotonic
+_wait: Callable[[float], object] = time.sleep
+
+_live: set[str] = set()  # Owners in this process.
+_seen: dict[tuple[object, str], tuple[object, float]] = {}
+"""Leases of others by store and key, as they were found, and since when. Each wait may be a short one."""
+
+
+class LeaseLostError(ConflictError):
+    """Somebody else has taken a lease, or what it is about was replaced."""
+
+
+@dataclass(frozen=True)
+class Whereabouts:
+    """Where processes can see each other: a host, a start of its system, and a name space of processes."""
+
+    host: str
+    boot: str
+    processes: str
+
+
+@functools.cache
+def boot() -> tuple[str, str]:
+    """This host, and what tells the times apart that its system was started."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", "rb") as file:
+            return socket.gethostname(), file.read().strip().decode("ascii")
+    except (OSError, ValueError):  # Other systems do not tell.
+        return socket.gethostname(), ""
+
+
+def here() -> Whereabouts:
+    """Where this process is."""
+    try:
+        seen = os.readlink("/proc/self/ns/pid")
+    except OSError:  # Other systems do not tell.
+        seen = ""
+    return Whereabouts(*boot(), seen)
+
+
+@dataclass(frozen=True)
+class Holder:
+    """What a lease says.
+
+    Parameters
+    ----------
+    owner : str
+        Whose it is; of two leases, never the same.
+    host, boot, processes : str
+        Where its process is, see :class:`Whereabouts`.
+    pid : int
+        The number of the process there.
+    started : str
+        When the process began, as its system counts, so that another one with its number is not taken for it.
+    purpose : str
+        What the lease is for.
+    plan : str or None
+        Fingerprint of what is written, if that can be taken up again.
+    counter : int
+        How often it was renewed.
+    left : bool
+        The write was cut off, and nobody goes on with it now.
+    """
+
+    owner: str = ""
+    host: str = ""
+    boot: str = ""
+    processes: str = ""
+    pid: int = 0
+    started: str = ""
+    purpose: str = ""
+    plan: str | None = None
+    counter: int = 0
+    left: bool = False
+
+    @classmethod
+    def parse(cls, value: Buffer | None) -> Holder:
+        """What a value says; one without an owner if it is no lease."""
+        try:
+            said = {} if value is None else json.loads(bytes(memoryview(value)[:_LARGEST]))
+        except (ValueError, RecursionError):
+            return cls()
+        if not isinstance(said, dict):
+            return cls()
+        kinds: dict[str, Any] = {
+            name: type(default) if default is not None else str for name, default in asdict(cls()).items()
+        }
+        return cls(**{name: each for name, each in said.items() if type(each) is kinds.get(name)})
+
+    def text(self) -> bytes:
+        """The value of a lease that says this."""
+        return json.dumps(asdict(self)).encode()
+
+    @property
+    def is_dead(self) -> bool | None:
+        """Whether its process has ended; None if this process cannot tell."""
+        if self.left:
+            return True
+        # Two hosts may have one name, and os.kill() asks nothing but interrupts where there is no boot id.
+        if self.pid <= 0 or not self.boot or Whereabouts(self.host, self.boot, self.processes) != here():
+            return None
+        started = _started(self.pid)
+        if self.pid == os.getpid() and self.started == started:
+            return self.owner not in _live
+        if not _runs(self.pid):
+            return True
+        # Of the processes of others, and where too many files are open, the system may not tell.
+        return None if not (started and self.started) else self.started != started
+
+
+def _started(pid: int) -> str:
+    """When a process began, as its system counts; empty if it does not tell."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[19].decode("ascii")
+    except (OSError, IndexError, ValueError):
+        return ""
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:  # It is not ours.
+        return True
+    return True
+
+
+def lease_key(prefix: str) -> str:
+    """The key of the lease of a node, by what the keys of its chunks begin with, or would.
+
+    Examples
+    --------
+    >>> lease_key("ocean/sst/"), lease_key("")
+    ('ocean/sst/.xzarr3-lease', '.xzarr3-lease')
+    """
+    return prefix + NAME
+
+
+def keeps_leases(store: Store) -> bool:
+    """Whether leases are kept in a store.
+
+    One could not be taken back where nothing is erased, and would stay as dead space in a zip, of which there
+    is one writer.
+    """
+    zips = sys.modules.get("xzarr3.stores.zip")
+    return store.erasable and store.readable and not (zips is not None and isinstance(store, zips.ZipStore))
+
+
+def is_lease(key: str) -> bool:
+    """Whether a key is that of the lease of a node, which is no part of the node."""
+    return key.rpartition("/")[2] == NAME
+
+
+class Lease:
+    """The lease of one owner.
+
+    Parameters
+    ----------
+    store : Store
+    key : str
+        Where it is kept.
+    purpose : str
+        What it is for.
+    plan : str, optional
+        Fingerprint of what is written, if that can be taken up again.
+    beside : tuple of (str, callable), optional
+        A key whose value is renewed with it, now and then, if it is there, and what makes the value.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        key: str,
+        purpose: Purpose,
+        *,
+        plan: str | None = None,
+        beside: tuple[str, Callable[[], bytes]] | None = None,
+    ) -> None:
+        self._store = store
+        self.key = key
+        self._purpose = purpose
+        self.plan = plan
+        self._beside = beside
+        self._beside_renewed = 0.0
+        self.inherits = False
+        """Whether nobody but this owner carries out its plan, so that what that had before is its own."""
+        self.displaced: Holder | None = None
+        """Whose lease was there before, and was taken away for this one."""
+        self._said = Holder(owner=uuid.uuid4().hex)
+        self._pid = 0  # Of the process that holds it; 0 if none does.
+        self._proven = -2 * PATIENCE  # When it was asked that showed last that the lease is held.
+        self._shared = False  # There may be copies of it, in other processes.
+        self._renewing = threading.Lock()
+        self._owned_by: weakref.ref[object] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        self._shared = True
+        return {**self.__dict__, "_renewing": None, "_owned_by": None, "_beside": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _renewing=threading.Lock(), _pid=os.getpid(), _proven=-2 * PATIENCE)
+
+    @property
+    def owner(self) -> str:
+        """Whose lease it is."""
+        return self._said.owner
+
+    def there(self) -> Holder:
+        """What the lease says that is there now, whoever has it."""
+        return Holder.parse(self._store.get_versioned(self.key)[0])
+
+    # Taking
+
+    def take(self, until: float | None = None) -> bool:
+        """Take the lease, and renew it from now on; returns whether it was taken.
+
+        If nobody can tell whether the one who has it still lives, it is watched for up to :data:`PATIENCE`
+        seconds.
+
+        Parameters
+        ----------
+        until : float, optional
+            How long to wait for a writer that lives, on the clock of :func:`time.monotonic`; by default not
+            at all.
+
+        Raises
+        ------
+        StoreCapabilityError
+            If the store cannot tell two writers apart.
+        """
+        self._begin()
+        try:
+            taken = self._taken(until)
+        except StoreCapabilityError:
+            _live.discard(self.owner)
+            raise
+        except BaseException:
+            _live.discard(self.owner)
+            self._pid = os.getpid()
+            _keep(self)  # It may have been made, or still be: then it is taken away.
+            raise
+        if not taken:
+            _live.discard(self.owner)
+        return taken
+
+    def _begin(self) -> None:
+        place = here()
+        self._said = Holder(
+            owner=self.owner,
+            host=place.host,
+            boot=place.boot,
+            processes=place.processes,
+            pid=os.getpid(),
+            started=_started(os.getpid()),
+            purpose=self._purpose,
+            plan=self.plan,
+        )
+        self._pid = 0
+        self.displaced = None
+        _live.add(self.owner)  # Before it is there to be seen.
+
+    def _taken(self, until: float | None) -> bool:
+        version: object = ABSENT
+        free, pause, lost = True, _FIRST_PAUSE, 0
+        while True:
+            asked = _clock()
+            if free and self._put(version):
+                self._held(asked)
+                return True
+            lost += free  # Others were faster, each time.
+            asked = _clock()
+            stored, version = self._store.get_versioned(self.key)
+            found = Holder.parse(stored)
+            if found == self._said:  # No answer came.
+                self._held(asked)
+                return True
+            is_own = found.owner == self.owner  # As a copy of this, in a process that was lost, has made it.
+            is_dead = True if is_own or stored is None else self._is_dead(found, version)
+            free = is_dead is True
+            if free:
+                self.displaced = None if stored is None or is_own else found
+            over = until is not None and time.monotonic() >= until
+            if is_dead is False and (over or until is None):
+                return False
+            if free and lost > (1 if over else _ATTEMPTS):
+                return False
+            if not free or pause > _FIRST_PAUSE:
+                _wait(random.uniform(0, pause))
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _put(self, version: object) -> bool:
+        try:
+            return self._store.compare_and_set(self.key, version, self._said.text())
+        except OutcomeUnknownError:  # Whatever it was, what is there is looked at now.
+            return False
+
+    def _is_dead(self, found: Holder, version: object) -> bool | None:
+        """Whether the writer of a lease has ended; None if that is not known yet."""
+        if self.inherits and self.plan is not None and found.plan == self.plan:
+            return True
+        is_dead = found.is_dead
+        if is_dead is not None:
+            return is_dead
+        now, place = _clock(), (self._store.identity, self.key)
+        before = _seen.get(place)
+        said = (found.owner, found.counter, None if found.owner else repr(version))
+        if before is not None and before[0] == said and now >= before[1]:
+            return True if now - before[1] >= PATIENCE else None
+        if before is None and len(_seen) >= _MOST_SEEN:
+            _seen.clear()
+        _seen[place] = said, now
+        changed = before is not None and isinstance(before[0], tuple) and before[0][0] == found.owner
+        return False if changed else None
+
+    def _held(self, asked: float) -> None:
+        self._proven = asked
+        self._pid = os.getpid()
+        self._shared = False
+        self._beside_renewed = _clock()
+        _seen.pop((self._store.identity, self.key), None)
+        _keep(self)
+
+    def reserve(self, path: str) -> None:
+        """Take the lease of a place for a write that replaces what is there, or makes it.
+
+        Parameters
+        ----------
+        path : str
+            Path of the node, for messages.
+
+        Raises
+        ------
+        NodeExistsError
+            If another writer has it, and lives.
+        """
+        try:
+            taken = self.take()
+        except StoreCapabilityError:  # It cannot tell others apart, so it does what it can.
+            self._begin()
+            stored = self._store.get(self.key)
+            taken = stored is None or Holder.parse(stored).is_dead is True
+            if taken:
+                self.displaced = None if stored is None else Holder.parse(stored)
+                self._store.set(self.key, self._said.text())
+                self._held(_clock())
+        if not taken:
+            raise NodeExistsError(
+                f"somebody else is writing '/{path}' in {self._store}; accepted: another place, or waiting "
+                f"until that has ended; a writer that was killed is noticed within {PATIENCE:g} s"
+            )
+
+    # Holding
+
+    @property
+    def may_be_contested(self) -> bool:
+        """Whether it was taken from somebody who was silent, but may only have been slow."""
+        return self.displaced is not None and self.displaced.is_dead is not True
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether it was seen so lately to be held that nobody can have taken it since."""
+        return 0 <= _clock() - self._proven < PATIENCE / 2
+
+    def holds(self) -> bool:
+        """Ask the store whether the lease is still held."""
+        asked = _clock()
+        if not self._is_own(self._store.get_versioned(self.key)[0]):  # Not what a cache remembers.
+            return False
+        self._proven = asked
+        return True
+
+    def _is_own(self, stored: Buffer | None) -> bool:
+        return stored is not None and Holder.parse(stored).owner == self.owner
+
+    def verify(self, path: str) -> None:
+        """Ask the store whether a place is still reserved for this write.
+
+        Parameters
+        ----------
+        path : str
+            Path of the node, for the message.
+
+        Raises
+        ------
+        LeaseLostError
+            If it is not.
+        """
+        if not self.holds():
+            raise LeaseLostError(
+                f"cannot put '/{path}' in {self._store} in its place: somebody else has taken it, as this "
+                f"write seemed to have been given up, or has removed key '{self.key}'; accepted: a new call"
+            )
+
+    def renew(self) -> None:
+        """Tell others that the owner is alive; the lease of another one stays as it is."""
+        with self._renewing:
+            if self._pid == os.getpid():
+                self._change(self._said)
+        if self._beside is not None and _clock() - self._beside_renewed > _BESIDE:
+            key, value = self._beside
+            self._beside_renewed = _clock()
+            if self._store.exists(key):
+                self._store.set(key, value())
+
+    def _change(self, said: Holder) -> bool:
+        """Say this in the lease, and count, if it is held; returns whether it was."""
+        asked = _clock()
+        stored, version = self._store.get_versioned(self.key)
+        if not self._is_own(stored):
+            return False
+        said = replace(said, counter=Holder.parse(stored).counter + 1)  # A copy of this counts, too.
+        try:
+            done = self._store.compare_and_set(self.key, version, said.text())
+        except StoreCapabilityError:
+            self._store.set(self.key, said.text())
+            done = True
+        if done:
+            self._said, self._proven = said, asked
+        return done
+
+    def take_anew(self) -> None:
+        """Hold it by another name, so that a copy of this in another process does not.
+
+        Raises
+        ------
+        StoreError
+        """
+        with self._renewing:
+            if not self._pid:
+                return
+            said = replace(self._said, owner=uuid.uuid4().hex)
+            _live.add(said.owner)
+            before = self.owner
+            try:
+                done = self._change(said)
+            except OutcomeUnknownError:
+                done = self.there().owner == said.owner
+                if done:
+                    self._said = said
+            finally:
+                _live.discard(said.owner if self.owner != said.owner else before)
+            if done:
+                self._shared = False
+
+    def go_on(self, holder: object) -> None:
+        """Renew the lease from now on in this process, which has got a copy of it; see :meth:`ends_with`."""
+        _live.add(self.owner)
+        _keep(self)
+        self.ends_with(holder)
+
+    def ends_with(self, holder: object) -> None:
+        """Give the lease up when nothing refers to an object any more."""
+        self._owned_by = weakref.ref(holder)
+        weakref.finalize(holder, _look_again, self._store.identity).atexit = False
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether the object is gone that it was to end with."""
+        return self._owned_by is not None and self._owned_by() is None
+
+    # Ending
+
+    def abandon(self) -> None:
+        """Nobody here goes on with the write, of which nobody has said how it ended."""
+        if self._shared:  # Another process may go on with it, which renews the lease.
+            self._end()
+            with self._renewing:
+                if self._pid == os.getpid():
+                    self._pid = 0
+                    self._change(replace(self._said, pid=0))
+        elif self.plan is not None:
+            self.leave()
+        else:
+            self.release()
+
+    def leave(self) -> None:
+        """Say that the write was cut off, so that nobody waits for it, and it can be taken up again."""
+        self._end()
+        with self._renewing:
+            if self._pid == os.getpid():
+                self._pid = 0
+                self._change(replace(self._said, left=True))
+
+    def release(self) -> None:
+        """Give the lease to others, if it is held.
+
+        Raises
+        ------
+        StoreError
+            If it could not be taken away; that is tried again until this process ends.
+        """
+        _drop(self)
+        try:
+            with self._renewing:
+                if self._pid != os.getpid():  # A child that was forked has none.
+                    return
+                try:
+                    self._erase()
+                except StoreError:
+                    self._proven = -2 * PATIENCE  # Others in this process may take it from now on.
+                    _keep(self)
+                    raise
+                self._pid = 0
+        finally:
+            _live.discard(self.owner)  # After it is gone, so that nobody's else is taken for it.
+
+    def _end(self) -> None:
+        _drop(self)
+        _live.discard(self.owner)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is only there because it could not be taken away."""
+        return self.owner not in _live
+
+    def _erase(self) -> None:
+        """Take the lease away, and no other one."""
+        store, key = self._store, self.key
+        # What was just seen to be held cannot be anybody else's yet, as no thread here takes it either.
+        is_fresh = 0 <= _clock() - self._proven < PATIENCE / 8
+        was_just_seen = is_fresh and not self._shared and not self.has_ended
+        if store.erases_conditionally and not was_just_seen:
+            with contextlib.suppress(StoreCapabilityError):
+                for _ in range(_ATTEMPTS):
+                    stored, version = store.get_versioned(key)
+                    if not self._is_own(stored) or store.compare_and_set(key, version, None):
+                        return
+                raise ConflictError(f"cannot remove key '{key}' of {store}: others kept changing it")
+        with key_lock(store.identity, key):
+            if was_just_seen or self.holds():
+                store.erase(key)
+
+
+# Renewing: a thread for each store, so that one which is slow keeps no other waiting.
+
+
+class _Keeper:
+    """The thread that renews the leases in one store, while there are any."""
+
+    def __init__(self, identity: object) -> None:
+        self.leases: set[Lease] = set()
+        self.wake: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._identity = identity
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, name="xzarr3-lease", daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            with contextlib.suppress(queue.Empty):
+                self.wake.get(timeout=PATIENCE / 4)
+            with _guard:
+                leases = list(self.leases)
+                if not leases:
+                    if _keepers.get(self._identity) is self:
+                        del _keepers[self._identity]
+                    return
+            spread(_tend, leases, max(1, leases[0]._store.concurrency))
+            del leases
+
+
+def _tend(lease: Lease) -> None:
+    # Who loses a lease because the store does not answer hears of it when its write is to end.
+    with contextlib.suppress(StoreError):
+        if lease.has_ended:
+            lease.release()
+        elif lease.is_given_up:
+            lease.abandon()
+        else:
+            lease.renew()
+
+
+_guard = threading.Lock()
+_keepers: dict[object, _Keeper] = {}
+
+
+def _keep(lease: Lease) -> None:
+    identity = lease._store.identity
+    with _guard:
+        keeper = _keepers.get(identity)
+        is_new = keeper is None
+        if keeper is None:
+            keeper = _keepers[identity] = _Keeper(identity)
+        keeper.leases.add(lease)
+    if is_new:
+        keeper.start()
+
+
+def _drop(lease: Lease) -> None:
+    with _guard:
+        keeper = _keepers.get(lease._store.identity)
+        if keeper is not None:
+            keeper.leases.discard(lease)
+
+
+def _look_again(identity: object) -> None:
+    """Called wherever an object may be removed, so it must wait for nothing."""
+    keeper = _keepers.get(identity)
+    if keeper is not None:
+        keeper.wake.put(None)
+
+
+def _forked() -> None:
+    """A forked child owns no leases, and must not wait for a thread of its parent."""
+    global _guard
+    _guard = threading.Lock()
+    _keepers.clear()
+    _live.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)

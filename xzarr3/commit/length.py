@@ -1,0 +1,372 @@
+"""Changing the length of an array, so that nobody else does it at the same time.
+
+An array grows by rows that are stored before its document tells of them. Two who do that at once would write
+to the same places. So whoever is about to do it takes the lease of the array first, see
+:mod:`xzarr3.commit.lease`, and reads the document after that; all others wait.
+
+An owner who was only slow, and lost its lease, can do no harm. It stores values by compare-and-set, against
+versions that were read while the lease was known to hold, so that nothing its successor stored is replaced;
+and a successor that cannot know whether it was only slow stores empty units as well.
+The document changes by compare-and-set against the version that was read under the lease, and whoever takes a
+lease away from another one stores the document once more, so that it has another version. That is as sure as
+versions are. On S3 they are digests of the value, so that bytes which are stored twice look like one version:
+an owner that stops for longer than a lease lasts in the middle of a request may put its rows over those of a
+successor there, if this one found the very bytes in place that it was about to store.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import secrets
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from xzarr3._types import Buffer, ByteRange
+from xzarr3.commit.lease import Lease, LeaseLostError, keeps_leases, lease_key
+from xzarr3.concurrency import pause
+from xzarr3.errors import ConflictError, OutcomeUnknownError, StoreCapabilityError, StoreError
+from xzarr3.stores.base import (
+    ABSENT,
+    Change,
+    Scratch,
+    Store,
+    Unchanged,
+    Updater,
+    flat,
+    joined,
+)
+from xzarr3.stores.locks import key_lock
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 1.0  # Seconds
+_ERASED_AT_ONCE = 1000
+_ATTEMPTS = 100
+
+
+def turn(store: Store, key: str) -> AbstractContextManager[object]:
+    """Makes the threads of this process take turns, as they need not keep each other away by leases."""
+    return key_lock(store.identity, f"{key}\0length")
+
+
+class Length:
+    """The right to change the length of an array, from the ``with`` statement on that it is used in.
+
+    Parameters
+    ----------
+    store : Store
+    prefix : str
+        What the keys of the chunks of the array begin with.
+    key : str
+        Key of the document that has the shape.
+    deadline : float
+        When to give up, on the clock of :func:`time.monotonic`.
+
+    Raises
+    ------
+    ConflictError
+        If others change it until then.
+    StoreError
+        If there is no document.
+    """
+
+    def __init__(self, store: Store, prefix: str, key: str, deadline: float) -> None:
+        self._store = store
+        self._key = key
+        self._deadline = deadline
+        self._version: object = None
+        self.lease = Lease(store, lease_key(prefix), "resize")
+        """What keeps others away."""
+        self.is_exclusive = keeps_leases(store)
+        """Whether it does; otherwise threads take turns, and that is all."""
+        self.document: Buffer = b""
+        """The document as it was when the lease had been taken."""
+        self.store: Store = store
+        """What stores values for the owner, as long as the lease holds."""
+
+    def __enter__(self) -> Length:
+        self.is_exclusive = keeps_leases(self._store)
+        try:
+            if self.is_exclusive and not self.lease.take(self._deadline):
+                raise ConflictError(
+                    f"cannot change key '{self._key}' of {self._store}: others were changing the length of "
+                    f"the array for {self._store.conflict_deadline:g} s, or replacing it; accepted: fewer "
+                    "writers of it, or a longer conflict_deadline"
+                )
+        except StoreCapabilityError:  # Nobody can be kept away: threads take turns, and that is all.
+            self.is_exclusive = False
+        if not self.is_exclusive:
+            self.store = self._store
+            self._read()
+            return self
+        self.store = GuardedStore(self._store, self)
+        try:
+            if self.lease.displaced is not None:
+                self._set_apart()
+            self._read()
+        except BaseException as error:
+            self.__exit__(type(error), error, None)
+            raise
+        return self
+
+    def _read(self) -> None:
+        value, self._version = self._store.get_versioned(self._key)
+        if value is None:
+            raise StoreError(f"key '{self._key}' of {self._store} is gone; accepted: opening it again")
+        self.document = value
+
+    def _set_apart(self) -> Buffer:
+        """Store the document in another version, so that no older request to change it can succeed.
+
+        Returns
+        -------
+        bytes
+            What was stored before.
+        """
+        for _ in range(_ATTEMPTS):
+            value, version = self._store.get_versioned(self._key)
+            if value is None:
+                raise StoreError(f"key '{self._key}' of {self._store} is gone; accepted: opening it again")
+            other = format(secrets.randbits(64), "064b").translate({48: " ", 49: "\t"}).encode()
+            said = bytes(value).rstrip(b" \t\r\n") + b"\n" + other + b"\n"  # No reader of JSON looks at it.
+            with contextlib.suppress(OutcomeUnknownError):
+                if self._store.compare_and_set(self._key, version, said):
+                    return value
+        raise ConflictError(
+            f"cannot change key '{self._key}' of {self._store}: others changed it {_ATTEMPTS} times; "
+            "accepted: fewer writers of it"
+        )
+
+    def verify(self) -> None:
+        """Ask the store whether the lease still holds.
+
+        Raises
+        ------
+        LeaseLostError
+            If it does not.
+        """
+        if self.is_exclusive and not self.lease.holds():
+            raise LeaseLostError(
+                f"cannot change key '{self._key}' of {self._store}: somebody else has changed the length of "
+                "the array or replaced it at the same time"
+            )
+
+    def verify_now_and_then(self) -> None:
+        """As :meth:`verify`, but ask only where nobody was told lately that the lease holds."""
+        if self.is_exclusive and not self.lease.is_sure:
+            self.verify()
+
+    @property
+    def keeps_empty(self) -> bool:
+        """Whether units are to be stored that are empty, as who was slow may store others where none are."""
+        return self.is_exclusive and self.lease.may_be_contested
+
+    # The document
+
+    def commit(
+        self,
+        change: Callable[[Buffer | None], Sequence[Buffer] | Unchanged],
+        tells: Callable[[Buffer], bool],
+    ) -> None:
+        """Change the document.
+
+        Parameters
+        ----------
+        change : callable
+            Takes the document and gives the new one; called again if somebody has changed it, but not the
+            length.
+        tells : callable
+            Whether a document is of the new length.
+
+        Raises
+        ------
+        LeaseLostError
+            If somebody else has changed the length.
+        ConflictError
+            If others kept changing the document.
+        OutcomeUnknownError
+            If it cannot be known whether it was changed.
+        """
+        if not self.is_exclusive:
+            self._store.update(self._key, change)
+            return
+        end = time.monotonic() + self._store.conflict_deadline
+        longest = _FIRST_PAUSE
+        while True:
+            pieces = change(self.document)
+            self.verify()  # After the version was read: nobody else has stored it.
+            if isinstance(pieces, Unchanged):
+                return
+            try:
+                if self._store.compare_and_set(self._key, self._version, joined(pieces)):
+                    return
+            except StoreError as error:
+                if self._was_made(error, tells):
+                    return
+                if not isinstance(error, OutcomeUnknownError):
+                    raise
+            if time.monotonic() >= end or not pause(random.uniform(0, longest)):
+                raise ConflictError(
+                    f"cannot change key '{self._key}' of {self._store}: others kept changing it for "
+                    f"{self._store.conflict_deadline:g} s; accepted: fewer writers of it, or a longer "
+                    "conflict_deadline"
+                )
+            longest = min(2 * longest, _LONGEST_PAUSE)
+            self._read()
+            if tells(self.document):  # It was stored, though the store had said that it was not.
+                self.verify()
+                return
+
+    def _was_made(self, error: StoreError, tells: Callable[[Buffer], bool]) -> bool:
+        """Whether the document was changed, though storing it ended in an error.
+
+        If not, it will not be either: no request that is still under way can succeed.
+        """
+        if isinstance(error, StoreCapabilityError):
+            return False
+        try:
+            value = self._store.get_versioned(self._key)[0]
+            made = value is not None and tells(value)
+            if value is not None and not made and self._may_still_come(error):
+                made = tells(self._set_apart())
+            self.verify()
+        except StoreError as another:
+            raise self.in_doubt() from (error if isinstance(another, ConflictError) else another)
+        if value is None:
+            raise self.in_doubt() from error
+        return made
+
+    def _may_still_come(self, error: StoreError) -> bool:
+        """Whether a request may be carried out after its error; never in a store that answers at once."""
+        return self._store.concurrency > 1 or isinstance(error, OutcomeUnknownError)
+
+    def in_doubt(self) -> OutcomeUnknownError:
+        """What to raise where nobody can tell whether the document was changed."""
+        return OutcomeUnknownError(
+            f"key '{self._key}' of {self._store} was to be changed, but no answer came, and what is stored "
+            "now does not tell whether it was: rows may have been appended, or the shape changed; accepted: "
+            "looking at the array before that is done again"
+        )
+
+    # The end
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if not self.is_exclusive:
+            return
+        try:
+            self.lease.release()
+        except StoreError as another:
+            said = (
+                f"others may have to wait before they change the length of the array with key '{self._key}' "
+                f"of {self._store}, as the lease '{self.lease.key}' could not be taken away yet: {another}"
+            )
+            if error is None:  # All is done that was to be done.
+                warnings.warn(said, stacklevel=3)
+            else:
+                error.add_note(said)
+
+    def leave(self) -> None:
+        """Say that the write was cut off, and can be taken up again."""
+        if self.is_exclusive:
+            self.lease.leave()
+
+    def take_anew(self) -> None:
+        """See to it that a copy of this in another process has the right no more."""
+        if self.is_exclusive:
+            self.lease.take_anew()
+
+
+def left_with(store: Store, key: str, plan: str) -> bool:
+    """Whether the lease of an array was left by a write of a plan, so that nobody has had it since."""
+    return Lease(store, key, "resize").there().plan == plan
+
+
+def clear_left(store: Store, key: str, plan: str) -> None:
+    """Take away the lease of an array that a write of a plan has left, which nobody else carries out."""
+    lease = Lease(store, key, "resize", plan=plan)
+    lease.inherits = True
+    if lease.there().plan == plan and lease.take():
+        lease.release()
+
+
+class GuardedStore(Store):
+    """A store in which an owner changes values beside the document, as long as its lease holds."""
+
+    def __init__(self, store: Store, length: Length) -> None:
+        super().__init__(read_only=store.read_only)
+        self.request_bytes = store.request_bytes
+        self.concurrency = store.concurrency
+        self.conflict_deadline = store.conflict_deadline
+        self.erases_conditionally = store.erases_conditionally
+        self._store = store
+        self._length: Any = length
+
+    def __repr__(self) -> str:
+        return repr(self._store)
+
+    @property
+    def identity(self) -> object:
+        return self._store.identity
+
+    @property
+    def listable(self) -> bool:
+        return self._store.listable
+
+    def get(self, key: str, byte_range: ByteRange | None = None) -> Buffer | None:
+        return self._store.get(key, byte_range)
+
+    def exists(self, key: str) -> bool:
+        return self._store.exists(key)
+
+    def list_dir(self, prefix: str) -> tuple[set[str], set[str]]:
+        return self._store.list_dir(prefix)
+
+    def list_prefix(self, prefix: str) -> Iterator[str]:
+        return self._store.list_prefix(prefix)
+
+    def get_versioned(self, key: str) -> tuple[Buffer | None, object]:
+        return self._store.get_versioned(key)
+
+    def compare_and_set(self, key: str, version: object, value: Buffer | None) -> bool:
+        return self._store.compare_and_set(key, version, value)
+
+    def set(self, key: str, value: Buffer) -> None:
+        content = bytes(flat(value, key))
+        with key_lock(self.identity, key):
+            # Mostly there is nothing yet, and nothing that a successor stored will be replaced.
+            if self.concurrency <= 1 or not self._made(key, content):
+                with self.updater() as update:
+                    update(key, lambda _: [content])
+
+    def _made(self, key: str, content: bytes) -> bool:
+        """Store a value where there is none; returns whether there was none."""
+        self._length.verify_now_and_then()
+        return self._length.is_exclusive and self._store.compare_and_set(key, ABSENT, content)
+
+    @contextlib.contextmanager
+    def updater(self, scratch: Scratch | None = None, limit: int = sys.maxsize) -> Iterator[Updater]:
+        with self._store.updater(scratch, limit) as update:
+
+            def update_guarded(key: str, change: Change) -> None:
+                def checked(stored: Buffer | None) -> Sequence[Buffer] | Unchanged | None:
+                    if stored is None:  # A successor may have stored nothing here, as it is empty.
+                        self._length.verify_now_and_then()
+                    else:
+                        self._length.verify()
+                    return change(stored)
+
+                update(key, checked)
+
+            yield update_guarded
+
+    def erase(self, key: str) -> None:
+        self.erase_values([key])
+
+    def erase_values(self, keys: Iterable[str]) -> None:
+        wanted: Sequence[str] = list(keys)
+        for at in range(0, len(wanted), _ERASED_AT_ONCE):
+            self._length.verify()
+            self._store.erase_values(wanted[at : at + _ERASED_AT_ONCE])

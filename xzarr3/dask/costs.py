@@ -1,0 +1,68 @@
+"""What it costs to read a part of an array, as far as metadata tell: nothing is asked of a store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from xzarr3.array import Array
+from xzarr3.dask.views import Part, extent
+from xzarr3.division import Slices
+from xzarr3.grids import Edges, Steps
+from xzarr3.requests import Price, element_ranges
+
+Cost: TypeAlias = Callable[[tuple[Part, ...]], int]
+
+
+def cost_of(source: object) -> Cost:
+    """What tells how many bytes could be moved in the time that a part of a source takes.
+
+    Parameters
+    ----------
+    source : object
+        An array, or what holds one as ``array``. Of any other source it is assumed that all parts take as
+        long.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> options = {"shape": (8, 4000), "chunks": (4, 4000), "dtype": "f8"}
+    >>> packed = xzarr3.create_array(xzarr3.MemoryStore(), **options)
+    >>> row, all_of_it = (slice(2, 3, 1), slice(0, 4000, 1)), (slice(0, 4, 1), slice(0, 4000, 1))
+    >>> cost_of(packed)(row) == cost_of(packed)(all_of_it)
+    True
+    >>> plain = xzarr3.create_array(xzarr3.MemoryStore(), **options, compressors=None)
+    >>> cost_of(plain)(row) < cost_of(plain)(all_of_it) / 3
+    True
+    """
+    array = source if isinstance(source, Array) else getattr(source, "array", None)
+    if not isinstance(array, Array):
+        return lambda parts: 0 if _is_empty(parts) else 1
+    chain, shard = array.metadata.chain, array.metadata.chain.shard
+    axes: Sequence[Steps | Edges] = array.metadata.chunk_grid.axes
+    if shard is not None:
+        chain, axes = shard.inner, [Steps(length) for length in shard.grid.chunk_shape]
+    price, request = Price.of(array.store), array.store.request_bytes
+
+    def cost(parts: tuple[Part, ...]) -> int:
+        number, inner = 1, []
+        for part, axis in zip(parts, axes, strict=True):
+            low, high, step = extent(part)
+            if low >= high:
+                return 0
+            count = -((low - high) // step)
+            touched = min(axis.index(high - 1) - axis.index(low) + 1, count)
+            number *= touched
+            inner.append(slice(0, (-(-count // touched) - 1) * step + 1, step))
+        each = chain.spec.nbytes
+        if chain.is_plain:
+            ranges = element_ranges(chain, Slices(), tuple(inner), price)
+            if ranges is not None:
+                each = ranges.size + request * (len(ranges.starts) - 1)
+        return number * (each + request)
+
+    return cost
+
+
+def _is_empty(parts: tuple[Part, ...]) -> bool:
+    return any(low >= high for low, high, _ in map(extent, parts))

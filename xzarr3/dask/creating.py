@@ -1,0 +1,58 @@
+"""New arrays that are made of dask arrays."""
+
+from __future__ import annotations
+
+import math
+
+import dask.array as da
+
+from xzarr3.array import Array
+from xzarr3.dask.writing import store as store_blocks
+from xzarr3.errors import MetadataError
+from xzarr3.formats import Format
+from xzarr3.metadata import ArrayMetadata
+from xzarr3.node_documents import write_documents
+from xzarr3.replacement import Replacement
+from xzarr3.stores import Store
+
+
+def block_lengths(source: da.Array, path: str) -> tuple[int, ...]:
+    """The longest block along each dimension, which is the shape of a chunk that nobody asked for.
+
+    Raises
+    ------
+    MetadataError
+        If the lengths of blocks are not known.
+    """
+    if any(math.isnan(length) for length in source.shape):
+        raise MetadataError(
+            "the blocks of the data have unknown lengths", path=path, field="data", found=source.chunks,
+            accepted="known ones, which .compute_chunk_sizes() finds out in place",
+        )  # fmt: skip
+    return tuple(max(1, *lengths) for lengths in source.chunks)
+
+
+def make_array_of_blocks(
+    store: Store,
+    format: Format,
+    path: str,
+    meta: ArrayMetadata,
+    source: da.Array,
+    *,
+    write_empty_chunks: bool,
+    overwrite: bool,
+) -> Array:
+    """Make an array and write a dask array into it, block by block.
+
+    What is replaced stays in its place until all blocks are stored, as they may be made of it; and after an
+    error there is what was there before.
+    """
+    place = Replacement(store, format, path, None, {path: meta}, overwrite=overwrite, how="overwrite=True")
+    target = Array(place.store, path, meta, format=format, write_empty_chunks=write_empty_chunks)
+    place.begin()
+    with place.discarding():
+        store_blocks(da.broadcast_to(source, meta.shape), target)
+        place.check_again()
+        write_documents(place.store, format, {path: meta}, last=path)
+    place.put({"": meta})
+    return Array(store, path, meta, format=format, write_empty_chunks=write_empty_chunks)

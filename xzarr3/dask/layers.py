@@ -1,0 +1,325 @@
+"""Layers of dask graphs that read: all of an array in blocks, and what is selected of it.
+
+A selection does not read. Its layer depends on the one that reads the whole array, and both say what they do
+in a few numbers. Only when a graph is optimized is it known what else of a block it needs. Dask culls a graph
+from its results down, so that layers of selections ask for the parts of blocks that they need, by keys that
+tell which these are, and the layer that reads is asked last. It then finds the parts of each block that are
+read together, because less is read so, and makes tasks that read and tasks that take parts of what was read.
+
+In a graph that is not optimized whole blocks are read, and selections are taken of them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, TypeAlias
+
+from dask._task_spec import Alias, GraphNode, Task, TaskRef
+from dask.base import clone_key
+from dask.blockwise import Blockwise, blockwise
+from dask.graph_manipulation import chunks as manipulation
+from dask.highlevelgraph import Layer, MaterializedLayer
+
+from xzarr3._types import AnyArray
+from xzarr3.dask.costs import Cost, cost_of
+from xzarr3.dask.views import Along, Part, Selections, extent, within
+
+Key: TypeAlias = Any
+Read: TypeAlias = Callable[[Any, tuple[Part, ...]], AnyArray]
+Parts: TypeAlias = tuple[Part, ...]
+Block: TypeAlias = tuple[int, ...]
+Numbers: TypeAlias = tuple[int, ...]
+
+_COMPARED = 16  # Groups of parts of a block that another part is tried to be read with.
+
+
+def read_layer(read: Read, source: Any, name: str, view: tuple[Along, ...]) -> ReadLayer:
+    """The layer that reads all of a source in blocks."""
+    index = tuple(range(len(view)))
+    parts = Selections(name, view)
+    made = blockwise(read, name, index, source, None, parts, index, numblocks={}, _data_producer=True)
+    told = made.output, made.output_indices, made.task, made.indices, made.numblocks
+    return ReadLayer(*told, io_deps=made.io_deps)
+
+
+class ReadLayer(Blockwise):
+    """What reads blocks of a source, and those parts of blocks that layers of selections ask for."""
+
+    @property
+    def source(self) -> Any:
+        """What is read from."""
+        return self.indices[0][0]
+
+    @property
+    def parts(self) -> Selections:
+        """What each block reads."""
+        (parts,) = self.io_deps.values()
+        return parts  # type: ignore[return-value]
+
+    def cull(self, keys: set[Key], all_hlg_keys: Iterable[Key]) -> tuple[Layer, Mapping[Key, set[Key]]]:
+        """Make the tasks that are needed, once it is known all that others ask for."""
+        name, ndim = self.output, len(self.output_indices)
+        blocks: set[Block] = set()
+        asked: dict[Block, dict[Numbers, list[Key]]] = {}
+        for key in keys:
+            if type(key) is tuple and key[0] == name:
+                if len(key) == 1 + ndim:
+                    blocks.add(key[1:])
+                else:
+                    same = asked.setdefault(key[1 : 1 + ndim], {}).setdefault(key[1 + ndim : -1], [])
+                    same.append(key[-1].answered())
+        if not asked:
+            return super().cull(keys, all_hlg_keys)
+        tasks: dict[Key, GraphNode] = {}
+        cost = cost_of(self.source)
+        for block in blocks | asked.keys():
+            wanted = [(_parts(numbers), sorted(those)) for numbers, those in asked.get(block, {}).items()]
+            if block in blocks:
+                tasks.update(self._made((name, *block), self.parts[block], wanted))
+                continue
+            for together, those in read_together([parts for parts, _ in wanted], cost):
+                found = [wanted[at] for at in those]
+                if sum(len(each) for _, each in found) > 1:
+                    tasks.update(self._made((name, *block, *_numbers(together)), together, found))
+                else:
+                    tasks.update([self.reading(found[0][1][0], together)])
+        return MaterializedLayer(tasks, annotations=self.annotations), {key: set() for key in tasks}
+
+    def _made(
+        self, read: Key, together: Parts, wanted: Iterable[tuple[Parts, list[Key]]]
+    ) -> Iterator[tuple[Key, GraphNode]]:
+        """The task that reads parts of a block together, and those that take each of them."""
+        yield self.reading(read, together)
+        for parts, keys in wanted:
+            for key in keys:
+                if parts == together:
+                    yield key, Alias(key, read)
+                else:
+                    yield key, Task(key, take, TaskRef(read), _relative(parts, together))
+
+    def reading(self, key: Key, parts: Parts) -> tuple[Key, GraphNode]:
+        """The task that reads parts of a block."""
+        return key, Task(key, self.task.func, self.source, parts, _data_producer=True)
+
+
+class _Unanswered(Mapping[Key, GraphNode]):
+    """Tasks that read what a layer asked for and nobody answered.
+
+    Of graphs that are merged, one may hold all of a source as values, under the name of the layer that reads.
+
+    Parameters
+    ----------
+    layer : ReadLayer
+        What would have answered.
+    left : dict
+        What to read for each key; who answers takes it out.
+    """
+
+    def __init__(self, layer: ReadLayer, left: dict[Key, Parts]) -> None:
+        self._layer, self._left = layer, left
+
+    def __getitem__(self, key: Key) -> GraphNode:
+        return self._layer.reading(key, self._left[key])[1]
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._left)
+
+    def __len__(self) -> int:
+        return len(self._left)
+
+
+@dataclass(slots=True, eq=False)
+class _Asking:
+    """Who asks for parts of a block, and what is left to be answered."""
+
+    key: Key
+    left: dict[Key, Parts]
+
+    def answered(self) -> Key:
+        """The key of the task that is made."""
+        del self.left[self.key]
+        return self.key
+
+
+class SelectLayer(Layer):
+    """What is selected of the blocks of a source, which a :class:`ReadLayer` reads.
+
+    Parameters
+    ----------
+    name : str
+    reads : ReadLayer
+        The layer that reads.
+    whole, view : tuple of Along
+        What that layer reads along each dimension of the source, and what is selected of it.
+    """
+
+    def __init__(
+        self, name: str, reads: ReadLayer, whole: tuple[Along, ...], view: tuple[Along, ...]
+    ) -> None:
+        super().__init__()
+        self.name, self.source, self.view = name, reads.output, view
+        self.parts, self.blocks = Selections(name, view), Selections(reads.output, whole)
+        self._reads = reads
+
+    def _block(self, idx: tuple[int, ...]) -> tuple[int, ...]:
+        """The block of the source that a block is a part of."""
+        places = iter(idx)
+        return tuple([along.block(0 if along.drop else next(places)) for along in self.view])
+
+    def _task(self, key: Key) -> Task:
+        idx = key[1:]
+        block = self._block(idx)
+        taken = _relative(self.parts[idx], self.blocks[block])
+        return Task(key, take, TaskRef((self.source, *block)), taken)
+
+    # A mapping of tasks, as it is without optimization
+
+    @property
+    def has_legacy_tasks(self) -> bool:
+        """Whether there are tasks of an older kind; there are none."""
+        return False
+
+    def is_materialized(self) -> bool:
+        """Whether tasks are made already; they never are."""
+        return False
+
+    def __getitem__(self, key: Key) -> Task:
+        if key not in self:
+            raise KeyError(key)
+        return self._task(key)
+
+    def __contains__(self, key: object) -> bool:
+        numbers = self.parts.numblocks
+        return (
+            type(key) is tuple
+            and len(key) == 1 + len(numbers)
+            and key[0] == self.name
+            and all(type(at) is int and 0 <= at < number for at, number in zip(key[1:], numbers, strict=True))
+        )
+
+    def __iter__(self) -> Iterator[Key]:
+        return ((self.name, *idx) for idx in itertools.product(*map(range, self.parts.numblocks)))
+
+    def __len__(self) -> int:
+        return math.prod(self.parts.numblocks)
+
+    def get_output_keys(self) -> Set[Key]:
+        """The keys of all blocks."""
+        return set(self)
+
+    # Optimization
+
+    def cull(self, keys: set[Key], all_hlg_keys: Collection[Key]) -> tuple[Layer, Mapping[Key, set[Key]]]:
+        """Ask for the parts of blocks that are needed."""
+        mine = [key for key in (self if len(self) < len(keys) else keys) if key in keys and key in self]
+        left = {key: self.parts[key[1:]] for key in mine}
+        asking = {key: {self._asking(key, left)} for key in mine}
+        return MaterializedLayer(_Unanswered(self._reads, left), annotations=self.annotations), asking
+
+    def _asking(self, key: Key, left: dict[Key, Parts]) -> Key:
+        """What asks the layer that reads to make the task of a block."""
+        return (self.source, *self._block(key[1:]), *_numbers(left[key]), _Asking(key, left))
+
+    def clone(self, keys: set[Key], seed: Hashable, bind_to: Key | None = None) -> tuple[Layer, bool]:
+        """What ``dask.graph_manipulation`` makes of the layer, where selections are taken of whole blocks."""
+        tasks: dict[Key, GraphNode] = {}
+        bound = False
+        for key, task in self.items():
+            made: GraphNode = task
+            if key in keys:
+                others = {each: clone_key(each, seed) for each in task.dependencies if each in keys}
+                cloned = clone_key(key, seed)
+                made = task.substitute(others, key=cloned)
+                if bind_to is not None and not others:
+                    made = Task(cloned, manipulation.bind, made, TaskRef(bind_to))
+                    bound = True
+            tasks[made.key] = made
+        return MaterializedLayer(tasks), bound
+
+
+def take(block: AnyArray, index: Parts) -> AnyArray:
+    """A part of what was read, as an array of its own: what others do to theirs must not change it."""
+    taken: AnyArray = block[(*index, ...)]
+    return taken.copy()
+
+
+def _numbers(parts: Parts) -> Iterator[int]:
+    """Numbers that tell in a key what the parts are."""
+    for part in parts:
+        if isinstance(part, int):
+            yield from (part, 0, 0)
+        else:
+            yield from (part.start, -1 if part.stop is None else part.stop, part.step)
+
+
+def _parts(numbers: Numbers) -> Parts:
+    """The parts that numbers in a key tell."""
+    return tuple(
+        [
+            slice(start, None if stop < 0 else stop, step) if step else start
+            for start, stop, step in zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True)
+        ]
+    )
+
+
+def _relative(parts: Parts, read: Parts) -> Parts:
+    """What takes parts of what was read, which is without steps."""
+    return tuple([within(part, extent(whole)[0]) for part, whole in zip(parts, read, strict=True)])
+
+
+def read_together(parts: Sequence[Parts], cost: Cost) -> list[tuple[Parts, list[int]]]:
+    """What is read of a block, and which parts are taken of each of these.
+
+    Parts are put together as long as reading all that lies between them costs less than reading each one, and
+    all of them in the end, if that costs less than what is read then.
+
+    Examples
+    --------
+    >>> day, next_day, later = ((slice(at, at + 24, 1),) for at in (0, 24, 900))
+    >>> read_together([day, next_day, later], lambda parts: 1)
+    [((slice(0, 924, 1),), [0, 1, 2])]
+    >>> read_together([later, day], lambda parts: parts[0].stop - parts[0].start)
+    [((slice(0, 24, 1),), [1]), ((slice(900, 924, 1),), [0])]
+    """
+    nothing: list[_Group] = []
+    groups: list[_Group] = []
+    extents = [[extent(along) for along in part] for part in parts]
+    for which in sorted(range(len(parts)), key=extents.__getitem__):
+        own = cost(parts[which])
+        if not own:
+            nothing.append(_Group(parts[which], [which], own))
+            continue
+        for group in groups[: -_COMPARED - 1 : -1]:
+            around = _around(group.read, parts[which])
+            price = cost(around)
+            if price < group.cost + own:
+                group.read, group.cost = around, price
+                group.which.append(which)
+                break
+        else:
+            groups.append(_Group(parts[which], [which], own))
+    if len(groups) > 1:
+        around = reduce(_around, [group.read for group in groups])
+        price = cost(around)
+        if price < sum(group.cost for group in groups):
+            groups = [_Group(around, [which for group in groups for which in group.which], price)]
+    return [(group.read, group.which) for group in [*nothing, *groups]]
+
+
+@dataclass
+class _Group:
+    """Parts of a block that are read together, as a region of it."""
+
+    read: Parts
+    which: list[int]
+    cost: int
+
+
+def _around(one: Parts, other: Parts) -> Parts:
+    """The smallest region without steps that holds two parts."""
+    along = zip(map(extent, one), map(extent, other), strict=True)
+    return tuple([slice(min(low, start), max(high, end), 1) for (low, high, _), (start, end, _) in along])

@@ -1,0 +1,121 @@
+"""Writes that dask carries out later: what they have begun, and what becomes of it when a task fails."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from dask._task_spec import Task
+
+from xzarr3.dask.cleanup import Cleanup, fetched
+from xzarr3.dask.write_layer import Made
+
+
+class Planned(Protocol):
+    """What can be begun, and then finished or discarded."""
+
+    def begin(self) -> Any:
+        """Make room for values."""
+
+    def finish(self, begun: Any) -> None:
+        """End it, and clean up where that fails."""
+
+    def discard(self, begun: Any, error: BaseException) -> None:
+        """Remove what was written."""
+
+
+class Begun:
+    """A write that has begun. Where it travels the plan stays behind, of which there is a task."""
+
+    def __init__(self, key: str, write: Planned) -> None:
+        self._write: Planned | None = write
+        self._begun = write.begin()
+        self._is_over = False
+        self._guard = threading.Lock()
+        _here[key] = self
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_begun": self._begun, "_is_over": self._is_over}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _write=None, _guard=threading.Lock())
+
+    def finish(self, write: Planned) -> None:
+        """Finish the write."""
+        with self._guard:
+            self._is_over = True
+        write.finish(self._begun)
+
+    def abandon(self, error: BaseException, write: Planned | None = None) -> None:
+        """Remove what was written before ``error``, once; who comes second waits until that is done."""
+        with self._guard:
+            write = self._write if write is None else write
+            if not self._is_over and write is not None:
+                self._is_over = True
+                write.discard(self._begun, error)
+
+
+_here: weakref.WeakValueDictionary[str, Begun] = weakref.WeakValueDictionary()
+"""What was begun in this process, by the key of the task that did."""
+
+
+class Abandoning:
+    """Gives up what a task has begun.
+
+    Parameters
+    ----------
+    plan, begin : str
+        Keys of the tasks that give the plan of the write and begin it.
+    """
+
+    def __init__(self, plan: str, begin: str) -> None:
+        self._plan, self.begin = plan, begin
+
+    def __call__(self, error: BaseException) -> None:
+        """Give it up, if it was begun in this process."""
+        begun = _here.get(self.begin)
+        if begun is not None:
+            begun.abandon(error)
+
+    def held(self) -> Cleanup:
+        """What gives it up, wherever in a cluster it was begun."""
+        begun = _here.get(self.begin)
+        if begun is not None:
+            return _Held(begun)
+        found = fetched([self._plan, self.begin])
+        return self if found is None else _Held(found[1], found[0])
+
+
+class _Held:
+    """Gives up what has begun."""
+
+    def __init__(self, begun: Begun, write: Planned | None = None) -> None:
+        self._begun, self._write = begun, write
+
+    def __call__(self, error: BaseException) -> None:
+        self._begun.abandon(error, self._write)
+
+    def held(self) -> _Held:
+        return self
+
+
+class Last(Made):
+    """The task that ends a write.
+
+    Parameters
+    ----------
+    name : str
+    task : Task
+    cleanups : sequence of Cleanup
+        What removes what was begun, if the write fails.
+    """
+
+    def __init__(self, name: str, task: Task, cleanups: Sequence[Cleanup] = ()) -> None:
+        super().__init__(name)
+        self._task = task
+        self.cleanups = list(cleanups)
+
+    def make(self) -> dict[Any, Task]:
+        return {self.name: self._task}
