@@ -199,6 +199,14 @@ def test_what_is_no_progress_is_refused(progress: Any) -> None:
         xzarr3.copy(MemoryStore(), MemoryStore(), progress=progress)
 
 
+def test_shares_of_tasks_are_not_cut_to_less_than_they_are() -> None:
+    calls = Calls()
+    with Progress(calls, 800, "writing") as progress:
+        progress.advance(800 * (1 - 9 / 10))  # 79.99999999999999
+        progress._show(now=True)
+    assert calls.said == [(0, 800), (80, 800), (800, 800)]
+
+
 def test_nothing_to_do(capsys: pytest.CaptureFixture[str]) -> None:
     with Progress(True, 0, "nothing"):
         pass

@@ -101,7 +101,7 @@ class Progress:
         self._show()
 
     def _show(self, *, now: bool = False) -> None:
-        done = int(self._done)
+        done = round(self._done)  # A sum of shares, which may be a little less than a whole number.
         if done == self._told:
             return
         if self._bar is not None:
