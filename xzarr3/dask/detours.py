@@ -13,6 +13,7 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,14 +27,15 @@ from dask.blockwise import Blockwise, blockwise
 from dask.highlevelgraph import HighLevelGraph
 
 from xzarr3.array import Array
+from xzarr3.creation import array_metadata
 from xzarr3.dask.blocks import Regions, label
+from xzarr3.dask.ending import Gate
 from xzarr3.dask.layers import SelectLayer
 from xzarr3.dask.sources import is_array
-from xzarr3.dask.tasks import read_region
+from xzarr3.dask.tasks import Cuts, Region, Sink, Tile, read_region, write_tile
 from xzarr3.dask.tiles import AxisTiles, block_edges, chunks_of, distinct
 from xzarr3.dask.zarr_array import read_block
 from xzarr3.grids import Edges, Steps
-from xzarr3.hierarchy import create_array
 from xzarr3.stores import LocalStore
 
 _TWICE = 1.25  # How often each element may be read, before larger tiles are tried,
@@ -201,42 +203,55 @@ def read_again(reading: Reading, axes: Sequence[AxisTiles], after: Sequence[Any]
 
 
 class Aside:
-    """An array in a temporary directory, made by the first task that needs it.
+    """An array in a temporary directory, which each task that writes to it makes if it is not there.
 
-    The directory goes once everything is written, or the write has failed, with this process at the latest.
+    A task that made it for the others would let blocks pile up in memory for as long as that takes. The
+    array has no document, so there is nothing that they could get in each other's way about. The directory
+    goes once everything is written, or the write has failed, with this process at the latest.
     """
 
     def __init__(self, target: Array, written: Sequence[AxisTiles], read: Sequence[AxisTiles]) -> None:
         folder = dask.config.get("temporary-directory", None) or tempfile.gettempdir()
         self.path = os.path.join(os.path.realpath(folder), f"xzarr3-write-{uuid.uuid4().hex}")
         _made.add((os.getpid(), self.path))
-        self._data_type = target.metadata.data_type
-        self._shape = tuple(axis.size for axis in read)
-        self._lengths = [
-            np.diff(np.union1d(one.edges, other.edges)).tolist()
-            for one, other in zip(written, read, strict=True)
-        ]
-
-    def make(self, *after: object) -> Array:
-        """Make the array, of which no chunk may be absent when it is read."""
-        os.makedirs(os.path.dirname(self.path), exist_ok=True)
-        if not os.path.isdir(self.path):
-            os.mkdir(self.path, 0o700)
-        array = create_array(
-            LocalStore(self.path),
-            shape=self._shape,
-            dtype=self._data_type,
-            chunks=self._lengths,
+        metadata = array_metadata(
+            shape=tuple(axis.size for axis in read),
+            dtype=target.metadata.data_type,
+            chunks=[
+                np.diff(np.union1d(one.edges, other.edges)).tolist()
+                for one, other in zip(written, read, strict=True)
+            ],
             compressors=None,
-            overwrite=True,
-            write_empty_chunks=True,
         )
-        array.missing = "error"
-        return array
+        # No chunk may be absent when it is read.
+        self.array = Array(LocalStore(self.path), "", metadata, write_empty_chunks=True, missing="error")
+
+    def make(self) -> None:
+        """Make the directory, which is for nobody else to read."""
+        os.makedirs(os.path.dirname(self.path), exist_ok=True)
+        with suppress(FileExistsError):
+            os.mkdir(self.path, 0o700)
 
     def remove(self) -> None:
         """Remove the directory; what tasks that are still running put there goes with the process."""
         shutil.rmtree(self.path, ignore_errors=True)
+
+
+def write_aside(aside: Aside, gate: Gate, tile: Tile, region: Region, cuts: Cuts, *blocks: Any) -> None:
+    """Write a tile to a temporary directory."""
+    with gate.passing():
+        aside.make()
+        write_tile(Sink(aside.array), tile, region, cuts, *blocks)
+
+
+def copy_tile(
+    sink: Sink, aside: Aside, starts: tuple[int, ...], tile: Tile, region: Region, cuts: Cuts, *after: object
+) -> None:
+    """Write a tile as it is in a temporary directory."""
+    there = tuple(
+        slice(part.start - start, part.stop - start) for part, start in zip(region, starts, strict=True)
+    )
+    sink.write(tile, region, aside.array.get(there, threads=1))
 
 
 _made: set[tuple[int, str]] = set()

@@ -84,22 +84,6 @@ def write_tile(sink: Sink, tile: Tile, region: Region, cuts: Cuts, *given: Any) 
     sink.write(tile, region, whole)
 
 
-def write_aside(gate: Gate, tile: Tile, region: Region, cuts: Cuts, *given: Any) -> None:
-    """Write a tile to the array that is given last."""
-    write_tile(Sink(given[-1], gate=gate), tile, region, cuts, *given)
-
-
-def copy_tile(
-    sink: Sink, starts: tuple[int, ...], tile: Tile, region: Region, cuts: Cuts, *given: Any
-) -> None:
-    """Write a tile as it is in the array that is given last."""
-    aside: Array = given[-1]
-    there = tuple(
-        slice(part.start - start, part.stop - start) for part, start in zip(region, starts, strict=True)
-    )
-    sink.write(tile, region, aside.get(there, threads=1))
-
-
 def copy_region(array: Array, source: Region, sink: Sink, region: Region, tile: Tile, *after: object) -> None:
     """Write a tile that is only read from another array."""
     write_block(read_region(array, source), sink, region, tile)

@@ -16,7 +16,7 @@ from typing import Any, Literal, cast, overload
 
 import dask.array as da
 import numpy as np
-from dask._task_spec import Task, TaskRef
+from dask._task_spec import TaskRef
 from dask.base import get_scheduler
 from dask.blockwise import Blockwise, BlockwiseDep, blockwise
 from dask.delayed import Delayed
@@ -31,11 +31,13 @@ from xzarr3.dask.detours import (
     Reading,
     as_reading,
     aside_axes,
+    copy_tile,
     in_tiles,
     read_again,
     reads_alone,
     reads_blocks_of,
     workers,
+    write_aside,
 )
 from xzarr3.dask.ending import Gate
 from xzarr3.dask.layers import ReadLayer, SelectLayer
@@ -46,9 +48,7 @@ from xzarr3.dask.tasks import (
     Sink,
     Tile,
     copy_region,
-    copy_tile,
     read_written,
-    write_aside,
     write_block,
     write_tile,
 )
@@ -516,15 +516,12 @@ class _Job:
         if after and reading is not None:
             graph.dependencies[reader] |= awaited
         if self.aside is not None:
-            begun, wrote = f"{name}-begin", f"stage-zarr-{name}"
-            first = MaterializedLayer({begun: Task(begun, self.aside.make, *map(TaskRef, after))})
-            zeros, keep = (0,) * len(self.starts), partial(write_aside, graph.gate)
-            second = Tiles(wrote, source.name, self._aside_axes, zeros, keep, (), [begun])
-            last = partial(copy_tile, sink, self.starts)
-            third = Tiles(name, wrote, self.axes, self.starts, last, self._finished, [begun])
-            graph.add(begun, first, awaited)
-            graph.add(wrote, second, needed | {begun})
-            graph.add(name, third, {wrote, begun})
+            wrote, zeros = f"stage-zarr-{name}", (0,) * len(self.starts)
+            keep = partial(write_aside, self.aside, graph.gate)
+            graph.add(wrote, Tiles(wrote, source.name, self._aside_axes, zeros, keep), needed)
+            last = partial(copy_tile, sink, self.aside, self.starts)
+            third = Tiles(name, wrote, self.axes, self.starts, last, self._finished, after)
+            graph.add(name, third, awaited | {wrote})
         elif not self.aligned:
             write = partial(write_tile, sink)
             layer = Tiles(name, source.name, self.axes, self.starts, write, self._finished, after)
