@@ -6,10 +6,13 @@ import io
 import os
 import re
 import signal
+import socket
 import struct
 import subprocess
 import sys
 import time
+import warnings
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import cftime
@@ -270,14 +273,27 @@ def test_interrupt_ends_the_demo_without_a_traceback(tmp_path: Path) -> None:
             if line.startswith("Computing"):
                 break
         os.killpg(process.pid, signal.SIGINT)
-        rest, errors = process.communicate(timeout=60)
+        rest, errors = process.communicate(timeout=120)
     assert "Timings" not in rest
     assert (process.returncode, errors) == (130, "xzarr3: interrupted\n")
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith("xzarr3")] == []
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 120
     while time.monotonic() < deadline and group_is_alive(process.pid):
         time.sleep(0.1)
     assert not group_is_alive(process.pid)
+
+
+@pytest.mark.slow
+def test_the_cluster_takes_no_port_that_another_one_may_have() -> None:
+    with ExitStack() as stack:
+        taken = stack.enter_context(socket.socket())
+        with suppress(OSError):  # Or it is taken already.
+            taken.bind(("127.0.0.1", 8787))
+            taken.listen()
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("error")
+        client = stack.enter_context(demo.small_cluster())
+        assert client.submit(pow, 2, 5).result(timeout=120) == 32
 
 
 def group_is_alive(group: int) -> bool:
@@ -298,7 +314,7 @@ def test_progress_bar_overwrites_itself_only_on_a_terminal() -> None:
     maps = [mean.chunk() for mean in demo.period_means(trend().tas)]
     file, terminal = io.StringIO(), Terminal()
     with (
-        LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None) as cluster,
+        LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=":0") as cluster,
         Client(cluster) as client,
     ):
         results = demo.gather(client, maps, file)

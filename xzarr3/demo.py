@@ -321,7 +321,9 @@ def small_cluster() -> Iterator[Client]:
                 n_workers=2,
                 threads_per_worker=1,
                 host="127.0.0.1",
-                dashboard_address=None,
+                # Without an address it would take port 8787, and complain if another cluster has that.
+                dashboard_address="127.0.0.1:0",
+                scheduler_kwargs={"dashboard": False},
                 local_directory=scratch,
                 silence_logs=logging.CRITICAL,
             )

@@ -242,7 +242,11 @@ def streamed(bench: Bench) -> Iterator[Figure]:
     try:
         with (
             LocalCluster(
-                n_workers=2, threads_per_worker=1, dashboard_address=None, memory_limit=0, silence_logs=50
+                n_workers=2,
+                threads_per_worker=1,
+                dashboard_address="127.0.0.1:0",
+                memory_limit=0,
+                silence_logs=50,
             ) as cluster,
             Client(cluster) as client,
         ):
