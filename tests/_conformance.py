@@ -137,7 +137,7 @@ def run_threads(*jobs: Callable[[], object]) -> None:
     try:
         with ThreadPoolExecutor(len(jobs)) as pool:
             for future in [pool.submit(start, job) for job in jobs]:
-                future.result(timeout=30)
+                future.result(timeout=120)
     finally:
         sys.setswitchinterval(before)
 

@@ -751,7 +751,7 @@ class FaultServer:
         if self.process is not None:
             self.process.terminate()
             try:
-                self.process.wait(5)
+                self.process.wait(120)
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
@@ -866,7 +866,7 @@ class FaultServer:
 
     def put_all(self, values: Mapping[str, bytes]) -> None:
         """Have many values."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
         try:
             for path, value in values.items():
                 connection.request("PUT", quote(path), body=value, headers={"X-Control": "1"})
@@ -887,7 +887,7 @@ class FaultServer:
         return json.loads(body)
 
     def _send(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
         try:
             connection.request(method, quote(path), body=body, headers={"X-Control": "1"})
             answer = connection.getresponse()

@@ -96,7 +96,7 @@ def processes(*works: Callable[[], object]) -> Iterator[list[Process]]:
             process.close()
 
 
-def run_processes(*works: Callable[[], object], seconds: float = 60.0) -> None:
+def run_processes(*works: Callable[[], object], seconds: float = 120.0) -> None:
     """Run works in processes at the same time; the failure of one is a failure of the test."""
     end = time.monotonic() + seconds
     with processes(*works) as started:

@@ -124,7 +124,7 @@ class Process:
         """What it has printed so far."""
         return self.log_path.read_text(errors="replace")
 
-    def wait_for(self, pattern: str, seconds: float = 30.0) -> re.Match[str]:
+    def wait_for(self, pattern: str, seconds: float = 120.0) -> re.Match[str]:
         """The first place in its log that fits a pattern; MissingServerError if it ends or takes too long."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
@@ -137,7 +137,7 @@ class Process:
             time.sleep(0.02)
         raise MissingServerError(f"it did not start within {seconds:.0f} s: {self.log()[-300:].strip()}")
 
-    def wait_for_port(self, port: int, seconds: float = 10.0) -> None:
+    def wait_for_port(self, port: int, seconds: float = 120.0) -> None:
         """Wait until it takes connections."""
         end = time.monotonic() + seconds
         while True:
@@ -157,7 +157,7 @@ class Process:
             self.process.stdin.write(b".")
             self.process.stdin.close()
         try:
-            self.process.wait(10)
+            self.process.wait(120)
         except subprocess.TimeoutExpired:
             self.process.kill()  # The command goes with it.
             self.process.wait()
@@ -191,7 +191,7 @@ class Server:
         self, method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None
     ) -> tuple[int, dict[str, str], bytes]:
         """Status, headers (names in lower case) and body of an answer, without any store between."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
         try:
             connection.request(method, path, body=body or None, headers=headers or {})
             answer = connection.getresponse()
@@ -498,7 +498,7 @@ def start_http() -> Iterator[WebServer]:
             places = sorted({str(path.parent) for path in (directory / "nginx").rglob("lib*.so.*")})
             environment["LD_LIBRARY_PATH"] = ":".join(places)
         said = subprocess.run(
-            [system, "-v"], capture_output=True, text=True, timeout=10, env={**os.environ, **environment}
+            [system, "-v"], capture_output=True, text=True, timeout=120, env={**os.environ, **environment}
         ).stderr
         found = re.search(r"nginx/(\S+)", said)
         if found is None:

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 NOBODY = 65534
+PATIENCE = 120.0  # Seconds after which a child hangs, however busy the machine is.
 
 Snapshot = dict[str, tuple[object, ...]]
 
@@ -50,7 +51,7 @@ class Outcome:
 def run_child(
     work: Callable[[], Any],
     *,
-    timeout: float = 20.0,
+    timeout: float = PATIENCE,
     drop: bool = False,
     notes: dict[str, Any] | None = None,
 ) -> Outcome:
@@ -81,7 +82,7 @@ def run_child(
 
 
 def run_unprivileged(
-    work: Callable[[Path], Any], *, prepare: Callable[[Path], Any] | None = None, timeout: float = 20.0
+    work: Callable[[Path], Any], *, prepare: Callable[[Path], Any] | None = None, timeout: float = PATIENCE
 ) -> Outcome:
     """What ``work`` does as a user without rights, in a directory of its own with a canary in it.
 
@@ -93,7 +94,7 @@ def run_unprivileged(
     prepare : callable, optional
         Runs before the state of the canary is recorded, in the same way.
     timeout : float
-        Seconds.
+        Seconds after which the child is killed.
     """
     before: Snapshot = {}
     with own_directory() as base:

@@ -1404,7 +1404,7 @@ def test_a_chunk_written_whole_while_a_part_of_it_is_changed(whole: list[int], s
     array = xzarr3.create_array(Slow(), data=np.full(4, 9, "i4"), chunks=2 if shards else 4, shards=shards)
     partial = threading.Thread(target=array.set, args=(slice(0, 1), 5), name="partial")
     partial.start()
-    assert has_read.wait(10)
+    assert has_read.wait(120)
     array[:] = whole
     written.set()
     partial.join()

@@ -568,14 +568,14 @@ def test_slow_read_does_not_bring_back_the_old_value(write: str, moment: str, pl
     def slow(key: str) -> None:
         if threading.current_thread() is reader:
             asked.set()
-            assert written.wait(10)
+            assert written.wait(120)
 
     reader = threading.Thread(target=lambda: answers.append(cache.get(key)))
     do = {**WRITES, **ERASES}[write] if write not in WRITES else WRITES[write]
     if moment.startswith("begins before"):
         inner.after = slow
         reader.start()
-        assert asked.wait(10)
+        assert asked.wait(120)
         do(cache)
         inner.after = lambda key: None
         written.set()
@@ -616,9 +616,9 @@ def test_slow_read_that_begins_within_a_write(place: dict[str, Any]) -> None:
 
     class Written(Remote):
         def set(self, key: str, value: Buffer) -> None:
-            self.after = lambda key: (asked.set(), written.wait(10))
+            self.after = lambda key: (asked.set(), written.wait(120))
             reader.start()
-            assert asked.wait(10)
+            assert asked.wait(120)
             super().set(key, value)
 
     inner = Written({"a": b"old"})
@@ -890,9 +890,9 @@ def test_processes_share_a_directory(tmp_path: Path) -> None:
         time.sleep(0.01)
         if not results.empty() and results.qsize() == 4:
             break
-    found = [results.get(timeout=20) for _ in workers]
+    found = [results.get(timeout=120) for _ in workers]
     for worker in workers:
-        worker.join(20)
+        worker.join(120)
         assert worker.exitcode == 0, found
     assert all(size <= 200_000 for _, size, _, _ in found), found
     # What is seen file by file may count a value in its old and in its new place.
@@ -1146,7 +1146,7 @@ def test_suspended_process_stops_no_reader(tmp_path: Path) -> None:
         clock.now += 61
         assert cache.get("k/1") == b"newer"
         assert cache.size >= 0
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20
     time.sleep(1.1)  # For that long it is not tried again.
     cache.get("k/2")
     hits = cache.hits
@@ -1273,7 +1273,7 @@ def test_child_holds_no_lock_of_its_parent(tmp_path: Path) -> None:
     started = time.monotonic()
     assert [cache.get("a"), cache.get("a")] == [b"new", b"new"]
     assert cache.hits > 0
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 20
     os.close(writing)
     os.waitpid(children[0], 0)
     os.close(reading)

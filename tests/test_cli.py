@@ -208,7 +208,7 @@ def test_interrupt_is_reported_in_one_line(
 
 def run(*arguments: object, **options: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "xzarr3", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
 def test_module_is_the_command(store: Path) -> None:

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import dask
 import dask.array as da
 import numpy as np
@@ -44,7 +45,7 @@ def client() -> Iterator[Client]:
             threads_per_worker=1,
             processes=True,
             memory_limit=0,
-            dashboard_address=None,
+            dashboard_address=":0",
             host="127.0.0.1",
             silence_logs=logging.CRITICAL,
         ) as cluster,
@@ -85,10 +86,9 @@ def test_reading_and_computing(client: Client, local_store: LocalStore) -> None:
 def test_graph_arrives_as_one_layer(client: Client, local_store: LocalStore) -> None:
     """The chunks of a large array do not travel one by one."""
     array = xzarr3.create_array(local_store, shape=(1000, 1000), chunks=1, dtype="f4", fill_value=2)
-    start = time.perf_counter()
-    total = from_zarr(array, chunks="units")[10:20, 10:20].sum().compute()
-    assert total == 200
-    assert time.perf_counter() - start < 5
+    whole = from_zarr(array, chunks="units")
+    assert len(cloudpickle.dumps(whole.dask)) < 100_000
+    assert whole[10:20, 10:20].sum().compute() == 200
 
 
 @pytest.mark.parametrize("layout", [{}, {"shards": (20, 40)}], ids=["chunks", "shards"])
@@ -99,7 +99,7 @@ def test_storing(client: Client, layout: dict[str, Any], local_store: LocalStore
     store((source + 1) * 2, target)
     np.testing.assert_array_equal(target[...], (values + 1) * 2)
     delayed = store(source.rechunk((15, 80)).rechunk((20, 40)), target, compute=False)
-    client.compute(delayed).result(timeout=30)
+    client.compute(delayed).result(timeout=120)
     np.testing.assert_array_equal(target[...], values)
     store(from_zarr(target, chunks=(20, 80)) + 1, target)
     np.testing.assert_array_equal(xzarr3.open_array(local_store)[...], values + 1)
@@ -113,13 +113,13 @@ def test_memory_stores_can_be_read_but_not_written_elsewhere(client: Client) -> 
     with pytest.raises(ReadOnlyError):
         store(da.ones((20, 20), chunks=10), array)
     with pytest.raises(ReadOnlyError):
-        client.submit(array.resize, (5, 5), pure=False).result(timeout=30)
+        client.submit(array.resize, (5, 5), pure=False).result(timeout=120)
     assert contents(memory) == before
     store(da.ones((20, 20), chunks=10), array, scheduler="threads")
     assert (array[...] == 1).all()
     # The workers may still hold the copy of before.
     np.testing.assert_array_equal(from_zarr(array).compute(), np.ones((20, 20)))
-    np.testing.assert_array_equal(client.submit(array.get, pure=False).result(timeout=30), np.ones((20, 20)))
+    np.testing.assert_array_equal(client.submit(array.get, pure=False).result(timeout=120), np.ones((20, 20)))
 
 
 def test_results_that_are_kept_are_not_taken_for_new_ones(client: Client, local_store: LocalStore) -> None:
@@ -177,12 +177,12 @@ def test_worker_killed_while_it_writes(client: Client, tmp_path: Path) -> None:
     assert set(contents(target.store)) == {"zarr.json", *keys}
     files = sum(len(names) for _, _, names in os.walk(tmp_path / "store"))
     assert files == len(keys) + 2, "one half value is left over, and is no key"
-    client.wait_for_workers(2, timeout=30)
+    client.wait_for_workers(2, timeout=120)
     assert set(client.run(os.getpid).values()) != before
 
 
 def test_worker_killed_from_outside(client: Client, tmp_path: Path) -> None:
-    client.wait_for_workers(2, timeout=30)
+    client.wait_for_workers(2, timeout=120)
     values = _values(90, 60)
     target = xzarr3.create_array(
         tmp_path / "store", data=np.zeros((90, 60)), chunks=(5, 6), shards=(10, 30), write_empty_chunks=True
@@ -192,7 +192,7 @@ def test_worker_killed_from_outside(client: Client, tmp_path: Path) -> None:
     while not (target[...] != 0).any():
         time.sleep(0.01)
     os.kill(next(iter(client.run(os.getpid).values())), signal.SIGKILL)
-    future.result(timeout=60)
+    future.result(timeout=120)
     np.testing.assert_array_equal(target[...], values)
     assert set(contents(target.store)) == {"zarr.json", *(task.key for task in target.chunk_tasks())}
 
@@ -281,18 +281,18 @@ def test_nothing_is_left_of_a_delayed_write_that_fails(
     made = da.arange(8.0, chunks=chunk).map_blocks(partial(_fail_until, marker), dtype=float)
     later = xzarr3.to_zarr(xr.Dataset({"a": ("x", made)}), path, **options)
     future = client.compute(later)
-    assert isinstance(future.exception(timeout=60), ZeroDivisionError)
-    end = time.monotonic() + 30
+    assert isinstance(future.exception(timeout=120), ZeroDivisionError)
+    end = time.monotonic() + 120
     while _marks(path) != before:  # Although the future is still held.
         assert time.monotonic() < end, _marks(path)
         time.sleep(0.01)
     del future
-    end = time.monotonic() + 30
+    end = time.monotonic() + 120
     while client.run_on_scheduler(lambda dask_scheduler: later.key in dask_scheduler.tasks):  # And its error.
         assert time.monotonic() < end
         time.sleep(0.01)
     marker.touch()
-    client.compute(later).result(timeout=60)
+    client.compute(later).result(timeout=120)
     found = xr.open_dataset(path, engine="xzarr3", group=options.get("group"))
     assert found["a"].values[-8:].tolist() == list(range(8))
     assert not [name for name in _marks(path) if name.startswith(".xzarr3")]
@@ -308,7 +308,7 @@ def test_a_delayed_write_is_not_given_up_while_its_tasks_are_tried_again(
     xzarr3.to_zarr(xr.Dataset({"a": ("x", np.zeros(4))}), path, encoding={"a": {"chunks": (2,)}})
     made = da.arange(8.0, chunks=1).map_blocks(partial(_fail_until, marker), dtype=float)
     later = xzarr3.to_zarr(xr.Dataset({"a": ("x", made)}), path, **options)
-    client.compute(later, retries=2).result(timeout=60)
+    client.compute(later, retries=2).result(timeout=120)
     assert marker.exists()
     found = xr.open_dataset(path, engine="xzarr3")["a"].values.tolist()
     assert found == [0.0] * (4 if "append_dim" in options else 0) + list(range(8))

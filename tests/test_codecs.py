@@ -1317,10 +1317,10 @@ def test_gzip_of_very_many_members(data: bytes) -> None:
     """In time that grows with their number, and not with its square."""
     number = 2**17
     members = gzip.compress(data) * number
-    start = time.perf_counter()
+    start = time.thread_time()
     decoded = GzipCodec().decode(members + gzip.compress(b"end"), number + 3)
     assert decoded == data * number + b"end"
-    assert time.perf_counter() - start < 3
+    assert time.thread_time() - start < 3
     with pytest.raises(ChunkDecodeError):
         GzipCodec().decode(members[:-1], number)
 

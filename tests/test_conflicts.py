@@ -310,18 +310,18 @@ def test_who_waits_long_enough_takes_a_lease_away(on_hosts_of_their_own: float) 
     def pause(operation: str, key: str) -> None:
         if key == "c/1" and operation == "set" and not reached.is_set():
             reached.set()
-            assert go_on.wait(60)
+            assert go_on.wait(120)
 
     slow.store.pauses = pause  # type: ignore[attr-defined]
     with ThreadPoolExecutor(1) as pool:
         late = pool.submit(slow.append, np.array([10, 11, 12]))
-        assert reached.wait(60)
+        assert reached.wait(120)
         start = time.monotonic()
         assert fast.append(np.array([20, 21, 22, 23, 24, 25])) == (10,)
         assert time.monotonic() - start >= on_hosts_of_their_own / 2
         assert xzarr3.open_array(store)[:].tolist() == [0, 1, 2, 3, 20, 21, 22, 23, 24, 25]
         go_on.set()
-        assert late.result(timeout=60) == (13,)
+        assert late.result(timeout=120) == (13,)
     assert array[:].tolist() == [0, 1, 2, 3]
     found = xzarr3.open_array(store)[:].tolist()
     assert found == [0, 1, 2, 3, 20, 21, 22, 23, 24, 25, 10, 11, 12]
@@ -342,13 +342,13 @@ def test_others_wait_while_an_owner_lives() -> None:
     slow.store.pauses = pause  # type: ignore[attr-defined]
     with ThreadPoolExecutor(1) as pool:
         late = pool.submit(slow.append, np.array([10, 11]))
-        assert reached.wait(60)
+        assert reached.wait(120)
         fast.store.conflict_deadline = patience
         with pytest.raises(ConflictError, match="length of the array"):
             fast.append(np.array([20]))
         fast.store.conflict_deadline = 60
         assert fast.append(np.array([20])) == (7,)
-        assert late.result(timeout=60) == (6,)
+        assert late.result(timeout=120) == (6,)
     assert xzarr3.open_array(store)[:].tolist() == [0, 1, 2, 3, 10, 11, 20]
 
 
@@ -713,7 +713,7 @@ def test_a_lease_without_an_answer_is_known_again() -> None:
         store.answer = answer
         began = time.monotonic()
         array.append(np.array([3]))
-        assert time.monotonic() - began < 5  # It did not wait for itself.
+        assert time.monotonic() - began < lease.PATIENCE / 2  # It did not wait for itself.
         assert xzarr3.open_array(store)[:].tolist() == [0, 1, 2, 3]
 
 

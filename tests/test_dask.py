@@ -391,9 +391,9 @@ def test_a_million_chunks_are_no_work(
     took = []
     gc.collect()
     for _ in range(9):
-        start = time.perf_counter()
+        start = time.thread_time()
         lazy = from_zarr(array, chunks=chunks)
-        took.append(time.perf_counter() - start)
+        took.append(time.thread_time() - start)
     assert array.nchunks == 10**6
     assert statistics.median(took) < 0.020
     corner = lazy[(slice(0, 2),) * len(shape)].compute(scheduler=SCHEDULER)
@@ -431,7 +431,7 @@ def test_name_is_the_same_in_every_process(local_store: LocalStore) -> None:
             env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(sys.path)},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=120,
             check=True,
         )
         assert out.stdout.strip() == expected
@@ -1032,7 +1032,7 @@ def test_elements_other_than_numbers_on_a_cluster(tmp_path: Path) -> None:
     distributed = pytest.importorskip("distributed")
     with (
         distributed.LocalCluster(
-            n_workers=2, threads_per_worker=1, memory_limit=0, dashboard_address=None, host="127.0.0.1"
+            n_workers=2, threads_per_worker=1, memory_limit=0, dashboard_address=":0", host="127.0.0.1"
         ) as cluster,
         distributed.Client(cluster) as client,
     ):

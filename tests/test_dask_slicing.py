@@ -407,7 +407,7 @@ def test_query_planning_of_dask_is_refused_in_words(tmp_path: Path) -> None:
     out = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program), str(tmp_path)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True, text=True, timeout=60, check=True,
+        capture_output=True, text=True, timeout=120, check=True,
     )  # fmt: skip
     *said, total = out.stdout.splitlines()
     assert len(said) == 4
@@ -509,7 +509,7 @@ def test_the_name_of_a_selection_is_the_same_in_every_process(local_store: Local
     out = subprocess.run(
         [sys.executable, "-c", program, local_store.root],
         env={**os.environ, "PYTHONHASHSEED": "3", "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True, text=True, timeout=60, check=True,
+        capture_output=True, text=True, timeout=120, check=True,
     )  # fmt: skip
     assert out.stdout.strip() == from_zarr(array, chunks=7)[5, ::-3].name
 
@@ -688,9 +688,9 @@ def test_time_does_not_depend_on_the_number_of_chunks(shape: tuple[int, ...], ch
     def median(work: Callable[[], object]) -> float:
         took = []
         for _ in range(15):
-            start = time.perf_counter()
+            start = time.thread_time()
             work()
-            took.append(time.perf_counter() - start)
+            took.append(time.thread_time() - start)
         return statistics.median(took)
 
     assert median(lambda: from_zarr(array, chunks="units")) < 0.005
@@ -738,7 +738,7 @@ def test_selections_on_a_cluster(tmp_path: Path) -> None:
     lazy = from_zarr(array, chunks="units")
     with (
         distributed.LocalCluster(
-            n_workers=2, threads_per_worker=1, memory_limit=0, dashboard_address=None, host="127.0.0.1"
+            n_workers=2, threads_per_worker=1, memory_limit=0, dashboard_address=":0", host="127.0.0.1"
         ) as cluster,
         distributed.Client(cluster) as client,
     ):

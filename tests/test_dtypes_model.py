@@ -585,9 +585,9 @@ def test_ml_dtypes_is_not_imported_unasked() -> None:
 def test_structs_of_very_many_fields() -> None:
     """In time that grows with their number, and not with its square."""
     number = 2**15
-    start = time.perf_counter()
+    start = time.thread_time()
     data_type = Struct(tuple((f"f{at}", Int16()) for at in range(number)))
-    assert time.perf_counter() - start < 3
+    assert time.thread_time() - start < 3
     assert data_type.item_size == 2 * number
     with pytest.raises(DataTypeValidationError, match="not a name of a field") as caught:
         Struct((("a", Int16()), ("b", Int16()), ("a", Int16())))

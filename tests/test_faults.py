@@ -560,7 +560,7 @@ def test_pipe_in_place_of_a_chunk(tmp_path: Path) -> None:
                 with pytest.raises(StoreError, match="c/0/0"):
                     read(array)
 
-    run_child(work, timeout=5).checked()
+    run_child(work).checked()
 
 
 def test_absent_chunk_is_the_fill_value(store: Store) -> None:
@@ -1248,7 +1248,7 @@ def _transfer(array: Array, direction: str, values: np.ndarray[Any, Any], thread
 def test_interrupt_stops_all_threads(direction: str, threads: int) -> None:
     """Control-C arrives soon, nothing goes on behind one's back, and the array can be used again."""
 
-    def work() -> tuple[float, int]:
+    def work() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         store = SlowStore()
         values = np.arange(2_000_000.0)
@@ -1258,18 +1258,13 @@ def test_interrupt_stops_all_threads(direction: str, threads: int) -> None:
         store.delay = 0.005
         alarm = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
         alarm.start()
-        start = time.monotonic()
-        try:
+        with pytest.raises(KeyboardInterrupt):
             _transfer(array, direction, values + 1, threads)
-        except KeyboardInterrupt:
-            took = time.monotonic() - start
-        else:
-            pytest.fail(f"no interrupt in {time.monotonic() - start:.1f} s and {store.accesses} accesses")
         alarm.join()
         before = store.accesses
         time.sleep(0.1)
         assert store.accesses == before, "a thread goes on"
-        assert 0 < before < 2000
+        assert 0 < before < 1000, "it came soon"
         assert len(store.threads) == threads
         store.delay = 0
         found = array.get(threads=threads)
@@ -1279,10 +1274,8 @@ def test_interrupt_stops_all_threads(direction: str, threads: int) -> None:
             assert set(np.unique(found - values)) == {0.0, 1.0}, "old and new units"
             array.set(..., values + 1, threads=threads)
             np.testing.assert_array_equal(array[...], values + 1)
-        return took, before
 
-    took, _ = run_child(work).checked()
-    assert took < 1.5
+    run_child(work).checked()
 
 
 def test_interrupt_of_a_real_process(tmp_path: Path) -> None:
@@ -1293,9 +1286,9 @@ def test_interrupt_of_a_real_process(tmp_path: Path) -> None:
         "import sys, threading, xzarr3\n"
         "array = xzarr3.open_array(sys.argv[1])\n"
         "expected = array.get(threads=2)\n"
-        "print('ready', flush=True)\n"
         "interrupts = 0\n"
         "try:\n"
+        "    print('ready', flush=True)\n"
         "    while True:\n"
         "        array.get(threads=2)\n"
         "except KeyboardInterrupt:\n"
@@ -1314,7 +1307,7 @@ def test_interrupt_of_a_real_process(tmp_path: Path) -> None:
         assert child.stdout.readline() == "ready\n"
         time.sleep(0.15)
         child.send_signal(signal.SIGINT)
-        out, _ = child.communicate(timeout=20)
+        out, _ = child.communicate(timeout=120)
     finally:
         child.kill()
         child.wait()
@@ -1366,7 +1359,7 @@ def _interrupted(store: HeldStore, work: Callable[[], object], times: int) -> in
             raise KeyboardInterrupt
 
     def press() -> None:
-        assert store.helped.wait(30)
+        assert store.helped.wait(120)
         for number in range(times):
             os.kill(os.getpid(), signal.SIGINT)
             pause = 0.001
@@ -1389,7 +1382,7 @@ def _interrupted(store: HeldStore, work: Callable[[], object], times: int) -> in
         pytest.fail("nothing was interrupted")
     finally:
         returned.set()
-        presser.join(30)
+        presser.join(120)
     assert len(heard) >= times or inside
     return inside
 
@@ -1591,7 +1584,7 @@ def test_fork_while_other_threads_write(local_store: LocalStore) -> None:
     writer.start()
     try:
         for at in range(8):
-            run_child(lambda at=at: array.set((slice(None), at), 1.0, threads=1), timeout=5).checked()
+            run_child(lambda at=at: array.set((slice(None), at), 1.0, threads=1)).checked()
     finally:
         stop.set()
         writer.join()

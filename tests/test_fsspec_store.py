@@ -27,6 +27,7 @@ import numpy as np
 import pytest
 from _conformance import VALUE, ReadingConformance, StoreConformance, contents, read_back
 from _unprivileged import run_child
+from _waiting import quickest
 from fsspec.asyn import AsyncFileSystem
 from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
 from fsspec.implementations.dirfs import DirFileSystem
@@ -690,16 +691,15 @@ def test_requests_are_made_at_once_within_the_bound(tmp_path: Path, concurrency:
     with ThreadPoolExecutor(3) as pool:
         jobs = [pool.submit(store.get_values, keys) for _ in range(3)]
         for job in jobs:
-            assert job.result(timeout=30) == [key.encode() for key in keys]
+            assert job.result(timeout=120) == [key.encode() for key in keys]
     assert min(bound, 7) <= Slow.most <= bound
     reader = store.open_value("c/5")
     assert reader is not None
     Slow.most = 0
     assert reader.read_ranges([0, 1, 2] * 5, [1, 1, 1] * 5) == [b"c", b"/", b"5"] * 5
     assert min(bound, 7) <= Slow.most <= min(bound, 15)
-    begun = time.monotonic()
-    store.get_values(keys)
-    assert time.monotonic() - begun < len(keys) / bound * latency * 3 + 0.5
+    enough = len(keys) / bound * latency * 3 + 0.5
+    assert quickest(lambda: store.get_values(keys), enough) < enough
 
 
 def test_file_systems_that_are_not_for_threads_are_used_by_one(tmp_path: Path) -> None:
@@ -719,7 +719,7 @@ def test_file_systems_that_are_not_for_threads_are_used_by_one(tmp_path: Path) -
     stores[0].set("x", VALUE)
     with ThreadPoolExecutor(8) as pool:
         jobs = [pool.submit(stores[at % 2].get, "x") for at in range(30)]
-        assert [job.result(timeout=30) for job in jobs] == [VALUE] * 30
+        assert [job.result(timeout=120) for job in jobs] == [VALUE] * 30
 
 
 def test_the_part_that_is_read_first_comes_with_the_answer(tmp_path: Path) -> None:
@@ -773,7 +773,7 @@ def test_a_forked_child_can_use_the_store(tmp_path: Path, ready: bool) -> None:
         finally:
             stopping.set()
         for job in jobs:
-            job.result(timeout=20)
+            job.result(timeout=120)
     assert store.get("child") == b"of the fork"
     assert store.get("twin") == b"by pickle"
 
@@ -794,7 +794,7 @@ def test_a_forked_child_opens_an_archive_again(tmp_path: Path) -> None:
     with ThreadPoolExecutor(1) as pool:
         job = pool.submit(check)
         assert run_child(check).checked()
-        assert job.result(timeout=30)
+        assert job.result(timeout=120)
 
 
 def test_dask_writes_and_reads(tmp_path: Path) -> None:
@@ -832,7 +832,7 @@ def test_shards_and_threads_that_write_parts_of_them(tmp_path: Path) -> None:
 
     with ThreadPoolExecutor(8) as pool:
         for job in [pool.submit(work, at) for at in range(8)]:
-            job.result(timeout=60)
+            job.result(timeout=120)
     np.testing.assert_array_equal(array[:], np.arange(64))
 
 
@@ -1053,7 +1053,7 @@ def test_a_cache_keeps_whole_values_only(tmp_path: Path) -> None:
     Slow.requests.clear()
     with ThreadPoolExecutor(8) as pool:
         jobs = [pool.submit(store.get, "a", (at, 10)) for at in range(40)]
-        assert [job.result(timeout=20) for job in jobs] == [(VALUE * 2)[at % 10 :][:10] for at in range(40)]
+        assert [job.result(timeout=120) for job in jobs] == [(VALUE * 2)[at % 10 :][:10] for at in range(40)]
     assert Slow.requests == ["cat b/a None None"]
     (name,) = os.listdir(tmp_path / "cache")
     assert (tmp_path / "cache" / name).read_bytes() == VALUE * 1000

@@ -251,7 +251,7 @@ def test_a_short_document_of_very_many_chunks() -> None:
     """Neither opening nor reading depends on how many chunks there are."""
     size = 2 * 10**12 + 5
     chunk_shapes = [[[1, 10**12], 5, [1, 10**12], [2**62, 2**62]]]
-    start = time.perf_counter()
+    start = time.thread_time()
     array = stored(array_document(shape=[size], chunk_grid=rectilinear(chunk_shapes)))
     array[10**12 - 1 : 10**12 + 7] = np.arange(8)
     assert array[10**12 + 2] == 3
@@ -263,7 +263,7 @@ def test_a_short_document_of_very_many_chunks() -> None:
     assert array[10**12 - 2 :].tolist() == [0, 0, 1, 2, 3]
     with pytest.raises(MetadataError, match="too many chunks"):
         _ = array.chunks
-    assert time.perf_counter() - start < 10
+    assert time.thread_time() - start < 10
 
 
 # What users ask for

@@ -371,7 +371,9 @@ def test_consolidated_groups_in_memory_go_to_other_processes(zarr_format: Any) -
     )
     for group in (root.consolidate(), xzarr3.open_group(root.store)):
         command = [sys.executable, "-c", code]
-        done = subprocess.run(command, input=pickle.dumps(group), capture_output=True, timeout=60, check=True)
+        done = subprocess.run(
+            command, input=pickle.dumps(group), capture_output=True, timeout=120, check=True
+        )
         assert done.stdout.decode().strip() == "['b'] [0, 1, 2] True True"
 
 

@@ -518,7 +518,7 @@ def test_directories_replaced_by_links_at_any_moment(name: str, how: str) -> Non
                 return n
         raise AssertionError
 
-    assert run_unprivileged(work, prepare=_with_leftovers, timeout=60).checked() > 3
+    assert run_unprivileged(work, prepare=_with_leftovers).checked() > 3
 
 
 def test_root_that_is_removed_while_keys_are_erased() -> None:
@@ -624,7 +624,7 @@ def test_special_files_are_erased_and_not_opened(kind: str) -> None:
         store.erase_prefix("a/")
         return _kept(base)
 
-    outcome = run_unprivileged(work, prepare=prepare, timeout=5)
+    outcome = run_unprivileged(work, prepare=prepare)
     assert outcome.changed == []
     assert outcome.checked() == ["b"]
 
@@ -690,7 +690,7 @@ def test_many_links_into_each_other_are_listed_in_time() -> None:
         store.erase_prefix("a/")
         return len(_kept(base))
 
-    assert run_unprivileged(work, timeout=10).checked() == 1
+    assert run_unprivileged(work).checked() == 1
 
 
 def test_paths_longer_than_the_system_permits_leave_nothing() -> None:

@@ -248,7 +248,7 @@ def test_a_forked_child_is_not_its_parent(tmp_path: Path) -> None:
         assert mine.there().owner == mine.owner
 
     with processes(child) as (process,):
-        assert process.wait(60) == 0
+        assert process.wait(120) == 0
     assert mine.holds()
     mine.release()
 
@@ -263,7 +263,7 @@ def test_a_store_that_does_not_answer_keeps_the_lease_in_no_other_one(
         def get_versioned(self, key: str) -> Any:
             if threading.current_thread().name == "xzarr3-lease":
                 self.reached.set()
-                assert self.stalls.wait(60)
+                assert self.stalls.wait(120)
             return super().get_versioned(key)
 
     monkeypatch.setattr(lease, "PATIENCE", 0.04)
@@ -271,8 +271,8 @@ def test_a_store_that_does_not_answer_keeps_the_lease_in_no_other_one(
     held = [leased(slow), leased(fast)]
     for each in held:
         assert each.take()
-    assert slow.reached.wait(60)
-    before, end = held[1].there().counter, time.monotonic() + 60
+    assert slow.reached.wait(120)
+    before, end = held[1].there().counter, time.monotonic() + 120
     while held[1].there().counter < before + 3:
         assert time.monotonic() < end
         time.sleep(0.005)
@@ -287,7 +287,7 @@ def test_a_write_to_one_store_does_not_wait_for_that_to_another() -> None:
 
         def copy_values(self, pairs: Any) -> None:
             reached.set()
-            assert go_on.wait(60)
+            assert go_on.wait(120)
             super().copy_values(pairs)
 
     reached, go_on = threading.Event(), threading.Event()
@@ -297,11 +297,11 @@ def test_a_write_to_one_store_does_not_wait_for_that_to_another() -> None:
         to_zarr(dataset, store)
     with ThreadPoolExecutor(2) as pool:
         late = pool.submit(to_zarr, dataset + 1, slow, mode="w")
-        assert reached.wait(60)
-        pool.submit(to_zarr, dataset + 1, fast, mode="w").result(60)
+        assert reached.wait(120)
+        pool.submit(to_zarr, dataset + 1, fast, mode="w").result(120)
         assert not late.done()
         go_on.set()
-        late.result(60)
+        late.result(120)
 
 
 def test_a_lease_that_could_not_be_taken_away_is_taken_away_later(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -322,9 +322,9 @@ def test_a_lease_that_could_not_be_taken_away_is_taken_away_later(monkeypatch: p
     began = time.monotonic()
     with pytest.warns(UserWarning, match="others may have to wait"):
         array.append([4])  # This process need not wait for itself.
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20
     store.fails = False
-    end = time.monotonic() + 60
+    end = time.monotonic() + 120
     while lease.NAME in contents(store):
         assert time.monotonic() < end
         time.sleep(0.005)
@@ -368,7 +368,7 @@ def test_a_write_that_nothing_refers_to_any_more_is_in_nobodys_way() -> None:
     mine.ends_with(begun)
     del begun
     gc.collect()
-    end = time.monotonic() + 10
+    end = time.monotonic() + 120
     while mine.key in contents(store):
         assert time.monotonic() < end
         time.sleep(0.005)

@@ -602,7 +602,7 @@ def run_python(code: str, *arguments: str, **environment: str) -> str:
         [sys.executable, "-c", textwrap.dedent(code), *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         env={**os.environ, **environment},
     )
     assert done.returncode == 0, done.stderr

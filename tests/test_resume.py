@@ -154,7 +154,7 @@ def _killed_again_and_again(
             while not process.ended() and time.monotonic() < end:
                 time.sleep(0.001)
             if process.ended():
-                assert process.wait(1) == 0
+                assert process.wait(120) == 0
                 return kills
             process.kill()
             kills.append(moment)
@@ -259,7 +259,7 @@ def _kill_at_each_change(tmp_path: Path, mode: str, step: int) -> int:
         with processes(work) as (process,):
             while not process.ended():
                 time.sleep(0.001)
-            whole = process.wait(1) == 0
+            whole = process.wait(120) == 0
         if not whole:
             try:
                 _small(target, log, mode)
@@ -326,7 +326,7 @@ if __name__ == "__main__":
     from distributed import Client, LocalCluster
     import test_resume
 
-    options = dict(processes=True, memory_limit=0, dashboard_address=None, host="127.0.0.1")
+    options = dict(processes=True, memory_limit=0, dashboard_address=":0", host="127.0.0.1")
     with LocalCluster(n_workers=2, threads_per_worker=1, **options) as cluster, Client(cluster) as client:
         client.run(test_resume.enter_at_once, {paths!r})
         Path({ready!r}).touch()
@@ -365,7 +365,7 @@ def test_a_cluster_killed_at_random_moments(tmp_path: Path) -> None:
         ready.unlink(missing_ok=True)
         child = subprocess.Popen([sys.executable, str(script)], start_new_session=True)
         try:
-            end = time.monotonic() + 60
+            end = time.monotonic() + 120
             while not ready.exists() and child.poll() is None and time.monotonic() < end:
                 time.sleep(0.01)
             moment = time.monotonic() + (random_moments.uniform(0.05, 0.4) if not kills else 60)
@@ -1152,7 +1152,7 @@ def test_appending_is_taken_up(store: Store, tmp_path: Path) -> None:
         assert opened(store, "g").sizes["x"] == 7
     start = time.monotonic()
     _append(store, log)
-    assert time.monotonic() - start < 5, "nobody waits for a lease of one's own"
+    assert time.monotonic() - start < 20, "nobody waits for a lease of one's own"
     assert 10 <= made(log) <= 14
     check(store, contents(reference))
     _append(store, log)

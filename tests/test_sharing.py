@@ -87,7 +87,7 @@ def test_an_array_is_read_while_the_interpreter_shuts_down(tmp_path: Path) -> No
         "atexit.register(lambda: print(array.get(threads=2).sum()))\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
     )
     assert float(done.stdout) == 2**20
 

@@ -185,7 +185,7 @@ def test_one_of_two_writers_gets_an_empty_place() -> None:
 
     def wait() -> None:
         begun.set()
-        done.wait(30)
+        done.wait(120)
         raise UnluckyError
 
     def write() -> None:
@@ -196,7 +196,7 @@ def test_one_of_two_writers_gets_an_empty_place() -> None:
 
     thread = threading.Thread(target=write)
     thread.start()
-    begun.wait(30)
+    begun.wait(120)
     with pytest.raises(NodeExistsError):
         to_zarr(filled(7), store)
     done.set()
@@ -364,7 +364,7 @@ def test_processes_that_write_to_an_empty_directory(tmp_path: Path, round: int) 
         assert process.stdin is not None
         process.stdin.write("\n")
         process.stdin.flush()
-    ended = [process.communicate(timeout=60)[0].strip() for process in processes]
+    ended = [process.communicate(timeout=120)[0].strip() for process in processes]
     assert ended.count("done") == 1, ended
     won = [float(ended.index("done"))] * 4
     assert [values(path, name=name) for name in "abcd"] == [won] * 4

@@ -528,7 +528,7 @@ class TestLocalStore(StoreConformance):
                     answers.append("error")
             return answers
 
-        answers = run_child(work, timeout=5).checked()
+        answers = run_child(work).checked()
         assert set(answers) <= {"None", "error"}
 
     def test_descriptors_are_not_left_open(self, tmp_path: Path) -> None:

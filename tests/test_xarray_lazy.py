@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from _recording import recording
+from _waiting import quickest
 from _xarray_corpus import CORPUS, TEXTS, in_format
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -446,7 +447,7 @@ def test_on_a_cluster(written: dict[str, str]) -> None:
     distributed = pytest.importorskip("distributed")
     with (
         distributed.LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
+            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0"
         ) as cluster,
         distributed.Client(cluster),
     ):
@@ -572,12 +573,13 @@ def test_loading_asynchronously_takes_one_round() -> None:
     data = xr.Dataset({f"v{i}": ("x", np.arange(4.0) + i) for i in range(30)})
     xzarr3.to_zarr(data, source)
     store = SlowStore({key: source.get(key) for key in source.list()})
-    dataset = ours(store)
-    begun = time.perf_counter()
-    loaded = asyncio.run(dataset.load_async())
-    taken = time.perf_counter() - begun
-    xr.testing.assert_identical(loaded, data)
-    assert taken < 10 * store.delay
+    opened = [ours(store) for _ in range(5)]
+
+    def load() -> None:
+        xr.testing.assert_identical(asyncio.run(opened.pop().load_async()), data)
+
+    enough = 10 * store.delay
+    assert quickest(load, enough, times=len(opened)) < enough
 
 
 def test_loading_one_after_the_other_reads_ahead() -> None:
@@ -588,11 +590,15 @@ def test_loading_one_after_the_other_reads_ahead() -> None:
     xzarr3.to_zarr(data, source)
     values = {key: source.get(key) for key in source.list()}
     store = SlowStore(values)
-    dataset = ours(store)
-    begun = time.perf_counter()
-    xr.testing.assert_identical(dataset.load(), data)
-    assert time.perf_counter() - begun < 20 * store.delay
-    assert sorted(store.chunks()) == sorted(f"{name}/c/0" for name in data)  # None is read twice.
+    opened = [ours(store) for _ in range(5)]
+
+    def load() -> None:
+        store.asked.clear()
+        xr.testing.assert_identical(opened.pop().load(), data)
+        assert sorted(store.chunks()) == sorted(f"{name}/c/0" for name in data)  # None is read twice.
+
+    enough = 20 * store.delay
+    assert quickest(load, enough, times=len(opened)) < enough
 
     def read_by(names: list[str]) -> set[str]:
         store = SlowStore(values)

@@ -499,7 +499,7 @@ def test_what_a_delayed_append_stored_of_others_is_erased_before_the_error_comes
 
     def wait(block: Any, block_info: Any = None) -> Any:
         if block_info[0]["chunk-location"][0] == 1:
-            end = time.monotonic() + 30
+            end = time.monotonic() + 120
             while not stored.exists() and time.monotonic() < end:
                 time.sleep(0.01)
             assert stored.exists()
@@ -765,10 +765,10 @@ def test_what_a_straggling_task_of_a_failed_append_gives_is_not_stored(tmp_path:
 
     def block(values: Any, block_info: Any = None) -> Any:
         if block_info[0]["chunk-location"][0] == 0:
-            assert begun.wait(20)
+            assert begun.wait(120)
             return values * np.nan
         begun.set()
-        assert failed.wait(20)
+        assert failed.wait(120)
         given.set()
         return values
 
@@ -782,7 +782,7 @@ def test_what_a_straggling_task_of_a_failed_append_gives_is_not_stored(tmp_path:
         )
     assert stored_in(tmp_path) == before
     failed.set()
-    assert given.wait(20)
+    assert given.wait(120)
     time.sleep(0.3)
     assert stored_in(tmp_path) == before
 
