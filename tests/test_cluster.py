@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -247,9 +248,12 @@ def test_arrays_travel_without_touching_the_store(local_store: LocalStore) -> No
 
 def _marks(top: Path) -> dict[str, bytes]:
     """Documents and what says that somebody writes; a task elsewhere may just have stored a chunk."""
-    found = {str(file.relative_to(top)): file for file in top.rglob("*") if file.is_file()}
-    marks = ("zarr.json", "begun", "owner")
-    return {name: file.read_bytes() for name, file in found.items() if name.endswith(marks)}
+    found: dict[str, bytes] = {}
+    for file in top.rglob("*"):
+        if file.name.endswith(("zarr.json", "begun", "xzarr3-lease")):
+            with suppress(FileNotFoundError):  # It has just been removed.
+                found[str(file.relative_to(top))] = file.read_bytes()
+    return found
 
 
 def _fail_until(marker: Path, block: Values) -> Values:

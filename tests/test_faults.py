@@ -51,6 +51,7 @@ from xzarr3 import (
     StoreError,
     StorePermissionError,
     Xzarr3Error,
+    copying,
 )
 from xzarr3._types import Buffer
 from xzarr3.concurrency import cores, undisturbed, waiters
@@ -1409,6 +1410,33 @@ def test_nothing_is_stored_after_an_interrupt_came_back(way: str, times: int) ->
         return _interrupted(store, write, times)
 
     assert run_child(work).checked() == 0
+
+
+def test_a_thread_that_copies_is_waited_for_if_ctrl_c_came_while_it_was_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A pool that is interrupted then does not know of the thread that it has started."""
+    start, over, inside = threading.Thread.start, threading.Event(), threading.Event()
+    done: list[int] = []
+
+    def move() -> int:
+        inside.set()
+        over.wait(0.3)  # Nobody ends it earlier, if it is waited for.
+        done.append(1)
+        return 1
+
+    def interrupted(thread: threading.Thread) -> None:
+        monkeypatch.undo()
+        start(thread)
+        assert inside.wait(30)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        list(copying._spread([move] * 4, 2))
+    found = list(done)
+    over.set()
+    assert found == [1]
 
 
 @pytest.mark.parametrize("times", [1, 3])

@@ -31,6 +31,7 @@ import xzarr3
 from xzarr3 import ConflictError, LocalStore, MemoryStore, NodeExistsError, StoreError, to_zarr
 from xzarr3.commit import lease
 from xzarr3.commit.lease import Holder, Lease, LeaseLostError, Whereabouts, lease_key
+from xzarr3.xarray.later import Abandoning, Begun
 
 HOSTS = {name: Whereabouts(name, "boot", "processes") for name in ("one", "two", "three")}
 
@@ -354,6 +355,82 @@ def test_a_write_that_goes_on_elsewhere_keeps_its_lease(world: World) -> None:
     world.renews.clear()
     copy.release()
     assert list(store.list()) == []
+
+
+def _copy(mine: Lease) -> Lease:
+    """As it arrives in another process."""
+    copy: Lease = pickle.loads(pickle.dumps(mine))
+    copy._store = mine._store
+    return copy
+
+
+def test_a_late_end_of_a_write_does_not_end_the_same_write_begun_again(world: World) -> None:
+    plan = leased(MemoryStore())
+    first = _copy(plan)
+    assert first.take()
+    late, later = _copy(first), _copy(first)
+    assert plan.holds(), "a task that was planned before goes by what all copies have in common"
+    first.release()
+    assert not plan.holds()
+    second = _copy(plan)
+    assert second.take()
+    late.take_anew()
+    late.release()
+    later.abandon()
+    assert second.holds()
+    assert plan.holds()
+    assert not late.holds()
+    assert not later.holds()
+    second.release()
+    assert list(plan._store.list()) == []
+
+
+def test_a_task_that_is_repeated_elsewhere_gets_the_lease_of_the_one_that_was_lost(world: World) -> None:
+    plan = leased(MemoryStore())
+    lost, repeated = _copy(plan), _copy(plan)
+    assert lost.take()
+    world.renews.add(lost)
+    with world.on("two"):
+        assert repeated.take()
+        assert repeated.displaced is None
+        lost.release()
+        assert repeated.holds()
+        assert not leased(plan._store).take()
+
+
+def test_a_lease_that_is_taken_again_does_not_end_with_what_it_ended_with_before(world: World) -> None:
+    class Begun:
+        """What refers to the lease."""
+
+    mine, begun = leased(MemoryStore()), Begun()
+    assert mine.take()
+    mine.ends_with(begun)
+    mine.release()
+    del begun
+    gc.collect()
+    assert mine.take()
+    lease._tend(mine)
+    assert mine.holds()
+
+
+def test_of_two_attempts_at_one_write_that_is_given_up_which_has_failed() -> None:
+    """Where both were begun in one process, by a task of one name."""
+    given_up: list[object] = []
+
+    class Write:
+        begin = object
+
+        def finish(self, begun: object) -> None:
+            """It is not reached."""
+
+        def discard(self, begun: object, error: BaseException) -> None:
+            given_up.append(begun)
+
+    first, second = Begun("begin", Write()), Begun("begin", Write())
+    cleanup = Abandoning("plan", "begin").held([first])
+    assert cleanup is not None
+    cleanup(ValueError())
+    assert given_up == [first._begun] != [second._begun]
 
 
 def test_a_write_that_nothing_refers_to_any_more_is_in_nobodys_way() -> None:

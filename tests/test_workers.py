@@ -19,6 +19,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -525,13 +526,14 @@ def _once(marker: str) -> bool:
     return True
 
 
-def _halfway(end: Callable[[], None], folder: str) -> None:
-    """Call ``end`` when half of a value is written to a file below ``folder``."""
+def _halfway(end: Callable[[], None], folder: str, is_wanted: Callable[[], bool] = lambda: True) -> None:
+    """Call ``end`` when half of a value, the one that is wanted, is written to a file below ``folder``."""
     write, writev = os.write, os.writev
 
     def half(descriptor: int, data: Any) -> int:
         parts = data if isinstance(data, list) else [data]
-        if not os.readlink(f"/proc/self/fd/{descriptor}").startswith(folder):
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+        if not path.startswith(folder) or TEMPORARY not in path or not is_wanted():
             return writev(descriptor, parts)
         whole = b"".join(parts)
         number = write(descriptor, whole[: len(whole) // 2])
@@ -546,12 +548,14 @@ def _kill() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _dying(block: Values, marker: str, folder: str, block_id: tuple[int, ...] = ()) -> Values:
-    """The process is killed in the write that follows, if nobody was killed yet."""
-    time.sleep(0.01)
-    if any(block_id) and _once(marker):
-        _halfway(_kill, folder)
-    return block
+def _is_second(marker: str) -> bool:
+    """Whether one was asked before, in whichever process, and this is the second time."""
+    return not _once(f"{marker}-first") and _once(marker)
+
+
+def _kill_in_the_second_write(client: Client, marker: str, folder: str) -> None:
+    """Whichever worker it is that writes the second value is killed halfway."""
+    client.run(_halfway, _kill, folder, partial(_is_second, marker))
 
 
 @contextmanager
@@ -605,16 +609,16 @@ def _leftovers(place: Path) -> list[Path]:
     return [path for path in place.rglob(f"{TEMPORARY}*") if path.is_file()]
 
 
-def _stored_while_killed(tmp_path: Path, region: Any, source: Values, blocks: Any, **layout: Any) -> None:
+def _stored_while_killed(
+    client: Client, tmp_path: Path, region: Any, source: Values, blocks: Any, **layout: Any
+) -> None:
     """Write with a worker that is killed meanwhile, and compare all of the array and of the store."""
     old = _values(40, 33)
     target = xzarr3.create_array(tmp_path / "store", data=old, dtype="f8", **layout)
     units = set(contents(target.store))
     marker = str(tmp_path / "dead")
-    lazy = da.from_array(source, chunks=blocks).map_blocks(
-        _dying, marker, str(tmp_path / "store"), dtype="f8", meta=np.empty((0, 0))
-    )
-    store(lazy, target, regions=region)
+    _kill_in_the_second_write(client, marker, str(tmp_path / "store"))
+    store(da.from_array(source, chunks=blocks), target, regions=region)
     assert os.path.exists(marker)
     expected = old.copy()
     expected[region] = source
@@ -633,7 +637,7 @@ def _stored_while_killed(tmp_path: Path, region: Any, source: Values, blocks: An
 def test_worker_killed_in_the_middle_of_a_write(client: Client, tmp_path: Path) -> None:
     """Blocks that lie across chunks, in a region that covers some of them in part."""
     _stored_while_killed(
-        tmp_path, np.s_[3:35, 2:30], _values(32, 28), (11, 9), chunks=(10, 8), compressors=None
+        client, tmp_path, np.s_[3:35, 2:30], _values(32, 28), (11, 9), chunks=(10, 8), compressors=None
     )
 
 
@@ -665,7 +669,7 @@ def test_workers_killed_in_the_middle_of_writes(
     client: Client, tmp_path: Path, blocks: Any, layout: dict[str, Any], region: Any
 ) -> None:
     source = _values(40, 33)[region] + 5
-    _stored_while_killed(tmp_path, region, source, blocks, **layout)
+    _stored_while_killed(client, tmp_path, region, source, blocks, **layout)
 
 
 @pytest.mark.slow
@@ -674,10 +678,8 @@ def test_rows_added_while_a_worker_is_killed_are_there_once(client: Client, tmp_
     target = xzarr3.create_array(tmp_path / "store", data=old, chunks=(10, 10))
     target.resize((38, 20))
     marker = str(tmp_path / "dead")
-    blocks = da.from_array(new, chunks=(6, 20)).map_blocks(
-        _dying, marker, str(tmp_path / "store"), dtype="f8", meta=np.empty((0, 0))
-    )
-    store(blocks, target, regions=np.s_[15:38, :])
+    _kill_in_the_second_write(client, marker, str(tmp_path / "store"))
+    store(da.from_array(new, chunks=(6, 20)), target, regions=np.s_[15:38, :])
     assert os.path.exists(marker)
     np.testing.assert_array_equal(xzarr3.open_array(tmp_path / "store")[...], np.concatenate([old, new]))
 

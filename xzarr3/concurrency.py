@@ -129,7 +129,7 @@ class Work:
             _current.work = before
 
 
-class _Helper:
+class Helper:
     """A thread of a pool that may help with work.
 
     Whether it has begun and whether it has ended is told by single steps of the interpreter, so that Ctrl-C
@@ -259,7 +259,7 @@ def together(
         What each worker returned, in any order.
     """
     work = Work(stop)
-    helpers = [_Helper() for _ in range(threads - 1)]
+    helpers = [Helper() for _ in range(threads - 1)]
     results: list[Result] = []
     waited_for = helpers
 
@@ -310,7 +310,7 @@ def undisturbed(call: Callable[[], Result]) -> Result:
     if threading.current_thread() is not threading.main_thread():
         return call()
     results: list[Result] = []
-    helper, work = _Helper(), Work(lambda: None)
+    helper, work = Helper(), Work(lambda: None)
 
     def settle() -> None:
         work.stop()

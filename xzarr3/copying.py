@@ -12,10 +12,9 @@ import os
 import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -27,7 +26,7 @@ from xzarr3.codecs.bytes import BytesCodec
 from xzarr3.codecs.chain import CodecChain
 from xzarr3.codecs.registry import parse_codecs
 from xzarr3.codecs.transpose import TransposeCodec
-from xzarr3.concurrency import available_threads, to_the_end
+from xzarr3.concurrency import Helper, Work, available_threads, to_the_end
 from xzarr3.conventions import (
     fill_value_is_mask,
     from_fill_value_attribute,
@@ -567,16 +566,40 @@ def _spread(moves: Iterable[Callable[[], _T]], threads: int) -> Generator[_T]:
             yield move()
         return
     pool = ThreadPoolExecutor(threads)
-    waiting: deque[Future[_T]] = deque()
-    end = partial(pool.shutdown, cancel_futures=True)
+    work = Work(lambda: None)
+    helpers: deque[Helper] = deque()
+    results: list[_T] = []
+
+    def submit(move: Callable[[], _T]) -> None:
+        # Known before it may begin: a pool that is interrupted while it starts a thread forgets that thread.
+        helpers.append(Helper())
+        pool.submit(helpers[-1].help, work, move, results)
+
+    def result() -> _T:
+        helpers[0].finish()
+        helpers.popleft()
+        if work.first is not None:
+            raise work.first
+        return results.pop()
+
+    def end() -> None:
+        work.stop()
+        for helper in helpers:
+            helper.close()
+        for helper in helpers:
+            helper.wait()
+        pool.shutdown(cancel_futures=True)
+        work.end()
+        work.first = None  # It holds this frame, which would hold it.
+
     try:
         try:
             for move in moves:
-                waiting.append(pool.submit(move))
-                if len(waiting) >= max(_AHEAD, 2 * threads):
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
+                submit(move)
+                if len(helpers) >= max(_AHEAD, 2 * threads):
+                    yield result()
+            while helpers:
+                yield result()
         finally:
             to_the_end(end)
     finally:

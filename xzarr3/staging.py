@@ -801,7 +801,7 @@ class _Folders(Staging):
     def discard(self) -> None:
         if os.path.lexists(self._old):
             raise StoreError(f"'{self._old}' may hold what was replaced")
-        _remove(self._top)
+        _remove_at_once(self._target, self._top)  # What is begun again there is not removed with it.
 
     def leave(self) -> None:
         if self._lease is not None:

@@ -183,6 +183,11 @@ def _runs(pid: int) -> bool:
     return True
 
 
+def _family(owner: str) -> str:
+    """What the owners have in common that a lease and its copies are, each time that they take it."""
+    return owner.partition(".")[0]
+
+
 def lease_key(prefix: str) -> str:
     """The key of the lease of a node, by what the keys of its chunks begin with, or would.
 
@@ -260,7 +265,12 @@ class Lease:
 
     @property
     def owner(self) -> str:
-        """Whose lease it is."""
+        """Whose lease it is.
+
+        Each time it is taken that has another name, after what all copies of this have in common: a late end
+        of one time does not end another one. A copy that did not take it itself goes by what they have in
+        common.
+        """
         return self._said.owner
 
     def there(self) -> Holder:
@@ -303,8 +313,9 @@ class Lease:
 
     def _begin(self) -> None:
         place = here()
-        self._said = Holder(
-            owner=self.owner,
+        before = self.owner
+        said = Holder(
+            owner=f"{_family(before)}.{uuid.uuid4().hex}",
             host=place.host,
             boot=place.boot,
             processes=place.processes,
@@ -315,7 +326,10 @@ class Lease:
         )
         self._pid = 0
         self.displaced = None
-        _live.add(self.owner)  # Before it is there to be seen.
+        self._owned_by = None  # That was of an earlier time.
+        _live.add(said.owner)  # Before it is there to be seen.
+        self._said = said
+        _live.discard(before)
 
     def _taken(self, until: float | None) -> bool:
         version: object = ABSENT
@@ -332,7 +346,8 @@ class Lease:
             if found == self._said:  # No answer came.
                 self._held(asked)
                 return True
-            is_own = found.owner == self.owner  # As a copy of this, in a process that was lost, has made it.
+            # As a copy of this has made it, in a process that was lost.
+            is_own = bool(found.owner) and _family(found.owner) == _family(self.owner)
             is_dead = True if is_own or stored is None else self._is_dead(found, version)
             free = is_dead is True
             if free:
@@ -428,7 +443,8 @@ class Lease:
         return True
 
     def _is_own(self, stored: Buffer | None) -> bool:
-        return stored is not None and Holder.parse(stored).owner == self.owner
+        found = "" if stored is None else Holder.parse(stored).owner
+        return found == self.owner or found.startswith(f"{self.owner}.")
 
     def verify(self, path: str) -> None:
         """Ask the store whether a place is still reserved for this write.

@@ -32,8 +32,11 @@ class Cleanup(Protocol):
     def __call__(self, error: BaseException) -> None:
         """Clean up after an error, which gets a note of what could not be done."""
 
-    def held(self) -> Cleanup:
-        """The same, with all that it needs of the results of other tasks, which the scheduler may drop."""
+    def held(self, begun: Sequence[Any]) -> Cleanup | None:
+        """The same, with all that it needs of the results of other tasks, which the scheduler may drop.
+
+        ``begun`` is what has begun, as the task got it. None if that is known to be over.
+        """
 
 
 def cleanups_of(graph: HighLevelGraph, name: str) -> list[Cleanup]:
@@ -69,7 +72,7 @@ class Guard:
     def __reduce__(self) -> tuple[object, ...]:
         return Guard, (self._cleanups,)
 
-    def failed(self, error: BaseException) -> BaseException:
+    def failed(self, error: BaseException, begun: Sequence[Any] = ()) -> BaseException:
         """Clean up after an error; returns the one that the user is to hear of.
 
         Local schedulers try nothing again, and what is left is gone when they raise. Tasks that run at that
@@ -77,7 +80,7 @@ class Guard:
         """
         key = _running()
         if key is not None:
-            _failed_on_a_worker(key, self._cleanups, error)
+            _failed_on_a_worker(key, self._cleanups, begun, error)
             return error
         with self._lock:  # Whoever comes second raises nothing before all is clean.
             if self._first is None:
@@ -101,7 +104,7 @@ class Guarded:
         except BaseException as error:
             told = error
             for guard in self._guards:
-                told = guard.failed(told)
+                told = guard.failed(told, args[: self._begun])
             if told is error:
                 raise
             raise told from None
@@ -113,10 +116,13 @@ def _running() -> Any:
     return None if worker is None else getattr(worker.thread_state, "key", None)
 
 
-def _failed_on_a_worker(key: Any, cleanups: Sequence[Cleanup], error: BaseException) -> None:
+def _failed_on_a_worker(
+    key: Any, cleanups: Sequence[Cleanup], begun: Sequence[Any], error: BaseException
+) -> None:
     """Clean up once the scheduler knows of the error, unless it will run the task again.
 
-    Not before: a task elsewhere would tell the user that values are gone, and not why.
+    Not before: a task elsewhere would tell the user that values are gone, and not why. And once in all of the
+    cluster: a task that fails as all was cleaned up may do so when the same is computed again already.
     """
     from distributed import get_client
 
@@ -125,16 +131,24 @@ def _failed_on_a_worker(key: Any, cleanups: Sequence[Cleanup], error: BaseExcept
         if client.run_on_scheduler(_asking(key))[1]:
             return
         with client.as_current():
-            held = [cleanup.held() for cleanup in cleanups]
+            held = [each for cleanup in cleanups if (each := cleanup.held(begun)) is not None]
     except (ValueError, OSError, TypeError, AttributeError) as another:  # It runs nothing of ours.
         error.add_note(f"not all could be removed that was written: {another}")
         return
 
+    if len(held) < len(cleanups):
+        return
+    names = {getattr(cleanup, "begin", None) for cleanup in cleanups}
+    attempt = " ".join(each.attempt for each in begun if each.key in names)
+
     def end() -> None:
+        is_first = True
         with contextlib.suppress(ValueError, OSError, TypeError, AttributeError):  # It has gone.
             while client.run_on_scheduler(_asking(key))[0] == "processing":
                 time.sleep(_PAUSE)
-        clean_up(held, error)
+            is_first = not attempt or client.run_on_scheduler(_claiming(attempt))
+        if is_first:
+            clean_up(held, error)
 
     threading.Thread(target=end, name="xzarr3-cleanup", daemon=True).start()
 
@@ -147,6 +161,18 @@ def _asking(key: Any) -> Callable[..., tuple[str, int]]:
         return ("forgotten", 0) if task is None else (task.state, task.retries)
 
     return ask
+
+
+def _claiming(attempt: str) -> Callable[..., bool]:
+    """A function for a scheduler, as above, which tells whether nobody has asked it before."""
+
+    def claim(dask_scheduler: Any) -> bool:
+        claimed = dask_scheduler.__dict__.setdefault("_xzarr3_given_up", set())
+        is_first = attempt not in claimed
+        claimed.add(attempt)
+        return is_first
+
+    return claim
 
 
 def fetched(keys: Sequence[str]) -> list[Any] | None:

@@ -251,7 +251,7 @@ class Removal:
         """Remove it; what tasks that are still running put there goes with the process."""
         shutil.rmtree(self.path, ignore_errors=True)
 
-    def held(self) -> Removal:
+    def held(self, begun: Sequence[Any]) -> Removal:
         """The same, as it needs nothing else."""
         return self
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import uuid
 import weakref
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -30,6 +31,9 @@ class Begun:
     """A write that has begun. Where it travels the plan stays behind, of which there is a task."""
 
     def __init__(self, key: str, write: Planned) -> None:
+        self.key = key
+        self.attempt = uuid.uuid4().hex
+        """What tells it from the same write when that is begun again."""
         self._write: Planned | None = write
         self._begun = write.begin()
         self._is_over = False
@@ -37,10 +41,15 @@ class Begun:
         _here[key] = self
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_begun": self._begun, "_is_over": self._is_over}
+        return {**self.__dict__, "_write": None, "_guard": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _write=None, _guard=threading.Lock())
+        self.__dict__.update(state, _guard=threading.Lock())
+
+    @property
+    def is_original(self) -> bool:
+        """Whether it was begun in this process, where the plan is."""
+        return self._write is not None
 
     def finish(self, write: Planned) -> None:
         """Finish the write."""
@@ -79,25 +88,26 @@ class Abandoning:
         if begun is not None:
             begun.abandon(error)
 
-    def held(self) -> Cleanup:
-        """What gives it up, wherever in a cluster it was begun."""
-        begun = _here.get(self.begin)
-        if begun is not None:
-            return _Held(begun)
-        found = fetched([self._plan, self.begin])
-        return self if found is None else _Held(found[1], found[0])
+    def held(self, begun: Sequence[Any]) -> Cleanup | None:
+        """What gives it up, wherever in a cluster it was begun; not the same that was begun again since."""
+        mine = next((each for each in begun if each.key == self.begin), None)
+        if mine is None or mine.is_original:
+            return _Held(mine)
+        found = fetched([self._plan])
+        return None if found is None else _Held(mine, found[0])
 
 
 class _Held:
-    """Gives up what has begun."""
+    """Gives up what has begun; nothing, if it failed to begin and has cleaned up itself."""
 
-    def __init__(self, begun: Begun, write: Planned | None = None) -> None:
+    def __init__(self, begun: Begun | None, write: Planned | None = None) -> None:
         self._begun, self._write = begun, write
 
     def __call__(self, error: BaseException) -> None:
-        self._begun.abandon(error, self._write)
+        if self._begun is not None:
+            self._begun.abandon(error, self._write)
 
-    def held(self) -> _Held:
+    def held(self, begun: Sequence[Any]) -> _Held:
         return self
 
 

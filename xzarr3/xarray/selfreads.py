@@ -123,7 +123,7 @@ class Aside:
         """Clean up after an error."""
         self.clean()
 
-    def held(self) -> Aside:
+    def held(self, begun: Sequence[Any]) -> Aside:
         """The same, as it needs nothing else."""
         return self
 
