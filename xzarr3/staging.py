@@ -844,7 +844,7 @@ def _rename(folders: Folders, root: str, source: str, target: str) -> None:
 def _move_back(target: str, source: str) -> None:
     if os.path.lexists(source):
         raise StoreError(f"'{target}' cannot be moved back, because there is '{source}'")
-    os.rename(target, source)
+    platform.rename(target, source)
 
 
 @contextlib.contextmanager
@@ -903,7 +903,7 @@ def _remove_at_once(store: LocalStore, folder: str) -> None:
     """Remove a directory under another name: its writer, if there is one, must not find a part of it."""
     removed = os.path.join(store.root, f"{STAGED}{uuid.uuid4().hex}")
     try:
-        os.rename(folder, removed)
+        platform.rename(folder, removed)
     except FileNotFoundError:
         return
     except OSError as error:

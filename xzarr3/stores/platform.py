@@ -194,6 +194,14 @@ def copy_link_at(folder: Folder, name: str, to: Folder) -> None:
         os.symlink(os.readlink(source), _path(to, name), target_is_directory=os.path.isdir(source))
 
 
+def rename(path: str, target: str) -> None:
+    """Give a file or a directory another place, where there is nothing."""
+    if POSIX:
+        os.rename(path, target)
+    else:
+        _patiently(os.rename, path, target)
+
+
 def replace(path: str, target: str) -> None:
     """Give a file another place, where there may be one, in one step."""
     if POSIX:
