@@ -10,6 +10,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 import errno
+import itertools
 import json
 import os
 import shutil
@@ -19,7 +20,7 @@ import sys
 import threading
 import traceback
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -118,11 +119,13 @@ def _without_folders(name: str) -> None:
 
 
 _steps = threading.RLock()
+_TOGETHER = os.environ.get("XZARR3_TOGETHER")  # A file: processes that know it see what others have open.
+_among_siblings: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
 
 
 def _one_at_a_time(act: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **options: Any) -> Any:
-        with _steps:
+        with _steps, _among_siblings():
             return act(*args, **options)
 
     return call
@@ -137,13 +140,27 @@ def _may_write(descriptor: int) -> bool:
 def _check_closed(path: Any, *, within: bool) -> None:
     """Refuse what this process has open, or what is in a directory that is renamed."""
     path = os.path.realpath(os.path.dirname(os.path.abspath(path))) + os.sep + os.path.basename(path)
-    for number in os.listdir("/proc/self/fd"):
+    for place in itertools.chain.from_iterable(map(_open_in, _siblings())):
         try:
-            opened = os.readlink(f"/proc/self/fd/{number}")
-        except FileNotFoundError:
+            opened = os.readlink(place)
+        except OSError:  # It was closed just now.
             continue
         if opened == path or (within and opened.startswith(path + os.sep)):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+
+
+def _siblings() -> list[int]:
+    if _TOGETHER is None:
+        return [os.getpid()]
+    return [each.pid for each in psutil.Process(os.getppid()).children()]
+
+
+def _open_in(process: int) -> list[str]:
+    folder = f"/proc/{process}/fd"
+    try:
+        return [f"{folder}/{number}" for number in os.listdir(folder)]
+    except OSError:  # It has ended.
+        return []
 
 
 def _locks_of_windows() -> types.ModuleType:
@@ -164,6 +181,19 @@ def _locks_of_windows() -> types.ModuleType:
         except BlockingIOError as error:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES)) from error
 
+    if _TOGETHER is not None:
+        global _among_siblings
+        descriptor, flock = os.open(_TOGETHER, os.O_RDWR | os.O_CREAT), fcntl.flock
+
+        @contextlib.contextmanager
+        def alone() -> Iterator[None]:
+            flock(descriptor, fcntl.LOCK_EX)
+            try:
+                yield
+            finally:
+                flock(descriptor, fcntl.LOCK_UN)
+
+        _among_siblings = alone
     module.locking = locking
     return module  # type: ignore[no-any-return]
 
@@ -245,7 +275,14 @@ def values(place: Path) -> None:
         assert os.listdir(place) == []
     if platform.POSIX:
         return
+    platform._takes_long_paths = lambda: False
     store = LocalStore(place)
+    try:
+        store.get("x" * 100 + "/" + "y" * 150 + "/z")
+    except StoreError as error:
+        assert "cannot read key 'xxx" in str(error)  # noqa: PT017
+    else:
+        raise AssertionError("what cannot be reached is no absence")
     store.set("open", b"old")
     with open(place / "open", "rb"):
         try:
@@ -299,6 +336,51 @@ def threads(place: Path) -> None:
             worker.join()
     if failures:
         raise failures[0]
+
+
+def siblings(place: Path) -> None:
+    """No change of several processes gets lost, though one of them is killed while it has the lock."""
+    place.mkdir()
+    command = [sys.executable, __file__, str(place)]
+    environment = os.environ | {"XZARR3_TOGETHER": str(place.parent / "steps")}
+
+    def begun(name: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [*command, name], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    with begun("hold") as holder:
+        counters = [begun("count") for _ in range(3)]
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        holder.kill()
+        printed = [counter.communicate()[0] for counter in counters]
+    assert printed == ['{"count": ""}'] * 3, printed
+    from xzarr3 import LocalStore
+
+    assert bytes(LocalStore(place / "values").get("c/0") or b"") == b"60"
+    assert os.listdir(place / "values" / "c") == ["0"]
+
+
+def count(place: Path) -> None:
+    """Add to a value."""
+    from xzarr3 import LocalStore
+
+    store = LocalStore(place.parent / "values")
+    for _ in range(20):
+        store.update("c/0", lambda stored: [b"%d" % (int(bytes(stored or b"0")) + 1)])
+
+
+def hold(place: Path) -> None:
+    """Be killed with a lock."""
+    from xzarr3 import LocalStore
+
+    def change(stored: object) -> Any:
+        sys.stdout.write("held\n")
+        sys.stdout.flush()
+        sys.stdin.read()
+
+    LocalStore(place.parent / "values").update("c/0", change)
 
 
 def datasets(place: Path) -> None:
@@ -399,11 +481,14 @@ def processes(place: Path) -> None:
     from xzarr3.stores import platform
 
     platform._PROC = "/nonexistent"
-    uuid.getnode = lambda: 0x0242AC110002
+    platform.machine.cache_clear()
+    assert platform.machine() == "" or sys.platform != "linux", "no containers are taken for each other"
+    platform.sys = types.SimpleNamespace(platform="win32")
+    uuid.getnode = lambda: 0x0042AC110002
     platform.machine.cache_clear()
     lease.boot.cache_clear()
     here = lease.here()
-    assert (here.boot, here.processes) == ("0242ac110002", "")
+    assert (here.boot, here.processes) == ("0042ac110002", "")
 
     def holder(pid: int) -> lease.Holder:
         return lease.Holder("owner", here.host, here.boot, here.processes, pid, platform.process_start(pid))
@@ -419,9 +504,10 @@ def processes(place: Path) -> None:
     assert other.is_dead is True
     assert holder(os.getpid()).is_dead is True, "of this process, but not in use"
     assert lease.replace(holder(os.getppid()), host="elsewhere").is_dead is None
-    uuid.getnode = lambda: 0x0342AC110002
-    platform.machine.cache_clear()
-    assert platform.machine() == "", "drawn by chance, and by another process otherwise"
+    for drawn in (0x0142AC110002, 0x0242AC110002):
+        uuid.getnode = lambda drawn=drawn: drawn
+        platform.machine.cache_clear()
+        assert platform.machine() == "", "drawn by chance, or given to others as well"
 
 
 def names(place: Path) -> None:
@@ -472,8 +558,9 @@ def links(place: Path) -> None:
 
 SCENARIOS = {
     act.__name__: act
-    for act in (imports, arrays, values, threads, datasets, zips, caches, names, links, processes)
+    for act in (imports, arrays, values, threads, siblings, datasets, zips, caches, names, links, processes)
 }
+HELPERS = {"count": count, "hold": hold}
 
 
 def main(names: list[str], base: Path) -> None:
@@ -489,7 +576,7 @@ def main(names: list[str], base: Path) -> None:
                 os.setgroups([])
                 os.setgid(NOBODY)
                 os.setuid(NOBODY)
-            SCENARIOS[name](base / name if name != "links" else base / "store")
+            {**SCENARIOS, **HELPERS}[name](base / name if name != "links" else base / "store")
         except BaseException:  # noqa: BLE001 - the test shows it
             outcomes[name] = traceback.format_exc()
         else:

@@ -214,7 +214,9 @@ class LocalStore(Store):
         path = self._base + key
         if platform.is_folder_error(error, path):
             return
-        if error.errno not in _ABSENT or (error.errno == errno.ENOENT and os.path.islink(path)):
+        if error.errno not in _ABSENT or (
+            error.errno == errno.ENOENT and (os.path.islink(path) or platform.is_hidden(path))
+        ):
             self._fail("read", key, error)
 
     def _not_a_file(self, key: str, mode: int) -> None:

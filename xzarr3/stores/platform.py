@@ -61,6 +61,7 @@ NO_FOLLOW: int = getattr(os, "O_NOFOLLOW", 2**30)
 """For :func:`open_at`: a link is not opened."""
 _JUNCTION = 0xA0000003  # What Windows calls a directory that leads elsewhere.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.001, 0.2  # Seconds
+_LONGEST = 259  # Characters of a path, where Windows is not told to take longer ones.
 
 
 # Directories
@@ -222,6 +223,26 @@ def unlink(path: str) -> None:
 def is_folder_error(error: OSError, path: str) -> bool:
     """Whether no file could be opened because a directory has its name, where Windows says another thing."""
     return not POSIX and isinstance(error, PermissionError) and os.path.isdir(path)
+
+
+def is_hidden(path: str) -> bool:
+    """Whether the system says of a path that nothing is there because the path is too long for it."""
+    return not POSIX and len(path) > _LONGEST and not _takes_long_paths()
+
+
+@functools.cache
+def _takes_long_paths() -> bool:
+    import ctypes
+
+    load: Any = getattr(ctypes, "WinDLL", None)
+    if load is None:
+        return True
+    try:
+        ask = load("ntdll").RtlAreLongPathsEnabled
+    except (OSError, AttributeError):  # An older one, which takes none.
+        return False
+    ask.restype = ctypes.c_ubyte
+    return bool(ask())
 
 
 def copy_mode(descriptor: int, mode: int) -> None:
@@ -491,9 +512,11 @@ def machine() -> str:
     try:
         with open(f"{_PROC}/sys/kernel/random/boot_id", "rb") as file:
             return file.read().strip().decode("ascii")
-    except (OSError, ValueError):  # Other systems do not tell.
+    except (OSError, ValueError):
+        if sys.platform == "linux":  # It is hidden; containers of several hosts may have one address.
+            return ""
         node = uuid.getnode()
-        return "" if node >> 40 & 1 else f"{node:012x}"  # That bit is set in a number drawn by chance.
+        return "" if node >> 40 & 3 else f"{node:012x}"  # Bits of a number that is not one of its own.
 
 
 def name_space() -> str:
