@@ -612,7 +612,8 @@ def failing(
     only: Callable[[object], bool] = lambda what: True,
 ) -> Iterator[list[object]]:
     """Let ``os.name`` raise from its call number ``after`` on; yields the first arguments of those calls."""
-    real = getattr(os, name)
+    module = platform if name in ("readv", "pread", "preadv") else os  # Where it is looked up.
+    real = getattr(module, name)
     numbers = itertools.count()
     failed: list[object] = []
 
@@ -625,7 +626,7 @@ def failing(
         raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, name, fail)
+        patch.setattr(module, name, fail)
         yield failed
 
 

@@ -346,12 +346,12 @@ def _readv_less(descriptor: int, buffers: Sequence[memoryview]) -> int:
     return os.readv(descriptor, [buffers[0][:_MOST]])
 
 
-def _pwrite_less(descriptor: int, data: memoryview, start: int) -> int:
+def _pwrite(descriptor: int, data: memoryview, start: int) -> int:
     return os.pwrite(descriptor, data[:_MOST], start)
 
 
-def _writev_less(descriptor: int, pieces: Sequence[memoryview]) -> int:
-    if sum(map(len, pieces)) <= (_MOST or 0):
+def _writev(descriptor: int, pieces: Sequence[memoryview]) -> int:
+    if _MOST is None or sum(map(len, pieces)) <= _MOST:
         return os.writev(descriptor, pieces)
     return os.write(descriptor, pieces[0][:_MOST])
 
@@ -366,9 +366,9 @@ writev: Callable[[int, Sequence[memoryview]], int]
 if not {"pread", "preadv", "readv", "pwrite", "writev"} <= set(dir(os)):
     pread, preadv, readv, pwrite, writev = _seek_read, _seek_read_into, _read_into, _seek_write, _write_first
 elif _MOST is not None:
-    pread, preadv, readv, pwrite, writev = _pread_less, _preadv_less, _readv_less, _pwrite_less, _writev_less
+    pread, preadv, readv, pwrite, writev = _pread_less, _preadv_less, _readv_less, _pwrite, _writev
 else:
-    pread, preadv, readv, pwrite, writev = os.pread, os.preadv, os.readv, os.pwrite, os.writev
+    pread, preadv, readv, pwrite, writev = os.pread, os.preadv, os.readv, _pwrite, _writev
 
 
 def read_at(descriptor: int, length: int, start: int) -> bytes:
