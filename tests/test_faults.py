@@ -57,7 +57,7 @@ from xzarr3._types import Buffer
 from xzarr3.concurrency import cores, undisturbed, waiters
 from xzarr3.dask import from_zarr
 from xzarr3.dask import store as store_dask
-from xzarr3.stores import ValueReader
+from xzarr3.stores import ValueReader, platform
 
 LAYOUTS: dict[str, dict[str, Any]] = {
     "plain": {"compressors": None},
@@ -613,7 +613,8 @@ def failing(
     only: Callable[[object], bool] = lambda what: True,
 ) -> Iterator[list[object]]:
     """Let ``os.name`` raise from its call number ``after`` on; yields the first arguments of those calls."""
-    real = getattr(os, name)
+    module = platform if name in ("readv", "pread", "preadv") else os  # Where it is looked up.
+    real = getattr(module, name)
     numbers = itertools.count()
     failed: list[object] = []
 
@@ -626,7 +627,7 @@ def failing(
         raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, name, fail)
+        patch.setattr(module, name, fail)
         yield failed
 
 
@@ -738,9 +739,11 @@ def test_short_reads_and_writes(limit: int, local_store: LocalStore, monkeypatch
     def short_preadv(descriptor: int, buffers: list[memoryview], at: int) -> int:
         return preadv(descriptor, [memoryview(buffers[0])[:limit]], at)
 
-    monkeypatch.setattr(os, "readv", short_readv)
-    monkeypatch.setattr(os, "preadv", short_preadv)
-    monkeypatch.setattr(os, "pread", lambda descriptor, size, at: pread(descriptor, min(size, limit), at))
+    monkeypatch.setattr(platform, "readv", short_readv)
+    monkeypatch.setattr(platform, "preadv", short_preadv)
+    monkeypatch.setattr(
+        platform, "pread", lambda descriptor, size, at: pread(descriptor, min(size, limit), at)
+    )
     monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, memoryview(data)[:limit]))
     for layout in LAYOUTS:
         array = _make(local_store, layout, path=layout)
@@ -764,10 +767,10 @@ def test_file_that_shrinks_while_it_is_read(local_store: LocalStore, monkeypatch
     def shrunken_at(descriptor: int, buffers: list[memoryview], at: int) -> int:
         return preadv(descriptor, [memoryview(buffers[0])[: max(0, 40 - at)]], at)
 
-    monkeypatch.setattr(os, "readv", shrunken)
-    monkeypatch.setattr(os, "preadv", shrunken_at)
+    monkeypatch.setattr(platform, "readv", shrunken)
+    monkeypatch.setattr(platform, "preadv", shrunken_at)
     monkeypatch.setattr(
-        os, "pread", lambda descriptor, size, at: pread(descriptor, max(0, min(size, 40 - at)), at)
+        platform, "pread", lambda descriptor, size, at: pread(descriptor, max(0, min(size, 40 - at)), at)
     )
     for read in READS.values():
         with pytest.raises(ChunkDecodeError, match="c/"):

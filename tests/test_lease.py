@@ -31,6 +31,7 @@ import xzarr3
 from xzarr3 import ConflictError, LocalStore, MemoryStore, NodeExistsError, StoreError, to_zarr
 from xzarr3.commit import lease
 from xzarr3.commit.lease import Holder, Lease, LeaseLostError, Whereabouts, lease_key
+from xzarr3.stores import platform
 from xzarr3.xarray.later import Abandoning, Begun
 
 HOSTS = {name: Whereabouts(name, "boot", "processes") for name in ("one", "two", "three")}
@@ -198,7 +199,10 @@ def test_a_process_with_the_number_of_a_dead_one_is_not_taken_for_it() -> None:
     assert replaced(Holder(pid=os.getppid(), owner="x"), started="0").is_dead is True
     assert replaced(Holder(pid=2**22 + 1, owner="x")).is_dead is True
     assert replaced(Holder(pid=10**30, owner="x")).is_dead is True
-    assert replaced(Holder(pid=os.getpid(), owner="x"), started=lease._started(os.getpid())).is_dead is True
+    assert (
+        replaced(Holder(pid=os.getpid(), owner="x"), started=platform.process_start(os.getpid())).is_dead
+        is True
+    )
 
 
 def replaced(holder: Holder, started: str = "") -> Holder:
@@ -677,7 +681,7 @@ def test_a_writer_that_the_system_tells_nothing_of_is_not_taken_for_dead(
 ) -> None:
     """As of the processes of others, where too many files are open, or on systems without ``/proc``."""
     if lacks == "the process":
-        monkeypatch.setattr(lease, "_started", lambda pid: "")
+        monkeypatch.setattr(platform, "process_start", lambda pid: "")
         found = replaced(Holder(pid=os.getppid(), owner="x"), started="5")
     else:
         monkeypatch.setattr(lease, "here", lambda: Whereabouts("localhost", "", ""))

@@ -15,16 +15,16 @@ import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from xzarr3.stores import platform
 from xzarr3.stores.folders import OTHER_KIND, Folders
 from xzarr3.stores.local import TEMPORARY
+from xzarr3.stores.platform import Folder
 
 _NO_SECOND_NAME = frozenset(
     {errno.EPERM, errno.EMLINK, errno.EXDEV, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL}
 )
-_READ = (
-    os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
-)
-_MAKE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+_READ = os.O_RDONLY | platform.NO_FOLLOW | getattr(os, "O_NONBLOCK", 0)
+_MAKE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | platform.NO_FOLLOW
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def carry(root: str, source: str, target: str, names: Iterable[str], *, replace:
         for name in names:
             above, _, last = name.rpartition("/")
             try:
-                start = os.dup(folders.open(_join(source, above)))
+                start = platform.same_folder(folders.open(_join(source, above)))
             except OSError as error:
                 if error.errno == errno.ENOENT or error.errno in OTHER_KIND:
                     continue
@@ -104,7 +104,7 @@ def carry(root: str, source: str, target: str, names: Iterable[str], *, replace:
                 to = _join(target, above)
                 _give(start, folders.make(to), last, replace=replace, fsync=fsync)
             finally:
-                os.close(start)
+                platform.close_folder(start)
             if fsync:
                 folders.sync(to)
 
@@ -113,15 +113,15 @@ def _join(folder: str, below: str) -> str:
     return f"{folder}/{below}" if folder and below else folder or below
 
 
-def _give(start: int, end: int, name: str, *, replace: bool, fsync: bool) -> None:
+def _give(start: Folder, end: Folder, name: str, *, replace: bool, fsync: bool) -> None:
     try:
-        info = os.stat(name, dir_fd=start, follow_symlinks=False)
+        info = platform.stat_at(start, name)
         with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(info, os.stat(name, dir_fd=end, follow_symlinks=False)) or not replace:
+            if os.path.samestat(info, platform.stat_at(end, name)) or not replace:
                 return
-            os.unlink(name, dir_fd=end)
+            platform.unlink_at(end, name)
         try:
-            os.link(name, name, src_dir_fd=start, dst_dir_fd=end, follow_symlinks=False)
+            platform.link_at(start, name, end)
         except OSError as error:
             if error.errno not in _NO_SECOND_NAME or not _copy(start, end, name, info, fsync=fsync):
                 raise
@@ -129,29 +129,28 @@ def _give(start: int, end: int, name: str, *, replace: bool, fsync: bool) -> Non
         return
 
 
-def _copy(start: int, end: int, name: str, info: os.stat_result, *, fsync: bool) -> bool:
+def _copy(start: Folder, end: Folder, name: str, info: os.stat_result, *, fsync: bool) -> bool:
     """Copy a file or a link; what is neither is not copied."""
     if stat.S_ISLNK(info.st_mode):
-        os.symlink(os.readlink(name, dir_fd=start), name, dir_fd=end)
+        platform.copy_link_at(start, name, end)
         return True
     if not stat.S_ISREG(info.st_mode):
         return False
     fresh = f"{TEMPORARY}{uuid.uuid4().hex}"
     try:
         with (
-            open(os.open(name, _READ, dir_fd=start), "rb") as old,
-            open(os.open(fresh, _MAKE, 0o600, dir_fd=end), "wb") as new,
+            open(platform.open_at(start, name, _READ), "rb") as old,
+            open(platform.open_at(end, fresh, _MAKE, 0o600), "wb") as new,
         ):
             shutil.copyfileobj(old, new)
             new.flush()
-            os.fchmod(new.fileno(), stat.S_IMODE(info.st_mode))
-            os.utime(new.fileno(), ns=(info.st_atime_ns, info.st_mtime_ns))
+            platform.copy_status(new.fileno(), end, fresh, info)
             if fsync:
-                os.fsync(new.fileno())
-        os.rename(fresh, name, src_dir_fd=end, dst_dir_fd=end)
+                platform.sync(new.fileno())
+        platform.replace_at(end, fresh, name)
     except BaseException:
         with contextlib.suppress(OSError):  # The error that is under way says more.
-            os.unlink(fresh, dir_fd=end)
+            platform.unlink_at(end, fresh)
         raise
     return True
 

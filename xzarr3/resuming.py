@@ -21,13 +21,13 @@ from xzarr3.commit.lease import Lease, lease_key
 from xzarr3.commit.leftovers import now
 from xzarr3.commit.length import clear_left, left_with
 from xzarr3.errors import StoreCapabilityError, StoreError
-from xzarr3.stores import Store
+from xzarr3.stores import Store, platform
 from xzarr3.stores.folders import Folders
 from xzarr3.stores.local import STAGED, TEMPORARY
+from xzarr3.stores.platform import Folder
 
 _MOVES, _ABOUT, _BEGUN = "moves", "about", "begun"
 _NAME = re.compile(f"{re.escape(STAGED)}[0-9a-f]{{32}}", re.ASCII)
-_NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 _LARGEST = 2**24  # Bytes of the list of moves.
 _MOST_NAMES = 2**16  # Bytes of a list of names.
 
@@ -288,7 +288,7 @@ def note_moves(top: str, path: str, aside: str, moves: Iterable[tuple[str, str]]
     listed = []
     with Folders(root) as folders:
         for source, target in moves:
-            names = [os.path.relpath(path, root) for path in (source, target)]
+            names = [platform.relative(path, root) for path in (source, target)]
             info = folders.lstat(names[0])
             listed.append([*names, info.st_dev, info.st_ino])
     _note(top, {"path": path, "aside": os.path.basename(aside), "moves": listed})
@@ -299,16 +299,17 @@ def _note(top: str, said: Mapping[str, Any]) -> None:
     with _within(top) as folder:
         fresh = f"{_MOVES}.new"
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(fresh, dir_fd=folder)
-        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK, 0o666, dir_fd=folder)
+            platform.unlink_at(folder, fresh)
+        descriptor = platform.open_at(folder, fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         with open(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:
             json.dump(said, file)
-        os.replace(fresh, _MOVES, src_dir_fd=folder, dst_dir_fd=folder)
+        platform.replace_at(folder, fresh, _MOVES)
 
 
 def _noted(top: str) -> Any:
     with _within(top) as folder:
-        descriptor = os.open(_MOVES, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | _NO_LINK, dir_fd=folder)
+        flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | platform.NO_FOLLOW
+        descriptor = platform.open_at(folder, _MOVES, flags)
         with open(descriptor, encoding="utf-8", errors="surrogateescape") as file:
             try:
                 return json.loads(file.read(_LARGEST))
@@ -317,8 +318,8 @@ def _noted(top: str) -> Any:
 
 
 @contextlib.contextmanager
-def _within(top: str) -> Iterator[int]:
-    """A descriptor of the directory of a write, which is no link."""
+def _within(top: str) -> Iterator[Folder]:
+    """The open directory of a write, which is no link."""
     root, name = os.path.split(top)
     with Folders(root) as folders:
         yield folders.open(name)
@@ -332,7 +333,7 @@ def forget_moves(top: str) -> None:
     OSError
     """
     with contextlib.suppress(FileNotFoundError), _within(top) as folder:
-        os.unlink(_MOVES, dir_fd=folder)
+        platform.unlink_at(folder, _MOVES)
 
 
 def note_end(top: str, aside: str) -> None:

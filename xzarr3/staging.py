@@ -66,7 +66,7 @@ from xzarr3.resuming import (
     tops_listed,
     undo_moves,
 )
-from xzarr3.stores import LocalStore, Store
+from xzarr3.stores import LocalStore, Store, platform
 from xzarr3.stores.base import Writer
 from xzarr3.stores.folders import Folders
 from xzarr3.stores.local import STAGED, TEMPORARY, is_busy
@@ -76,7 +76,6 @@ _BEGUN = "begun"  # Is there from the beginning of a write to its end.
 _CARRIED = "carried"  # Beside it: that files were brought back which are no part of a hierarchy.
 _BEGUN_ASIDE = "aside"  # Beside it: that values lie aside, and where what they replace is copied to.
 _ATTEMPTS = 10
-_NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 _SWEPT = 8  # Of what other writes have left, by one that replaces nothing.
 _RENEWED = 3600.0  # Seconds after which a write tells that it is still going on, where that has to be told.
 
@@ -593,7 +592,7 @@ class _Folders(Staging):
             with Folders(self._target.root) as folders:  # Somebody may have put a link there.
                 folders.make(f"{os.path.basename(self._top)}/{_NEW}")
                 top = folders.open(os.path.basename(self._top))
-                os.close(os.open(_BEGUN, os.O_WRONLY | os.O_CREAT | _NO_LINK, 0o666, dir_fd=top))
+                os.close(platform.open_at(top, _BEGUN, os.O_WRONLY | os.O_CREAT | platform.NO_FOLLOW))
         except OSError as error:
             raise StoreError(f"cannot write to {self._target}: {error.strerror or error}") from error
 
@@ -614,7 +613,7 @@ class _Folders(Staging):
             return False
         formats = self._places.formats
         for below, _, names in os.walk(os.path.join(self._target.root, unit)):
-            relative = os.path.relpath(below, self._target.root)
+            relative = platform.relative(below, self._target.root)
             if any(each.place(f"{relative}/{name}") is not None for name in names for each in formats):
                 return False  # Somebody has made a node there since.
         return True
@@ -720,7 +719,7 @@ class _Folders(Staging):
             if self._target.fsync:
                 with Folders(root) as folders:
                     for place in dict.fromkeys(os.path.dirname(target) for _, target in ahead):
-                        relative = os.path.relpath(place, root)
+                        relative = platform.relative(place, root)
                         folders.sync("" if relative == "." else relative)
         except StoreError:
             raise
@@ -784,7 +783,7 @@ class _Folders(Staging):
             return
         with contextlib.suppress(NodeExistsError):  # Then it stays as it is.
             left = sorted(self._left_behind(old))
-            source = os.path.relpath(old, self._target.root)
+            source = platform.relative(old, self._target.root)
             with _removing(folder):
                 carry(self._target.root, source, "", left, replace=False, fsync=self._target.fsync)
                 _note_carried(self._target.root, folder)
@@ -827,7 +826,7 @@ def _note_carried(root: str, folder: str) -> None:
     """Note that all files were brought back: what is left are values, of which nothing may tell later."""
     with Folders(root) as folders:
         top = folders.open(os.path.basename(folder))
-        os.close(os.open(_CARRIED, os.O_WRONLY | os.O_CREAT | _NO_LINK, 0o666, dir_fd=top))
+        os.close(platform.open_at(top, _CARRIED, os.O_WRONLY | os.O_CREAT | platform.NO_FOLLOW))
 
 
 def _occupied(store: Store, places: Places) -> NodeExistsError:
@@ -839,13 +838,13 @@ def _occupied(store: Store, places: Places) -> NodeExistsError:
 
 def _rename(folders: Folders, root: str, source: str, target: str) -> None:
     """Rename within a store; no link on the way leads out of it."""
-    folders.rename(os.path.relpath(source, root), os.path.relpath(target, root))
+    folders.rename(platform.relative(source, root), platform.relative(target, root))
 
 
 def _move_back(target: str, source: str) -> None:
     if os.path.lexists(source):
         raise StoreError(f"'{target}' cannot be moved back, because there is '{source}'")
-    os.rename(target, source)
+    platform.rename(target, source)
 
 
 @contextlib.contextmanager
@@ -904,7 +903,7 @@ def _remove_at_once(store: LocalStore, folder: str) -> None:
     """Remove a directory under another name: its writer, if there is one, must not find a part of it."""
     removed = os.path.join(store.root, f"{STAGED}{uuid.uuid4().hex}")
     try:
-        os.rename(folder, removed)
+        platform.rename(folder, removed)
     except FileNotFoundError:
         return
     except OSError as error:

@@ -37,6 +37,7 @@ from xzarr3.errors import (
     StoreCapabilityError,
     StoreError,
 )
+from xzarr3.stores import platform
 from xzarr3.stores.base import ABSENT, Store
 from xzarr3.stores.locks import key_lock
 
@@ -78,20 +79,12 @@ class Whereabouts:
 @functools.cache
 def boot() -> tuple[str, str]:
     """This host, and what tells the times apart that its system was started."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id", "rb") as file:
-            return socket.gethostname(), file.read().strip().decode("ascii")
-    except (OSError, ValueError):  # Other systems do not tell.
-        return socket.gethostname(), ""
+    return socket.gethostname(), platform.machine()
 
 
 def here() -> Whereabouts:
     """Where this process is."""
-    try:
-        seen = os.readlink("/proc/self/ns/pid")
-    except OSError:  # Other systems do not tell.
-        seen = ""
-    return Whereabouts(*boot(), seen)
+    return Whereabouts(*boot(), platform.name_space())
 
 
 @dataclass(frozen=True)
@@ -152,35 +145,16 @@ class Holder:
         """Whether its process has ended; None if this process cannot tell."""
         if self.left:
             return True
-        # Two hosts may have one name, and os.kill() asks nothing but interrupts where there is no boot id.
+        # Two hosts may have one name.
         if self.pid <= 0 or not self.boot or Whereabouts(self.host, self.boot, self.processes) != here():
             return None
-        started = _started(self.pid)
+        started = platform.process_start(self.pid)
         if self.pid == os.getpid() and self.started == started:
             return self.owner not in _live
-        if not _runs(self.pid):
+        if not platform.is_running(self.pid):
             return True
         # Of the processes of others, and where too many files are open, the system may not tell.
         return None if not (started and self.started) else self.started != started
-
-
-def _started(pid: int) -> str:
-    """When a process began, as its system counts; empty if it does not tell."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[19].decode("ascii")
-    except (OSError, IndexError, ValueError):
-        return ""
-
-
-def _runs(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except OSError:  # It is not ours.
-        return True
-    return True
 
 
 def _family(owner: str) -> str:
@@ -320,7 +294,7 @@ class Lease:
             boot=place.boot,
             processes=place.processes,
             pid=os.getpid(),
-            started=_started(os.getpid()),
+            started=platform.process_start(os.getpid()),
             purpose=self._purpose,
             plan=self.plan,
         )

@@ -8,13 +8,13 @@ dimensions, without looking at any block.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import dask
 import numpy as np
+import psutil
 from dask.utils import parse_bytes
 
 from xzarr3.dask.tiles import AxisTiles, Positions
@@ -101,9 +101,7 @@ def memory_limit(asked: int | str | None, client: Any = None) -> float:
 
 def _machine_memory() -> float:
     """Bytes of memory of this machine, or of what this process is confined to."""
-    found: float = math.inf
-    if hasattr(os, "sysconf") and {"SC_PAGE_SIZE", "SC_PHYS_PAGES"} <= set(os.sysconf_names):
-        found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    found: float = psutil.virtual_memory().total
     for path in _CGROUPS:
         try:
             text = Path(path).read_text(encoding="ascii").strip()

@@ -26,7 +26,6 @@ from __future__ import annotations
 import ast
 import contextlib
 import errno
-import fcntl
 import hashlib
 import os
 import re
@@ -42,7 +41,9 @@ from isal import isal_zlib
 
 from xzarr3._types import Buffer
 from xzarr3.errors import StoreError, StorePermissionError, shorten
+from xzarr3.stores import platform
 from xzarr3.stores.cache_memory import HEAD, WHOLE, Entry, Part
+from xzarr3.stores.platform import Folder
 
 FOLDER = "xzarr3-cache-1"
 """The folder in which all files of a cache lie."""
@@ -66,7 +67,7 @@ _QUEUE = 1.0  # Seconds that it waits for threads of its process.
 _DEADLINE = 30.0  # Seconds that a writer waits.
 _SPARE = 10  # This part of the limit is made room for at once.
 _LONGEST_VERSION = 2**12  # Characters
-_FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_FLAGS = platform.NO_FOLLOW | getattr(os, "O_NONBLOCK", 0)
 _VALUE, _LOCK, _TEMPORARY, _LEDGER = "v-", "l-", "t-new", "ledger"
 _LOCKS = [f"{_LOCK}{at:02}" for at in range(_STRIPES)]
 _IS_VALUE = re.compile(f"{_VALUE}[0-9a-f]{{40}}", re.ASCII)
@@ -126,7 +127,7 @@ class DirectoryKept:
         self.path = path
         self.max_bytes = max_bytes
         self._hash = hashlib.blake2b(repr(identity).encode("utf-8", "surrogatepass"), digest_size=20)
-        self._folder = -1
+        self._folder: Folder = -1
         self.reset()
         self._open()
 
@@ -141,22 +142,22 @@ class DirectoryKept:
             os.makedirs(self.path, mode=0o700, exist_ok=True)
             with contextlib.suppress(FileExistsError):
                 os.mkdir(folder, 0o700)
-            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | _FLAGS)
+            opened = platform.open_folder(folder)
         except OSError as error:
             kind = StorePermissionError if isinstance(error, PermissionError) else StoreError
             raise kind(
                 f"cannot keep a cache in '{folder}': {error.strerror or error}; accepted: a directory that "
                 "can be written, and no link"
             ) from error
-        info = os.fstat(descriptor)
-        if info.st_uid != os.geteuid() or info.st_mode & 0o077:
-            os.close(descriptor)
+        info = os.stat(opened)
+        if not platform.is_own(info):
+            platform.close_folder(opened)
             raise StorePermissionError(
                 f"cannot keep a cache in '{folder}', which belongs to user {info.st_uid} with mode "
                 f"{stat.S_IMODE(info.st_mode):#o}; accepted: one of this user, with mode 0o700"
             )
-        self._folder = descriptor
-        self._closing = weakref.finalize(self, os.close, descriptor)
+        self._folder = opened
+        self._closing = weakref.finalize(self, platform.close_folder, opened)
 
     # Locks
 
@@ -164,7 +165,7 @@ class DirectoryKept:
         """Open a file of ours, which is made if need be, as the folder is if somebody has removed it."""
         for _ in range(_TRIES):
             try:
-                return os.open(name, os.O_RDWR | os.O_CREAT | _FLAGS, 0o600, dir_fd=self._folder)
+                return platform.open_at(self._folder, name, os.O_RDWR | os.O_CREAT | _FLAGS, 0o600)
             except FileNotFoundError:
                 self._closing()
                 self._open()
@@ -182,7 +183,7 @@ class DirectoryKept:
             if name == _LEDGER:
                 patience = _LEDGER_PATIENCE if time.monotonic() > self._impatient_until else 0.0
             with _closing(self._open_own(name)) as descriptor:
-                is_locked = _lock(descriptor, fcntl.LOCK_EX, patience)
+                is_locked = _lock(descriptor, patience)
                 if patience == _LEDGER_PATIENCE and not is_locked:
                     self._impatient_until = time.monotonic() + _RESPITE
                 yield descriptor if is_locked else None
@@ -211,29 +212,30 @@ class DirectoryKept:
     def find(self, key: str, part: Part) -> Entry | None:
         name = self._name(key, part)
         try:
-            descriptor = os.open(name, os.O_RDONLY | _FLAGS, dir_fd=self._folder)
+            descriptor = platform.open_at(self._folder, name, os.O_RDONLY | _FLAGS)
         except OSError:  # There is none, or something that is none; it is replaced.
             return None
         try:
             info = os.fstat(descriptor)
             if not stat.S_ISREG(info.st_mode):
                 return None
-            data = os.pread(descriptor, info.st_size, 0)
-            entry = _entry(data, key, (info.st_dev, info.st_ino))
-            if entry is None:
-                self._remove([name])
-            elif time.time_ns() - info.st_mtime_ns > _TOUCHED:
-                os.utime(descriptor)
-            return entry
+            data = platform.read_at(descriptor, info.st_size, 0)
         except OSError:  # It cannot be read: then it is read from the store.
             return None
         finally:
             os.close(descriptor)
+        entry = _entry(data, key, (info.st_dev, info.st_ino))
+        with contextlib.suppress(OSError):
+            if entry is None:
+                self._remove([name])
+            elif time.time_ns() - info.st_mtime_ns > _TOUCHED:
+                platform.touch_at(self._folder, name)
+        return entry
 
     def ticket(self, key: str) -> object | None:
         try:
             with self._locked(self._stripe(key)) as descriptor:
-                return None if descriptor is None else os.pread(descriptor, 16, 0)
+                return None if descriptor is None else platform.pread(descriptor, 16, 0)
         except OSError:  # What is not kept is read again.
             return None
 
@@ -246,7 +248,7 @@ class DirectoryKept:
             return
         # Where there is no room on the disk, or the folder is gone: what is not kept is read again.
         with contextlib.suppress(OSError), self._locked(self._stripe(key)) as stripe:
-            if stripe is not None and os.pread(stripe, 16, 0) == ticket:
+            if stripe is not None and platform.pread(stripe, 16, 0) == ticket:
                 with self._ledger() as ledger:
                     self._add_file(self._name(key, part), pieces, size, ledger)
 
@@ -254,19 +256,19 @@ class DirectoryKept:
         total = _count(ledger)
         if total is None or total + size > self.max_bytes:
             total = self._evict(self.max_bytes - size)
-        os.pwrite(ledger, _COUNT.pack(total + size), 0)  # A killed process has counted too much.
+        _put(ledger, _COUNT.pack(total + size))  # A killed process has counted too much.
         gone = size
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _FLAGS
-            with _closing(os.open(_TEMPORARY, flags, 0o600, dir_fd=self._folder)) as descriptor:
-                if os.writev(descriptor, pieces) == sum(map(len, pieces)):
-                    before = self._size_of(name)
-                    os.rename(_TEMPORARY, name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
-                    gone = before
+            with _closing(platform.open_at(self._folder, _TEMPORARY, flags, 0o600)) as descriptor:
+                platform.write_all(descriptor, [memoryview(piece).cast("B") for piece in pieces])
+            before = self._size_of(name)
+            platform.replace_at(self._folder, _TEMPORARY, name)
+            gone = before
         finally:
             _add(ledger, -gone)
             with contextlib.suppress(FileNotFoundError):  # It has got its name, mostly.
-                os.unlink(_TEMPORARY, dir_fd=self._folder)
+                platform.unlink_at(self._folder, _TEMPORARY)
 
     @contextlib.contextmanager
     def _ledger(self) -> Iterator[int]:
@@ -278,7 +280,7 @@ class DirectoryKept:
 
     def _size_of(self, name: str) -> int:
         try:
-            return _taken(os.stat(name, dir_fd=self._folder, follow_symlinks=False).st_size)
+            return _taken(platform.stat_at(self._folder, name).st_size)
         except FileNotFoundError:
             return 0
 
@@ -290,26 +292,17 @@ class DirectoryKept:
             for name in names:
                 size = self._size_of(name)
                 with contextlib.suppress(FileNotFoundError):
-                    os.unlink(name, dir_fd=self._folder)
+                    platform.unlink_at(self._folder, name)
                     if ledger is not None:
                         _add(ledger, -size)
-
-    def _scan(self) -> Iterator[os.DirEntry[str]]:
-        # What is open is shared with forked processes, and so would be how far it has been read.
-        descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | _FLAGS, dir_fd=self._folder)
-        try:
-            with os.scandir(descriptor) as entries:
-                yield from entries
-        finally:
-            os.close(descriptor)
 
     def _evict(self, room: int) -> int:
         """Remove files until the others take no more than ``room`` bytes; returns what these take."""
         total = 0
         files: list[tuple[int, int, str]] = []
         with contextlib.suppress(FileNotFoundError):  # Of a process that was killed.
-            os.unlink(_TEMPORARY, dir_fd=self._folder)
-        for entry in self._scan():
+            platform.unlink_at(self._folder, _TEMPORARY)
+        for entry in platform.scan_at(self._folder):
             if entry.is_file(follow_symlinks=False) and _IS_VALUE.fullmatch(entry.name):
                 with contextlib.suppress(FileNotFoundError):
                     info = entry.stat(follow_symlinks=False)
@@ -322,7 +315,7 @@ class DirectoryKept:
                 if total <= room:
                     break
                 with contextlib.suppress(FileNotFoundError):
-                    os.unlink(name, dir_fd=self._folder)
+                    platform.unlink_at(self._folder, name)
                 total -= size
         return total
 
@@ -338,11 +331,11 @@ class DirectoryKept:
     def refresh(self, key: str, part: Part, entry: Entry, checked: float) -> None:
         # Only the very file that was found; another one may hold another version.
         with contextlib.suppress(OSError):
-            descriptor = os.open(self._name(key, part), os.O_RDWR | _FLAGS, dir_fd=self._folder)
+            descriptor = platform.open_at(self._folder, self._name(key, part), os.O_RDWR | _FLAGS)
             try:
                 info = os.fstat(descriptor)
                 if isinstance(entry, _FileEntry) and entry.file == (info.st_dev, info.st_ino):
-                    os.pwrite(descriptor, _CHECKED.pack(*_moment(checked)), len(_MAGIC))
+                    _put(descriptor, _CHECKED.pack(*_moment(checked)), len(_MAGIC))
             finally:
                 os.close(descriptor)
 
@@ -369,7 +362,7 @@ class DirectoryKept:
             wanted = prefix.encode("utf-8", "surrogatepass")
             names = [
                 entry.name
-                for entry in self._scan()
+                for entry in platform.scan_at(self._folder)
                 if _IS_VALUE.fullmatch(entry.name) and entry.is_file(follow_symlinks=False)
             ]
             found = [name for name in names if self._key_of(name).startswith(wanted)]
@@ -381,15 +374,15 @@ class DirectoryKept:
     def _key_of(self, name: str) -> bytes:
         """The key that a file says it is of; it may say nothing of use."""
         try:
-            descriptor = os.open(name, os.O_RDONLY | _FLAGS, dir_fd=self._folder)
+            descriptor = platform.open_at(self._folder, name, os.O_RDONLY | _FLAGS)
         except OSError:
             return b""
         try:
-            header = os.pread(descriptor, _HEADER.size, 0)
+            header = platform.pread(descriptor, _HEADER.size, 0)
             if len(header) < _HEADER.size:
                 return b""
             _, _, _, _, key_length, _, _, length = _HEADER.unpack(header)
-            return os.pread(descriptor, min(key_length, 2**20), min(_HEADER.size + length, 2**62))
+            return platform.pread(descriptor, min(key_length, 2**20), min(_HEADER.size + length, 2**62))
         finally:
             os.close(descriptor)
 
@@ -399,9 +392,9 @@ class DirectoryKept:
             try:
                 for stripe in stripes:
                     descriptor = locks.enter_context(_closing(self._open_own(stripe)))
-                    if not _lock(descriptor, fcntl.LOCK_SH, _DEADLINE):  # Others may write at the same time.
+                    if not _lock(descriptor, _DEADLINE, shared=True):  # Others may write at the same time.
                         raise OSError(errno.EAGAIN, f"another process has held a lock for {_DEADLINE:g} s")
-                    os.pwrite(descriptor, os.urandom(16), 0)
+                    _put(descriptor, os.urandom(16))
                 forget()
             except OSError as error:
                 if isinstance(error, StoreError):
@@ -420,24 +413,24 @@ def _closing(descriptor: int) -> Iterator[int]:
     finally:
         if os.getpid() == process:
             _own_files.discard(descriptor)
-            fcntl.flock(descriptor, fcntl.LOCK_UN)
+            platform.unlock_file(descriptor)
             os.close(descriptor)
 
 
-def _lock(descriptor: int, kind: int, patience: float) -> bool:
+def _lock(descriptor: int, patience: float, *, shared: bool = False) -> bool:
     """Lock a file; returns whether that could be done within so many seconds."""
     end = time.monotonic() + patience
     pause = _PAUSE
-    while True:
-        try:
-            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() >= end:
-                return False
-            time.sleep(pause)
-            pause = min(1.2 * pause, 0.01)
-        else:
-            return True
+    while not platform.lock_file(descriptor, shared=shared):
+        if time.monotonic() >= end:
+            return False
+        time.sleep(pause)
+        pause = min(1.2 * pause, 0.01)
+    return True
+
+
+def _put(descriptor: int, data: bytes, start: int = 0) -> None:
+    platform.pwrite(descriptor, memoryview(data), start)
 
 
 def _taken(length: int) -> int:
@@ -445,12 +438,12 @@ def _taken(length: int) -> int:
 
 
 def _count(ledger: int) -> int | None:
-    data = os.pread(ledger, _COUNT.size, 0)
+    data = platform.pread(ledger, _COUNT.size, 0)
     return int(_COUNT.unpack(data)[0]) if len(data) == _COUNT.size else None
 
 
 def _add(ledger: int, size: int) -> None:
-    os.pwrite(ledger, _COUNT.pack(max((_count(ledger) or 0) + size, 0)), 0)
+    _put(ledger, _COUNT.pack(max((_count(ledger) or 0) + size, 0)))
 
 
 def _moment(checked: float) -> tuple[int, int]:

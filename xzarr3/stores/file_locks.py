@@ -9,8 +9,9 @@ it and makes it longer first: who gets a lock of it after that sees that it is n
 network mounts, where names are remembered for a while, and starts anew.
 
 On Linux the locks belong to what is open and not to the process (open file description locks), so that
-threads exclude each other, too. Elsewhere the whole file is locked in the manner of BSD. A forked child
-closes what its parent has open; otherwise the lock would outlive the parent.
+threads exclude each other, too. On macOS the whole file is locked in the manner of BSD. On Windows, where
+bytes are locked as well, nobody can remove the lock file while somebody else has it open, so that it need not
+be made longer. A forked child closes what its parent has open; otherwise the lock would outlive the parent.
 """
 
 from __future__ import annotations
@@ -21,20 +22,16 @@ import hashlib
 import os
 import random
 import stat
-import struct
-import sys
 import threading
 import time
 
-if sys.platform != "win32":
-    import fcntl
+from xzarr3.stores import platform
+from xzarr3.stores.platform import Folder
 
 LOCK_NAME = ".xzarr3-partial-lock"
 """What the lock file of a directory is called."""
 
-_OPEN = os.O_RDWR | sum(getattr(os, flag, 0) for flag in ("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK"))
-_HAS_OFD = sys.platform == "linux" and hasattr(fcntl, "F_OFD_SETLK")
-_FLOCK = struct.Struct("hhqqi0q")  # `struct flock` of Linux.
+_OPEN = os.O_RDWR | platform.NO_FOLLOW | getattr(os, "O_NONBLOCK", 0)
 _CANNOT = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL})
 _FIRST_PAUSE = 0.0002  # Seconds
 _LONGEST_PAUSE = 0.025
@@ -90,7 +87,7 @@ class FileLock:
 
     def __init__(self) -> None:
         self._descriptor = -1
-        self._folder = -1
+        self._folder: Folder = -1
         self._is_shared = False
 
     @property
@@ -98,13 +95,13 @@ class FileLock:
         """Whether the lock file is open, so that a lock which was got is still there."""
         return self._descriptor >= 0
 
-    def acquire(self, folder: int, name: str, end: float) -> None:
+    def acquire(self, folder: Folder, name: str, end: float) -> None:
         """Wait until nobody else has the lock of a name.
 
         Parameters
         ----------
-        folder : int
-            Descriptor of the directory; it must stay open and the same until :meth:`leave`.
+        folder : int or str
+            The open directory; it must stay open and the same until :meth:`leave`.
         name : str
         end : float
             The time, as :func:`time.monotonic` tells it, at which waiting ends.
@@ -125,18 +122,18 @@ class FileLock:
             if started is None:
                 started = now
             if now >= end:
-                holders = _holders(self._descriptor)
+                holders = platform.processes_with(self._descriptor)
                 self.leave()
                 raise LockTimeoutError(holders)
             pause = max(_FIRST_PAUSE, min((now - started) / _SHARE, _LONGEST_PAUSE))
             time.sleep(min(pause, end - now) * random.uniform(0.5, 1))
 
-    def _take(self, folder: int, at: int) -> bool:
+    def _take(self, folder: Folder, at: int) -> bool:
         """Whether the lock could be had at once."""
         if self._descriptor < 0:
             self._open(folder, os.O_CREAT)
         try:
-            if not _lock(self._descriptor, at, 1):
+            if not platform.lock_range(self._descriptor, at, 1):
                 return False
             info = os.fstat(self._descriptor)
             if info.st_nlink and not info.st_size:
@@ -149,7 +146,7 @@ class FileLock:
             stale = error.errno == errno.ESTALE
             if error.errno in _CANNOT:
                 with contextlib.suppress(OSError):  # It is of no use to anybody.
-                    os.unlink(LOCK_NAME, dir_fd=folder)
+                    platform.unlink_at(folder, LOCK_NAME)
             self._close()
             if error.errno in _CANNOT:
                 raise LockingError(error.errno, error.strerror) from error
@@ -158,52 +155,54 @@ class FileLock:
         self._close()
         return False
 
-    def _open(self, folder: int, flags: int) -> None:
+    def _open(self, folder: Folder, flags: int) -> None:
         with _opening:  # A child is forked before or after, so that it knows what is open.
-            self._descriptor = os.open(LOCK_NAME, _OPEN | flags, 0o666, dir_fd=folder)
+            self._descriptor = platform.open_at(folder, LOCK_NAME, _OPEN | flags)
             self._folder = folder
             _open_ones[id(self)] = self
             self._is_shared = False
 
-    def _share(self, folder: int, mode: int) -> None:
+    def _share(self, folder: Folder, mode: int) -> None:
         """See that it is a file in which all may lock who may write to the directory."""
         if not stat.S_ISREG(mode):
             raise FileExistsError(errno.EEXIST, f"there is a '{LOCK_NAME}' that is no file")
-        missing = os.fstat(folder).st_mode & 0o222 & ~mode
+        missing = os.stat(folder).st_mode & 0o222 & ~mode
         if missing:
             with contextlib.suppress(OSError):  # It belongs to somebody else, who will do the same.
-                os.fchmod(self._descriptor, stat.S_IMODE(mode) | missing | missing << 1)
+                platform.copy_mode(self._descriptor, mode | missing | missing << 1)
         self._is_shared = True
 
     def release(self) -> None:
         """Let others have the lock."""
         if self._descriptor >= 0:
             with contextlib.suppress(OSError):  # Closing it does the same.
-                _unlock(self._descriptor)
+                platform.unlock_range(self._descriptor)
 
     def leave(self) -> None:
         """Close the lock file, and remove it if nobody else holds a lock of it."""
         if self._descriptor >= 0:
             try:
                 with contextlib.suppress(OSError):  # It stays until somebody else removes it.
-                    self._remove()
+                    if platform.POSIX:
+                        self._remove()
             finally:
                 self._close()
+            if not platform.POSIX:
+                with contextlib.suppress(OSError):  # Somebody has it open, and removes it later.
+                    os.unlink(os.path.join(str(self._folder), LOCK_NAME))
 
     def _remove(self) -> None:
         """Remove the lock file if nobody else holds a lock of it, and let those see it who have it open."""
-        if not _lock(self._descriptor, 0, 0):
+        if not platform.lock_range(self._descriptor, 0, 0):
             return
         info = os.fstat(self._descriptor)
         if not info.st_nlink:
             return
-        if info.st_size and not os.path.samestat(
-            os.stat(LOCK_NAME, dir_fd=self._folder, follow_symlinks=False), info
-        ):
+        if info.st_size and not os.path.samestat(platform.stat_at(self._folder, LOCK_NAME), info):
             return
         if not info.st_size:
             os.ftruncate(self._descriptor, 1)
-        os.unlink(LOCK_NAME, dir_fd=self._folder)
+        platform.unlink_at(self._folder, LOCK_NAME)
 
     def _close(self) -> None:
         with _opening:
@@ -217,7 +216,7 @@ class FileLock:
             with contextlib.suppress(OSError):  # Nothing was written to it that could be lost.
                 os.close(descriptor)
 
-    def discard(self, folder: int) -> None:
+    def discard(self, folder: Folder) -> None:
         """Remove the lock file of a directory, if it is there and nobody uses it.
 
         Raises
@@ -233,51 +232,3 @@ def _place(name: str) -> int:
     """The byte that stands for a name."""
     digest = hashlib.blake2b(os.fsencode(name), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 2
-
-
-if sys.platform == "win32":
-
-    def _lock(descriptor: int, start: int, length: int) -> bool:
-        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
-
-    def _unlock(descriptor: int) -> None:
-        pass
-
-else:
-
-    def _lock(descriptor: int, start: int, length: int) -> bool:
-        """Lock bytes, all from ``start`` on if ``length`` is 0, if nobody else has a lock of them."""
-        try:
-            if _HAS_OFD:
-                wanted = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, start, length, 0)
-                fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, wanted)
-            else:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
-
-    def _unlock(descriptor: int) -> None:
-        if _HAS_OFD:
-            wanted = _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, 0, 0, 0)
-            fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, wanted)
-        else:
-            fcntl.flock(descriptor, fcntl.LOCK_UN)
-
-
-def _holders(descriptor: int) -> list[int]:
-    """Other processes of this host that have the same file open, where the system tells."""
-    found: list[int] = []
-    if descriptor < 0:
-        return found
-    with contextlib.suppress(OSError):  # There is nothing of that kind on some systems.
-        wanted = os.fstat(descriptor)
-        for process in filter(str.isdecimal, os.listdir("/proc")):
-            with contextlib.suppress(OSError):  # It has ended, or is not ours to look into.
-                for number in os.listdir(f"/proc/{process}/fd"):
-                    with contextlib.suppress(OSError):
-                        if os.path.samestat(os.stat(f"/proc/{process}/fd/{number}"), wanted):
-                            found.append(int(process))
-                            break
-    own = os.getpid()
-    return sorted(number for number in found if number != own)

@@ -1,8 +1,9 @@
 """Directories below a root, reached so that no link can lead out of it.
 
 A path is walked from the root on, one name at a time, and no link is followed on the way. What was checked is
-then what is open: a directory that somebody replaces by a link meanwhile is not entered any more. Paths are
-``/``-separated and relative to the root, which itself may be a link.
+then what is open: a directory that somebody replaces by a link meanwhile is not entered any more, but where
+the system opens no directories (:mod:`~xzarr3.stores.platform`). Paths are ``/``-separated and relative to
+the root, which itself may be a link.
 """
 
 from __future__ import annotations
@@ -15,10 +16,9 @@ from collections.abc import Generator, Iterable
 from types import TracebackType
 from typing import Self
 
-# Searching a directory takes less permission than reading it, where a system tells the two apart.
-_SEARCH = getattr(os, "O_PATH", os.O_RDONLY) | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
-_READ = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
-_BELOW = _SEARCH | getattr(os, "O_NOFOLLOW", 0)
+from xzarr3.stores import platform
+from xzarr3.stores.platform import Folder, close_folder, open_folder
+
 OTHER_KIND = frozenset({errno.ENOTDIR, errno.ELOOP})
 """The errors for a name that is a link or a file, and not a directory."""
 _MISSING = frozenset({errno.ENOENT, errno.ENOTDIR})
@@ -37,7 +37,7 @@ class Folders:
 
     def __init__(self, root: str) -> None:
         self._root = root
-        self._open: dict[str, int] = {}
+        self._open: dict[str, Folder] = {}
         self._made_above: set[str] = set()
         self._synced: set[str] = set()
 
@@ -49,8 +49,8 @@ class Folders:
     ) -> None:
         self.forget()
 
-    def open(self, folder: str) -> int:
-        """A descriptor of ``folder``, good until the next call.
+    def open(self, folder: str) -> Folder:
+        """``folder``, open until the next call.
 
         Raises
         ------
@@ -68,32 +68,32 @@ class Folders:
         self.forget()
         return self._opened(folder)
 
-    def _opened(self, folder: str) -> int:
+    def _opened(self, folder: str) -> Folder:
         if not folder:
-            return self._keep("", os.open(self._root, _SEARCH))
+            return self._keep("", open_folder(self._root, follow_symlinks=True))
         parent, _, last = folder.rpartition("/")
         names = [last] if parent in self._open else folder.split("/")
         start = here = self._open[parent] if parent in self._open else self.open("")
         try:
             for name in names:
-                above, here = here, os.open(name, _BELOW, dir_fd=here)
+                above, here = here, open_folder(name, here)
                 if above != start:
-                    os.close(above)
+                    close_folder(above)
         except BaseException:
             if here != start:
-                os.close(here)
+                close_folder(here)
             raise
         return self._keep(folder, here)
 
-    def _keep(self, folder: str, descriptor: int) -> int:
+    def _keep(self, folder: str, opened: Folder) -> Folder:
         if len(self._open) >= _KEPT:
             oldest = next(kept for kept in self._open if kept)  # The root is needed again and again.
-            os.close(self._open.pop(oldest))
-        self._open[folder] = descriptor
-        return descriptor
+            close_folder(self._open.pop(oldest))
+        self._open[folder] = opened
+        return opened
 
-    def make(self, folder: str) -> int:
-        """A descriptor of ``folder``, which is made if it is not there; good until the next call.
+    def make(self, folder: str) -> Folder:
+        """``folder``, open until the next call, which is made if it is not there.
 
         Raises
         ------
@@ -107,7 +107,7 @@ class Folders:
                 self.forget()
         return self._made(folder)
 
-    def _made(self, folder: str) -> int:
+    def _made(self, folder: str) -> Folder:
         try:
             return self.open(folder)
         except FileNotFoundError:
@@ -120,15 +120,15 @@ class Folders:
             self._made(above)
         if folder:
             with contextlib.suppress(FileExistsError):
-                os.mkdir(folder.rpartition("/")[2], dir_fd=self.open(above))
+                platform.make_at(self.open(above), folder.rpartition("/")[2])
             self._synced.discard(above)
         return self.open(folder)
 
     def forget(self) -> None:
         """Find all directories anew, because one of them has gone."""
-        for descriptor in self._open.values():
+        for opened in self._open.values():
             with contextlib.suppress(OSError):  # Nothing was written through it that could be lost.
-                os.close(descriptor)
+                close_folder(opened)
         self._open.clear()
 
     def real(self, folder: str) -> str:
@@ -187,26 +187,21 @@ class Folders:
         real = os.path.join(os.path.realpath(os.path.join(self._root, folder)), "")
         if not real.startswith(inside):
             raise LeadsOutError
-        return real[len(inside) : -1]
+        return real[len(inside) : -1].replace(os.sep, "/")
 
     def scan(self, folder: str) -> Generator[os.DirEntry[str]]:
         """What is in ``folder``. The entries are good until the next one is asked for."""
-        descriptor = os.open(".", _READ, dir_fd=self.open(folder))
-        try:
-            with os.scandir(descriptor) as entries:
-                yield from entries
-        finally:
-            os.close(descriptor)
+        return platform.scan_at(self.open(folder))
 
     def unlink(self, folder: str, name: str) -> None:
         """Remove a file or a link, if it is there; a directory stays."""
-        descriptor = self.open(folder)
+        opened = self.open(folder)
         try:
-            os.unlink(name, dir_fd=descriptor)
+            platform.unlink_at(opened, name)
         except FileNotFoundError:
             return
         except (IsADirectoryError, PermissionError):  # The latter is what some systems say of a directory.
-            if not stat.S_ISDIR(os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_mode):
+            if not stat.S_ISDIR(platform.stat_at(opened, name).st_mode):
                 raise
 
     def rmdir(self, folder: str) -> None:
@@ -218,10 +213,10 @@ class Folders:
             If it is not empty, or cannot be removed for another reason.
         """
         above, _, name = folder.rpartition("/")
-        os.rmdir(name, dir_fd=self.open(above))
+        platform.rmdir_at(self.open(above), name)
         kept = self._open.pop(folder, None)
         if kept is not None:
-            os.close(kept)
+            close_folder(kept)
 
     def lstat(self, path: str) -> os.stat_result:
         """What is known of a name, which may be a link.
@@ -232,7 +227,7 @@ class Folders:
             If it is not there, or a link on the way leads out of the root.
         """
         above, _, name = path.rpartition("/")
-        return os.stat(name, dir_fd=self._inside(above), follow_symlinks=False)
+        return platform.stat_at(self._inside(above), name)
 
     def rename(self, source: str, target: str) -> None:
         """Rename what is below the root to another name below it.
@@ -244,14 +239,14 @@ class Folders:
         """
         above, _, name = source.rpartition("/")
         to, _, renamed = target.rpartition("/")
-        start = os.dup(self._inside(above))
+        start = platform.same_folder(self._inside(above))
         try:
-            os.rename(name, renamed, src_dir_fd=start, dst_dir_fd=self._inside(to))
+            platform.rename_at(start, name, self._inside(to), renamed)
         finally:
-            os.close(start)
+            close_folder(start)
 
-    def _inside(self, folder: str) -> int:
-        """A descriptor of a directory, which links may lead to, but not out of the root."""
+    def _inside(self, folder: str) -> Folder:
+        """An open directory, which links may lead to, but not out of the root."""
         try:
             real = self.resolve(folder)
         except LeadsOutError as error:
@@ -273,18 +268,18 @@ class Folders:
         try:
             for name in filter(None, folder.split("/")):
                 if reached not in self._synced:  # Somebody else may have made what is in it just now.
-                    _sync(".", here)
+                    platform.sync_folder(here)
                     self._synced.add(reached)
-                above, here = here, os.open(name, _BELOW, dir_fd=here)
+                above, here = here, open_folder(name, here)
                 if above != start:
-                    os.close(above)
+                    close_folder(above)
                 reached = f"{reached}/{name}" if reached else name
-            _sync(".", here)
+            platform.sync_folder(here)
         finally:
             if here != start:
-                os.close(here)
+                close_folder(here)
         for place in tuple(self._made_above):
-            _sync(place)
+            platform.sync_folder(place)
             self._made_above.discard(place)
 
     def sync_erased(self, folders: Iterable[str]) -> None:
@@ -321,24 +316,18 @@ class Folders:
         OSError
             If that cannot be found out.
         """
-        descriptor = self.open(folder)
+        opened = self.open(folder)
         try:
-            mode = os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_mode
+            mode = platform.stat_at(opened, name).st_mode
             if stat.S_ISDIR(mode):
                 return None
-            return stat.S_ISLNK(mode) and stat.S_ISDIR(os.stat(name, dir_fd=descriptor).st_mode)
+            return stat.S_ISLNK(mode) and stat.S_ISDIR(
+                platform.stat_at(opened, name, follow_symlinks=True).st_mode
+            )
         except OSError as error:
             if error.errno in _MISSING or error.errno == errno.ELOOP:
                 return False
             raise
-
-
-def _sync(folder: str, start: int | None = None) -> None:
-    descriptor = os.open(folder, _READ, dir_fd=start)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _make_root(folder: str) -> list[str]:

@@ -4,7 +4,7 @@ Specification: Zarr v3, "File system store". A key is a path below the root, a v
 
 Reading follows links, unless it is told to stay within the root. What writes and erases goes through links
 within the root only, and nothing is erased behind a link that lies below an erased prefix: the link itself
-is. POSIX systems only.
+is. What systems do differently is in :mod:`~xzarr3.stores.platform`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import errno
 import itertools
 import math
 import os
+import socket
 import stat
 import sys
 import time
@@ -26,6 +27,7 @@ from typing import NoReturn, Self, TypeVar, cast
 
 from xzarr3._types import Buffer, ByteRange
 from xzarr3.errors import ConflictError, InvalidKeyError, StoreError, StorePermissionError, printable, shorten
+from xzarr3.stores import platform
 from xzarr3.stores.base import (
     UNCHANGED,
     Change,
@@ -49,6 +51,7 @@ from xzarr3.stores.base import (
 from xzarr3.stores.file_locks import LOCK_NAME, FileLock, LockingError, LockTimeoutError
 from xzarr3.stores.folders import NO_MORE, OTHER_KIND, Folders, LeadsOutError
 from xzarr3.stores.locks import key_lock
+from xzarr3.stores.platform import Folder
 from xzarr3.stores.sharing import share
 
 T = TypeVar("T")
@@ -65,7 +68,6 @@ STAGED = ".xzarr3-staged-"
 _ABANDONED = 3600.0  # Seconds without a change after which a temporary file is nobody's any more.
 _ATTEMPTS = 100
 _SHORT = 512  # Characters; no system has a limit for paths that is lower.
-_MOST_PIECES = 512  # Fewer than any system writes with one call.
 _SETTLED = 10**9  # Nanoseconds
 
 _serial = itertools.count()
@@ -135,7 +137,7 @@ class LocalStore(Store):
         self.locks = locks
         self.follow_links = follow_links
         self.root = os.path.abspath(os.path.expanduser(os.fspath(root)))
-        if not _is_name(self.root):
+        if not platform.is_name(self.root):
             raise StoreError(f"no store at {shorten(self.root)}; accepted: a path that the system can name")
         self._base = os.path.join(self.root, "")
         self._was_there = False
@@ -160,7 +162,7 @@ class LocalStore(Store):
         if self._was_there and not os.path.isdir(self.root):
             raise StoreError(
                 f"the directory of {self} was there when the store was pickled and is not there for process "
-                f"{os.getpid()} of {os.uname().nodename}; accepted: a directory that all processes share"
+                f"{os.getpid()} of {socket.gethostname()}; accepted: a directory that all processes share"
             )
 
     def _options(self) -> dict[str, bool]:
@@ -183,7 +185,7 @@ class LocalStore(Store):
             raise InvalidKeyError(
                 f"invalid key {shorten(key)}; names that begin with '{TEMPORARY}' are taken"
             )
-        if not (key.isascii() or _is_name(key)):
+        if not platform.is_key(key):
             raise InvalidKeyError(f"invalid key {shorten(key)}; accepted: text that the file system can name")
         return self._base + key
 
@@ -209,7 +211,12 @@ class LocalStore(Store):
         """See to it that there really is nothing where a file could not be opened."""
         if isinstance(error, StoreError):
             raise error
-        if error.errno not in _ABSENT or (error.errno == errno.ENOENT and os.path.islink(self._base + key)):
+        path = self._base + key
+        if platform.is_folder_error(error, path):
+            return
+        if error.errno not in _ABSENT or (
+            error.errno == errno.ENOENT and (os.path.islink(path) or platform.is_hidden(path))
+        ):
             self._fail("read", key, error)
 
     def _not_a_file(self, key: str, mode: int) -> None:
@@ -254,9 +261,9 @@ class LocalStore(Store):
     def _open_inside(self, path: str, flags: int) -> int:
         """Open a file without following a link out of the root."""
 
-        def act(folder: int, name: str) -> int | None:
+        def act(folder: Folder, name: str) -> int | None:
             try:
-                return os.open(name, flags | os.O_NOFOLLOW, dir_fd=folder)
+                return platform.open_at(folder, name, flags | platform.NO_FOLLOW)
             except OSError as error:
                 if error.errno not in _IS_LINK:
                     raise
@@ -265,13 +272,13 @@ class LocalStore(Store):
         return self._inside(path[len(self._base) :], act)
 
     def _stat_inside(self, path: str) -> os.stat_result:
-        def act(folder: int, name: str) -> os.stat_result | None:
-            info = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        def act(folder: Folder, name: str) -> os.stat_result | None:
+            info = platform.stat_at(folder, name)
             return None if stat.S_ISLNK(info.st_mode) else info
 
         return self._inside(path[len(self._base) :], act)
 
-    def _inside(self, key: str, act: Callable[[int, str], T | None]) -> T:
+    def _inside(self, key: str, act: Callable[[Folder, str], T | None]) -> T:
         """Do something with a name in an open directory, which returns None if the name is that of a link."""
         here = key
         with Folders(self.root) as folders:
@@ -339,7 +346,7 @@ class LocalStore(Store):
 
     def _loader(self, scratch: Scratch | None, limit: int) -> Loader:
         base = self._base
-        open_, close, fstat, readv = self._open, os.close, os.fstat, os.readv
+        open_, close, fstat, readv = self._open, os.close, os.fstat, platform.readv
 
         def load(key: str) -> Buffer | None:
             try:
@@ -376,7 +383,7 @@ class LocalStore(Store):
         if not self._is_own("get", "open_value"):
             return super().range_loader()
         base = self._base
-        open_, close, fstat, pread = self._open, os.close, os.fstat, os.pread
+        open_, close, fstat, pread = self._open, os.close, os.fstat, platform.pread
 
         def load(key: str, starts: Sequence[int], lengths: Sequence[int]) -> tuple[int, list[Buffer]] | None:
             try:
@@ -407,7 +414,7 @@ class LocalStore(Store):
         if not self._is_own("get", "open_value"):
             return super().into_loader()
         base = self._base
-        open_, close, fstat, preadv = self._open, os.close, os.fstat, os.preadv
+        open_, close, fstat, preadv = self._open, os.close, os.fstat, platform.preadv
 
         def load(key: str, start: int, out: memoryview) -> tuple[int, int] | None:
             try:
@@ -817,7 +824,7 @@ class _FileWriter:
         self,
         key: str,
         contents: list[memoryview],
-        folder: int,
+        folder: Folder,
         descriptor: int,
         temporary: str,
         name: str,
@@ -826,18 +833,18 @@ class _FileWriter:
         """Write a value into a new file, which then gets its name if it still may; returns whether it did."""
         try:
             try:
-                _write_all(descriptor, contents)
+                platform.write_all(descriptor, contents)
                 if self._store.fsync:
-                    os.fsync(descriptor)
+                    platform.sync(descriptor)
             finally:
                 os.close(descriptor)
             if may_replace is not None and not may_replace():
-                os.unlink(temporary, dir_fd=folder)
+                platform.unlink_at(folder, temporary)
                 return False
-            os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+            platform.replace_at(folder, temporary, name)
         except BaseException as error:
             with contextlib.suppress(OSError):  # The write has failed; that error is the one to report.
-                os.unlink(temporary, dir_fd=folder)
+                platform.unlink_at(folder, temporary)
             if isinstance(error, OSError) and not isinstance(error, StoreError):
                 self._store._fail("write", key, error)
             raise
@@ -960,6 +967,9 @@ class _FileUpdater(AbstractContextManager[Updater]):
             descriptor, info = self._open(key, folder, name)
             try:
                 stored = None if info is None else self._read(key, descriptor, info.st_size)
+                if descriptor >= 0 and not platform.POSIX:  # What is open cannot be replaced there.
+                    os.close(descriptor)
+                    descriptor = -1
                 pieces = ready if stored is None and ready is not None else change(stored)
 
                 def may_replace() -> bool:
@@ -998,8 +1008,8 @@ class _FileUpdater(AbstractContextManager[Updater]):
         except OSError as error:
             raise self._retry("write", key, error) from error
 
-    def _enter(self, key: str, above: str) -> int:
-        """A descriptor of a directory, which is made if it is not there."""
+    def _enter(self, key: str, above: str) -> Folder:
+        """An open directory, which is made if it is not there."""
         if above != self._above:
             self._leave()
             self._above = above
@@ -1015,7 +1025,7 @@ class _FileUpdater(AbstractContextManager[Updater]):
             self._store._fail(doing, key, error)
         return _RetryError(doing, error)
 
-    def _acquire(self, key: str, folder: int, name: str, end: float) -> None:
+    def _acquire(self, key: str, folder: Folder, name: str, end: float) -> None:
         if self._lock is None:
             return
         try:
@@ -1051,12 +1061,12 @@ class _FileUpdater(AbstractContextManager[Updater]):
         if self._lock is not None:
             self._lock.leave()
 
-    def _open(self, key: str, folder: int, name: str) -> tuple[int, os.stat_result | None]:
+    def _open(self, key: str, folder: Folder, name: str) -> tuple[int, os.stat_result | None]:
         """The open file of a value, -1 if there is none, and what it is like."""
         store = self._store
         try:
             if store.follow_links:
-                descriptor = os.open(name, _OPEN, dir_fd=folder)
+                descriptor = platform.open_at(folder, name, _OPEN)
             else:
                 descriptor = store._open_inside(store._base + key, _OPEN)
         except OSError as error:
@@ -1083,7 +1093,7 @@ class _FileUpdater(AbstractContextManager[Updater]):
             scratch.memory = memoryview(bytearray(max(size, 2**17)))
         memory = scratch.memory[:size]
         try:
-            count = os.readv(descriptor, [memory])
+            count = platform.readv(descriptor, [memory])
             if count != size:
                 count = _read_rest(descriptor, memory, count, size)
         except OSError as error:
@@ -1091,21 +1101,21 @@ class _FileUpdater(AbstractContextManager[Updater]):
         return memory[:count]
 
     def _put(
-        self, key: str, pieces: Sequence[Buffer], folder: int, name: str, may_replace: Callable[[], bool]
+        self, key: str, pieces: Sequence[Buffer], folder: Folder, name: str, may_replace: Callable[[], bool]
     ) -> bool:
         contents = [flat(piece, key) for piece in pieces]
         temporary = self._writer.temporary()
         try:
-            descriptor = os.open(temporary, _CREATE, 0o666, dir_fd=folder)
+            descriptor = platform.open_at(folder, temporary, _CREATE)
         except OSError as error:
             raise self._retry("write", key, error) from error
         return self._writer.finish(key, contents, folder, descriptor, temporary, name, may_replace)
 
-    def _erase(self, key: str, folder: int, name: str, may_erase: Callable[[], bool]) -> bool:
+    def _erase(self, key: str, folder: Folder, name: str, may_erase: Callable[[], bool]) -> bool:
         try:
             if not may_erase():
                 return False
-            os.unlink(name, dir_fd=folder)
+            platform.unlink_at(folder, name)
         except StoreError:
             raise
         except FileNotFoundError:
@@ -1162,19 +1172,13 @@ class _FileReader(ValueReader):
         if wanted == 0:
             return b""  # The system refuses to hear of places far beyond the end.
         try:
-            value = os.pread(self._descriptor, wanted, start)
-            while len(value) < wanted:
-                more = os.pread(self._descriptor, wanted - len(value), start + len(value))
-                if not more:
-                    break
-                value += more
+            return platform.read_at(self._descriptor, wanted, start)
         except OSError as error:
             self._store._fail("read", self._key, error)
-        return value
 
     def read_ranges(self, starts: Sequence[int], lengths: Sequence[int]) -> list[Buffer]:
         try:
-            parts = [*map(os.pread, itertools.repeat(self._descriptor), lengths, starts)]
+            parts = [*map(platform.pread, itertools.repeat(self._descriptor), lengths, starts)]
         except (OSError, OverflowError, ValueError):  # Places beyond the end, for one; told apart below.
             return self.read_each(starts, lengths)
         whole = sum(map(len, parts)) == sum(lengths)
@@ -1188,18 +1192,12 @@ class _FileReader(ValueReader):
         return [self.read(start, length) for start, length in zip(starts, lengths, strict=True)]
 
     def read_into(self, start: int, out: memoryview) -> int:
-        count = 0
         try:
-            while count < len(out):
-                more = os.preadv(self._descriptor, [out[count:]], start + count)
-                if not more:
-                    break
-                count += more
+            return platform.read_into_at(self._descriptor, out, start)
         except OverflowError:  # So far out that there is nothing.
-            return count
+            return 0
         except OSError as error:
             self._store._fail("read", self._key, error)
-        return count
 
     def close(self) -> None:
         if self._descriptor >= 0:
@@ -1209,14 +1207,14 @@ class _FileReader(ValueReader):
 
 def _read_rest(descriptor: int, scratch: memoryview, count: int, size: int) -> int:
     while count < size:
-        more = os.readv(descriptor, [scratch[count:size]])
+        more = platform.readv(descriptor, [scratch[count:size]])
         if more == 0:
             break
         count += more
     return count
 
 
-def _made(folders: Folders, above: str) -> int:
+def _made(folders: Folders, above: str) -> Folder:
     """Open a directory, which is made if it is not there."""
     try:
         return folders.make(above)
@@ -1226,10 +1224,10 @@ def _made(folders: Folders, above: str) -> int:
         return folders.make(folders.real(above))
 
 
-def _is_still(info: os.stat_result | None, folder: int, name: str) -> bool:
+def _is_still(info: os.stat_result | None, folder: Folder, name: str) -> bool:
     """Whether a name is that of the file that was read, None for that of none."""
     try:
-        now = os.stat(name, dir_fd=folder)
+        now = platform.stat_at(folder, name, follow_symlinks=True)
     except FileNotFoundError:
         return info is None
     if info is None:
@@ -1240,7 +1238,7 @@ def _is_still(info: os.stat_result | None, folder: int, name: str) -> bool:
     )
 
 
-def _create(folders: Folders, above: str, name: str) -> tuple[int, int]:
+def _create(folders: Folders, above: str, name: str) -> tuple[Folder, int]:
     """Open a directory and a new file in it.
 
     The directories above it are made, too, which others may be removing just now.
@@ -1249,7 +1247,7 @@ def _create(folders: Folders, above: str, name: str) -> tuple[int, int]:
     for _ in range(_ATTEMPTS):
         folder = _made(folders, above)
         try:
-            return folder, os.open(name, _CREATE, 0o666, dir_fd=folder)
+            return folder, platform.open_at(folder, name, _CREATE)
         except FileNotFoundError:
             folders.forget()
         except OSError as error:
@@ -1258,19 +1256,6 @@ def _create(folders: Folders, above: str, name: str) -> tuple[int, int]:
             folders.forget()  # So many are open that there is none left for the file.
             spared = True
     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), above)
-
-
-def _write_all(descriptor: int, pieces: list[memoryview]) -> None:
-    for at in range(0, len(pieces), _MOST_PIECES):
-        group = pieces[at : at + _MOST_PIECES]
-        done = os.writev(descriptor, group) if len(group) > 1 else os.write(descriptor, group[0])
-        for piece in group:
-            if done < len(piece):  # More than the system writes at once, or a disk that is filling up.
-                rest = piece[done:]
-                while rest:
-                    rest = rest[os.write(descriptor, rest) :]
-                done = len(piece)
-            done -= len(piece)
 
 
 def _discard(folders: Folders, folder: str, name: str) -> None:
@@ -1334,14 +1319,6 @@ def _is_hidden(entry: os.DirEntry[str]) -> bool:
     if entry.name.startswith(STAGED):
         return entry.is_dir(follow_symlinks=False)
     return entry.name.startswith(TEMPORARY)
-
-
-def _is_name(text: str) -> bool:
-    """Whether the file system can have that name, and gives it back as it is."""
-    try:
-        return "\0" not in text and os.fsdecode(os.fsencode(text)) == text
-    except UnicodeError:
-        return False
 
 
 def _restore(

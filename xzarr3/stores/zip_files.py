@@ -15,6 +15,7 @@ import mmap
 import os
 import stat
 import tempfile
+import threading
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NoReturn, Protocol
@@ -31,6 +32,7 @@ from xzarr3.errors import (
     Xzarr3Error,
     shorten,
 )
+from xzarr3.stores import platform
 from xzarr3.stores.base import Store, ValueReader
 from xzarr3.stores.zip_format import (
     TAIL,
@@ -51,6 +53,7 @@ _NO_LOCKS = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOLCK, errno.EINVA
 
 TEMPORARY = ".xzarr3-zip-"
 """What the names of zips that are being written begin with."""
+_LOCK = ".lock"  # How the file ends that is locked where it is another one.
 
 
 def fail(doing: str, where: str, error: OSError | OverflowError) -> NoReturn:
@@ -87,12 +90,39 @@ class LocalFile:
         self.descriptor = descriptor
         self.where = where
         self.path = path
+        self.is_temporary = False
         self._close = os.close
+        # Where a file that is open cannot be moved, it is closed for that while nobody reads it.
+        self._turn = contextlib.nullcontext() if platform.POSIX else threading.RLock()
 
     def __del__(self) -> None:
         descriptor, self.descriptor = self.descriptor, -1
         if descriptor >= 0:
             self._close(descriptor)
+        if self.is_temporary:
+            with contextlib.suppress(OSError):  # Somebody else has removed it.
+                platform.unlink(self.path)
+
+    def move(self, target: str) -> None:
+        """Give it another place, where there may be one, in one step."""
+        if platform.POSIX:
+            os.replace(self.path, target)
+            return
+        with self._turn:
+            descriptor, self.descriptor = self.descriptor, -1
+            os.close(descriptor)
+            try:
+                platform.replace(self.path, target)
+                self.path = target
+            finally:
+                self.descriptor = os.open(self.path, _WRITE)
+
+    def remove(self) -> None:
+        """Remove it, at once or when nobody reads it any more."""
+        if platform.POSIX:
+            os.unlink(self.path)
+        else:
+            self.is_temporary = True
 
     def status(self) -> os.stat_result:
         """What the system knows of it."""
@@ -100,38 +130,29 @@ class LocalFile:
 
     def read(self, start: int, length: int) -> bytes:
         try:
-            value = os.pread(self.descriptor, length, start)
-            while len(value) < length:
-                more = os.pread(self.descriptor, length - len(value), start + len(value))
-                if not more:
-                    break
-                value += more
+            with self._turn:
+                return platform.read_at(self.descriptor, length, start)
         except (OSError, OverflowError) as error:
             fail("read", self.where, error)
-        return value
 
     def read_ranges(self, starts: Sequence[int], lengths: Sequence[int]) -> list[Buffer]:
         return [self.read(start, length) for start, length in zip(starts, lengths, strict=True)]
 
     def read_into(self, start: int, out: memoryview) -> int:
         """Read into memory; returns the number of bytes, fewer where they end."""
-        count = 0
         try:
-            while count < len(out):
-                more = os.preadv(self.descriptor, [out[count:]], start + count)
-                if not more:
-                    break
-                count += more
+            with self._turn:
+                return platform.read_into_at(self.descriptor, out, start)
         except (OSError, OverflowError) as error:
             fail("read", self.where, error)
-        return count
 
     def write(self, start: int, pieces: Iterable[Buffer]) -> int:
         """Write pieces one after the other; returns where they end."""
         for piece in pieces:
             rest = memoryview(piece)
             while rest:  # More than the system writes at once, or a disk that is filling up.
-                count = os.pwrite(self.descriptor, rest, start)
+                with self._turn:
+                    count = platform.pwrite(self.descriptor, rest, start)
                 rest = rest[count:]
                 start += count
         return start
@@ -396,16 +417,12 @@ class PathDraft(Draft):
                 raise NodeExistsError(self._changed())
             if not self._replaces and _state(status) != self._before:
                 raise ConflictError(self._changed())
-            os.fchmod(self.file.descriptor, stat.S_IMODE(status.st_mode))
+            platform.copy_mode(self.file.descriptor, status.st_mode)
         if self._fsync:
-            os.fsync(self.file.descriptor)
-        os.replace(self.file.path, self._target)
+            platform.sync(self.file.descriptor)
+        self.file.move(self._target)
         if self._fsync:
-            folder = os.open(os.path.dirname(self._target), os.O_RDONLY | _FLAGS)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+            platform.sync_folder(os.path.dirname(self._target))
 
     def _has_name(self) -> bool:
         """Whether the file is still where it was made."""
@@ -417,7 +434,7 @@ class PathDraft(Draft):
         places = (f"{self._target}.unfinished-{number}" for number in itertools.count())
         place = next(place for place in places if not os.path.lexists(place))
         if self._has_name():
-            os.rename(self.file.path, place)
+            self.file.move(place)
         else:  # Somebody has removed it.
             copy = LocalFile(os.open(place, _WRITE | os.O_CREAT | os.O_EXCL, 0o666), self.where, place)
             for at in range(0, self.file.status().st_size, _BLOCK):
@@ -425,18 +442,20 @@ class PathDraft(Draft):
         return place
 
     def release(self) -> None:
-        import fcntl
-
         lock, self._lock = self._lock, -1
         if lock < 0:
             return
         path = temporary_path(self._target)
+        file: LocalFile | None = getattr(self, "file", None)  # None if it could not be opened.
         with contextlib.suppress(OSError):  # It has got its place, or is nobody's.
-            if os.path.samestat(os.lstat(path), os.fstat(lock)):
-                os.unlink(path)
+            if os.path.samestat(os.lstat(path), os.fstat(lock) if file is None else file.status()):
+                os.unlink(path) if file is None else file.remove()
         with contextlib.suppress(OSError):  # Closing it frees it as well, unless a child has it.
-            fcntl.flock(lock, fcntl.LOCK_UN)
+            platform.unlock_file(lock)
         os.close(lock)
+        if not platform.POSIX:
+            with contextlib.suppress(OSError):  # Somebody waits for it, and removes it later.
+                os.unlink(f"{path}{_LOCK}")
 
     def forked(self) -> None:
         lock, self._lock = self._lock, -1
@@ -460,15 +479,21 @@ def temporary_path(path: str) -> str:
 
 
 def _locked(path: str, where: str) -> int:
-    """Make an empty file and lock it; returns the descriptor that holds the lock."""
-    import fcntl
+    """Make an empty file and lock it; returns the descriptor that holds the lock.
 
+    Where what is locked cannot be moved, it is another file, beside it.
+    """
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         for _ in range(_ATTEMPTS):
-            lock = os.open(path, _WRITE | os.O_CREAT, 0o666)
+            lock = os.open(path if platform.POSIX else f"{path}{_LOCK}", _WRITE | os.O_CREAT, 0o666)
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if not platform.lock_file(lock):
+                    raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+                if not platform.POSIX:
+                    os.close(os.open(path, _WRITE | os.O_CREAT | os.O_TRUNC, 0o666))
+                    lock, kept = -1, lock
+                    return kept
                 info = os.fstat(lock)
                 with contextlib.suppress(FileNotFoundError):
                     if os.path.samestat(info, os.lstat(path)):
@@ -571,7 +596,7 @@ class ValueDraft(Draft):
         _written.pop(self._name, None)
         if not self._is_kept:
             with contextlib.suppress(OSError, AttributeError):  # There is none, or it is nobody's.
-                os.unlink(self.file.path)
+                self.file.remove()
 
 
 _written: dict[object, ValueDraft] = {}
