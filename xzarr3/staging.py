@@ -1244,15 +1244,18 @@ class _Keys(Staging):
             self._target.update(self._begun, change)
         self.room = Room(room)
 
-    def _end(self) -> bool:
-        """Let nobody else put the values in their place, or remove them; whether nobody else has."""
+    def _end(self, *, is_lost: bool = False) -> bool:
+        """Let nobody else put the values in their place, or remove them; whether nobody else has.
+
+        With ``is_lost``, also where nothing says any more that the write has begun.
+        """
         ends = False
 
         def change(stored: Buffer | None) -> list[Buffer] | Unchanged:
             nonlocal ends
             found = _Mark.parse(stored)
-            ends = stored is not None and found.room == self.room.id and not found.is_ending
-            return [_Mark(found.room, is_ending=True).text()] if ends else UNCHANGED
+            ends = is_lost if stored is None else found.room == self.room.id and not found.is_ending
+            return [_Mark(self.room.id, is_ending=True).text()] if ends else UNCHANGED
 
         with _naming(self._begun):
             self._target.update(self._begun, change)
@@ -1370,7 +1373,7 @@ class _Keys(Staging):
 
     def discard(self) -> None:
         try:
-            if not self._erasing and (self._is_ending or self._plan is not None or self._end()):
+            if not self._erasing and (self._is_ending or self._plan is not None or self._end(is_lost=True)):
                 self._remove()
         finally:
             if self._lease is not None:
@@ -1520,7 +1523,11 @@ class InPlace(Staging):
         if self._lease is not None:
             if not self.room.is_held:
                 return
-            self._lease.take_anew()  # Nobody begins the same again while it is removed.
+            try:
+                self._lease.take_anew()  # Nobody begins the same again while it is removed.
+            except BaseException:
+                self._lease.release()
+                raise
             if not self._lease.holds():
                 return  # Whatever is there is somebody else's, or nothing was begun.
         try:
