@@ -642,12 +642,17 @@ class _Folders(Staging):
             return os.path.lexists(self._begun if self._plan is not None else self._ended)
         try:
             with open(self._begun, "rb") as file:
-                self._is_ending = file.read().decode("ascii", "replace") == self.room.id
-            if self._is_ending:
-                os.rename(self._begun, self._ended)
+                if file.read().decode("ascii", "replace") != self.room.id:
+                    return False
+            os.rename(self._begun, self._ended)
         except FileNotFoundError:
-            self._is_ending = False
-        return self._is_ending
+            return False
+        except OSError as error:
+            raise StoreError(
+                f"cannot replace '/{self._places.path}' in {self._target}: {error.strerror or error}"
+            ) from error
+        self._is_ending = True
+        return True
 
     def check(self) -> None:
         if not self._overwrite and is_occupied(self._target, self._places):
