@@ -424,6 +424,9 @@ def test_of_two_attempts_at_one_write_that_is_given_up_which_has_failed() -> Non
     class Write:
         begin = object
 
+        def room(self, begun: object) -> str:
+            return ""
+
         def finish(self, begun: object) -> None:
             """It is not reached."""
 

@@ -28,7 +28,7 @@ from xzarr3.node_documents import Journal, drop_from_consolidated
 from xzarr3.node_making import groups_missing, make_groups_above
 from xzarr3.nodes import ancestors, document_lock
 from xzarr3.resuming import Plan, check_resumable
-from xzarr3.staging import Places, goes_on_in_place, is_occupied, kept_at, recover, stage
+from xzarr3.staging import Places, Room, goes_on_in_place, is_occupied, kept_at, recover, stage
 from xzarr3.stores import LocalStore, Store
 from xzarr3.stores.base import UNCHANGED, Unchanged
 
@@ -132,8 +132,8 @@ class Replacement:
             )
         return Kept()
 
-    def begin(self) -> None:
-        """Make room for values, before the first one is stored.
+    def begin(self) -> Room:
+        """Make room for values, before the first one is stored; gives what :meth:`enter` takes.
 
         Raises
         ------
@@ -143,7 +143,7 @@ class Replacement:
         if self._plan is None:
             with self.discarding():
                 self._staging.begin()
-            return
+            return self._staging.room
         try:
             self._staging.begin()
         except BaseException as error:
@@ -153,6 +153,11 @@ class Replacement:
                 error.add_note(f"others may have to wait for minutes, as the place is reserved: {another}")
             raise
         self._begun = True
+        return self._staging.room
+
+    def enter(self, room: Room) -> None:
+        """End, or discard, what has begun there, maybe in another process."""
+        self._staging.enter(room)
 
     def check_again(self) -> None:
         """Refuse what came into the way since, before documents are stored."""

@@ -14,6 +14,7 @@ import contextlib
 import errno
 import hashlib
 import itertools
+import json
 import os
 import random
 import shutil
@@ -67,13 +68,14 @@ from xzarr3.resuming import (
     undo_moves,
 )
 from xzarr3.stores import LocalStore, Store, platform
-from xzarr3.stores.base import Writer
+from xzarr3.stores.base import UNCHANGED, Unchanged, Writer
 from xzarr3.stores.folders import Folders
 from xzarr3.stores.local import STAGED, TEMPORARY, is_busy
 
 _NEW, _OLD = "new", "old"
 _BEGUN = "begun"  # Is there from the beginning of a write to its end.
 _CARRIED = "carried"  # Beside it: that files were brought back which are no part of a hierarchy.
+_ENDED = "ended"  # What it is called once somebody puts the values in their place, or removes them.
 _BEGUN_ASIDE = "aside"  # Beside it: that values lie aside, and where what they replace is copied to.
 _ATTEMPTS = 10
 _SWEPT = 8  # Of what other writes have left, by one that replaces nothing.
@@ -279,6 +281,30 @@ def _staging_folders(store: LocalStore) -> list[str]:
         raise StoreError(f"cannot list {store}: {error.strerror or error}") from error
 
 
+@dataclass(frozen=True)
+class Room:
+    """Where a write has begun; picklable.
+
+    Parameters
+    ----------
+    id : str
+        Tells it from what is made in its place once it was removed. Who begins where it is goes on in it.
+    lease : Lease, optional
+        What reserves it.
+    owner : str
+        As whose it was reserved; the lease may have been taken again since.
+    """
+
+    id: str = ""
+    lease: Lease | None = None
+    owner: str = ""
+
+    @property
+    def is_held(self) -> bool:
+        """Whether nobody in this process has taken the lease again."""
+        return self.lease is None or self.lease.owner == self.owner
+
+
 class Staging(ABC):
     """The values of one write, from the first chunk until they are what is found at their place.
 
@@ -286,16 +312,22 @@ class Staging(ABC):
     """
 
     store: Store
+    room = Room()
+    """Where the write has begun that is ended or discarded."""
 
     @abstractmethod
     def begin(self) -> None:
-        """Make room for values, before the first one is stored.
+        """Make room for values, before the first one is stored, or go on where that was done; see ``room``.
 
         Raises
         ------
         NodeExistsError
             If something has come into the way since the write was planned.
         """
+
+    def enter(self, room: Room) -> None:
+        """End, or discard, what has begun there, maybe in another process."""
+        self.room = room
 
     def check(self) -> None:  # noqa: B027 - others see it when they swap
         """Refuse, before the documents are stored, what has come into the way since."""
@@ -511,8 +543,8 @@ class _StagedFolder(LocalStore):
 def _gone(store: Store) -> StoreError:
     return StoreError(
         f"cannot write to {store}: values that this write stored before are gone, as somebody has removed "
-        f"them; another write does that if nothing was stored for {ABANDONED / 3600:g} hours; accepted: "
-        "a new call"
+        f"them; another write does that if nothing was stored for {ABANDONED / 3600:g} hours, and an earlier "
+        "attempt at this one when it is cleaned up late; accepted: the same again, or a new call"
     )
 
 
@@ -550,6 +582,8 @@ class _Folders(Staging):
         self._old = os.path.join(self._aside, _OLD)
         self._new = os.path.join(self._top, _NEW)
         self._begun = os.path.join(self._top, _BEGUN)
+        self._ended = os.path.join(self._top, _ENDED)
+        self._is_ending = False
         self._staged = self.store = _StagedFolder(self._new, repr(store), **store._options())
         self._moves: list[tuple[str, str]] = []
 
@@ -592,9 +626,32 @@ class _Folders(Staging):
             with Folders(self._target.root) as folders:  # Somebody may have put a link there.
                 folders.make(f"{os.path.basename(self._top)}/{_NEW}")
                 top = folders.open(os.path.basename(self._top))
-                os.close(platform.open_at(top, _BEGUN, os.O_WRONLY | os.O_CREAT | platform.NO_FOLLOW))
+                self.room = Room(_room_in(top))
         except OSError as error:
             raise StoreError(f"cannot write to {self._target}: {error.strerror or error}") from error
+        self._is_ending = False
+
+    def _end(self) -> bool:
+        """Let nobody else put the values in their place, or remove them; whether nobody else has done that.
+
+        It may be a task that is run once more, as its worker was lost, or what cleans up after an earlier
+        attempt.
+        """
+        if self._is_ending or self._plan is not None:
+            return os.path.lexists(self._begun if self._plan is not None else self._ended)
+        try:
+            with open(self._begun, "rb") as file:
+                if file.read().decode("ascii", "replace") != self.room.id:
+                    return False
+            platform.rename(self._begun, self._ended)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise StoreError(
+                f"cannot replace '/{self._places.path}' in {self._target}: {error.strerror or error}"
+            ) from error
+        self._is_ending = True
+        return True
 
     def check(self) -> None:
         if not self._overwrite and is_occupied(self._target, self._places):
@@ -670,6 +727,9 @@ class _Folders(Staging):
 
     def swap(self) -> None:
         left: frozenset[str] = frozenset()
+        self._check_undone()
+        if not self._end():
+            raise _gone(self._target)
         for _ in range(_ATTEMPTS):
             self._check_undone()
             if self._lease is not None:
@@ -697,7 +757,7 @@ class _Folders(Staging):
             self._carry_over(units)
             aside = [(os.path.join(root, unit), os.path.join(old, unit)) for unit in units]
             ahead = [(os.path.join(new, unit), os.path.join(root, unit)) for unit in self._units(new)[::-1]]
-            if not os.path.lexists(self._begun):  # Now, as what was found in it may not have been all.
+            if not self._end():  # Now, as what was found in it may not have been all.
                 raise _gone(self._target)
             for place, _ in aside:
                 self._check_inside(place)
@@ -800,7 +860,12 @@ class _Folders(Staging):
     def discard(self) -> None:
         if os.path.lexists(self._old):
             raise StoreError(f"'{self._old}' may hold what was replaced")
-        _remove_at_once(self._target, self._top)  # What is begun again there is not removed with it.
+        if self._end():
+            _remove_at_once(self._target, self._top)  # What is begun again there is not removed with it.
+            return
+        for folder in (self._new, self._top):
+            with contextlib.suppress(OSError):  # It holds something of another attempt.
+                os.rmdir(folder)
 
     def leave(self) -> None:
         if self._lease is not None:
@@ -808,6 +873,24 @@ class _Folders(Staging):
 
     def whereabouts(self) -> str:
         return f"'{self._old}' and '{self._new}'"
+
+
+def _room_in(folder: platform.Folder) -> str:
+    """What tells a staged directory from others of its name, which is noted there by the first who asks."""
+    room = uuid.uuid4().hex
+    try:
+        file = platform.open_at(folder, _BEGUN, os.O_WRONLY | os.O_CREAT | os.O_EXCL | platform.NO_FOLLOW)
+    except FileExistsError:
+        file = platform.open_at(folder, _BEGUN, os.O_RDONLY | platform.NO_FOLLOW)
+        try:
+            return os.read(file, 2 * len(room)).decode("ascii", "replace")
+        finally:
+            os.close(file)
+    try:
+        os.write(file, room.encode())
+    finally:
+        os.close(file)
+    return room
 
 
 def _holds_files(folder: str) -> bool:
@@ -957,12 +1040,37 @@ def _naming(key: str) -> Iterator[None]:
         raise _without(error, key.rpartition("/")[0] + "/") from error.__cause__
 
 
+@dataclass(frozen=True)
+class _Mark:
+    """What a key says that is there from the beginning of a write to its end."""
+
+    room: str = ""
+    is_ending: bool = False
+
+    @classmethod
+    def parse(cls, value: Buffer | None) -> _Mark:
+        try:
+            said = {} if value is None else json.loads(bytes(value))
+        except (ValueError, RecursionError):
+            return cls()
+        if not isinstance(said, dict):
+            return cls()
+        return cls(str(said.get("room", "")), said.get("is_ending") is True)
+
+    def text(self) -> bytes:
+        """The value, which also tells when it was stored, as that of :func:`now`."""
+        said = {**json.loads(now()), "room": self.room, "is_ending": self.is_ending}
+        return json.dumps(said).encode()
+
+
 class _StagedKeys(Store):
     """Keys below a prefix, called in messages what they will be."""
 
     def __init__(self, store: Store, prefix: str, begun: str | None = None) -> None:
         super().__init__(read_only=store.read_only)
         self._begun = begun
+        self.room = ""
+        """What tells it from others of its name, where that is known."""
         self._renewed = time.time()
         self.concurrency = store.concurrency
         self.request_bytes = store.request_bytes
@@ -1036,10 +1144,14 @@ class _StagedKeys(Store):
         """
         if self._begun is not None:
             with _naming(self._begun):
-                if not self._store.exists(self._begun):
-                    raise _gone(self._store)
-                self._store.set(self._begun, now())
+                self._store.update(self._begun, self._going_on)
             self._renewed = time.time()
+
+    def _going_on(self, stored: Buffer | None) -> list[Buffer]:
+        found = _Mark.parse(stored)
+        if stored is None or found.is_ending or (self.room and found.room != self.room):
+            raise _gone(self._store)
+        return [_Mark(found.room).text()]
 
     def set(self, key: str, value: Buffer) -> None:
         if time.time() - self._renewed > _RENEWED:
@@ -1099,6 +1211,7 @@ class _Keys(Staging):
         self._aside: set[str] = set()
         self._put: set[str] = set()
         self._erasing = False
+        self._is_ending = False
 
     def begin(self) -> None:
         plan = self._plan
@@ -1110,10 +1223,50 @@ class _Keys(Staging):
             self.store.may_have_more()
             self._tops = [*tops_listed(self._target.get(f"{self._top}{_BEGUN_ASIDE}")), *self._tops]
             self._target.set(f"{self._top}{_BEGUN_ASIDE}", "\n".join(self._tops).encode())
+        if plan is None:
+            self._enter()
+            return
         with _naming(self._begun):
             self._target.set(self._begun, now())
 
+    def _enter(self) -> None:
+        """Note what tells this place from another one of its name, or go on with what was noted."""
+        room = uuid.uuid4().hex
+
+        def change(stored: Buffer | None) -> list[Buffer]:
+            nonlocal room
+            found = _Mark.parse(stored)
+            if found.is_ending:
+                raise ConflictError(
+                    f"cannot write to {self._target}: an earlier attempt at this write is just being cleaned "
+                    "up; accepted: the same again in a moment, or a new call"
+                )
+            room = found.room or room
+            return [_Mark(room).text()]
+
+        with _naming(self._begun):
+            self._target.update(self._begun, change)
+        self.room = Room(room)
+
+    def _end(self, *, is_lost: bool = False) -> bool:
+        """Let nobody else put the values in their place, or remove them; whether nobody else has.
+
+        With ``is_lost``, also where nothing says any more that the write has begun.
+        """
+        ends = False
+
+        def change(stored: Buffer | None) -> list[Buffer] | Unchanged:
+            nonlocal ends
+            found = _Mark.parse(stored)
+            ends = is_lost if stored is None else found.room == self.room.id and not found.is_ending
+            return [_Mark(self.room.id, is_ending=True).text()] if ends else UNCHANGED
+
+        with _naming(self._begun):
+            self._target.update(self._begun, change)
+        return ends
+
     def swap(self) -> None:
+        self.store.room = self.room.id
         self.store.renew()
         if self._plan is not None and self._lease is not None:
             self._lease.verify(self._places.path)
@@ -1122,6 +1275,10 @@ class _Keys(Staging):
             self._lease.reserve(self._places.path)
         forget_settings(self._target, _staged_prefixes(self._target), self._places.path)
         new = self._new_keys()
+        if self._plan is None:  # Before the first value is removed, somebody says so: so these are all.
+            self._is_ending = self._end()
+            if not self._is_ending:
+                raise _gone(self._target)
         there = self._places.keys(self._target)
         self._check_listed(there)
         kept = foreign_keys(self._target, self._places, self._arrays, keys=there)
@@ -1220,7 +1377,7 @@ class _Keys(Staging):
 
     def discard(self) -> None:
         try:
-            if not self._erasing:
+            if not self._erasing and (self._is_ending or self._plan is not None or self._end(is_lost=True)):
                 self._remove()
         finally:
             if self._lease is not None:
@@ -1301,6 +1458,9 @@ class InPlace(Staging):
         # Before it is reserved, as what was reserved is not known any more after that.
         goes_on = goes_on_in_place(self.store, self._places, self._plan)
         self._lease.reserve(self._places.path)
+        self.room = Room(self._lease.term, self._lease, self._lease.owner)
+        if self._plan is None and self._lease.continues:
+            return
         if self._plan is not None:
             goes_on = goes_on and _left(self._lease) in (None, self._plan.fingerprint)
             _check_left(self._lease, self._plan, self.store, self._places.path)
@@ -1326,6 +1486,8 @@ class InPlace(Staging):
         there: list[Callable[[], bool]] = [partial(self._is_there, key) for key in keys]
         if self._lease is not None:
             there.append(partial(_verified, self._lease, path))
+            if not self.room.is_held:
+                raise _gone(self.store)
         found = spread(lambda ask: ask(), there, self.store.concurrency)
         if any(found):
             self._is_mixed = True
@@ -1346,6 +1508,11 @@ class InPlace(Staging):
     def put_back(self) -> None:
         self._whole = False
 
+    def enter(self, room: Room) -> None:
+        self.room = room
+        if room.lease is not None:
+            self._lease = room.lease
+
     def clean(self) -> None:
         if self._plan is not None:
             self.store.erase_prefix(self._plan.top)
@@ -1357,8 +1524,16 @@ class InPlace(Staging):
             self._lease.leave()
 
     def discard(self) -> None:
-        if self._lease is not None and not self._lease.holds():
-            return  # Whatever is there is somebody else's, or nothing was begun.
+        if self._lease is not None:
+            if not self.room.is_held:
+                return
+            try:
+                self._lease.take_anew()  # Nobody begins the same again while it is removed.
+            except BaseException:
+                self._lease.release()
+                raise
+            if not self._lease.holds():
+                return  # Whatever is there is somebody else's, or nothing was begun.
         try:
             if not self._whole and not self._is_mixed:
                 self._erase()

@@ -109,6 +109,8 @@ class Holder:
         How often it was renewed.
     left : bool
         The write was cut off, and nobody goes on with it now.
+    term : str
+        What the times have in common that copies of one lease held it, one right after the other.
     """
 
     owner: str = ""
@@ -121,6 +123,7 @@ class Holder:
     plan: str | None = None
     counter: int = 0
     left: bool = False
+    term: str = ""
 
     @classmethod
     def parse(cls, value: Buffer | None) -> Holder:
@@ -223,6 +226,8 @@ class Lease:
         """Whether nobody but this owner carries out its plan, so that what that had before is its own."""
         self.displaced: Holder | None = None
         """Whose lease was there before, and was taken away for this one."""
+        self.continues = False
+        """Whether a copy had it before, which had not ended it."""
         self._said = Holder(owner=uuid.uuid4().hex)
         self._pid = 0  # Of the process that holds it; 0 if none does.
         self._proven = -2 * PATIENCE  # When it was asked that showed last that the lease is held.
@@ -246,6 +251,11 @@ class Lease:
         common.
         """
         return self._said.owner
+
+    @property
+    def term(self) -> str:
+        """What tells the time that it is held from one after its end; a copy that takes it over goes on."""
+        return self._said.term
 
     def there(self) -> Holder:
         """What the lease says that is there now, whoever has it."""
@@ -297,8 +307,10 @@ class Lease:
             started=platform.process_start(os.getpid()),
             purpose=self._purpose,
             plan=self.plan,
+            term=uuid.uuid4().hex,
         )
         self._pid = 0
+        self.continues = False
         self.displaced = None
         self._owned_by = None  # That was of an earlier time.
         _live.add(said.owner)  # Before it is there to be seen.
@@ -308,6 +320,7 @@ class Lease:
     def _taken(self, until: float | None) -> bool:
         version: object = ABSENT
         free, pause, lost = True, _FIRST_PAUSE, 0
+        term = self._said.term
         while True:
             asked = _clock()
             if free and self._put(version):
@@ -321,7 +334,7 @@ class Lease:
                 self._held(asked)
                 return True
             # As a copy of this has made it, in a process that was lost.
-            is_own = bool(found.owner) and _family(found.owner) == _family(self.owner)
+            is_own = self._follow(found, term)
             is_dead = True if is_own or stored is None else self._is_dead(found, version)
             free = is_dead is True
             if free:
@@ -334,6 +347,12 @@ class Lease:
             if not free or pause > _FIRST_PAUSE:
                 _wait(random.uniform(0, pause))
             pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _follow(self, found: Holder, term: str) -> bool:
+        """Go on with the term of a lease if a copy of this has it; otherwise, with one of one's own."""
+        self.continues = bool(found.owner) and _family(found.owner) == _family(self.owner)
+        self._said = replace(self._said, term=found.term if self.continues else term)
+        return self.continues
 
     def _put(self, version: object) -> bool:
         try:
@@ -385,9 +404,11 @@ class Lease:
         except StoreCapabilityError:  # It cannot tell others apart, so it does what it can.
             self._begin()
             stored = self._store.get(self.key)
-            taken = stored is None or Holder.parse(stored).is_dead is True
+            found = Holder.parse(stored)
+            is_own = self._follow(found, self._said.term)
+            taken = stored is None or is_own or found.is_dead is True
             if taken:
-                self.displaced = None if stored is None else Holder.parse(stored)
+                self.displaced = None if stored is None or is_own else found
                 self._store.set(self.key, self._said.text())
                 self._held(_clock())
         if not taken:

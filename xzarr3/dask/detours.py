@@ -32,7 +32,7 @@ from xzarr3.dask.blocks import Regions, label
 from xzarr3.dask.ending import Gate
 from xzarr3.dask.layers import SelectLayer
 from xzarr3.dask.sources import is_array
-from xzarr3.dask.tasks import Cuts, Region, Sink, Tile, read_region, write_tile
+from xzarr3.dask.tasks import Cuts, Region, Rooms, Sink, Tile, read_region, rooms_of, write_tile
 from xzarr3.dask.tiles import AxisTiles, block_edges, chunks_of, distinct
 from xzarr3.dask.zarr_array import read_block
 from xzarr3.grids import Edges, Steps
@@ -246,12 +246,13 @@ def write_aside(aside: Aside, gate: Gate, tile: Tile, region: Region, cuts: Cuts
 
 def copy_tile(
     sink: Sink, aside: Aside, starts: tuple[int, ...], tile: Tile, region: Region, cuts: Cuts, *after: object
-) -> None:
+) -> Rooms:
     """Write a tile as it is in a temporary directory."""
     there = tuple(
         slice(part.start - start, part.stop - start) for part, start in zip(region, starts, strict=True)
     )
     sink.write(tile, region, aside.array.get(there, threads=1))
+    return rooms_of(after)
 
 
 _made: set[tuple[int, str]] = set()

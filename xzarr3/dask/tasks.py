@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from contextlib import nullcontext
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -58,19 +58,35 @@ class Sink:
                 self.journal.write(self.job, tile, self.target, region, values, threads)
 
 
-def write_block(block: AnyArray, sink: Sink, region: Region, tile: Tile, *after: object) -> None:
+Rooms: TypeAlias = frozenset[str] | None
+"""Where values were stored, as what has begun said: it may have been removed, and made again, since."""
+
+
+def rooms_of(after: Iterable[object]) -> Rooms:
+    """Where those were told to store that waited for something; None if that has not told."""
+    found: set[str] = set()
+    for each in after:
+        if isinstance(each, frozenset):
+            found |= each
+        elif (room := getattr(each, "room", None)) is not None:
+            found.add(room)
+    return frozenset(found) if found else None
+
+
+def write_block(block: AnyArray, sink: Sink, region: Region, tile: Tile, *after: object) -> Rooms:
     """Write a block that is a tile."""
     _check_shape(sink.target, block, tuple(part.stop - part.start for part in region))
     sink.write(tile, region, block)
+    return rooms_of(after)
 
 
-def write_tile(sink: Sink, tile: Tile, region: Region, cuts: Cuts, *given: Any) -> None:
+def write_tile(sink: Sink, tile: Tile, region: Region, cuts: Cuts, *given: Any) -> Rooms:
     """Write a tile made of parts of blocks; what is given beyond these was only waited for."""
     parts = list(itertools.product(*cuts))
-    target, blocks = sink.target, given[: len(parts)]
+    target, blocks, after = sink.target, given[: len(parts)], given[len(parts) :]
     if len(parts) == 1:
         sink.write(tile, region, _part(target, blocks[0], parts[0]))
-        return
+        return rooms_of(after)
     dtypes = {block.dtype if type(block) is np.ndarray else None for block in blocks}
     common = dtypes.pop() if len(dtypes) == 1 else None
     whole = np.empty(
@@ -82,11 +98,14 @@ def write_tile(sink: Sink, tile: Tile, region: Region, cuts: Cuts, *given: Any) 
             values = target.fitted(values, values.shape)
         whole[tuple(slice(to, to + end - begin) for _, begin, end, to in part)] = values
     sink.write(tile, region, whole)
+    return rooms_of(after)
 
 
-def copy_region(array: Array, source: Region, sink: Sink, region: Region, tile: Tile, *after: object) -> None:
+def copy_region(
+    array: Array, source: Region, sink: Sink, region: Region, tile: Tile, *after: object
+) -> Rooms:
     """Write a tile that is only read from another array."""
-    write_block(read_region(array, source), sink, region, tile)
+    return write_block(read_region(array, source), sink, region, tile, *after)
 
 
 def read_region(array: Array, region: Region, *after: object) -> AnyArray:

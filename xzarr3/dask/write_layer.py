@@ -15,7 +15,7 @@ from dask.highlevelgraph import Layer
 from xzarr3.dask.cleanup import Cleanup
 from xzarr3.dask.detours import Aside
 from xzarr3.dask.ending import Gate
-from xzarr3.dask.tasks import Tile
+from xzarr3.dask.tasks import Tile, rooms_of
 from xzarr3.dask.tiles import AxisTiles, Cut
 
 Key = Any
@@ -93,7 +93,7 @@ class Tiles(Made):
         source: str,
         axes: Sequence[AxisTiles],
         starts: Sequence[int],
-        write: Callable[..., None],
+        write: Callable[..., Any],
         finished: Container[Tile] = (),
         after: Sequence[Key] = (),
     ) -> None:
@@ -256,14 +256,15 @@ class Removal:
         return self
 
 
-def all_done(*written: object) -> None:
-    """What depends on every write."""
+def all_done(*written: object) -> frozenset[str] | None:
+    """What depends on every write; tells where they have stored."""
+    return rooms_of(written)
 
 
 def _finish(asides: Sequence[Aside], then: Callable[[], Any] | None, *written: object) -> Any:
     for aside in asides:
         aside.remove()
-    return None if then is None else then()
+    return rooms_of(written) if then is None else then()
 
 
 def _described(axis: AxisTiles, start: int) -> list[tuple[slice, tuple[Cut, ...], tuple[int, ...]]]:

@@ -46,6 +46,7 @@ from xzarr3.node_documents import (
     store_documents,
 )
 from xzarr3.replacement import Replacement
+from xzarr3.staging import Room
 from xzarr3.stores import Store
 from xzarr3.stores.base import UNCHANGED, Scratch, Unchanged, Updater
 from xzarr3.stores.base import Change as Changing
@@ -230,6 +231,8 @@ class _Begun:
     """Whether what is behind the arrays was written for this, and by nobody else."""
     put: set[str] = field(default_factory=set)
     """Paths of arrays that are in their places already, and stay there."""
+    rooms: list[Room] = field(default_factory=list)
+    """Where those have begun that are written in a place of their own."""
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -354,7 +357,7 @@ class Changes:
         begun = _Begun()
         try:
             self._take(begun)
-            spread(lambda each: each[0].begin(), self._placed, self.store.concurrency)
+            begun.rooms = spread(lambda each: each[0].begin(), self._placed, self.store.concurrency)
         except BaseException as error:
             self.discard(begun, error)
             raise
@@ -395,7 +398,16 @@ class Changes:
                 "was appended; accepted: the same call again"
             )
 
+    def room(self, begun: _Begun) -> str:
+        terms = [length.lease.term for _, length in sorted(begun.lengths.items())]
+        return " ".join([*(room.id for room in begun.rooms), *terms])
+
+    def _enter(self, begun: _Begun) -> None:
+        for (place, *_), room in zip(self._placed, begun.rooms, strict=False):
+            place.enter(room)
+
     def finish(self, begun: _Begun) -> None:
+        self._enter(begun)
         try:
             self._write_eager()
             replaced = [begun.lengths[path] for _, path, *_ in self._placed if path in begun.lengths]
@@ -552,6 +564,7 @@ class Changes:
         return isinstance(root, GroupMetadata) and root.consolidated is not None
 
     def discard(self, begun: _Begun, error: BaseException) -> None:
+        self._enter(begun)
         held = dict(begun.lengths)
         begun.lengths.clear()
         for length in held.values():

@@ -12,6 +12,7 @@ from dask._task_spec import Task
 
 from xzarr3.dask.cleanup import Cleanup, fetched
 from xzarr3.dask.write_layer import Made
+from xzarr3.errors import ConflictError
 
 
 class Planned(Protocol):
@@ -19,6 +20,9 @@ class Planned(Protocol):
 
     def begin(self) -> Any:
         """Make room for values."""
+
+    def room(self, begun: Any) -> str:
+        """What tells where it has begun from what is made there once that was removed."""
 
     def finish(self, begun: Any) -> None:
         """End it, and clean up where that fails."""
@@ -36,6 +40,7 @@ class Begun:
         """What tells it from the same write when that is begun again."""
         self._write: Planned | None = write
         self._begun = write.begin()
+        self.room = write.room(self._begun)
         self._is_over = False
         self._guard = threading.Lock()
         _here[key] = self
@@ -51,11 +56,28 @@ class Begun:
         """Whether it was begun in this process, where the plan is."""
         return self._write is not None
 
-    def finish(self, write: Planned) -> None:
-        """Finish the write."""
+    def finish(self, write: Planned, stored: object = None) -> None:
+        """Finish the write, if all of its tasks have ``stored`` their values where it has begun.
+
+        Raises
+        ------
+        ConflictError
+            If what some of them stored was removed since.
+        """
+        if isinstance(stored, frozenset) and not stored <= {self.room}:
+            raise self._given_up(write)
         with self._guard:
             self._is_over = True
         write.finish(self._begun)
+
+    def _given_up(self, write: Planned) -> ConflictError:
+        error = ConflictError(
+            "values are gone that this write had stored before a worker was lost, or it was computed again: "
+            "an earlier attempt at it was cleaned up since; nothing was put in its place; accepted: the same "
+            "again, or a new call"
+        )
+        self.abandon(error, write)
+        return error
 
     def abandon(self, error: BaseException, write: Planned | None = None) -> None:
         """Remove what was written before ``error``, once; who comes second waits until that is done."""

@@ -91,7 +91,7 @@ def plan_in_turn(jobs: Sequence[Job], journal: Journal | None = None) -> Turns |
             aside = Aside(job.target.store) if aside is None else aside
             staged = aside.array(len(first), job)
             first.append(Job(job.source, staged, ...))
-            then.append(Job(from_zarr(staged, chunks="units"), job.target, job.region))
+            then.append(Job(from_zarr(staged, chunks="units", missing="error"), job.target, job.region))
     return Turns([first, then], aside, journal, places)
 
 

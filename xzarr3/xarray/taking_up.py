@@ -152,6 +152,9 @@ class Settings:
             raise
         return begun
 
+    def room(self, begun: Any) -> str:
+        return self._changes.room(begun)
+
     def _warn_of_others(self, held: Mapping[str, Length]) -> None:
         """Warn of other writes that were cut off when they were appending to the same arrays."""
         leases = [length.lease for length in held.values()]

@@ -206,6 +206,9 @@ class _Several:
             raise
         return begun
 
+    def room(self, begun: list[Any]) -> str:
+        return " ".join(write.room(own) for write, own in zip(self._writes, begun, strict=True))
+
     def finish(self, begun: list[Any]) -> None:
         for at, (write, own) in enumerate(zip(self._writes, begun, strict=True)):
             try:

@@ -40,6 +40,7 @@ from xzarr3.nodes import normal_path
 from xzarr3.progress import Asked, check_asked, shown
 from xzarr3.replacement import Replacement
 from xzarr3.resuming import check_resumable
+from xzarr3.staging import Room
 from xzarr3.stores import MemoryStore, Store, StoreLike, ZipStore, in_flight, open_store
 from xzarr3.xarray.appending import plan_changes
 from xzarr3.xarray.later import Abandoning, Begun, Last
@@ -457,6 +458,9 @@ class Write(Protocol):
     def begin(self) -> Any:
         """Make room for values, before the first one is stored; what is returned is for those below."""
 
+    def room(self, begun: Any) -> str:
+        """What tells where it has begun from what is made there once that was removed."""
+
     def finish(self, begun: Any) -> None:
         """Write all that is not in dask arrays, which were written, and make a dataset of it."""
 
@@ -557,8 +561,7 @@ def templated(write: Creation, opened: Store | None) -> Delayed:
                 "it is read; accepted: compute='later', which keeps it until all is written"
             )
     write.jobs = []
-    write.begin()
-    write.finish()
+    write.finish(write.begin())
     if isinstance(opened, ZipStore):
         opened.flush()
     blocks = plan_in_turn([Job(job.source, place, ...) for job, place in zip(jobs, places, strict=True)])
@@ -586,11 +589,11 @@ def _for_scheduler(options: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def _finished(
-    opened: Store | None, aside: Aside | None, write: Write, begun: Begun, blocks: object = None
+    opened: Store | None, aside: Aside | None, write: Write, begun: Begun, stored: object = None
 ) -> None:
     """Finish a write that has begun and whose blocks were written, and close a store opened for it."""
     with opened or nullcontext():
-        begun.finish(write)
+        begun.finish(write, stored)
         if aside is not None:
             aside.clean()
 
@@ -693,10 +696,14 @@ class Creation:
             write_empty_chunks=variable.write_empty_chunks,
         )
 
-    def begin(self) -> None:
-        self._replacement.begin()
+    def begin(self) -> Room:
+        return self._replacement.begin()
 
-    def finish(self, begun: object = None) -> None:
+    def room(self, begun: Room) -> str:
+        return begun.id
+
+    def finish(self, begun: Room) -> None:
+        self._replacement.enter(begun)
         with self._replacement.discarding():
             if self.journal is not None:
                 self.journal.flush()
@@ -722,7 +729,8 @@ class Creation:
         nodes.update(self._groups)
         return {"": nodes.pop(""), **{relative: nodes[relative] for relative in depth_first(nodes)}}
 
-    def discard(self, begun: object, error: BaseException) -> None:
+    def discard(self, begun: Room, error: BaseException) -> None:
+        self._replacement.enter(begun)
         if self.journal is not None:
             self.journal.close(error)
         self._replacement.discard(error, close=True)
