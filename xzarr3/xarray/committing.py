@@ -1,42 +1,29 @@
-"""Writing to datasets that are there: other values, more along a dimension, and new variables.
+"""Storing what was planned: values, more along a dimension, new groups and variables; all of it or none.
 
-Values are stored first: those that are appended behind their arrays, where no reader looks, and new
-variables without documents. Documents follow, on condition that nobody else has changed the length of an
-array since; see :mod:`xzarr3.commit.length`. Consolidated copies come last, once.
+Values are stored first: those that are appended behind their arrays, where no reader looks, and new groups
+and variables without documents. Documents follow, those of arrays that grow on condition that nobody else has
+changed their lengths since; see :mod:`xzarr3.commit.length`. Consolidated copies come last, once.
 """
 
 from __future__ import annotations
 
-import sys
-import threading
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, TypeAlias, cast
-
-from xarray import Dataset
+from typing import Any
 
 from xzarr3._types import Buffer
 from xzarr3.array import Array
-from xzarr3.commit.lease import PATIENCE, LeaseLostError
-from xzarr3.commit.length import GuardedStore, Length
+from xzarr3.commit.lease import LeaseLostError
 from xzarr3.concurrency import spread
-from xzarr3.dask.sources import BEHIND
-from xzarr3.errors import (
-    ConflictError,
-    MetadataError,
-    NodeExistsError,
-    OutcomeUnknownError,
-    ReadOnlyError,
-    StoreError,
-)
-from xzarr3.formats import Format, ZarrFormat, documents
+from xzarr3.dask.journal import Journal
+from xzarr3.errors import ConflictError, MetadataError, NodeExistsError, OutcomeUnknownError, StoreError
+from xzarr3.formats import Format, documents
 from xzarr3.formats.base import Held, node_prefix
 from xzarr3.group import Group
 from xzarr3.hierarchy import open_group
-from xzarr3.lookup import Look, find_consolidated, read_held, read_metadata
+from xzarr3.lookup import Look, depth_first, find_consolidated, read_held, read_metadata
 from xzarr3.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
 from xzarr3.node_documents import (
     change_document,
@@ -46,169 +33,16 @@ from xzarr3.node_documents import (
     store_documents,
 )
 from xzarr3.replacement import Replacement
+from xzarr3.resuming import Plan as Resumed
 from xzarr3.stores import Store
-from xzarr3.stores.base import UNCHANGED, Scratch, Unchanged, Updater
-from xzarr3.stores.base import Change as Changing
-from xzarr3.xarray.changing import Change, ChangedGroup, plan_group_changes
-from xzarr3.xarray.planning import PlannedArray, to_be_consolidated
-from xzarr3.xarray.selfreads import Job
+from xzarr3.stores.base import UNCHANGED, Unchanged
+from xzarr3.xarray.behind import Growing, SharedLength
+from xzarr3.xarray.comparing import Change, ChangedGroup, Plan
+from xzarr3.xarray.planning import PlannedArray, PlannedGroup, stored_documents
+from xzarr3.xarray.running import Job
+from xzarr3.xarray.taking_up import plan_of_creation
 
 _STRAGGLING = 0.25  # Seconds that other processes get to store what they were just storing.
-
-
-def plan_changes(
-    dataset: Dataset,
-    store: Store,
-    path: str,
-    mode: str,
-    encoding: Mapping[Any, Mapping[str, Any]],
-    *,
-    consolidated: bool | None,
-    append_dim: Hashable | None,
-    region: Any,
-    write_empty_chunks: bool | None,
-    zarr_format: ZarrFormat | None,
-    widen_units: bool,
-) -> Changes | None:
-    """What writes a dataset to a group that is there; None if there is nothing and one may be made.
-
-    See :func:`xzarr3.to_zarr` for the arguments. Nothing is written by this.
-    """
-    if store.read_only:
-        raise ReadOnlyError(f"cannot write to {store}, which is read-only")
-    changed = plan_group_changes(
-        dataset,
-        store,
-        path,
-        mode,
-        encoding,
-        consolidated=consolidated,
-        append_dim=append_dim,
-        region=region,
-        write_empty_chunks=write_empty_chunks,
-        zarr_format=zarr_format,
-        widen_units=widen_units,
-    )
-    if changed is None:
-        return None
-    format = changed.group.format
-    wanted = mode != "r+" and to_be_consolidated(consolidated, store, format, path)
-    return Changes(store, format, [changed], bool(wanted), write_empty_chunks=write_empty_chunks)
-
-
-class _Growing(Array):
-    """An array as it will be, of which the document does not tell yet."""
-
-    def _check_shape(self, found: ArrayMetadata) -> None:
-        """That it is longer than its document says is known."""
-
-    def __reduce__(self) -> tuple[object, ...]:
-        held = self.format.hold(self.metadata, self.path)
-        return _restored, (self.store, self.path, self.format, held, self.write_empty_chunks)
-
-
-def _restored(store: Store, path: str, format: Format, held: Held, write_empty_chunks: bool) -> _Growing:
-    meta = cast("ArrayMetadata", format.parse_again(held, path))
-    return _Growing(store, path, meta, format=format, write_empty_chunks=write_empty_chunks)
-
-
-class _BehindStore(GuardedStore):
-    """What stores values behind an array, which is no place that others read from.
-
-    It takes none once the write has failed: some of its tasks may not have ended then.
-    """
-
-    _length: _SharedLength
-
-    @property
-    def identity(self) -> object:
-        return BEHIND, super().identity
-
-    def set(self, key: str, value: Buffer) -> None:
-        with self._length.writing():
-            super().set(key, value)
-
-    def compare_and_set(self, key: str, version: object, value: Buffer | None) -> bool:
-        with self._length.writing():
-            return super().compare_and_set(key, version, value)
-
-    @contextmanager
-    def updater(self, scratch: Scratch | None = None, limit: int = sys.maxsize) -> Iterator[Updater]:
-        with super().updater(scratch, limit) as update:
-
-            def update_admitted(key: str, change: Changing) -> None:
-                with self._length.writing():
-                    update(key, change)
-
-            yield update_admitted
-
-    def erase_values(self, keys: Iterable[str]) -> None:
-        with self._length.writing():
-            super().erase_values(keys)
-
-
-class _SharedLength(Length):
-    """A right to change a length that other processes can go on with, which write what its owner planned."""
-
-    def __init__(self, store: Store, prefix: str, key: str, deadline: float = 0.0) -> None:
-        super().__init__(store, prefix, key, deadline)
-        self.store = _BehindStore(store, self)
-        self._gate = threading.Condition()
-        self._closed = False
-        self._writing = 0
-        self._is_copy = False
-        self.shared = False
-        """Whether there may be copies of it, in other processes mostly."""
-
-    def __getstate__(self) -> dict[str, Any]:
-        self.shared = True
-        return {**self.__dict__, "_gate": None, "_writing": 0}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _gate=threading.Condition(), _is_copy=True, shared=True)
-
-    def __enter__(self) -> Length:
-        with self._gate:  # What is computed later may be computed again.
-            self._closed = False
-        return super().__enter__()
-
-    def begin(self, conflict_deadline: float) -> None:
-        """Take the lease."""
-        self._deadline = time.monotonic() + conflict_deadline
-        self.__enter__()
-
-    @contextmanager
-    def writing(self) -> Iterator[None]:
-        """While a value is stored behind the array.
-
-        A copy cannot know that the write has failed, other than from the document.
-
-        Raises
-        ------
-        StoreError
-            If the write has failed.
-        """
-        with self._gate:
-            if self._closed:
-                raise StoreError(
-                    f"cannot write behind key '{self._key}' of {self._store}: the write has failed and was "
-                    "given up"
-                )
-            self._writing += 1
-        try:
-            if self._is_copy and self.document:
-                self.verify()
-            yield
-        finally:
-            with self._gate:
-                self._writing -= 1
-                self._gate.notify_all()
-
-    def close(self) -> None:
-        """Take no more values, and wait for those that are just being stored in this process."""
-        with self._gate:
-            self._closed = True
-            self._gate.wait_for(lambda: not self._writing, PATIENCE)
 
 
 class _Beside(Replacement):
@@ -218,18 +52,123 @@ class _Beside(Replacement):
         """What is above is there."""
 
 
-_Placed: TypeAlias = tuple[_Beside, str, PlannedArray | Change, Array]
+class Placement:
+    """New nodes on their way to where there is nothing, or what they replace: groups, or an array.
+
+    Parameters
+    ----------
+    store : Store
+    format : Format
+    path : str
+        Path of the uppermost node.
+    groups : mapping of str to PlannedGroup
+        The groups by path relative to that node, which has the empty path; none if it is an array.
+    arrays : mapping of str to PlannedArray
+        The arrays in the same way.
+    consolidated : bool
+        Whether the root shall hold the documents of all nodes.
+    overwrite : bool
+        Replace what is there; otherwise there must be nothing.
+    resume : bool
+        Keep what was written if the write is cut off, and go on from there if it was.
+    is_leased : bool
+        The caller has the lease of the place.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        format: Format,
+        path: str,
+        groups: Mapping[str, PlannedGroup],
+        arrays: Mapping[str, PlannedArray],
+        *,
+        consolidated: bool = False,
+        overwrite: bool,
+        resume: bool = False,
+        is_leased: bool = False,
+    ) -> None:
+        self.path = path
+        self.consolidated = consolidated
+        self._format = format
+        self._groups = {
+            relative: GroupMetadata(attributes=group.attributes, zarr_format=format.zarr_format)
+            for relative, group in groups.items()
+        }
+        self._arrays = {relative: array.metadata for relative, array in arrays.items()}
+        places = {relative: f"{node_prefix(path)}{relative}" if relative else path for relative in arrays}
+        self._stored = {place: arrays[relative].stored for relative, place in places.items()}
+        self._stored.update(self._group_documents())
+        self.resumed: Resumed | None = None
+        """What tells this write from others, if it can be taken up again."""
+        if resume:
+            self.resumed = plan_of_creation(format, path, arrays, self._stored[path])
+        below = dict.fromkeys(name.partition("/")[0] for name in (*arrays, *groups) if name)
+        self.replacement = (Replacement if groups else _Beside)(
+            store,
+            format,
+            path,
+            [*below] if groups else None,
+            {places[relative]: metadata for relative, metadata in self._arrays.items()},
+            overwrite=overwrite,
+            how="mode 'w'",
+            plan=self.resumed,
+            is_leased=is_leased,
+        )
+        self.jobs = [
+            Job(each.data, self._target(places[relative], each), ...) for relative, each in arrays.items()
+        ]
+
+    def _target(self, path: str, planned: PlannedArray) -> Array:
+        return Array(
+            self.replacement.store,
+            path,
+            planned.metadata,
+            format=self._format,
+            write_empty_chunks=planned.write_empty_chunks,
+        )
+
+    def _group_documents(self) -> Iterator[tuple[str, dict[str, bytes]]]:
+        """The documents of the groups by key, for each path."""
+        for relative, meta in self._groups.items():
+            path = f"{node_prefix(self.path)}{relative}".rstrip("/")
+            held = self.held() if self.consolidated and not path else None
+            found = self._format.documents(meta, path, held)
+            if not path:  # Without these there is no hierarchy, so they come last.
+                found = {**found, **self._format.hierarchy_documents()}
+            yield path, {key: documents.encode(document, path) for key, document in found.items()}
+
+    def store_documents(self) -> None:
+        """Store the documents, where no reader looks yet."""
+        self.replacement.check_again()
+        store_documents(self.replacement.store, self._format, self._stored, last=self.path)
+
+    def nodes(self) -> dict[str, NodeMetadata]:
+        """The nodes by relative path, each followed by what is below it: zarr-python 3.1 takes no others."""
+        nodes: dict[str, NodeMetadata] = {**self._arrays, **self._groups}
+        return {"": nodes.pop(""), **{relative: nodes[relative] for relative in depth_first(nodes)}}
+
+    def held(self) -> dict[str, Held]:
+        """The documents of all nodes below the group as it holds them, by relative path."""
+        prefix = node_prefix(self.path)
+        nodes = self.nodes().items()
+        return {name: self._format.hold(meta, prefix + name) for name, meta in nodes if name}
+
+    def group(self, store: Store) -> Group:
+        """The group that was written."""
+        meta = replace(self._groups[""], consolidated=self.held() if self.consolidated else None)
+        return Group(store, self.path, meta, format=self._format)
 
 
 @dataclass(eq=False)
 class _Begun:
     """What was begun and is to be ended."""
 
-    lengths: dict[str, _SharedLength] = field(default_factory=dict)
+    lengths: dict[str, SharedLength] = field(default_factory=dict)
     is_ours: bool = False
     """Whether what is behind the arrays was written for this, and by nobody else."""
-    put: set[str] = field(default_factory=set)
-    """Paths of arrays that are in their places already, and stay there."""
+    unplaced: set[str] = field(default_factory=set)
+    """Paths of what is in a place of its own, and to be removed with it if the write fails."""
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -238,83 +177,72 @@ class _Begun:
                 length.lease.go_on(self)
 
 
-class Changes:
-    """What is written to groups that are there, and how it becomes part of them.
+class Commit:
+    """Carries out a plan: it is begun, then dask writes its jobs, then it is finished, or discarded.
 
     Parameters
     ----------
-    store : Store
-    format : Format
-    groups : sequence of ChangedGroup
-        The groups that change; the first one is that which :meth:`group` gives.
-    consolidated : bool
-        Make consolidated metadata of the root if there are none. Those that are there follow in any case.
-    write_empty_chunks : bool, optional
-        As :func:`xzarr3.to_zarr` has it.
+    plan : Plan
     """
 
-    def __init__(
-        self,
-        store: Store,
-        format: Format,
-        groups: Sequence[ChangedGroup],
-        consolidated: bool,
-        *,
-        write_empty_chunks: bool | None = None,
-    ) -> None:
-        self.store = store
-        self.format = format
-        self._groups = list(groups)
-        self._consolidated = consolidated
-        self._keep_empty = bool(write_empty_chunks)
+    def __init__(self, plan: Plan) -> None:
+        self.store, self.format, self.path = plan.store, plan.format, plan.path
+        self._groups = plan.changed
+        self._consolidated = plan.consolidated
+        self._keep_empty = bool(plan.asked.write_empty_chunks)
         self.jobs: list[Job] = []
-        self._lengths: dict[str, _SharedLength] = {}
-        self._changes: list[tuple[Change, Array]] = []
-        self._placed: list[_Placed] = []
+        """What is written by dask."""
+        self._eager: list[Job] = []
+        self._lengths: dict[str, SharedLength] = {}
+        self.settings: list[tuple[Change, Array]] = []
+        """What is set in arrays that are there, and what it is written to."""
+        self._placed: list[Placement] = []
         self.keeps = False
         """Whether what was written stays when the write fails, so that it can be taken up again."""
-        for group in groups:
+        self.journal: Journal | None = None
+        for path, groups in plan.new.items():
+            self._create(path, groups, plan)
+        for group in plan.changed:
             for change in group.changes:
                 self._plan(change)
             for variable in group.added:
-                path = node_prefix(group.group.path) + variable.name
-                self._place(path, variable.metadata, variable, variable.write_empty_chunks)
+                self._add(node_prefix(group.group.path) + variable.name, variable)
 
-    def _plan(self, change: Change) -> None:
-        array = change.array
-        if change.grows or change.rewritten:
-            self._lengths[array.path] = _SharedLength(
-                self.store, self.format.chunk_prefix(array.path), array._key
-            )
-        if change.rewritten:
-            self._place(array.path, change.metadata, change, self._keep_empty)
-            return
-        kind = _Growing if change.grows else Array
-        store = self._lengths[array.path].store if change.grows else self.store
-        target = kind(
-            store, array.path, change.metadata, format=self.format, write_empty_chunks=self._keep_empty
-        )
-        if change.is_lazy:
-            self.jobs.append(Job(change.data, target, change.region, in_place=not change.grows))
-            change = replace(change, data=None)
-        self._changes.append((change, target))
-
-    def _place(
-        self, path: str, metadata: ArrayMetadata, what: PlannedArray | Change, keep_empty: bool
-    ) -> None:
-        """Plan an array that is written in a place of its own, and put where it belongs as a whole."""
-        new = partial(
-            _Beside,
+    def _create(self, path: str, groups: Mapping[str, PlannedGroup], plan: Plan) -> None:
+        """Plan new groups; documents above those that are there follow with these."""
+        alone = not plan.changed
+        arrays = {
+            node_prefix(relative) + variable.name: variable
+            for relative, group in groups.items()
+            for variable in group.variables
+        }
+        created = Placement(
             self.store,
             self.format,
             path,
-            None,
-            {path: metadata},
-            how="mode 'w'",
+            groups,
+            arrays,
+            consolidated=self._consolidated and alone,
+            overwrite=plan.asked.mode == "w",
+            resume=plan.asked.resume and alone,
+        )
+        self._place(created)
+        if created.resumed is not None:
+            self.journal = Journal(self.store, created.resumed.journal, created.resumed.fingerprint)
+
+    def _add(self, path: str, variable: PlannedArray, *, replaced: bool = False) -> None:
+        """Plan an array that is written in a place of its own, and put where it belongs as a whole."""
+        new = partial(
+            Placement,
+            self.store,
+            self.format,
+            path,
+            {},
+            {"": variable},
             is_leased=path in self._lengths,
         )
         try:
-            place = new(overwrite=isinstance(what, Change))
+            self._place(new(overwrite=replaced))
         except NodeExistsError:
             if read_held(self.store, self.format, path, consolidated=False) is not None:
                 raise
@@ -322,12 +250,37 @@ class Changes:
             self.store.erase_values(
                 [key for key in self.format.document_keys(path) if self.store.exists(key)]
             )
-            place = new(overwrite=True)
-        target = Array(place.store, path, metadata, format=self.format, write_empty_chunks=keep_empty)
-        if what.is_lazy:
-            self.jobs.append(Job(what.data, target, ...))
-            what = replace(what, data=None)
-        self._placed.append((place, path, what, target))
+            self._place(new(overwrite=True))
+
+    def _place(self, placement: Placement) -> None:
+        self._placed.append(placement)
+        self._write(*placement.jobs)
+        placement.jobs = []
+
+    def _write(self, *jobs: Job) -> None:
+        for job in jobs:
+            if hasattr(job.source, "__dask_graph__"):
+                self.jobs.append(job)
+            elif job.source.size:
+                self._eager.append(job)
+
+    def _plan(self, change: Change) -> None:
+        array = change.array
+        if change.grows or change.rewritten:
+            prefix = self.format.chunk_prefix(array.path)
+            self._lengths[array.path] = SharedLength(self.store, prefix, array._key)
+        if change.rewritten:
+            stored = stored_documents(self.format, change.metadata, array.path)
+            written = PlannedArray(array.basename, change.data, change.metadata, stored, self._keep_empty)
+            self._add(array.path, written, replaced=True)
+            return
+        kind = Growing if change.grows else Array
+        store = self._lengths[array.path].store if change.grows else self.store
+        target = kind(
+            store, array.path, change.metadata, format=self.format, write_empty_chunks=self._keep_empty
+        )
+        self._write(Job(change.data, target, change.region, in_place=not change.grows))
+        self.settings.append((replace(change, data=None) if change.is_lazy else change, target))
 
     def keeps_leases_for(self, plan: str) -> None:
         """What was written, and the leases, stay for a write that can be taken up again."""
@@ -336,25 +289,26 @@ class Changes:
             length.lease.plan, length.lease.inherits = plan, True
 
     @property
-    def only_sets(self) -> bool:
-        """Whether this sets values of arrays that are there and keep their shapes, and nothing else."""
-        return not self._lengths and not self._placed
+    def only_creates(self) -> bool:
+        """Whether all of it is new, or replaces what is there as a whole."""
+        return not self._groups
 
     @property
     def adds_nodes(self) -> bool:
         """Whether there are variables that are new, or stored anew in a place of their own."""
         return bool(self._placed)
 
-    @property
-    def settings(self) -> list[tuple[Change, Array]]:
-        """What is set in arrays that are there, and what it is written to."""
-        return list(self._changes)
-
     def begin(self) -> _Begun:
+        """Make room for values, before the first one is stored; what is returned is for those below."""
         begun = _Begun()
+
+        def begin(placement: Placement) -> None:
+            placement.replacement.begin()
+            begun.unplaced.add(placement.path)
+
         try:
             self._take(begun)
-            spread(lambda each: each[0].begin(), self._placed, self.store.concurrency)
+            spread(begin, self._placed, self.store.concurrency)
         except BaseException as error:
             self.discard(begun, error)
             raise
@@ -380,12 +334,12 @@ class Changes:
             for change in group.changes:
                 if change.array.path in begun.lengths:
                     self._check_unchanged(change, begun.lengths[change.array.path])
-        for change, target in self._changes:
+        for change, target in self.settings:
             if change.grows and begun.lengths[change.array.path].keeps_empty:
                 target.write_empty_chunks = True
         begun.is_ours = True
 
-    def _check_unchanged(self, change: Change, length: _SharedLength) -> None:
+    def _check_unchanged(self, change: Change, length: SharedLength) -> None:
         array = change.array
         found = array._at_first(length)
         if found.shape != array.shape or found.attributes != array.metadata.attributes:
@@ -396,11 +350,18 @@ class Changes:
             )
 
     def finish(self, begun: _Begun) -> None:
+        """Write all that is not in dask arrays, which were written, and let documents tell of it."""
         try:
-            self._write_eager()
-            replaced = [begun.lengths[path] for _, path, *_ in self._placed if path in begun.lengths]
-            spread(_SharedLength.verify, replaced, self.store.concurrency)
-            self._put_placed(begun)
+            if self.journal is not None:
+                self.journal.flush()
+            # Mostly small coordinates, each of which is waited for.
+            spread(lambda job: job.target.set(job.region, job.source), self._eager, self.store.concurrency)
+            replaced = [begun.lengths[each.path] for each in self._placed if each.path in begun.lengths]
+            spread(SharedLength.verify, replaced, self.store.concurrency)
+            spread(Placement.store_documents, self._placed, self.store.concurrency)
+            for placement in self._placed:
+                begun.unplaced.discard(placement.path)  # From here on it removes itself.
+                placement.replacement.put(placement.nodes(), consolidate=placement.consolidated)
         except BaseException as error:
             self.discard(begun, error)
             raise
@@ -408,41 +369,11 @@ class Changes:
         self._release(begun)
         self.finish_again()
 
-    def _write_eager(self) -> None:
-        """Write what is not in dask arrays."""
-        eager: list[tuple[Array, Any, Any]] = [
-            (target, change.region, change.data)
-            for change, target in self._changes
-            if change.data is not None
-        ]
-        eager += [(target, ..., what.data) for _, _, what, target in self._placed if what.data is not None]
-
-        def write(job: tuple[Array, Any, Any]) -> None:
-            target, region, data = job
-            if data.size:
-                target.set(region, data)
-
-        spread(write, eager, self.store.concurrency)
-
-    def _put_placed(self, begun: _Begun) -> None:
-        """Put what was written in a place of its own where it belongs."""
-
-        def store(placed: _Placed) -> None:
-            place, path, what, _ = placed
-            place.check_again()
-            stored = {path: _documents(self.format, what.metadata, path)}
-            store_documents(place.store, self.format, stored)
-
-        spread(store, self._placed, self.store.concurrency)
-        for place, path, what, _ in self._placed:
-            place.put({"": what.metadata})
-            begun.put.add(path)
-
     def _grow(self, begun: _Begun) -> None:
         """Let the documents of arrays that grow tell of it, all of them together."""
-        growing = [(change, begun.lengths[change.array.path]) for change, _ in self._changes if change.grows]
+        growing = [(change, begun.lengths[change.array.path]) for change, _ in self.settings if change.grows]
 
-        def grow(job: tuple[Change, _SharedLength]) -> BaseException | None:
+        def grow(job: tuple[Change, SharedLength]) -> BaseException | None:
             change, length = job
             array = change.array
 
@@ -507,6 +438,8 @@ class Changes:
 
     def finish_again(self) -> None:
         """Do what is left when all values are written, and documents tell of them."""
+        if not self._groups:
+            return
         with copies_to_follow(self._groups[0].group.path):
             changed: list[str] = []
             for group in reversed(self._groups):  # From the bottom up, so that each holds what is below it.
@@ -552,21 +485,25 @@ class Changes:
         return isinstance(root, GroupMetadata) and root.consolidated is not None
 
     def discard(self, begun: _Begun, error: BaseException) -> None:
+        """Remove what was written before ``error``, for good."""
+        if self.journal is not None:
+            self.journal.close(error)
         held = dict(begun.lengths)
         begun.lengths.clear()
         for length in held.values():
             length.close()
         if self.keeps:  # The leases, too, which tell that nobody else has been there since.
-            _end_all(_SharedLength.leave, held, error)
+            _end_all(SharedLength.leave, held, error)
             return
-        for place, path, *_ in self._placed:
-            if path not in begun.put:
-                place.discard(error, close=True)
+        for placement in self._placed:
+            if placement.path in begun.unplaced:
+                begun.unplaced.discard(placement.path)
+                placement.replacement.discard(error, close=True)
         if begun.is_ours and not isinstance(error, OutcomeUnknownError):
             self._erase_behind(held, error)
         _end_all(lambda each: each.__exit__(type(error), error, None), held, error)
 
-    def _erase_behind(self, held: Mapping[str, _SharedLength], error: BaseException) -> None:
+    def _erase_behind(self, held: Mapping[str, SharedLength], error: BaseException) -> None:
         """Erase what was written behind arrays, when no task of this write can store more of it.
 
         Tasks in other processes look for the lease before they store a value. Those that had found it there
@@ -582,8 +519,8 @@ class Changes:
             time.sleep(_STRAGGLING)
             self._erase_behind_once(held, error)
 
-    def _erase_behind_once(self, held: Mapping[str, _SharedLength], error: BaseException) -> None:
-        for change, target in self._changes:
+    def _erase_behind_once(self, held: Mapping[str, SharedLength], error: BaseException) -> None:
+        for change, target in self.settings:
             owner = held.get(change.array.path)
             if owner is None:
                 continue
@@ -596,10 +533,11 @@ class Changes:
                 error.add_note(f"what was written behind the array could not be erased: {another}")
 
     def group(self) -> Group:
-        group = self._groups[0].group
-        format = self.format
-        options: Any = {"zarr_format": format.zarr_format}
-        return open_group(self.store, group.path, mode="r+", use_consolidated=False, **options)
+        """The group that was written."""
+        if self.only_creates:
+            return self._placed[0].group(self.store)
+        options: Any = {"zarr_format": self.format.zarr_format}
+        return open_group(self.store, self.path, mode="r+", use_consolidated=False, **options)
 
 
 def _with_attributes(attributes: dict[str, Any], found: NodeMetadata) -> NodeMetadata:
@@ -637,7 +575,7 @@ def _with_all(
 
 
 def _end_all(
-    end: Callable[[_SharedLength], None], held: Mapping[str, _SharedLength], error: BaseException
+    end: Callable[[SharedLength], None], held: Mapping[str, SharedLength], error: BaseException
 ) -> None:
     for length in held.values():
         try:
@@ -646,7 +584,3 @@ def _end_all(
             error.add_note(
                 f"others may have to wait, as key '{length.lease.key}' could not be removed yet: {another}"
             )
-
-
-def _documents(format: Format, metadata: NodeMetadata, path: str) -> dict[str, bytes]:
-    return {key: documents.encode(each, path) for key, each in format.documents(metadata, path).items()}
