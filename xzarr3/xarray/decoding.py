@@ -12,7 +12,7 @@ import numpy as np
 from xarray import Coordinates, Dataset, Variable, conventions
 
 from xzarr3.array import Array
-from xzarr3.xarray.chunked import Stored
+from xzarr3.xarray import chunked
 from xzarr3.xarray.lazy import LazyArray
 from xzarr3.xarray.missing import Places
 from xzarr3.xarray.prefetch import Ahead, InTurn
@@ -80,7 +80,7 @@ def _decoded_dataset(
     options: Mapping[str, Any],
 ) -> Dataset:
     variables, attributes, coord_names = _decoded(stored, stored_attributes, decode_coords, options)
-    variables = {name: Stored.of(var) for name, var in variables.items()}
+    variables = {name: chunked.Variable.of(var) for name, var in variables.items()}
     coords = {name: var for name, var in variables.items() if name in coord_names or var.dims == (name,)}
     data_vars = {name: var for name, var in variables.items() if name not in coords}
     dims = {dim for var in variables.values() for dim in var.dims}
