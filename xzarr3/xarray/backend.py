@@ -209,35 +209,25 @@ class Xzarr3BackendEntrypoint(BackendEntrypoint):
             If the store cannot be read.
         """
         if store is None:
-            node = _open(filename_or_obj, group, mode, consolidated, storage_options, zarr_format, missing)
             store = Xzarr3DataStore(
-                node,
-                drop_variables=_names(drop_variables),
-                keep_variables=None if keep_variables is None else _names(keep_variables),
+                _open(filename_or_obj, group, mode, consolidated, storage_options, zarr_format, missing),
+                drop_variables=drop_variables or (),
+                keep_variables=keep_variables,
                 native_chunks=native_chunks,
                 group_chunks=group_chunks,
                 use_zarr_fill_value_as_mask=use_zarr_fill_value_as_mask,
             )
+        decoders: dict[str, Any] = {
+            "mask_and_scale": mask_and_scale,
+            "decode_times": decode_times,
+            "concat_characters": concat_characters,
+            "decode_coords": decode_coords,
+            "use_cftime": use_cftime,
+            "decode_timedelta": decode_timedelta,
+        }
         if isinstance(store, Xzarr3DataStore):
-            return decoded_datasets(
-                {"": store},
-                decode_coords=decode_coords,
-                mask_and_scale=mask_and_scale,
-                decode_times=decode_times,
-                concat_characters=concat_characters,
-                use_cftime=use_cftime,
-                decode_timedelta=decode_timedelta,
-            )[""]
-        return StoreBackendEntrypoint().open_dataset(
-            store,
-            mask_and_scale=mask_and_scale,
-            decode_times=decode_times,
-            concat_characters=concat_characters,
-            decode_coords=decode_coords,
-            drop_variables=drop_variables,
-            use_cftime=use_cftime,
-            decode_timedelta=decode_timedelta,
-        )
+            return decoded_datasets({"": store}, **decoders)[""]
+        return StoreBackendEntrypoint().open_dataset(store, drop_variables=drop_variables, **decoders)
 
     def open_groups_as_dict(
         self,
@@ -268,8 +258,8 @@ class Xzarr3BackendEntrypoint(BackendEntrypoint):
         stores = {
             path: Xzarr3DataStore(
                 node,
-                drop_variables=_names(drop_variables),
-                keep_variables=None if keep_variables is None else _names(keep_variables),
+                drop_variables=drop_variables or (),
+                keep_variables=keep_variables,
                 native_chunks=native_chunks,
                 group_chunks=group_chunks,
                 use_zarr_fill_value_as_mask=use_zarr_fill_value_as_mask,
@@ -287,10 +277,6 @@ def _groups(path: str, group: Group) -> Iterator[tuple[str, Group]]:
     yield path or ".", group
     for name, below in group.groups():
         yield from _groups(f"{path}{'' if path in ('', '/') else '/'}{name}", below)
-
-
-def _names(names: str | Iterable[str] | None) -> Iterable[str]:
-    return (names,) if isinstance(names, str) else names or ()
 
 
 def _open(

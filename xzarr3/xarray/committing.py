@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from xzarr3._types import Buffer
 from xzarr3.array import Array
 from xzarr3.commit.lease import LeaseLostError
 from xzarr3.concurrency import spread
@@ -28,14 +27,12 @@ from xzarr3.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
 from xzarr3.node_documents import (
     change_document,
     copies_to_follow,
-    gone,
     refresh_consolidated,
     store_documents,
 )
 from xzarr3.replacement import Replacement
 from xzarr3.resuming import Plan as Resumed
 from xzarr3.stores import Store
-from xzarr3.stores.base import UNCHANGED, Unchanged
 from xzarr3.xarray.behind import Growing, SharedLength
 from xzarr3.xarray.comparing import Change, ChangedGroup, Plan
 from xzarr3.xarray.planning import PlannedArray, PlannedGroup, stored_documents
@@ -461,13 +458,10 @@ class Commit:
         if attributes == group.group.metadata.attributes:
             attributes = None
         key = format.attributes_key(path, array=False)
-        if key == format.consolidated_key(path) and format.one_document:
-            # Readers of the copies shall see all that is new, or nothing of it.
-            update = partial(_with_all, self.store, format, path, key, names, attributes)
-            if names or attributes is not None:
-                self.store.update(key, update)
-        elif attributes is not None:
-            change = partial(_with_attributes, attributes)
+        # Readers of the copies shall see all that is new, or nothing of it.
+        copies = names if key == format.consolidated_key(path) and format.one_document else []
+        if copies or attributes is not None:
+            change = partial(_with_copies, self.store, format, path, copies, attributes)
             change_document(self.store, format, path, key, change)
         if own or attributes is not None:
             changed += [path, *own]
@@ -540,38 +534,25 @@ class Commit:
         return open_group(self.store, self.path, mode="r+", use_consolidated=False, **options)
 
 
-def _with_attributes(attributes: dict[str, Any], found: NodeMetadata) -> NodeMetadata:
-    return replace(found, attributes=attributes)
-
-
-def _with_all(
+def _with_copies(
     store: Store,
     format: Format,
     path: str,
-    key: str,
     names: Sequence[str],
     attributes: dict[str, Any] | None,
-    stored: Buffer | None,
-) -> list[Buffer] | Unchanged:
-    """The document of a group with other attributes, and with the nodes below as they are now."""
-    if stored is None:
-        raise gone(store, path)
-    document = documents.decode(stored, path, key.rpartition("/")[2])
-    held = format.held(path, {key: document})
-    if held is None:
-        raise gone(store, path)
-    meta = format.parse_again(held, path)
-    if not isinstance(meta, GroupMetadata):
-        raise gone(store, path)
-    if attributes is not None:
-        document = format.documents(replace(meta, attributes=attributes), path, meta.consolidated)[key]
-    if meta.consolidated is not None:
-        read = partial(read_metadata, Look(store), format, consolidated=False, again=True)
-        for name, found in zip(names, spread(read, names, store.concurrency), strict=True):
-            relative = name[len(node_prefix(path)) :]
-            document = format.update_consolidated(document, relative, found) or document
-    value = documents.encode(document, path)
-    return UNCHANGED if value == stored else [value]
+    found: NodeMetadata,
+) -> NodeMetadata:
+    """A group with other attributes, and with the nodes below as they are now if it has copies of them."""
+    changed = found if attributes is None else replace(found, attributes=attributes)
+    if not isinstance(changed, GroupMetadata) or changed.consolidated is None:
+        return changed
+    read = partial(read_metadata, Look(store), format, consolidated=False, again=True)
+    held = dict(changed.consolidated)
+    for name, meta in zip(names, spread(read, names, store.concurrency), strict=True):
+        if meta is not None:
+            held[name[len(node_prefix(path)) :]] = format.hold(meta, name)
+    ordered = dict.fromkeys([*depth_first(held), *held])  # Copies of what is below no group stay, too.
+    return replace(changed, consolidated={relative: held[relative] for relative in ordered})
 
 
 def _end_all(

@@ -255,7 +255,7 @@ def _changes(node: Node, store: Store) -> ChangedGroup | None:
     if mode == "a-" and append_dim is not None:
         there = {name: var for name, var in there.items() if append_dim in var.dims}
     decoded = decoded_as_stored(arrays, mask)
-    changes = _Encoder(arrays, decoded, slices, append_dim, widen=asked.widen_units).changes(there)
+    changes = _Encoder(arrays, decoded, slices, append_dim, asked.widen_units).changes(there)
     added = plan_arrays(new, node, group.format, () if append_dim is None else (append_dim,))
     encoded = None if mode == "r+" else encode_attributes(attributes, path=path)
     return ChangedGroup(group, changes, added, encoded)
@@ -411,23 +411,15 @@ def _check_new(
                 )
 
 
+@dataclass(frozen=True)
 class _Encoder:
     """Encodes what is written to the variables of a group, and works out where it goes."""
 
-    def __init__(
-        self,
-        arrays: Mapping[str, Array],
-        decoded: Mapping[Hashable, Variable],
-        slices: Mapping[Hashable, slice],
-        append_dim: Hashable | None,
-        *,
-        widen: bool,
-    ) -> None:
-        self._arrays = arrays
-        self._decoded = decoded
-        self._slices = slices
-        self._append_dim = append_dim
-        self._widen = widen
+    _arrays: Mapping[str, Array]
+    _decoded: Mapping[Hashable, Variable]
+    _slices: Mapping[Hashable, slice]
+    _append_dim: Hashable | None
+    _widens: bool
 
     def changes(self, variables: Mapping[Hashable, Variable]) -> list[Change]:
         """What happens to variables that are there.
@@ -453,7 +445,7 @@ class _Encoder:
                 try:
                     found[name] = self._change(variable, name)
                 except InexactTimesError as error:
-                    if not self._widen or error.units is None:
+                    if not self._widens or error.units is None:
                         raise
                     owner = self._owner(name)
                     units[owner] = finer(units.get(owner), error.units)

@@ -32,7 +32,7 @@ from xzarr3.dask.reading import from_zarr
 from xzarr3.dask.sources import Place, Places
 from xzarr3.dask.tasks import Journal
 from xzarr3.dask.write_layer import Made
-from xzarr3.dask.writing import Writes, plan_writes
+from xzarr3.dask.writing import plan_writes
 from xzarr3.progress import Asked, shown
 from xzarr3.staging import _remove, _StagedKeys
 from xzarr3.stores import LocalStore, Store, ZipStore, in_flight
@@ -283,14 +283,22 @@ class Last(Made):
 
 
 class Turns:
-    """What writes jobs, one group of them after the other."""
+    """What writes jobs, one group of them after the other.
+
+    Parameters
+    ----------
+    turns : sequence of sequence of Job
+        No source of one reads what the same one writes.
+    places : Places
+        Where arrays are.
+    journal : Journal, optional
+        Knows which parts of them were written before.
+    aside : Aside, optional
+        Where values lie meanwhile, which has to be cleaned when all is done.
+    """
 
     def __init__(
-        self,
-        turns: Sequence[Sequence[Job]],
-        aside: Aside | None = None,
-        journal: Journal | None = None,
-        places: Places | None = None,
+        self, turns: Sequence[Sequence[Job]], places: Places, journal: Journal | None, aside: Aside | None
     ) -> None:
         left = [jobs for jobs in turns if jobs]
         if journal is not None and (aside is not None or len(left) > 1):
@@ -298,9 +306,12 @@ class Turns:
                 "resume=True cannot take up a write of what is made of the arrays that it changes, as they "
                 "are not what they were then; accepted: resume=False, or a source that is stored elsewhere"
             )
-        self._turns = [_planned(jobs, journal, places) for jobs in left]
+        self._turns = []
+        for jobs in left:
+            sources, targets = [job.source for job in jobs], [job.target for job in jobs]
+            regions = [job.region for job in jobs]
+            self._turns.append(plan_writes(sources, targets, regions, journal=journal, places=places))
         self.aside = aside
-        """Where values lie meanwhile, which has to be cleaned when all is done."""
         self.sizes = {name: size for writes in self._turns for name, size in writes.sizes.items()}
         """How many bytes are written, by the name of the tasks that do it."""
 
@@ -313,20 +324,16 @@ class Turns:
 
 
 def plan_in_turn(jobs: Sequence[Job], journal: Journal | None = None) -> Turns | None:
-    """What writes jobs so that nothing is overwritten that is still to be read; None if there are none.
-
-    A journal knows which parts of them were written before.
-    """
+    """What writes jobs so that nothing is overwritten that is still to be read; None if there are none."""
     if not jobs:
         return None
     places = Places()
     overwritten = {places.of(job.target) for job in jobs if job.in_place}
-    if not overwritten:
-        return Turns([jobs], journal=journal, places=places)
-    first, then = [], []
+    first: list[Job] = []
+    then: list[Job] = []
     aside = None
     for job in jobs:
-        if overwritten.isdisjoint(places.read_in(job.source.dask.layers, thorough=True)):
+        if not overwritten or overwritten.isdisjoint(places.read_in(job.source.dask.layers, thorough=True)):
             then.append(job)
         elif not job.in_place:
             first.append(job)
@@ -335,7 +342,7 @@ def plan_in_turn(jobs: Sequence[Job], journal: Journal | None = None) -> Turns |
             staged = aside.array(len(first), job)
             first.append(Job(job.source, staged, ...))
             then.append(Job(from_zarr(staged, chunks="units"), job.target, job.region))
-    return Turns([first, then], aside, journal, places)
+    return Turns([first, then], places, journal, aside)
 
 
 class Aside:
@@ -390,9 +397,3 @@ def reads_below(sources: Sequence[Any], store: Store, path: str) -> list[bool]:
         )
 
     return [any(map(is_below, places.read_in(source.dask.layers, thorough=True))) for source in sources]
-
-
-def _planned(jobs: Sequence[Job], journal: Journal | None, places: Places | None) -> Writes:
-    sources = [job.source for job in jobs]
-    regions = [job.region for job in jobs]
-    return plan_writes(sources, [job.target for job in jobs], regions, journal=journal, places=places)
