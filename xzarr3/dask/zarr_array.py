@@ -21,36 +21,21 @@ from xzarr3._types import AnyArray
 from xzarr3.array import Array
 from xzarr3.dask.blocks import BlockChunks, threads_of
 from xzarr3.dask.lazy import Reads
-from xzarr3.dask.views import Part
+from xzarr3.dask.views import Part, extent
 from xzarr3.errors import StoreError
-from xzarr3.indexing import DimSelection
+from xzarr3.indexing import basic_selection
 
 _FEW = 200  # Blocks along a dimension, whose lengths are told with a layer for its picture.
 
 
 def read_block(array: Array, parts: tuple[Part, ...]) -> AnyArray:
     """Read what a block holds."""
-    chosen = []
-    for part, size in zip(parts, array.shape, strict=True):
-        if isinstance(part, int):
-            start, stop = part, part + 1
-            chosen.append(DimSelection(part, 1, 1, drop=True))
-        else:
-            start, stop, step = part.start, part.stop, part.step or 1
-            if step == 1:
-                chosen.append(DimSelection(start, 1, stop - start))
-            elif step > 0:
-                chosen.append(DimSelection(start, step, len(range(start, stop, step))))
-            else:
-                count = len(range(start, -1 if stop is None else stop, step))
-                chosen.append(DimSelection(start + (count - 1) * step, -step, count, reverse=True))
-                stop = start + 1
-        if stop > size:
-            raise StoreError(
-                f"array '{array.name}' of {array.store} has shape {array.shape} now and was larger when its "
-                "dask array was made; accepted: making it again"
-            )
-    return array.read_selected(tuple(chosen), threads=threads_of(array))
+    if any(extent(part)[1] > size for part, size in zip(parts, array.shape, strict=True)):
+        raise StoreError(
+            f"array '{array.name}' of {array.store} has shape {array.shape} now and was larger when its "
+            "dask array was made; accepted: making it again"
+        )
+    return array.read_selected(basic_selection(parts, array.shape), threads=threads_of(array))
 
 
 def zarr_array(reads: Reads) -> da.Array:

@@ -12,7 +12,7 @@ import os
 import threading
 import uuid
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -101,23 +101,35 @@ def written_later(write: Write, opened: Store | None) -> Delayed:
     """What does all that was planned when it is computed, and closes a store that was opened for it."""
     blocks = plan_in_turn(write.jobs)
     token = uuid.uuid4().hex
-    plan, begin, end = f"plan-zarr-{token}", f"begin-zarr-{token}", f"end-zarr-{token}"
+    plan, begin = f"plan-zarr-{token}", f"begin-zarr-{token}"
     layers: dict[str, Layer] = {
         plan: MaterializedLayer({plan: DataNode(plan, write)}),
         begin: MaterializedLayer({begin: Task(begin, Begun, begin, TaskRef(plan))}),
     }
-    dependencies: dict[str, set[str]] = {plan: set(), begin: {plan}}
-    needed, aside = [plan, begin], None
+    begun = HighLevelGraph(layers, {plan: set(), begin: {plan}})
+    finish = partial(_finished, opened, None if blocks is None else blocks.aside)
+    return _ending(blocks, finish, begun, [plan, begin], [Abandoning(plan, begin)])
+
+
+def _ending(
+    blocks: Turns | None,
+    end: Callable[..., None],
+    before: HighLevelGraph | None = None,
+    needed: Sequence[str] = (),
+    cleanups: Sequence[Cleanup] = (),
+) -> Writing:
+    """What writes blocks once the tasks ``needed`` are done, and calls ``end`` with what all these give."""
+    graph = HighLevelGraph({}, {}) if before is None else before
+    keys, cleanups = [*needed], [*cleanups]
     if blocks is not None:
-        aside = blocks.aside
-        written = blocks.delayed(Delayed(begin, HighLevelGraph(layers, dependencies)))
-        layers, dependencies = dict(written.dask.layers), dict(written.dask.dependencies)
-        needed.append(written.key)
-    last = Task(end, partial(_finished, opened, aside), *map(TaskRef, needed))
-    cleanups: list[Cleanup] = [Abandoning(plan, begin)]
-    layers[end] = Last(end, last, cleanups if aside is None else [*cleanups, aside])
-    dependencies[end] = set(needed)
-    return Writing(end, HighLevelGraph(layers, dependencies))
+        written = blocks.delayed(Delayed(keys[-1], graph) if keys else None)
+        graph = written.dask
+        keys.append(written.key)
+        cleanups += [] if blocks.aside is None else [blocks.aside]
+    key = f"end-zarr-{uuid.uuid4().hex}"
+    last = Last(key, Task(key, end, *map(TaskRef, keys)), cleanups)
+    layers: dict[str, Layer] = {**graph.layers, key: last}
+    return Writing(key, HighLevelGraph(layers, {**graph.dependencies, key: set(keys)}))
 
 
 def templated(write: Any, opened: Store | None) -> Delayed:
@@ -144,16 +156,8 @@ def templated(write: Any, opened: Store | None) -> Delayed:
     write.finish(write.begin())
     if isinstance(opened, ZipStore):
         opened.flush()
-    blocks = plan_in_turn([Job(job.source, target, ...) for job, target in zip(jobs, targets, strict=True)])
-    key = f"end-zarr-{uuid.uuid4().hex}"
-    if blocks is None:
-        last = Task(key, _closed, opened)
-        return Writing(key, HighLevelGraph({key: Last(key, last)}, {key: set()}))
-    written = blocks.delayed()
-    last = Task(key, _closed, opened, TaskRef(written.key))
-    layer = Last(key, last, [] if blocks.aside is None else [blocks.aside])
-    layers: dict[str, Layer] = {**written.dask.layers, key: layer}
-    return Writing(key, HighLevelGraph(layers, {**written.dask.dependencies, key: {written.key}}))
+    placed = [Job(job.source, target, ...) for job, target in zip(jobs, targets, strict=True)]
+    return _ending(plan_in_turn(placed), partial(_closed, opened))
 
 
 def _closed(opened: Store | None, blocks: object = None) -> None:
