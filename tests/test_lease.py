@@ -32,7 +32,7 @@ from xzarr3 import ConflictError, LocalStore, MemoryStore, NodeExistsError, Stor
 from xzarr3.commit import lease
 from xzarr3.commit.lease import Holder, Lease, LeaseLostError, Whereabouts, lease_key
 from xzarr3.stores import platform
-from xzarr3.xarray.later import Abandoning, Begun
+from xzarr3.xarray.running import Abandoning, Begun
 
 HOSTS = {name: Whereabouts(name, "boot", "processes") for name in ("one", "two", "three")}
 

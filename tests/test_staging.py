@@ -22,7 +22,7 @@ import pytest
 import xarray as xr
 
 import xzarr3
-import xzarr3.xarray.writer
+import xzarr3.xarray.committing
 from xzarr3 import MemoryStore, NodeExistsError, Store, StoreError, to_zarr
 from xzarr3.commit.lease import Lease, lease_key
 from xzarr3.node_documents import store_documents as store_documents_of_nodes
@@ -75,11 +75,11 @@ def before_documents(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object])
     real = store_documents_of_nodes
 
     def store_documents(*args: Any, **options: Any) -> None:
-        monkeypatch.setattr(xzarr3.xarray.writer, "store_documents", real)
+        monkeypatch.setattr(xzarr3.xarray.committing, "store_documents", real)
         act()
         real(*args, **options)
 
-    monkeypatch.setattr(xzarr3.xarray.writer, "store_documents", store_documents)
+    monkeypatch.setattr(xzarr3.xarray.committing, "store_documents", store_documents)
 
 
 # What was staged is removed while its writer lives

@@ -25,8 +25,10 @@ from xzarr3 import to_zarr
 from xzarr3.commit import lease
 from xzarr3.errors import ConflictError, StoreError
 from xzarr3.xarray import open_dataset
-from xzarr3.xarray.appending import Changes, plan_changes
-from xzarr3.xarray.later import Begun
+from xzarr3.xarray.committing import Commit
+from xzarr3.xarray.comparing import compare
+from xzarr3.xarray.planning import Request, nodes_of
+from xzarr3.xarray.running import Begun
 
 zarr = pytest.importorskip("zarr")
 
@@ -794,24 +796,25 @@ def test_a_copy_of_a_failed_append_stores_nothing_more(
     before = stored_in(tmp_path)
     store = xzarr3.LocalStore(tmp_path)
     options: Any = {"consolidated": None, "region": None, "write_empty_chunks": None, "zarr_format": None}
+    options.update(write_inherited_coords=False, widen_units=False, resume=False)
+    asked = Request(mode="a", encoding={}, append_dim="time", **options)
     lazy = integers(4, da.ones((4, 4), chunks=(2, 4), dtype="i2"))
-    write = plan_changes(lazy, store, "", "a", {}, append_dim="time", widen_units=False, **options)
-    assert write is not None
+    write = Commit(compare(nodes_of(lazy, "", asked), store, "", asked))
     begun = write.begin()
     here, there = write.jobs[0].target, pickle.loads(pickle.dumps(write.jobs[0].target))
     there[6:8] = 7
     here[8:10] = 8
     assert len(stored_in(tmp_path)) == len(before) + 4 + 1, "with the lease"
-    erase_once = Changes._erase_behind_once
+    erase_once = Commit._erase_behind_once
     refused = []
 
-    def erase(self: Changes, held: Any, error: BaseException) -> None:
+    def erase(self: Commit, held: Any, error: BaseException) -> None:
         erase_once(self, held, error)
         with pytest.raises(ConflictError):
             there[6:8] = 7
         refused.append(True)
 
-    monkeypatch.setattr(Changes, "_erase_behind_once", erase)
+    monkeypatch.setattr(Commit, "_erase_behind_once", erase)
     write.discard(begun, ValueError("a task has failed"))
     assert stored_in(tmp_path) == before
     assert refused == [True, True]

@@ -90,7 +90,7 @@ def check_same(found: xr.Dataset, expected: xr.Dataset) -> None:
         assert (found[variable].chunks is None) == (expected[variable].chunks is None)
     found, expected = found.load(), expected.load()  # xarray cannot compare records in dask arrays.
     xr.testing.assert_identical(found, expected)
-    assert {name: type(v) for name, v in found.variables.items()} == {
+    assert {name: type(v.copy()) for name, v in found.variables.items()} == {
         name: type(v) for name, v in expected.variables.items()
     }
     assert {name: v.dtype for name, v in found.variables.items()} == {

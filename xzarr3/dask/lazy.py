@@ -81,14 +81,13 @@ class Reads:
         What is selected of the source; by default all of it.
     """
 
-    __slots__ = ("_made", "_name", "dtype", "shape", "source", "view")
+    __slots__ = ("_name", "dtype", "shape", "source", "view")
 
     def __init__(self, source: Source, view: tuple[Along, ...] | None = None) -> None:
         self.source = source
         self.view = source.view if view is None else view
         self.dtype = source.dtype
         self.shape = tuple([along.count for along in self.view if not along.drop])
-        self._made: tuple[da.Array, str] | None = None
         self._name: str | None = None
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -137,18 +136,6 @@ class Reads:
         return HighLevelGraph(
             {source.name: source.layer, self.name: layer}, {source.name: set(), self.name: {source.name}}
         )
-
-    @property
-    def is_changed(self) -> bool:
-        """Whether something was assigned to elements of the dask array."""
-        return self._made is not None and self._made[0].name != self._made[1]
-
-    @property
-    def array(self) -> da.Array:
-        """The dask array; the same one each time."""
-        if self._made is None:
-            self._made = da.Array(self.graph(), self.name, self.chunks, meta=self.meta), self.name
-        return self._made[0]
 
     def selected(self, indices: Sequence[Any]) -> Reads:
         """What integers and slices select, one for each dimension.

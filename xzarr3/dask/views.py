@@ -211,8 +211,8 @@ def extent(part: Part) -> tuple[int, int, int]:
     """
     if isinstance(part, int):
         return part, part + 1, 1
-    if part.step > 0:
-        return part.start, part.stop, part.step
+    if part.step is None or part.step > 0:
+        return part.start, part.stop, part.step or 1
     last: range = range(part.start, -1 if part.stop is None else part.stop, part.step)
     return last[-1], part.start + 1, -part.step
 

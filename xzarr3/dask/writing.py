@@ -236,7 +236,7 @@ def plan_writes(
     journal : Journal, optional
         Knows which tiles were written before, which are left out, and is told of each one that is written.
     places : Places, optional
-        Where arrays are, as far as that was looked up before.
+        Where arrays are, if it was seen to before that no source reads what is written.
     scheduler, **kwargs
         What will be asked to run it, and how.
     """
@@ -255,14 +255,15 @@ def plan_writes(
         raise SelectionError(
             f"{len(sources)} sources, {len(targets)} targets and {len(wanted)} regions do not pair up"
         )
-    places = Places() if places is None else places
+    known = Places() if places is None else places
     jobs = [
-        _Job(number, *each, journal, places)
+        _Job(number, *each, journal, known)
         for number, each in enumerate(zip(sources, targets, wanted, strict=True))
     ]
     _count_uses(jobs)
     _check_disjoint(jobs)
-    _check_sources(jobs, places)
+    if places is None:
+        _check_sources(jobs, known)
     _fit_memory(jobs, memory_limit, scheduler, kwargs)
     for job in jobs:  # Other processes may do it, of which this one would not know.
         job.target.note_values()

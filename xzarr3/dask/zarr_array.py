@@ -7,62 +7,43 @@ arrays as results.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, cast
 
 import dask.array as da
 import numpy as np
 from dask import config
 from dask.array.slicing import normalize_index
+from dask.highlevelgraph import HighLevelGraph
 
 from xzarr3._types import AnyArray
 from xzarr3.array import Array
 from xzarr3.dask.blocks import BlockChunks, threads_of
 from xzarr3.dask.lazy import Reads
-from xzarr3.dask.views import Part
+from xzarr3.dask.views import Part, extent
 from xzarr3.errors import StoreError
-from xzarr3.indexing import DimSelection
+from xzarr3.indexing import basic_selection
 
 _FEW = 200  # Blocks along a dimension, whose lengths are told with a layer for its picture.
-_set_name: Any = da.Array._name.fset  # type: ignore[attr-defined]
 
 
 def read_block(array: Array, parts: tuple[Part, ...]) -> AnyArray:
     """Read what a block holds."""
-    chosen = []
-    for part, size in zip(parts, array.shape, strict=True):
-        if isinstance(part, int):
-            start, stop = part, part + 1
-            chosen.append(DimSelection(part, 1, 1, drop=True))
-        else:
-            start, stop, step = part.start, part.stop, part.step or 1
-            if step == 1:
-                chosen.append(DimSelection(start, 1, stop - start))
-            elif step > 0:
-                chosen.append(DimSelection(start, step, len(range(start, stop, step))))
-            else:
-                count = len(range(start, -1 if stop is None else stop, step))
-                chosen.append(DimSelection(start + (count - 1) * step, -step, count, reverse=True))
-                stop = start + 1
-        if stop > size:
-            raise StoreError(
-                f"array '{array.name}' of {array.store} has shape {array.shape} now and was larger when its "
-                "dask array was made; accepted: making it again"
-            )
-    return array.read_selected(tuple(chosen), threads=threads_of(array))
+    if any(extent(part)[1] > size for part, size in zip(parts, array.shape, strict=True)):
+        raise StoreError(
+            f"array '{array.name}' of {array.store} has shape {array.shape} now and was larger when its "
+            "dask array was made; accepted: making it again"
+        )
+    return array.read_selected(basic_selection(parts, array.shape), threads=threads_of(array))
 
 
 def zarr_array(reads: Reads) -> da.Array:
     """What is read as a dask array."""
-    graph, name = reads.graph(), reads.name
-    told: dict[str, Any] = {"shape": reads.shape, "dtype": reads.dtype, "type": "dask.array.core.Array"}
-    if max(reads.numblocks, default=0) <= _FEW:
-        told["chunks"] = reads.chunks
-    graph.layers[name].collection_annotations = told
     if config.get("array_plugins", ()):
-        return da.Array(graph, name, chunks=reads.chunks, meta=reads.meta)
+        return da.Array(reads.graph(), reads.name, chunks=reads.chunks, meta=reads.meta)
     made = object.__new__(ZarrArray)
-    made.dask, made._meta = graph, reads.meta
-    _set_name(made, name)
+    made._meta, made._cached_keys = reads.meta, None
     made.__dict__.update(_reads=reads, shape=reads.shape, numblocks=reads.numblocks)
     return made
 
@@ -83,8 +64,8 @@ class _EqualToDasks(type):
 class ZarrArray(da.Array, metaclass=_EqualToDasks):
     """A dask array that knows what it reads, so that integers and slices of it are made in no time.
 
-    The lengths of its blocks, of which there may be millions, are worked out when they are asked for. Once it
-    is changed in place, it does everything as dask does it.
+    Its graph, its name and the lengths of its blocks, of which there may be millions, are worked out when
+    they are asked for. Once it is changed in place, it does everything as dask does it.
     """
 
     __slots__ = ()
@@ -95,6 +76,28 @@ class ZarrArray(da.Array, metaclass=_EqualToDasks):
         reads = self._reads
         return da.Array.__reduce__(self) if reads is None else (zarr_array, (reads,))
 
+    def _known(self, what: str, work_out: Callable[[Reads], Any]) -> Any:
+        kept = self.__dict__.get(what)
+        if kept is None:
+            kept = self.__dict__[what] = work_out(cast("Reads", self._reads))
+        return kept
+
+    def _change(self, **what: Any) -> None:
+        """Forget what was read, and what was worked out of it: dask makes something else of this."""
+        plain = {"_graph": self.dask, "_lengths": self._chunks, "_called": self.name, **what}
+        self.__dict__.clear()
+        self.__dict__.update(plain, _reads=None)
+        self._cached_keys = None
+
+    @property
+    def dask(self) -> HighLevelGraph:
+        """The graph."""
+        return cast("HighLevelGraph", self._known("_graph", _graph))
+
+    @dask.setter
+    def dask(self, graph: HighLevelGraph) -> None:
+        self._change(_graph=graph)
+
     @property  # type: ignore[misc]
     def chunks(self) -> BlockChunks:
         """Lengths of the blocks along each dimension."""
@@ -102,30 +105,24 @@ class ZarrArray(da.Array, metaclass=_EqualToDasks):
 
     @property
     def _chunks(self) -> BlockChunks:
-        kept = self.__dict__.get("_lengths")
-        if kept is None:
-            kept = cast("Reads", self._reads).chunks
-            self.__dict__["_lengths"] = kept
-        return cast("BlockChunks", kept)
+        return cast("BlockChunks", self._known("_lengths", attrgetter("chunks")))
 
     @_chunks.setter
     def _chunks(self, chunks: BlockChunks) -> None:
-        self._change(chunks)
+        self._change(_lengths=chunks)
+
+    @property  # type: ignore[misc]
+    def name(self) -> str:
+        """What the keys of the blocks begin with."""
+        return self._name
 
     @property
     def _name(self) -> str:
-        return cast("str", self.name)
+        return cast("str", self._known("_called", attrgetter("name")))
 
     @_name.setter
     def _name(self, name: str) -> None:
-        self._change(self._chunks)
-        _set_name(self, name)
-
-    def _change(self, chunks: BlockChunks) -> None:
-        """Forget what was read, and what was worked out of it: dask makes something else of this."""
-        self.__dict__.clear()
-        self.__dict__.update(_lengths=chunks, _reads=None)
-        self._cached_keys = None
+        self._change(_called=name)
 
     @property
     def chunksize(self) -> tuple[int, ...]:
@@ -156,6 +153,16 @@ class ZarrArray(da.Array, metaclass=_EqualToDasks):
         return _by_dask(
             found, tuple(slice(None) if isinstance(i, slice) else i for i in normal if not isinstance(i, int))
         )
+
+
+def _graph(reads: Reads) -> HighLevelGraph:
+    """The graph of what is read, which tells dask's pictures of it what it is."""
+    graph = reads.graph()
+    told: dict[str, Any] = {"shape": reads.shape, "dtype": reads.dtype, "type": "dask.array.core.Array"}
+    if max(reads.numblocks, default=0) <= _FEW:
+        told["chunks"] = reads.chunks
+    graph.layers[reads.name].collection_annotations = told
+    return graph
 
 
 def _by_dask(array: da.Array, index: Any) -> da.Array:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.util import find_spec
 from typing import Any, ClassVar, Literal
 
 import xarray as xr
-from xarray import Dataset, DataTree
+from xarray import Coordinates, Dataset, DataTree
 from xarray.backends.common import AbstractDataStore, BackendEntrypoint
 from xarray.backends.store import StoreBackendEntrypoint
 from xarray.core.utils import is_remote_uri
@@ -21,7 +21,6 @@ from xzarr3.missing import Missing
 from xzarr3.stores import LocalStore, Store, StoreLike, open_store
 from xzarr3.xarray.decoding import decoded_datasets
 from xzarr3.xarray.lazy import LazyArray
-from xzarr3.xarray.opened_tree import opened_tree
 from xzarr3.xarray.variables import MissingDimensionNamesError, Xzarr3DataStore, for_xarray
 
 __all__ = [
@@ -209,35 +208,25 @@ class Xzarr3BackendEntrypoint(BackendEntrypoint):
             If the store cannot be read.
         """
         if store is None:
-            node = _open(filename_or_obj, group, mode, consolidated, storage_options, zarr_format, missing)
             store = Xzarr3DataStore(
-                node,
-                drop_variables=_names(drop_variables),
-                keep_variables=None if keep_variables is None else _names(keep_variables),
+                _open(filename_or_obj, group, mode, consolidated, storage_options, zarr_format, missing),
+                drop_variables=drop_variables or (),
+                keep_variables=keep_variables,
                 native_chunks=native_chunks,
                 group_chunks=group_chunks,
                 use_zarr_fill_value_as_mask=use_zarr_fill_value_as_mask,
             )
+        decoders: dict[str, Any] = {
+            "mask_and_scale": mask_and_scale,
+            "decode_times": decode_times,
+            "concat_characters": concat_characters,
+            "decode_coords": decode_coords,
+            "use_cftime": use_cftime,
+            "decode_timedelta": decode_timedelta,
+        }
         if isinstance(store, Xzarr3DataStore):
-            return decoded_datasets(
-                {"": store},
-                decode_coords=decode_coords,
-                mask_and_scale=mask_and_scale,
-                decode_times=decode_times,
-                concat_characters=concat_characters,
-                use_cftime=use_cftime,
-                decode_timedelta=decode_timedelta,
-            )[""]
-        return StoreBackendEntrypoint().open_dataset(
-            store,
-            mask_and_scale=mask_and_scale,
-            decode_times=decode_times,
-            concat_characters=concat_characters,
-            decode_coords=decode_coords,
-            drop_variables=drop_variables,
-            use_cftime=use_cftime,
-            decode_timedelta=decode_timedelta,
-        )
+            return decoded_datasets({"": store}, **decoders)[""]
+        return StoreBackendEntrypoint().open_dataset(store, drop_variables=drop_variables, **decoders)
 
     def open_groups_as_dict(
         self,
@@ -268,8 +257,8 @@ class Xzarr3BackendEntrypoint(BackendEntrypoint):
         stores = {
             path: Xzarr3DataStore(
                 node,
-                drop_variables=_names(drop_variables),
-                keep_variables=None if keep_variables is None else _names(keep_variables),
+                drop_variables=drop_variables or (),
+                keep_variables=keep_variables,
                 native_chunks=native_chunks,
                 group_chunks=group_chunks,
                 use_zarr_fill_value_as_mask=use_zarr_fill_value_as_mask,
@@ -287,10 +276,6 @@ def _groups(path: str, group: Group) -> Iterator[tuple[str, Group]]:
     yield path or ".", group
     for name, below in group.groups():
         yield from _groups(f"{path}{'' if path in ('', '/') else '/'}{name}", below)
-
-
-def _names(names: str | Iterable[str] | None) -> Iterable[str]:
-    return (names,) if isinstance(names, str) else names or ()
 
 
 def _open(
@@ -315,3 +300,101 @@ def _open(
         if path and error.field == "consolidated_metadata" and error.found is ...:
             raise NodeNotFoundError(f"no group '/{path}' in consolidated metadata of {opened}") from error
         raise
+
+
+# Trees, put together without the copies that ``DataTree.from_dict`` makes
+
+_MAKES_INDEXES = "_maybe_create_default_indexes"
+"""What xarray calls for each node of a tree that a backend has opened."""
+
+
+def tree_of(datasets: Mapping[str, Dataset], name: str | None = None) -> DataTree:
+    """A tree of datasets, of which those above each are among them.
+
+    Parameters
+    ----------
+    datasets : mapping of str to Dataset
+        By path; that of the root is ``/`` or ``.``.
+    name : str, optional
+
+    Raises
+    ------
+    ValueError
+        If a dataset does not go with what it inherits.
+
+    Examples
+    --------
+    >>> tree_of({"/": Dataset(), "/a": Dataset(), "/a/b": Dataset()}).groups
+    ('/', '/a', '/a/b')
+    """
+    nodes: dict[str, DataTree] = {}
+    below: dict[str, dict[str, DataTree]] = {}
+    for path, dataset in datasets.items():
+        place = path.strip("/") if path != "." else ""
+        above, _, own = place.rpartition("/")
+        nodes[place] = DataTree(dataset, name=own or name)
+        if place:
+            below.setdefault(above, {})[own] = nodes[place]
+    for place in sorted(below, key=lambda each: (each.count("/"), bool(each))):  # From the top down.
+        nodes[place].children = below[place]
+    return nodes[""]
+
+
+def opened_tree(datasets: Mapping[str, Dataset]) -> DataTree:
+    """A tree for xarray to make indexes of, which does that without copies; else as :func:`tree_of`."""
+    tree = tree_of(datasets)
+    tree.__class__ = _Opened
+    return tree
+
+
+class _Opened(DataTree):  # type: ignore[no-untyped-call]
+    """The root of a tree without indexes, of which xarray makes one that has them.
+
+    If xarray was told not to, it looks at ``encoding`` and hands this tree on, which is then a plain one.
+    """
+
+    __slots__ = ()
+
+    @property
+    def encoding(self) -> dict[Any, Any]:
+        """Encodings of the dataset, as any tree has them."""
+        self.__class__ = DataTree  # type: ignore[assignment]
+        return self.encoding
+
+    @encoding.setter
+    def encoding(self, value: Mapping[Any, Any]) -> None:
+        self.__class__ = DataTree  # type: ignore[assignment]
+        self.encoding = dict(value)
+
+    def map_over_datasets(self, func: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        """What ``func`` makes of each dataset, as a tree; this one, with indexes, if ``func`` makes these."""
+        if args or options or getattr(func, "__name__", None) != _MAKES_INDEXES:
+            return super().map_over_datasets(func, *args, **options)
+        self.__class__ = DataTree  # type: ignore[assignment]
+        indexed = [
+            (path, node)
+            for path, node in self.subtree_with_keys
+            if any(var.dims == (name,) for name, var in node.variables.items())
+        ]
+        for path, node in indexed:  # From the top down.
+            try:
+                made = _with_indexes(node.to_dataset(inherit=False))
+            except Exception as error:
+                error.add_note(f"Raised whilst mapping function over node(s) with path {path!r}")
+                raise
+            node.dataset = made
+        return self
+
+
+def _with_indexes(dataset: Dataset) -> Dataset:
+    """A dataset that has no indexes with those of its own coordinates.
+
+    Nothing is to be aligned nor merged for that, as ``assign_coords`` would try.
+    """
+    own = {name: var for name, var in dataset.coords.variables.items() if var.dims == (name,)}
+    coords = Coordinates(own)
+    return dataset._replace(
+        variables={**dataset._variables, **coords.variables},
+        coord_names=dataset._coord_names | set(own),
+        indexes=dict(coords.xindexes),
+    )

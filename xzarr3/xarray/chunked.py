@@ -2,19 +2,17 @@
 
 xarray calls ``Variable.chunk`` of every variable that is opened with ``chunks``, which makes a graph by
 ``dask.array.from_array``. The variables here make a dask array of themselves instead, with the same chunks
-and the same values, but without a graph until one is asked for: see :class:`xzarr3.dask.lazy.Reads`.
+and the same values, but without a graph until one is asked for: see :mod:`xzarr3.dask.zarr_array`.
 """
 
 from __future__ import annotations
 
-import copy
 import re
-import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from xarray import Variable
+import xarray as xr
 from xarray.core import indexing
 from xarray.namedarray.daskmanager import DaskManager
 from xarray.namedarray.parallelcompat import guess_chunkmanager
@@ -24,20 +22,16 @@ from xzarr3.stores import LocalStore
 from xzarr3.xarray.lazy import LazyArray
 
 if TYPE_CHECKING:
-    from xzarr3.dask.lazy import Reads
     from xzarr3.dask.views import Part
 
 _TOKEN = re.compile("-[0-9a-f]{32}$")
-# Where variables keep their data.
-_DATA: Any = next((vars(kind)["_data"] for kind in Variable.__mro__ if "_data" in vars(kind)), None)
 _FROM_ARRAY = frozenset(("name", "lock", "inline_array"))  # What xarray always tells ``from_array``.
 
 
-class Stored(Variable):
+class Variable(xr.Variable):
     """A variable of values in a store, which makes dask arrays of them itself.
 
-    In chunks, it makes its dask array when something asks for that, and first selects what integers and
-    slices ask for. As soon as it holds anything else than what it reads, it is a variable like any other.
+    What is made of it and holds anything else is a variable of xarray's.
 
     Its dask arrays have names that differ where the stored values may; of a dataset that is opened by a URL
     xarray names them after the URL alone, of one in a directory after the time that was changed, so that dask
@@ -47,93 +41,41 @@ class Stored(Variable):
     __slots__ = ()
 
     @classmethod
-    def of(cls, variable: Variable) -> Variable:
+    def of(cls, variable: xr.Variable) -> xr.Variable:
         """The variable, if its values are in a store."""
         lazy = found_in(variable._data)
-        if lazy is None or not variable.ndim or type(variable) is not Variable or _DATA is None:
+        if lazy is None or not variable.ndim or type(variable) is not xr.Variable:
             return variable
         if not lazy.native and isinstance(lazy.array.store, LocalStore):
             return variable
         data: Any = variable._data
-        return cls(variable._dims, data, variable._attrs, variable._encoding, fastpath=True)
+        made: xr.Variable = cls(variable._dims, data, variable._attrs, variable._encoding, fastpath=True)
+        return made
 
-    # Another thread may load it meanwhile, which makes a plain variable of it. So nothing here relies on its
-    # class, and what it holds is looked at once.
+    def __new__(cls, dims: Any, data: Any, *args: Any, **options: Any) -> Any:
+        if found_in(data) is None:
+            return xr.Variable(dims, data, *args, **options)
+        return super().__new__(cls)
 
-    @property
-    def _data(self) -> Any:
-        held = _held(self)
-        return held.array if _is_reads(held) else held
+    def __reduce__(self) -> tuple[object, ...]:
+        held = self._data
+        kind = xr.Variable if found_in(held) is None else Variable
+        return kind, (self._dims, held, self._attrs, self._encoding, True)
 
-    @_data.setter
-    def _data(self, data: Any) -> None:
-        _DATA.__set__(self, data)
-        if not (_is_reads(data) or found_in(data) is not None):
-            self.__class__ = Variable  # type: ignore[assignment]
+    def __dask_tokenize__(self) -> object:
+        plain: Any = xr.Variable(self._dims, self.data, self._attrs, fastpath=True)
+        return plain.__dask_tokenize__()
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Length of each dimension."""
-        shape: tuple[int, ...] = _held(self).shape
-        return shape
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Data type of the values."""
-        held = _held(self)
-        dtype: np.dtype[Any] = held.array.dtype if _is_reads(held) and held.is_changed else held.dtype
-        return dtype
-
-    def to_base_variable(self) -> Variable:
+    def to_base_variable(self) -> xr.Variable:
         """Itself, which is no index; coordinates are made of such."""
         return self.copy(deep=False)
 
-    def __reduce__(self) -> tuple[object, ...]:
-        held = _held(self)
-        data, kind = (held.array, Variable) if _is_reads(held) else (held, Stored)
-        return kind, (self._dims, data, self._attrs, self._encoding, True)
-
-    def __dask_tokenize__(self) -> object:
-        plain: Any = Variable(self._dims, self.data, self._attrs, fastpath=True)
-        return plain.__dask_tokenize__()
-
-    def _copy(self, *args: Any, **options: Any) -> Variable:  # type: ignore[override]
-        found = _reads(self)
-        if found is None or args or options.get("deep", True) or options.get("data") is not None:
-            return Variable._copy(self, *args, **options)
-        return _with(self, self._dims, found)
-
-    def _replace(self, *args: Any, **options: Any) -> Variable:  # type: ignore[override]
-        found = _reads(self)
-        if found is not None and len(args) < 2 and "data" not in options:
-            options["data"] = found
-        replaced = Variable._replace(self, *args, **options)
-        if _is_reads(_held(replaced)):
-            replaced.__class__ = Stored
-        return replaced
-
-    def __getitem__(self, key: Any) -> Variable:  # type: ignore[override]
-        found = _reads(self)
-        if found is None:
-            return Variable.__getitem__(self, key)
-        dims, indexer, new_order = self._broadcast_indexes(key)  # type: ignore[no-untyped-call]
-        if new_order or type(indexer) not in (indexing.BasicIndexer, indexing.OuterIndexer):
-            return Variable.__getitem__(self, key)
-        simple = [each if _is_simple(each) else slice(None) for each in indexer.tuple]
-        data: Any = found.selected(simple)
-        if type(indexer) is indexing.OuterIndexer:
-            left = [each for each in indexer.tuple if not isinstance(each, (int, np.integer))]
-            arrays = tuple(slice(None) if _is_simple(each) else each for each in left)
-            adapter = indexing.as_indexable(data.array)  # type: ignore[no-untyped-call]
-            data = indexing.apply_indexer(adapter, indexing.OuterIndexer(arrays))
-        return _with(self, dims, data)
-
-    def chunk(self, *args: Any, **options: Any) -> Variable:  # type: ignore[override]
+    def chunk(self, *args: Any, **options: Any) -> xr.Variable:  # type: ignore[override]
         """What xarray makes of it, with names that differ where the stored values may."""
-        held = _held(self)
-        lazy = found_in(held)  # None of what is in chunks already.
+        held = self._data  # Another thread may load it meanwhile.
+        lazy = found_in(held)
         if lazy is None:
-            return Variable.chunk(self, *args, **options)
+            return super().chunk(*args, **options)
         native = _in_chunks(self, held, lazy, *args, **options)
         if native is not None:
             return native
@@ -142,31 +84,11 @@ class Stored(Variable):
             from dask.base import tokenize
 
             options["from_array_kwargs"] = {**given, "name": f"{given['name']}-{tokenize(lazy)}"}
-        return Variable.chunk(self, *args, **options)
-
-
-Stored.__name__ = Variable.__name__  # It is shown to users, to whom the difference does not matter.
-
-
-def _held(variable: Variable) -> Any:
-    """What a variable holds: something of xarray's that reads, or what a dask array is to read."""
-    return _DATA.__get__(variable)
-
-
-def _with(variable: Variable, dims: tuple[Any, ...], data: Any) -> Variable:
-    """A variable with other data, which are those that it reads or a dask array."""
-    kind = Stored if _is_reads(data) else Variable
-    return kind(dims, data, copy.copy(variable._attrs), copy.copy(variable._encoding), fastpath=True)
-
-
-def _reads(variable: Variable) -> Reads | None:
-    """What the dask array of a variable is to read, if nothing was assigned to elements of that."""
-    held = _held(variable)
-    return held if _is_reads(held) and not held.is_changed else None
+        return super().chunk(*args, **options)
 
 
 def _in_chunks(
-    variable: Variable,
+    variable: xr.Variable,
     held: Any,
     lazy: LazyArray,
     chunks: Any = None,
@@ -176,8 +98,8 @@ def _in_chunks(
     chunked_array_type: Any = None,
     from_array_kwargs: Any = None,
     **others: Any,
-) -> Variable | None:
-    """A variable with a dask array to be, None where only xarray can do what is asked for."""
+) -> xr.Variable | None:
+    """A variable with a dask array, None where only xarray can do what is asked for."""
     if not lazy.native or not isinstance(chunks, dict) or others:
         return None
     given = dict(from_array_kwargs or {})
@@ -186,22 +108,15 @@ def _in_chunks(
         return None
     if not _is_dask(chunked_array_type):
         return None
-    from xzarr3.dask.lazy import reads
+    from xzarr3.dask.lazy import Reads, reads
+    from xzarr3.dask.zarr_array import zarr_array
 
     blocks = _blocks(chunks, variable._dims, held.shape, held.dtype)
     identity = held if name is None else (name, lazy)
     prefix = "array" if name is None else _TOKEN.sub("", name)
-    data: Any = reads(*_reading(held), held.dtype, blocks, prefix, identity)
-    return Stored(variable._dims, data, variable._attrs, variable._encoding, fastpath=True)
-
-
-def _is_reads(data: Any) -> bool:
-    lazy = sys.modules.get("xzarr3.dask.lazy")
-    return lazy is not None and type(data) is lazy.Reads
-
-
-def _is_simple(index: Any) -> bool:
-    return isinstance(index, (int, np.integer, slice))
+    found = reads(*_reading(held), held.dtype, blocks, prefix, identity)
+    data: Any = zarr_array(found) if isinstance(found, Reads) else found
+    return xr.Variable(variable._dims, data, variable._attrs, variable._encoding, fastpath=True)
 
 
 def found_in(data: Any) -> LazyArray | None:

@@ -165,7 +165,7 @@ def encode_values(variable: Variable, name: str, *, explicit: bool = True, exact
         variable = variable.astype(object)  # As such, xarray knows what to do where text is missing.
     becomes_text = variable.dtype.kind == "O" and getattr(variable.encoding.get("dtype"), "kind", "") == "T"
     if becomes_text and not {"_FillValue", "missing_value"} & set(variable.encoding):
-        variable = _without_missing(variable)
+        variable = _mapped(variable, _filled, object)
     encoded = unmasked = _with_fill_value(variable, name, explicit)
     with np.errstate(invalid="ignore", over="ignore"):  # Numbers that no integer can be are found below.
         for coder in _CODERS:
@@ -191,17 +191,21 @@ def encode_values(variable: Variable, name: str, *, explicit: bool = True, exact
     return fixed
 
 
-def _without_missing(variable: Variable) -> Variable:
-    """Objects that are to become text, with empty text where it is missing, as xarray has it elsewhere."""
+def _mapped(variable: Variable, change: Callable[..., AnyArray], dtype: Any, *others: Variable) -> Variable:
+    """A variable of what ``change`` makes of its values and those of others, now or when it is computed."""
     data = variable.data
     if hasattr(data, "__dask_graph__"):
-        data = data.map_blocks(_filled, dtype=object, meta=np.empty((0,) * variable.ndim, object))
+        import dask.array as da
+
+        meta = np.empty((0,) * variable.ndim, dtype)
+        data = da.map_blocks(change, data, *(other.data for other in others), dtype=dtype, meta=meta)
     else:
-        data = _filled(np.asarray(data))
+        data = change(np.asarray(data), *(np.asarray(other.data) for other in others))
     return Variable(variable.dims, data, variable.attrs, variable.encoding, fastpath=True)
 
 
 def _filled(values: AnyArray) -> AnyArray:
+    """Empty text where text is missing, as xarray has it elsewhere."""
     return np.where(pd.isnull(values), "", values)
 
 
@@ -253,11 +257,10 @@ def _checked(
     dtype, source = encoded.dtype, unmasked.dtype
     if exact and source.kind in "iuf" and dtype.kind == "b":
         raise _other_kind(name, source, dtype, "for instance by != 0")
-    lazy = hasattr(encoded.data, "__dask_graph__")
     if dtype.kind == "f" and source.kind == "f" and dtype.itemsize < source.itemsize:
-        return _checked_finite(encoded, unmasked, name)
+        return _mapped(encoded, partial(_finite, name), dtype, unmasked)
     # What dask takes for the type of encoded times need not be theirs.
-    attrs = encoded.attrs
+    lazy, attrs = hasattr(encoded.data, "__dask_graph__"), encoded.attrs
     fill_value = attrs.get("_FillValue", attrs.get("missing_value"))
     sure = np.can_cast(source, dtype, "safe") and not (is_time and (lazy or fill_value is not None))
     if dtype.kind not in "iu" or source.kind not in "iuf" or sure:
@@ -277,27 +280,7 @@ def _checked(
         is_time=is_time,
         exact=exact,
     )
-    if lazy:
-        import dask.array as da
-
-        meta = np.empty((0,) * encoded.ndim, dtype)
-        data = da.map_blocks(check, encoded.data, unmasked.data, dtype=dtype, meta=meta)
-    else:
-        data = check(np.asarray(encoded.data), np.asarray(unmasked.data))
-    return Variable(encoded.dims, data, attrs, encoded.encoding, fastpath=True)
-
-
-def _checked_finite(encoded: Variable, unmasked: Variable, name: str) -> Variable:
-    """``encoded``, of which no value is infinite that was not."""
-    if hasattr(encoded.data, "__dask_graph__"):
-        import dask.array as da
-
-        meta = np.empty((0,) * encoded.ndim, encoded.dtype)
-        check = partial(_finite, name)
-        data = da.map_blocks(check, encoded.data, unmasked.data, dtype=encoded.dtype, meta=meta)
-    else:
-        data = _finite(name, np.asarray(encoded.data), np.asarray(unmasked.data))
-    return Variable(encoded.dims, data, encoded.attrs, encoded.encoding, fastpath=True)
+    return _mapped(encoded, check, dtype, unmasked)
 
 
 def _finite(name: str, encoded: AnyArray, source: AnyArray) -> AnyArray:

@@ -24,7 +24,7 @@ from xzarr3.indexing import (
     orthogonal_selection,
     vectorized_selection,
 )
-from xzarr3.xarray.missing import Places
+from xzarr3.missing import Describe
 from xzarr3.xarray.unpacking import Unpacking, read_unpacked
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class LazyArray(BackendArray):
     Parameters
     ----------
     array : Array
-    places : Places, optional
+    places : callable, optional
         Puts into words where chunks are absent.
     unpacking : Unpacking, optional
         What is done to the values when they are read.
@@ -53,7 +53,7 @@ class LazyArray(BackendArray):
     def __init__(
         self,
         array: Array,
-        places: Places | None = None,
+        places: Describe | None = None,
         unpacking: Unpacking | None = None,
         native: bool = True,
     ) -> None:

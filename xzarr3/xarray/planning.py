@@ -1,6 +1,6 @@
-"""What :func:`xzarr3.to_zarr` will write, worked out and checked before the first byte is.
+"""What :func:`xzarr3.to_zarr` is asked for, and the arrays and groups that datasets become.
 
-Nothing here changes a store.
+Everything is worked out and checked before the first byte is written. Nothing here looks at a store.
 """
 
 from __future__ import annotations
@@ -12,21 +12,18 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from xarray import DataArray, Dataset, Variable, conventions
+from xarray import DataArray, Dataset, DataTree, Variable, conventions
 from xarray.backends.api import DATAARRAY_NAME, DATAARRAY_VARIABLE
 
 from xzarr3.conventions import encode_fill_value, fill_value_is_mask
 from xzarr3.creation import array_metadata
 from xzarr3.dtypes import parse_dtype
 from xzarr3.errors import DataTypeValidationError, InvalidKeyError, MetadataError, listed, shorten
-from xzarr3.formats import Format, ZarrFormat, documents, parse_format
+from xzarr3.formats import Format, ZarrFormat, documents
 from xzarr3.formats.base import node_prefix
 from xzarr3.literals import finite_marks
-from xzarr3.lookup import find_format, format_for_new
-from xzarr3.metadata import ArrayMetadata
+from xzarr3.metadata import ArrayMetadata, NodeMetadata
 from xzarr3.nodes import check_new_path
-from xzarr3.staging import format_aside
-from xzarr3.stores import Store
 from xzarr3.xarray.encoding import (
     array_settings,
     encode_attributes,
@@ -39,17 +36,76 @@ _RESERVED = ("__zarr", ".xzarr3-")
 _UNNAMED = "__values__"  # xarray's name in stores for a variable whose name is None.
 
 
-def format_to_write(store: Store, path: str, zarr_format: ZarrFormat | None) -> Format:
-    """The format in which to write at ``path``."""
-    if path:
-        return format_for_new(store, path, zarr_format)
-    if zarr_format is not None:
-        return parse_format(zarr_format)
-    try:
-        found = find_format(store, "") or format_aside(store)
-    except MetadataError:  # Whatever is there is in nobody's way, or is replaced.
-        found = None
-    return found if found is not None and found.writable else parse_format(3)
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Request:
+    """What a call of :func:`xzarr3.to_zarr` asks for besides the data and their place; see there."""
+
+    mode: str
+    encoding: Mapping[Any, Mapping[Any, Any]]
+    consolidated: bool | None
+    append_dim: Hashable | None
+    region: Any
+    write_empty_chunks: bool | None
+    write_inherited_coords: bool
+    zarr_format: ZarrFormat | None
+    widen_units: bool
+    resume: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """A dataset, the path of its group, and what is asked for of it alone."""
+
+    path: str
+    dataset: Dataset
+    asked: Request
+
+
+def nodes_of(data: Dataset | DataArray | DataTree, path: str, asked: Request) -> dict[str, Node]:
+    """The datasets to write at ``path`` and below, by path relative to that, from the top down.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If what is asked for does not go with the data.
+    """
+    if not isinstance(data, DataTree):
+        return {"": Node(path, as_dataset(data), asked)}
+    unknown = set(asked.encoding) - set(data.groups)
+    if unknown:
+        raise ValueError(
+            f"unexpected encoding group name(s) provided: {unknown}; accepted: {listed(data.groups)}"
+        )
+    nodes = {}
+    for name, node in data.subtree_with_keys:  # It may be a part of a tree, whose top gets what it inherits.
+        relative = "" if node is data else name
+        place = f"{node_prefix(path)}{relative}".rstrip("/")
+        check_group_path(place)
+        dataset = node.to_dataset(inherit=asked.write_inherited_coords or node is data)
+        own = replace(
+            asked,
+            encoding=asked.encoding.get(node.path) or {},
+            append_dim=asked.append_dim if asked.append_dim in dataset.dims else None,
+            region=_region_of(dataset, asked.region),
+        )
+        nodes[relative] = Node(place, dataset, own)
+    if isinstance(asked.region, Mapping):
+        dims = {dim for node in nodes.values() for dim in node.dataset.dims}
+        beyond = [dim for dim in asked.region if dim not in dims]
+        if beyond:
+            raise ValueError(f"dimensions {listed(beyond)} in ``region`` are those of no node of the tree")
+    if asked.append_dim is not None and all(node.asked.append_dim is None for node in nodes.values()):
+        raise ValueError(f"append_dim={asked.append_dim!r} is no dimension of any node of the tree")
+    return nodes
+
+
+def _region_of(dataset: Dataset, region: Any) -> Any:
+    """What of a region goes for one node: nothing, if it has no variables."""
+    if not isinstance(region, Mapping):
+        return region
+    if not dataset.variables:
+        return None
+    return {dim: part for dim, part in region.items() if dim in dataset.dims} or region
 
 
 def as_dataset(data: Dataset | DataArray) -> Dataset:
@@ -87,11 +143,6 @@ class PlannedArray:
         """Whether the values are in a dask array."""
         return hasattr(self.data, "__dask_graph__")
 
-    @property
-    def is_written(self) -> bool:
-        """Whether there is nothing left to be written once dask's tasks have ended."""
-        return self.data is None or not self.data.size
-
 
 @dataclass(frozen=True, eq=False)
 class PlannedGroup:
@@ -99,23 +150,6 @@ class PlannedGroup:
 
     variables: list[PlannedArray]
     attributes: dict[str, Any]
-
-
-def to_be_consolidated(asked: bool | None, store: Store, format: Format, path: str) -> bool:
-    """Whether the root shall hold the documents of all nodes after a write at ``path``.
-
-    Raises
-    ------
-    MetadataError
-        If that is asked for and the format knows nothing of it.
-    """
-    if format.consolidated_key("") is None:
-        if asked:
-            raise format.refuse(
-                "", "consolidated_metadata", "consolidated=True", "consolidated=None or False"
-            )
-        return False
-    return (not path or store.listable) if asked is None else asked  # Documents of others have to be found.
 
 
 def check_group_path(path: str) -> None:
@@ -143,31 +177,22 @@ def growing_dimensions(dataset: Dataset, append_dim: Hashable | None = None) -> 
     return frozenset((found | ({append_dim} - {None})) & set(dataset.dims))
 
 
-def plan_group(
-    dataset: Dataset,
-    format: Format,
-    path: str,
-    encoding: Mapping[Any, Mapping[str, Any]],
-    write_empty_chunks: bool | None,
-    *,
-    growing: Collection[Hashable] = (),
-) -> PlannedGroup:
-    """Everything that will be written of a new dataset but the chunks.
-
-    Parameters
-    ----------
-    dataset : Dataset
-    format : Format
-    path : str
-        Path of its group.
-    encoding, write_empty_chunks
-        As :func:`xzarr3.to_zarr` has them.
-    growing : collection of str
-        Dimensions along which chunks leave room for more.
-    """
-    check_new_path(path, format)
+def plan_group(node: Node, format: Format) -> PlannedGroup:
+    """Everything that will be written of a new group but the chunks."""
+    dataset = node.dataset
+    growing = growing_dimensions(dataset, node.asked.append_dim)
+    check_new_path(node.path, format)
     for name in dataset.variables:
         check_name(name, format)
+    variables, attributes = encoded_coordinates(dataset, node.asked.encoding)
+    planned = plan_arrays(variables, node, format, growing)
+    return PlannedGroup(planned, encode_attributes(attributes, path=node.path))
+
+
+def encoded_coordinates(
+    dataset: Dataset, encoding: Mapping[Any, Mapping[str, Any]]
+) -> tuple[dict[Any, Variable], dict[Any, Any]]:
+    """The variables of a dataset, with the encodings that are asked for, and its attributes."""
     for name in encoding:
         if name not in dataset.variables:
             raise KeyError(
@@ -176,21 +201,19 @@ def plan_group(
     variables, attributes = conventions.encode_dataset_coordinates(dataset)
     for name, given in encoding.items():
         variables[name].encoding = dict(given)
+    return dict(variables), dict(attributes)
+
+
+def plan_arrays(
+    variables: Mapping[Any, Variable], node: Node, format: Format, growing: Collection[Hashable]
+) -> list[PlannedArray]:
+    """What new variables of a group become; chunks leave room along dimensions that are ``growing``."""
     planned = []
     for name, variable in variables.items():
+        check_name(name, format)
         with naming(name, variable):
-            planned.append(
-                plan_array(
-                    variable,
-                    stored_name(name),
-                    format,
-                    path,
-                    explicit=name in encoding,
-                    write_empty_chunks=write_empty_chunks,
-                    growing=growing,
-                )
-            )
-    return PlannedGroup(planned, encode_attributes(attributes, path=path))
+            planned.append(_plan_array(variable, name, node, format, growing))
+    return planned
 
 
 def stored_name(name: Any) -> str:
@@ -239,18 +262,12 @@ def check_reserved(name: str) -> None:
             )
 
 
-def plan_array(
-    variable: Variable,
-    name: str,
-    format: Format,
-    path: str,
-    *,
-    explicit: bool,
-    write_empty_chunks: bool | None,
-    growing: Collection[Hashable] = (),
+def _plan_array(
+    variable: Variable, key: Hashable, group: Node, format: Format, growing: Collection[Hashable]
 ) -> PlannedArray:
-    """What will be written of a new variable of the dataset at ``path``; see :func:`plan_group`."""
-    node = node_prefix(path) + name
+    name = stored_name(key)
+    node = node_prefix(group.path) + name
+    explicit, write_empty_chunks = key in group.asked.encoding, group.asked.write_empty_chunks
     for dim in variable.dims:
         if dim is not None and not isinstance(dim, str):
             raise TypeError(f"invalid name {dim!r} of a dimension of variable {name!r}; accepted: a string")
@@ -295,10 +312,7 @@ def plan_array(
             settings["fill_value"] = fill_value
     try:
         metadata = make(**settings) if explicit else make_from_kept(make, settings, encoded.dtype, format)
-        stored = {
-            key: documents.encode(document, node)
-            for key, document in format.documents(metadata, node).items()
-        }
+        stored = stored_documents(format, metadata, node)
     except MetadataError as error:
         error.at(path=node)
         raise
@@ -310,6 +324,11 @@ def plan_array(
         stored=stored,
         write_empty_chunks=bool(keep_empty),
     )
+
+
+def stored_documents(format: Format, metadata: NodeMetadata, path: str) -> dict[str, bytes]:
+    """The documents of a node by key, as they are stored."""
+    return {key: documents.encode(each, path) for key, each in format.documents(metadata, path).items()}
 
 
 def _dimension_names(variable: Variable, format: Format) -> list[str] | None:

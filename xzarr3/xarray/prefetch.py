@@ -33,18 +33,17 @@ _SOON = 2.0  # Seconds within which the next one is asked for.
 _SMALL_ONE = 2**20  # Bytes of a variable that is read ahead,
 _SMALL_ONES = 2**24  # and of all that are at a time.
 
-Corner: TypeAlias = tuple[int, ...]
+_Box: TypeAlias = tuple[DimSelection, ...]
 
 
 @dataclass(frozen=True)
 class _Block:
-    """Values of an array from ``start`` to ``stop``, or why they could not be read."""
+    """Values of a region of an array, or why they could not be read."""
 
-    start: Corner
-    stop: Corner
+    box: _Box
     values: AnyArray | StoreError
 
-    def part(self, selection: tuple[DimSelection, ...]) -> AnyArray | None:
+    def part(self, selection: _Box) -> AnyArray | None:
         """What is selected, or None if not all of it is here.
 
         Raises
@@ -52,18 +51,17 @@ class _Block:
         StoreError
             If it could not be read.
         """
-        for chosen, start, stop in zip(selection, self.start, self.stop, strict=True):
-            if chosen.start < start or chosen.stop > stop or chosen.reverse or not chosen.count:
+        for chosen, here in zip(selection, self.box, strict=True):
+            if chosen.start < here.start or chosen.stop > here.stop or chosen.reverse or not chosen.count:
                 return None
         if isinstance(self.values, StoreError):
             raise self.values
-        if _box(self.start, self.stop) == selection:
+        if self.box == selection:
             return self.values
         index = tuple(
-            chosen.start - start
-            if chosen.drop
-            else slice(chosen.start - start, chosen.stop - start, chosen.step)
-            for chosen, start in zip(selection, self.start, strict=True)
+            at if chosen.drop else slice(at, chosen.stop - here.start, chosen.step)
+            for chosen, here in zip(selection, self.box, strict=True)
+            for at in [chosen.start - here.start]
         )
         return self.values[(*index, ...)].copy()
 
@@ -92,7 +90,7 @@ class Ahead:
 
     def look_at_ends(self, arrays: Iterable[LazyArray]) -> None:
         """Fetch the first and the last element of each of these."""
-        wanted: list[tuple[LazyArray, tuple[DimSelection, ...]]] = []
+        wanted: list[tuple[LazyArray, _Box]] = []
         left = _MOST_BYTES
         for lazy in arrays:
             shape = lazy.shape
@@ -102,10 +100,10 @@ class Ahead:
             self._looked_at.append(lazy)
             if lazy.array.nchunks == 1 and lazy.array.nbytes <= min(_SMALL, left):
                 left -= lazy.array.nbytes
-                wanted.append((lazy, _box((0,) * len(shape), shape)))
+                wanted.append((lazy, _whole(lazy)))
                 continue
-            last = tuple(n - 1 for n in shape)
-            wanted += [(lazy, _box((0,) * len(shape), (1,) * len(shape))), (lazy, _box(last, shape))]
+            first, last = [(0, 1) for _ in shape], [(n - 1, n) for n in shape]
+            wanted += [(lazy, _box(first)), (lazy, _box(last))]
         self._fetch(wanted)
 
     def expect(self, arrays: Iterable[LazyArray]) -> None:
@@ -125,7 +123,7 @@ class Ahead:
         for lazy in looked_at:
             if id(lazy) not in expected:
                 self._forget(lazy)
-            elif not self._has(lazy, _box((0,) * len(lazy.shape), lazy.shape)):
+            elif not self._has(lazy, _whole(lazy)):
                 self._kept.pop(id(lazy), None)
 
     def _forget(self, lazy: LazyArray) -> None:
@@ -152,11 +150,11 @@ class Ahead:
         plain = tuple(chosen for chosen in selection if isinstance(chosen, DimSelection))
         if len(plain) < len(selection):
             return None
-        whole = plain == _box((0,) * len(lazy.shape), lazy.shape)
+        whole = plain == _whole(lazy)
         if whole and any(each is lazy for each in self._waiting):
             # In one step, so that no other thread fetches the same.
             waiting, self._waiting = self._waiting, []
-            self._fetch((each, _box((0,) * len(each.shape), each.shape)) for each in waiting)
+            self._fetch((each, _whole(each)) for each in waiting)
             self._valid_until = time.monotonic() + _VALID
         blocks = self._kept.get(id(lazy), [])
         if whole and not self._looked_at:  # While decoding, a single element is its first and its last one.
@@ -167,16 +165,14 @@ class Ahead:
                 return found
         return None
 
-    def _fetch(self, wanted: Iterable[tuple[LazyArray, tuple[DimSelection, ...]]]) -> None:
+    def _fetch(self, wanted: Iterable[tuple[LazyArray, _Box]]) -> None:
         new = [(lazy, box) for lazy, box in wanted if not self._has(lazy, box)]
-        blocks = spread(_read, new, self._concurrency)
-        for (lazy, _), block in zip(new, blocks, strict=True):
+        for (lazy, _), block in zip(new, spread(_read, new, self._concurrency), strict=True):
             if block is not None:
                 self._kept.setdefault(id(lazy), []).append(block)
 
-    def _has(self, lazy: LazyArray, box: tuple[DimSelection, ...]) -> bool:
-        start, stop = tuple(chosen.start for chosen in box), tuple(chosen.stop for chosen in box)
-        return any(block.start == start and block.stop == stop for block in self._kept.get(id(lazy), ()))
+    def _has(self, lazy: LazyArray, box: _Box) -> bool:
+        return any(block.box == box for block in self._kept.get(id(lazy), ()))
 
 
 class InTurn:
@@ -207,7 +203,7 @@ class InTurn:
 
     def take(self, lazy: LazyArray, selection: tuple[DimChoice, ...] | Points) -> AnyArray | None:
         """All of an array, if it was read already or others are read with it now; else None."""
-        if isinstance(selection, Points) or selection != _box((0,) * len(lazy.shape), lazy.shape):
+        if isinstance(selection, Points) or selection != _whole(lazy):
             return None
         at, thread, now = self._places[id(lazy)], threading.get_ident(), time.monotonic()
         with self._lock:
@@ -222,7 +218,7 @@ class InTurn:
             wanted = self._next(at, 2 * self._count) if self._count >= _IN_TURN else []
         if not wanted:
             return None
-        boxes = [(each, _box((0,) * len(each.shape), each.shape)) for each in (lazy, *wanted)]
+        boxes = [(each, _whole(each)) for each in (lazy, *wanted)]
         blocks = spread(_read, boxes, min(self._concurrency, len(boxes)))
         found, *others = [None if block is None else block.values for block in blocks]
         with self._lock:
@@ -244,17 +240,19 @@ class InTurn:
         return found
 
 
-def _box(start: Corner, stop: Corner) -> tuple[DimSelection, ...]:
-    return tuple(DimSelection(first, 1, end - first) for first, end in zip(start, stop, strict=True))
+def _box(edges: Iterable[tuple[int, int]]) -> _Box:
+    return tuple(DimSelection(start, 1, stop - start) for start, stop in edges)
 
 
-def _read(wanted: tuple[LazyArray, tuple[DimSelection, ...]]) -> _Block | None:
+def _whole(lazy: LazyArray) -> _Box:
+    return _box((0, size) for size in lazy.shape)
+
+
+def _read(wanted: tuple[LazyArray, _Box]) -> _Block | None:
     lazy, box = wanted
-    values: AnyArray | StoreError
     try:
-        values = lazy.read_selected(box)
+        return _Block(box, lazy.read_selected(box))
     except StoreError as error:
-        values = error
+        return _Block(box, error)
     except Xzarr3Error:  # Of what is stored: who asks for just that part may not meet it.
         return None
-    return _Block(tuple(chosen.start for chosen in box), tuple(chosen.stop for chosen in box), values)

@@ -6,7 +6,7 @@ import json
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,32 +16,26 @@ from xzarr3.commit.length import Length
 from xzarr3.dask.journal import Journal, fingerprint
 from xzarr3.dask.sources import stamps_of_others
 from xzarr3.errors import ConflictError, StoreError, printable
-from xzarr3.formats import Format, documents
+from xzarr3.formats import Format
 from xzarr3.formats.base import node_prefix
 from xzarr3.group import Group
-from xzarr3.metadata import ArrayMetadata
 from xzarr3.resuming import Continuation, Plan
 from xzarr3.staging import sweep
 from xzarr3.stores import Store
-from xzarr3.xarray.appending import Changes
-from xzarr3.xarray.changing import Change
-from xzarr3.xarray.planning import PlannedArray
-from xzarr3.xarray.selfreads import Job
+from xzarr3.xarray.comparing import Change
+from xzarr3.xarray.planning import PlannedArray, stored_documents
+from xzarr3.xarray.running import Job
+
+if TYPE_CHECKING:
+    from xzarr3.xarray.committing import Commit
 
 
-@runtime_checkable
-class Resumable(Protocol):
-    """A write that keeps a journal."""
-
-    journal: Journal | None
-
-
-def resumable(write: Any, store: Store, path: str) -> Any:
+def resumable(write: Commit, store: Store, path: str) -> Any:
     """A write that can be taken up again.
 
     Parameters
     ----------
-    write : Write
+    write : Commit
         One that keeps a journal already, or that changes values of arrays that are there.
     store : Store
     path : str
@@ -52,9 +46,9 @@ def resumable(write: Any, store: Store, path: str) -> Any:
     ValueError
         If it cannot be.
     """
-    if isinstance(write, Resumable) and write.journal is not None:
+    if write.journal is not None:
         return write
-    if isinstance(write, Changes) and not write.adds_nodes:
+    if not write.adds_nodes:
         return Settings(write, store, path)
     raise ValueError(
         "resume=True goes with mode 'w-' and 'w', and with values of variables that are there; found a write "
@@ -71,7 +65,7 @@ class Settings:
 
     Parameters
     ----------
-    changes : Changes
+    changes : Commit
     store : Store
     path : str
         Path of the group.
@@ -82,8 +76,8 @@ class Settings:
         If it cannot be known whether the same was appended before.
     """
 
-    def __init__(self, changes: Changes, store: Store, path: str) -> None:
-        self._store = store
+    def __init__(self, changes: Commit, store: Store, path: str) -> None:
+        self.store = self._store = store
         self._path = path
         self._changes = changes
         self.jobs: list[Job] = changes.jobs
@@ -107,6 +101,7 @@ class Settings:
             places,
         )
         self.journal: Journal | None = Journal(store, plan.journal, plan.fingerprint)
+        self.only_creates = False
         self._is_done = bool(grown) and self._was_appended(grown)
         if self._is_done:
             self.jobs = []
@@ -222,7 +217,7 @@ def _plan_of_jobs(path: str, jobs: list[Job], grown: Mapping[str, Change]) -> Pl
         target = job.target
         bare = replace(target.metadata, attributes={})
         said: dict[str, Any] = {
-            key: json.loads(text) for key, text in _documents(target.format, bare, target.path).items()
+            key: json.loads(text) for key, text in stored_documents(target.format, bare, target.path).items()
         }
         region = repr(job.region)
         if target.path in grown:
@@ -239,11 +234,6 @@ def _plan_of_jobs(path: str, jobs: list[Job], grown: Mapping[str, Change]) -> Pl
     settings = {"doing": "set", "path": path, "arrays": arrays, "appended": sorted(grown)}
     names = [_name(job.source) for job in jobs]
     return Plan(fingerprint(settings, names, [job.source.chunks for job in jobs]))
-
-
-def _documents(format: Format, metadata: ArrayMetadata, path: str) -> dict[str, str]:
-    found = format.documents(metadata, path)
-    return {key: documents.encode(each, path).decode() for key, each in found.items()}
 
 
 def _name(source: Any) -> str:
@@ -273,7 +263,8 @@ def plan_of_creation(
     for name, variable in variables.items():
         place = node_prefix(path) + name
         bare = replace(variable.metadata, attributes={})
-        layouts[name] = [_documents(format, bare, place), variable.write_empty_chunks, variable.is_lazy]
+        said = {key: text.decode() for key, text in stored_documents(format, bare, place).items()}
+        layouts[name] = [said, variable.write_empty_chunks, variable.is_lazy]
     lazy = {name: variable.data for name, variable in sorted(variables.items()) if variable.is_lazy}
     settings = {"doing": "create", "format": format.zarr_format, "path": path, "arrays": layouts}
     names = [f"{name}: {_name(data)}" for name, data in lazy.items()]

@@ -32,9 +32,9 @@ class Xzarr3DataStore(AbstractDataStore):
     Parameters
     ----------
     group : Group
-    drop_variables : iterable of str
+    drop_variables : str or iterable of str
         Names of arrays to leave out; their documents are not looked at.
-    keep_variables : iterable of str, optional
+    keep_variables : str or iterable of str, optional
         Names of the arrays to have, and besides them the index coordinates of their dimensions; of no others
         the documents are looked at.
     use_zarr_fill_value_as_mask : bool, optional
@@ -51,15 +51,15 @@ class Xzarr3DataStore(AbstractDataStore):
         self,
         group: Group,
         *,
-        drop_variables: Iterable[str] = (),
-        keep_variables: Iterable[str] | None = None,
+        drop_variables: str | Iterable[str] = (),
+        keep_variables: str | Iterable[str] | None = None,
         use_zarr_fill_value_as_mask: bool | None = None,
         native_chunks: bool = True,
         group_chunks: bool = False,
     ) -> None:
         self.group = group
-        self._dropped = frozenset(drop_variables)
-        self._kept = None if keep_variables is None else dict.fromkeys(keep_variables)
+        self._dropped = frozenset(_names(drop_variables))
+        self._kept = None if keep_variables is None else dict.fromkeys(_names(keep_variables))
         self.native_chunks = native_chunks
         self.group_chunks = group_chunks
         masked = use_zarr_fill_value_as_mask
@@ -121,6 +121,10 @@ class Xzarr3DataStore(AbstractDataStore):
         attributes = _own(self.group.metadata.attributes)
         _hide(attributes)
         return attributes
+
+
+def _names(names: str | Iterable[str]) -> Iterable[str]:
+    return (names,) if isinstance(names, str) else names
 
 
 def as_variable(array: Array, mask: bool, native_chunks: bool = True) -> Variable:

@@ -1,61 +1,34 @@
 """Writing xarray's datasets: :func:`to_zarr`.
 
-Everything is worked out and checked before the first byte is written: new arrays in
-:mod:`xzarr3.xarray.planning`, changes of those that are there in :mod:`xzarr3.xarray.appending`. Then data
-come first, in a place of their own where there is something to replace, and documents after them, that of the
-group last.
+A dataset is one node, a tree several. They are encoded, see :mod:`xzarr3.xarray.planning`, and compared with
+what is there, :mod:`xzarr3.xarray.comparing`; everything is checked before the first byte is written. What
+was planned is then carried out, :mod:`xzarr3.xarray.committing`, the values of dask arrays by dask,
+:mod:`xzarr3.xarray.running`. Data come first, in a place of their own where there is something to replace,
+and documents after them, that of the group last.
 """
 
 from __future__ import annotations
 
-import math
-import uuid
 from collections.abc import Hashable, Mapping
-from contextlib import ExitStack, nullcontext
-from dataclasses import replace
-from functools import partial
-from typing import Any, Literal, Protocol, TypeAlias, overload
+from contextlib import ExitStack
+from typing import Any, Literal, TypeAlias, overload
 
-import dask
-import dask.threaded
-from dask._task_spec import DataNode, Task, TaskRef
-from dask.base import get_scheduler
 from dask.delayed import Delayed
-from dask.highlevelgraph import HighLevelGraph, Layer, MaterializedLayer
 from xarray import DataArray, Dataset, DataTree
 
-from xzarr3.array import Array
-from xzarr3.concurrency import spread
-from xzarr3.dask.cleanup import Cleanup, Writing
-from xzarr3.dask.journal import Journal
 from xzarr3.errors import listed
-from xzarr3.formats import Format, ZarrFormat, documents, parse_format
-from xzarr3.formats.base import Held, node_prefix
+from xzarr3.formats import ZarrFormat, parse_format
 from xzarr3.group import Group
 from xzarr3.literals import Telling
-from xzarr3.lookup import depth_first
-from xzarr3.metadata import GroupMetadata, NodeMetadata
-from xzarr3.node_documents import store_documents
 from xzarr3.nodes import normal_path
-from xzarr3.progress import Asked, check_asked, shown
-from xzarr3.replacement import Replacement
+from xzarr3.progress import Asked, check_asked
 from xzarr3.resuming import check_resumable
-from xzarr3.staging import Room
-from xzarr3.stores import MemoryStore, Store, StoreLike, ZipStore, in_flight, open_store
-from xzarr3.xarray.appending import plan_changes
-from xzarr3.xarray.later import Abandoning, Begun, Last
-from xzarr3.xarray.planning import (
-    PlannedArray,
-    PlannedGroup,
-    as_dataset,
-    check_group_path,
-    format_to_write,
-    growing_dimensions,
-    plan_group,
-    to_be_consolidated,
-)
-from xzarr3.xarray.selfreads import Aside, Job, plan_in_turn, reads_below
-from xzarr3.xarray.taking_up import Resumable, plan_of_creation, resumable
+from xzarr3.stores import MemoryStore, StoreLike, open_store
+from xzarr3.xarray.committing import Commit
+from xzarr3.xarray.comparing import compare
+from xzarr3.xarray.planning import Request, check_group_path, nodes_of
+from xzarr3.xarray.running import templated, write_blocks, written_later
+from xzarr3.xarray.taking_up import resumable
 
 WriteMode: TypeAlias = Literal["w", "w-", "a", "a-", "r+"]
 Region: TypeAlias = Mapping[Any, slice | Literal["auto"]] | Literal["auto"]
@@ -329,100 +302,40 @@ def to_zarr(
     if zarr_format is not None:
         parse_format(zarr_format)
     path = normal_path(group or "")
+    asked = Request(
+        mode=mode,
+        encoding=encoding or {},
+        consolidated=consolidated,
+        append_dim=append_dim,
+        region=region,
+        write_empty_chunks=write_empty_chunks,
+        write_inherited_coords=write_inherited_coords,
+        zarr_format=zarr_format,
+        widen_units=widen_units,
+        resume=resume,
+    )
     opened = MemoryStore() if store is None else open_store(store, storage_options, mode="a")
     with ExitStack() as ours:
         if opened is not store:  # A zip is complete once it is closed, and as it was before after an error.
             ours.enter_context(opened)
         check_group_path(path)
+        if resume:
+            check_resumable(opened)
         with Telling():
-            write = _planned(
-                dataset,
-                opened,
-                path,
-                mode,
-                encoding or {},
-                consolidated=consolidated,
-                append_dim=append_dim,
-                region=region,
-                write_empty_chunks=write_empty_chunks,
-                write_inherited_coords=write_inherited_coords,
-                zarr_format=zarr_format,
-                widen_units=widen_units,
-                resume=resume,
-            )
+            nodes = nodes_of(dataset, path, asked)
+            write: Any = Commit(compare(nodes, opened, path, asked))
         if resume:
             write = resumable(write, opened, path)
-        if not compute or compute == "later":
+        if compute is not True:
             own = None if opened is store else opened
-            if isinstance(write, Creation) and not compute:
-                later = templated(write, own)
-            else:
-                later = written_later(write, own)
+            is_template = not compute and write.only_creates
+            later = templated(write, own) if is_template else written_later(write, own)
             ours.pop_all()
             return later
-        begun = write_blocks(write, opened, progress, resume, chunkmanager_store_kwargs)
+        begun = write_blocks(write, progress, chunkmanager_store_kwargs)
         write.finish(begun)
-    return write.group()
-
-
-def _planned(
-    dataset: Dataset | DataArray | DataTree,
-    opened: Store,
-    path: str,
-    mode: WriteMode,
-    encoding: Mapping[Any, Mapping[str, Any]],
-    *,
-    consolidated: bool | None,
-    append_dim: Hashable | None,
-    region: Region | None,
-    write_empty_chunks: bool | None,
-    write_inherited_coords: bool,
-    zarr_format: ZarrFormat | None,
-    widen_units: bool,
-    resume: bool,
-) -> Write:
-    """What will be written, worked out and checked."""
-    if resume:
-        check_resumable(opened)
-    if isinstance(dataset, DataTree):
-        from xzarr3.xarray.tree import plan_tree
-
-        return plan_tree(
-            dataset,
-            opened,
-            path,
-            mode,
-            encoding,
-            consolidated=consolidated,
-            append_dim=append_dim,
-            region=region,
-            write_empty_chunks=write_empty_chunks,
-            write_inherited_coords=write_inherited_coords,
-            zarr_format=zarr_format,
-            widen_units=widen_units,
-            resume=resume,
-        )
-    data = as_dataset(dataset)
-    if mode not in ("w", "w-"):
-        changes: Write | None = plan_changes(
-            data,
-            opened,
-            path,
-            mode,
-            encoding,
-            consolidated=consolidated,
-            append_dim=append_dim,
-            region=region,
-            write_empty_chunks=write_empty_chunks,
-            zarr_format=zarr_format,
-            widen_units=widen_units,
-        )
-        if changes is not None:
-            return changes
-    format = format_to_write(opened, path, zarr_format)
-    growing = growing_dimensions(data, append_dim)
-    planned = plan_group(data, format, path, encoding, write_empty_chunks, growing=growing)
-    return Creation(opened, format, path, {"": planned}, consolidated, overwrite=mode == "w", resume=resume)
+    written: Group = write.group()
+    return written
 
 
 def chosen_mode(mode: str | None, append_dim: Hashable | None, region: object) -> WriteMode:
@@ -444,297 +357,3 @@ def chosen_mode(mode: str | None, append_dim: Hashable | None, region: object) -
             f"cannot set region unless mode='a', mode='a-', mode='r+' or mode=None; found mode={mode!r}"
         )
     return mode  # type: ignore[return-value]
-
-
-# Writing
-
-
-class Write(Protocol):
-    """One call of :func:`to_zarr`: where values go, and how they become a dataset."""
-
-    jobs: list[Job]
-    """What is written by dask."""
-
-    def begin(self) -> Any:
-        """Make room for values, before the first one is stored; what is returned is for those below."""
-
-    def room(self, begun: Any) -> str:
-        """What tells where it has begun from what is made there once that was removed."""
-
-    def finish(self, begun: Any) -> None:
-        """Write all that is not in dask arrays, which were written, and make a dataset of it."""
-
-    def discard(self, begun: Any, error: BaseException) -> None:
-        """Remove what was written before ``error``, for good."""
-
-    def group(self) -> Group:
-        """The group that was written."""
-
-
-def write_blocks(
-    write: Write,
-    opened: Store,
-    progress: Asked = False,
-    resume: bool = False,
-    options: Mapping[str, Any] | None = None,
-) -> Any:
-    """Begin a write and write what is in dask arrays; gives what finishes it what it needs.
-
-    Parameters
-    ----------
-    write : Write
-    opened : Store
-    progress, resume
-        As :func:`to_zarr` has them.
-    options : mapping, optional
-        For the scheduler.
-    """
-    journal = write.journal if resume and isinstance(write, Resumable) else None
-    blocks = plan_in_turn(write.jobs, journal)
-    begun = write.begin()
-    if blocks is not None:
-        number = len(write.jobs)
-        try:
-            shown(
-                blocks.delayed(),
-                blocks.sizes,
-                f"writing {number} variable{'' if number == 1 else 's'} to {opened}",
-                progress,
-                **{**_workers(opened, write.jobs), **_for_scheduler(options)},
-            )
-        except BaseException as error:
-            write.discard(begun, error)
-            raise
-        finally:
-            if blocks.aside is not None:
-                blocks.aside.clean()
-    return begun
-
-
-def written_later(write: Write, opened: Store | None) -> Delayed:
-    """What does all that was planned when it is computed, and closes a store that was opened for it."""
-    blocks = plan_in_turn(write.jobs)
-    token = uuid.uuid4().hex
-    plan, begin, end = f"plan-zarr-{token}", f"begin-zarr-{token}", f"end-zarr-{token}"
-    layers: dict[str, Layer] = {
-        plan: MaterializedLayer({plan: DataNode(plan, write)}),
-        begin: MaterializedLayer({begin: Task(begin, Begun, begin, TaskRef(plan))}),
-    }
-    dependencies: dict[str, set[str]] = {plan: set(), begin: {plan}}
-    needed, aside = [plan, begin], None
-    if blocks is not None:
-        aside = blocks.aside
-        written = blocks.delayed(Delayed(begin, HighLevelGraph(layers, dependencies)))
-        layers, dependencies = dict(written.dask.layers), dict(written.dask.dependencies)
-        needed.append(written.key)
-    last = Task(end, partial(_finished, opened, aside), *map(TaskRef, needed))
-    cleanups: list[Cleanup] = [Abandoning(plan, begin)]
-    layers[end] = Last(end, last, cleanups if aside is None else [*cleanups, aside])
-    dependencies[end] = set(needed)
-    return Writing(end, HighLevelGraph(layers, dependencies))
-
-
-def templated(write: Creation, opened: Store | None) -> Delayed:
-    """Make a new dataset without what is in dask arrays, and give what writes that when it is computed.
-
-    Raises
-    ------
-    ValueError
-        If what is replaced would be read afterwards.
-    """
-    jobs = write.jobs
-    places = [
-        Array(
-            write.store,
-            job.target.path,
-            job.target.metadata,
-            format=write.format,
-            write_empty_chunks=job.target.write_empty_chunks,
-        )
-        for job in jobs
-    ]
-    read = reads_below([job.source for job in jobs], write.store, write.path)
-    for job, is_replaced in zip(jobs, read, strict=True):
-        if is_replaced:
-            raise ValueError(
-                f"array '{job.target.name}' is made of what is in {write.store} and would be replaced before "
-                "it is read; accepted: compute='later', which keeps it until all is written"
-            )
-    write.jobs = []
-    write.finish(write.begin())
-    if isinstance(opened, ZipStore):
-        opened.flush()
-    blocks = plan_in_turn([Job(job.source, place, ...) for job, place in zip(jobs, places, strict=True)])
-    key = f"end-zarr-{uuid.uuid4().hex}"
-    if blocks is None:
-        last = Task(key, _closed, opened)
-        return Writing(key, HighLevelGraph({key: Last(key, last)}, {key: set()}))
-    written = blocks.delayed()
-    last = Task(key, _closed, opened, TaskRef(written.key))
-    layer = Last(key, last, [] if blocks.aside is None else [blocks.aside])
-    layers: dict[str, Layer] = {**written.dask.layers, key: layer}
-    return Writing(key, HighLevelGraph(layers, {**written.dask.dependencies, key: {written.key}}))
-
-
-def _closed(opened: Store | None, blocks: object = None) -> None:
-    """Close a store opened for blocks that were written."""
-    with opened or nullcontext():
-        pass
-
-
-def _for_scheduler(options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What ``dask.array.store`` takes and the scheduler understands."""
-    own = ("lock", "flush", "compute", "return_stored", "load_stored", "regions")
-    return {key: value for key, value in (options or {}).items() if key not in own}
-
-
-def _finished(
-    opened: Store | None, aside: Aside | None, write: Write, begun: Begun, stored: object = None
-) -> None:
-    """Finish a write that has begun and whose blocks were written, and close a store opened for it."""
-    with opened or nullcontext():
-        begun.finish(write, stored)
-        if aside is not None:
-            aside.clean()
-
-
-def _workers(store: Store, jobs: list[Job]) -> dict[str, int]:
-    """How many of dask's threads write at a time, where the user leaves it open and they have to wait."""
-    set_up = dask.config.get("num_workers", None) or dask.config.get("pool", None)
-    if store.concurrency <= 1 or set_up or get_scheduler() not in (None, dask.threaded.get):
-        return {}
-    blocks = [math.prod(map(max, job.source.chunks)) * job.source.dtype.itemsize for job in jobs]
-    return {"num_workers": in_flight.at_once(store.concurrency, 4 * max(blocks, default=0))}
-
-
-class Creation:
-    """New groups, one or a tree of them, in a place where there is nothing or what they replace.
-
-    Parameters
-    ----------
-    store : Store
-    format : Format
-    path : str
-        Path of the uppermost group.
-    groups : mapping of str to PlannedGroup
-        The groups by path relative to that one, which has the empty path; those above each are among them.
-    consolidated : bool or None
-        Whether the root shall hold the documents of all nodes; None where that is to be decided here.
-    overwrite : bool
-        Replace what is there; otherwise there must be nothing.
-    resume : bool
-        Keep what was written if the write is cut off, and go on from there if it was.
-    """
-
-    def __init__(
-        self,
-        store: Store,
-        format: Format,
-        path: str,
-        groups: Mapping[str, PlannedGroup],
-        consolidated: bool | None,
-        *,
-        overwrite: bool,
-        resume: bool = False,
-    ) -> None:
-        consolidated = to_be_consolidated(consolidated, store, format, path)
-        self.store = store
-        self.format = format
-        self.path = path
-        self._consolidated = consolidated
-        version = format.zarr_format
-        self._groups = {
-            relative: GroupMetadata(attributes=group.attributes, zarr_format=version)
-            for relative, group in groups.items()
-        }
-        planned = {
-            node_prefix(relative) + variable.name: variable
-            for relative, group in groups.items()
-            for variable in group.variables
-        }
-        lazy = {name: variable for name, variable in planned.items() if variable.is_lazy}
-        self._variables = {
-            name: replace(variable, data=None) if name in lazy else variable
-            for name, variable in planned.items()
-        }
-        self._stored = self._group_documents()
-        plan = plan_of_creation(format, path, planned, self._stored[path]) if resume else None
-        below = [name for name in (*planned, *groups) if name]
-        prefix = node_prefix(path)
-        self._replacement = Replacement(
-            store,
-            format,
-            path,
-            list(dict.fromkeys(name.partition("/")[0] for name in below)),
-            {prefix + name: variable.metadata for name, variable in planned.items()},
-            overwrite=overwrite,
-            how="mode 'w'",
-            plan=plan,
-        )
-        self.journal = None if plan is None else Journal(store, plan.journal, plan.fingerprint)
-        self.jobs = [Job(var.data, self.array(name, var), ...) for name, var in lazy.items()]
-
-    def _group_documents(self) -> dict[str, dict[str, bytes]]:
-        """The documents of the groups by key, for each path."""
-        stored = {}
-        for relative, meta in self._groups.items():
-            path = f"{node_prefix(self.path)}{relative}".rstrip("/")
-            held = self._held() if self._consolidated and not path else None
-            found = self.format.documents(meta, path, held)
-            if not path:  # Without these there is no hierarchy, so they come last.
-                found = {**found, **self.format.hierarchy_documents()}
-            stored[path] = {key: documents.encode(document, path) for key, document in found.items()}
-        return stored
-
-    def array(self, name: str, variable: PlannedArray) -> Array:
-        """Where the chunks of a variable are written."""
-        return Array(
-            self._replacement.store,
-            node_prefix(self.path) + name,
-            variable.metadata,
-            format=self.format,
-            write_empty_chunks=variable.write_empty_chunks,
-        )
-
-    def begin(self) -> Room:
-        return self._replacement.begin()
-
-    def room(self, begun: Room) -> str:
-        return begun.id
-
-    def finish(self, begun: Room) -> None:
-        self._replacement.enter(begun)
-        with self._replacement.discarding():
-            if self.journal is not None:
-                self.journal.flush()
-            eager = [(name, var) for name, var in self._variables.items() if not var.is_written]
-            # Mostly small coordinates, each of which is waited for.
-            spread(lambda each: self.array(*each).set(..., each[1].data), eager, self.store.concurrency)
-            self._replacement.check_again()
-            prefix = node_prefix(self.path)
-            stored = {prefix + name: each.stored for name, each in self._variables.items()}
-            stored.update(self._stored)
-            store_documents(self._replacement.store, self.format, stored, last=self.path)
-        nodes = self._nodes()
-        self._replacement.put(nodes, consolidate=self._consolidated)
-
-    def _held(self) -> dict[str, Held]:
-        """The documents of all nodes below the group as it holds them, by relative path."""
-        prefix = node_prefix(self.path)
-        return {name: self.format.hold(meta, prefix + name) for name, meta in self._nodes().items() if name}
-
-    def _nodes(self) -> dict[str, NodeMetadata]:
-        """The nodes by relative path, each followed by what is below it: zarr-python 3.1 takes no others."""
-        nodes: dict[str, NodeMetadata] = {name: each.metadata for name, each in self._variables.items()}
-        nodes.update(self._groups)
-        return {"": nodes.pop(""), **{relative: nodes[relative] for relative in depth_first(nodes)}}
-
-    def discard(self, begun: Room, error: BaseException) -> None:
-        self._replacement.enter(begun)
-        if self.journal is not None:
-            self.journal.close(error)
-        self._replacement.discard(error, close=True)
-
-    def group(self) -> Group:
-        held = self._held() if self._consolidated else None
-        return Group(self.store, self.path, replace(self._groups[""], consolidated=held), format=self.format)

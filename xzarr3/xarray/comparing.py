@@ -1,4 +1,4 @@
-"""What writing to a dataset that is there changes, worked out and checked before the first byte is.
+"""Datasets that are to be written against what is there: what is new, and what is other values of what is.
 
 Nothing here changes a store.
 """
@@ -6,9 +6,11 @@ Nothing here changes a store.
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -21,23 +23,29 @@ from xzarr3.errors import (
     MetadataError,
     NodeExistsError,
     NodeNotFoundError,
+    ReadOnlyError,
     StoreCapabilityError,
     listed,
 )
-from xzarr3.formats import ZarrFormat
+from xzarr3.formats import Format, ZarrFormat, parse_format
 from xzarr3.formats.base import node_prefix
 from xzarr3.group import Group
 from xzarr3.hierarchy import open_group
-from xzarr3.lookup import find_format
+from xzarr3.lookup import find_format, format_for_new
 from xzarr3.metadata import ArrayMetadata
+from xzarr3.staging import format_aside
 from xzarr3.stores import Store
 from xzarr3.xarray.encoding import encode_attributes
 from xzarr3.xarray.planning import (
+    Node,
     PlannedArray,
-    check_name,
+    PlannedGroup,
+    Request,
+    encoded_coordinates,
     growing_dimensions,
     naming,
-    plan_array,
+    plan_arrays,
+    plan_group,
     stored_name,
 )
 from xzarr3.xarray.regions import find_region
@@ -91,24 +99,128 @@ class ChangedGroup:
     """Those that the group gets; None to leave it as it is."""
 
 
-def plan_group_changes(
-    dataset: Dataset,
-    store: Store,
-    path: str,
-    mode: str,
-    encoding: Mapping[Any, Mapping[str, Any]],
-    *,
-    consolidated: bool | None,
-    append_dim: Hashable | None,
-    region: Any,
-    write_empty_chunks: bool | None,
-    zarr_format: ZarrFormat | None,
-    widen_units: bool,
-) -> ChangedGroup | None:
-    """What happens to the group at ``path`` when a dataset is written to it; see :func:`plan_changes`."""
-    group = _find_group(store, path, mode, consolidated, zarr_format)
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What a call of :func:`xzarr3.to_zarr` writes.
+
+    Parameters
+    ----------
+    store : Store
+    path : str
+        Path of the group that is written.
+    format : Format
+    asked : Request
+    changed : list of ChangedGroup
+        What happens to groups that are there, from the top down.
+    new : mapping
+        New groups by the path of the uppermost one, and by path relative to that.
+    consolidated : bool
+        Whether the root shall hold the documents of all nodes.
+    """
+
+    store: Store
+    path: str
+    format: Format
+    asked: Request
+    changed: list[ChangedGroup]
+    new: dict[str, dict[str, PlannedGroup]]
+    consolidated: bool
+
+
+def compare(nodes: Mapping[str, Node], store: Store, path: str, asked: Request) -> Plan:
+    """What writes datasets, which are given by path relative to ``path``, to a store.
+
+    Raises
+    ------
+    ValueError, TypeError, StoreError
+        As :func:`xzarr3.to_zarr` does, of a tree with a note that says which group it is about.
+    """
+
+    @contextmanager
+    def about(relative: str) -> Iterator[Node]:
+        try:
+            yield nodes[relative]
+        except Exception as error:
+            if len(nodes) > 1:
+                error.add_note(f"raised for the group '/{nodes[relative].path}'")
+            raise
+
+    def changes_of(relative: str) -> ChangedGroup | None:
+        with about(relative) as node:
+            return _changes(node, store)
+
+    changed: dict[str, ChangedGroup] = {}
+    if asked.mode not in ("w", "w-"):
+        if store.read_only:
+            raise ReadOnlyError(f"cannot write to {store}, which is read-only")
+        absent: set[str] = set()
+        for _, level in groupby(nodes, lambda relative: relative.count("/") + bool(relative)):
+            # Below a group that is not there, there are none.
+            there = [relative for relative in level if _above(relative, absent) is None]
+            for relative, found in zip(there, spread(changes_of, there, store.concurrency), strict=True):
+                if found is None:
+                    absent.add(relative)
+                else:
+                    changed[relative] = found
+    format = changed[""].group.format if changed else _format_to_write(store, path, asked.zarr_format)
+    new: dict[str, dict[str, PlannedGroup]] = {}
+    for relative in nodes:
+        if relative in changed:
+            continue
+        with about(relative) as node:
+            planned = plan_group(node, format)
+        top = _above(relative, new)
+        if top is None:
+            new[relative] = {"": planned}
+        else:
+            new[top][relative[len(node_prefix(top)) :]] = planned
+    return Plan(
+        store,
+        path,
+        format,
+        asked,
+        [*changed.values()],
+        {nodes[top].path: groups for top, groups in new.items()},
+        asked.mode != "r+" and _to_be_consolidated(asked.consolidated, store, format, path),
+    )
+
+
+def _above(path: str, paths: Container[str]) -> str | None:
+    """The uppermost group among ``paths`` that is the one at ``path`` or above it."""
+    names = path.split("/") if path else []
+    return next((up for n in range(len(names) + 1) if (up := "/".join(names[:n])) in paths), None)
+
+
+def _format_to_write(store: Store, path: str, zarr_format: ZarrFormat | None) -> Format:
+    if path:
+        return format_for_new(store, path, zarr_format)
+    if zarr_format is not None:
+        return parse_format(zarr_format)
+    try:
+        found = find_format(store, "") or format_aside(store)
+    except MetadataError:  # Whatever is there is in nobody's way, or is replaced.
+        found = None
+    return found if found is not None and found.writable else parse_format(3)
+
+
+def _to_be_consolidated(asked: bool | None, store: Store, format: Format, path: str) -> bool:
+    """Whether the root shall hold the documents of all nodes after a write at ``path``."""
+    if format.consolidated_key("") is None:
+        if asked:
+            raise format.refuse(
+                "", "consolidated_metadata", "consolidated=True", "consolidated=None or False"
+            )
+        return False
+    return (not path or store.listable) if asked is None else asked  # Documents of others have to be found.
+
+
+def _changes(node: Node, store: Store) -> ChangedGroup | None:
+    """What happens to a group that is there; None if there is nothing and one may be made."""
+    dataset, path, asked = node.dataset, node.path, node.asked
+    mode, append_dim = asked.mode, asked.append_dim
+    group = _find_group(store, path, asked)
     if group is None:
-        if region is not None:
+        if asked.region is not None:
             raise NodeNotFoundError(f"there is no group '/{path}' in {store}, so it has no region")
         return None
     arrays, other = _children(group, map(stored_name, dataset.variables))
@@ -116,22 +228,22 @@ def plan_group_changes(
         if append_dim is None or len(set(_lengths(arrays).get(str(append_dim), {}).values())) <= 1:
             break
         time.sleep(pause)  # Somebody is storing the documents of another append, or was killed meanwhile.
-        group = _find_group(store, path, mode, consolidated, zarr_format) or group
+        group = _find_group(store, path, asked) or group
         arrays, other = _children(group, map(stored_name, dataset.variables))
     if not arrays:  # Whatever is written is new.
         growing_dimensions(dataset, append_dim)
     mask = fill_value_is_mask(group.format)
     slices: dict[Hashable, slice] = {}
-    if region is not None:
+    if asked.region is not None:
         lookup = partial(_stored_variable, arrays, mask)
-        dataset, slices = find_region(dataset, region, mode, append_dim, lookup)
-    _check_encoding(encoding, arrays, dataset)
+        dataset, slices = find_region(dataset, asked.region, mode, append_dim, lookup)
+    for name in asked.encoding:
+        if name in arrays:
+            raise ValueError(f"variable {name!r} already exists, but encoding was provided")
     if append_dim is not None and arrays:
         _check_appended(dataset, arrays, append_dim)
         _check_labels(dataset, arrays, append_dim, mask)
-    variables, attributes = conventions.encode_dataset_coordinates(dataset)
-    for name, given in encoding.items():
-        variables[name].encoding = dict(given)
+    variables, attributes = encoded_coordinates(dataset, asked.encoding)
     there = {name: var for name, var in variables.items() if stored_name(name) in arrays}
     new = {name: var for name, var in variables.items() if name not in there}
     if mode == "r+" and new:
@@ -143,34 +255,18 @@ def plan_group_changes(
     if mode == "a-" and append_dim is not None:
         there = {name: var for name, var in there.items() if append_dim in var.dims}
     decoded = decoded_as_stored(arrays, mask)
-    changes = _Encoder(arrays, decoded, slices, append_dim, widen=widen_units).changes(there)
-    format = group.format
-    added = []
-    for name, var in new.items():
-        check_name(name, format)
-        with naming(name, var):
-            added.append(
-                plan_array(
-                    var,
-                    stored_name(name),
-                    format,
-                    path,
-                    explicit=name in encoding,
-                    write_empty_chunks=write_empty_chunks,
-                    growing=() if append_dim is None else (append_dim,),
-                )
-            )
+    changes = _Encoder(arrays, decoded, slices, append_dim, asked.widen_units).changes(there)
+    added = plan_arrays(new, node, group.format, () if append_dim is None else (append_dim,))
     encoded = None if mode == "r+" else encode_attributes(attributes, path=path)
     return ChangedGroup(group, changes, added, encoded)
 
 
-def _find_group(
-    store: Store, path: str, mode: str, consolidated: bool | None, zarr_format: ZarrFormat | None
-) -> Group | None:
+def _find_group(store: Store, path: str, asked: Request) -> Group | None:
     """The group to write to, bound to what its documents say; None if there may be none."""
+    mode, zarr_format = asked.mode, asked.zarr_format
     try:
         if mode == "r+":  # Nothing but values changes, so that the consolidated copy will do.
-            return open_group(store, path, zarr_format=zarr_format, use_consolidated=consolidated)
+            return open_group(store, path, zarr_format=zarr_format, use_consolidated=asked.consolidated)
         return open_group(store, path, mode="r+", zarr_format=zarr_format, use_consolidated=False)
     except NodeNotFoundError as error:
         if mode == "r+":
@@ -208,18 +304,6 @@ def _children(group: Group, wanted: Iterable[str]) -> tuple[dict[str, Array], li
 def _stored_variable(arrays: Mapping[str, Array], mask: bool, name: Hashable) -> Variable | None:
     array = arrays.get(stored_name(name))
     return None if array is None else as_variable(array, mask)
-
-
-def _check_encoding(
-    encoding: Mapping[Any, Mapping[str, Any]], arrays: Mapping[str, Array], dataset: Dataset
-) -> None:
-    for name in encoding:
-        if name in arrays:
-            raise ValueError(f"variable {name!r} already exists, but encoding was provided")
-        if name not in dataset.variables:
-            raise KeyError(
-                f"encoding for {name!r}, which is no variable; accepted: {listed(dataset.variables)}"
-            )
 
 
 def _lengths(arrays: Mapping[str, Array]) -> dict[str, dict[str, int]]:
@@ -327,23 +411,15 @@ def _check_new(
                 )
 
 
+@dataclass(frozen=True)
 class _Encoder:
     """Encodes what is written to the variables of a group, and works out where it goes."""
 
-    def __init__(
-        self,
-        arrays: Mapping[str, Array],
-        decoded: Mapping[Hashable, Variable],
-        slices: Mapping[Hashable, slice],
-        append_dim: Hashable | None,
-        *,
-        widen: bool,
-    ) -> None:
-        self._arrays = arrays
-        self._decoded = decoded
-        self._slices = slices
-        self._append_dim = append_dim
-        self._widen = widen
+    _arrays: Mapping[str, Array]
+    _decoded: Mapping[Hashable, Variable]
+    _slices: Mapping[Hashable, slice]
+    _append_dim: Hashable | None
+    _widens: bool
 
     def changes(self, variables: Mapping[Hashable, Variable]) -> list[Change]:
         """What happens to variables that are there.
@@ -369,7 +445,7 @@ class _Encoder:
                 try:
                     found[name] = self._change(variable, name)
                 except InexactTimesError as error:
-                    if not self._widen or error.units is None:
+                    if not self._widens or error.units is None:
                         raise
                     owner = self._owner(name)
                     units[owner] = finer(units.get(owner), error.units)

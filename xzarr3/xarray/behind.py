@@ -1,0 +1,140 @@
+"""Values that are stored behind arrays, where no reader looks until their documents tell of it.
+
+Other processes may store them, too, as long as the write goes on that has taken the lease.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+from xzarr3._types import Buffer
+from xzarr3.array import Array
+from xzarr3.commit.lease import PATIENCE
+from xzarr3.commit.length import GuardedStore, Length
+from xzarr3.dask.sources import BEHIND
+from xzarr3.errors import StoreError
+from xzarr3.formats import Format
+from xzarr3.formats.base import Held
+from xzarr3.metadata import ArrayMetadata
+from xzarr3.stores import Store
+from xzarr3.stores.base import Change, Scratch, Updater
+
+
+class Growing(Array):
+    """An array as it will be, of which the document does not tell yet."""
+
+    def _check_shape(self, found: ArrayMetadata) -> None:
+        """That it is longer than its document says is known."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        held = self.format.hold(self.metadata, self.path)
+        return _restored, (self.store, self.path, self.format, held, self.write_empty_chunks)
+
+
+def _restored(store: Store, path: str, format: Format, held: Held, write_empty_chunks: bool) -> Growing:
+    meta = cast("ArrayMetadata", format.parse_again(held, path))
+    return Growing(store, path, meta, format=format, write_empty_chunks=write_empty_chunks)
+
+
+class BehindStore(GuardedStore):
+    """What stores values behind an array, which is no place that others read from.
+
+    It takes none once the write has failed: some of its tasks may not have ended then.
+    """
+
+    _length: SharedLength
+
+    @property
+    def identity(self) -> object:
+        return BEHIND, super().identity
+
+    def set(self, key: str, value: Buffer) -> None:
+        with self._length.writing():
+            super().set(key, value)
+
+    def compare_and_set(self, key: str, version: object, value: Buffer | None) -> bool:
+        with self._length.writing():
+            return super().compare_and_set(key, version, value)
+
+    @contextmanager
+    def updater(self, scratch: Scratch | None = None, limit: int = sys.maxsize) -> Iterator[Updater]:
+        with super().updater(scratch, limit) as update:
+
+            def update_admitted(key: str, change: Change) -> None:
+                with self._length.writing():
+                    update(key, change)
+
+            yield update_admitted
+
+    def erase_values(self, keys: Iterable[str]) -> None:
+        with self._length.writing():
+            super().erase_values(keys)
+
+
+class SharedLength(Length):
+    """A right to change a length that other processes can go on with, which write what its owner planned."""
+
+    def __init__(self, store: Store, prefix: str, key: str, deadline: float = 0.0) -> None:
+        super().__init__(store, prefix, key, deadline)
+        self.store = BehindStore(store, self)
+        self._gate = threading.Condition()
+        self._closed = False
+        self._writing = 0
+        self._is_copy = False
+        self.shared = False
+        """Whether there may be copies of it, in other processes mostly."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        self.shared = True
+        return {**self.__dict__, "_gate": None, "_writing": 0}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _gate=threading.Condition(), _is_copy=True, shared=True)
+
+    def __enter__(self) -> Length:
+        with self._gate:  # What is computed later may be computed again.
+            self._closed = False
+        return super().__enter__()
+
+    def begin(self, conflict_deadline: float) -> None:
+        """Take the lease."""
+        self._deadline = time.monotonic() + conflict_deadline
+        self.__enter__()
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """While a value is stored behind the array.
+
+        A copy cannot know that the write has failed, other than from the document.
+
+        Raises
+        ------
+        StoreError
+            If the write has failed.
+        """
+        with self._gate:
+            if self._closed:
+                raise StoreError(
+                    f"cannot write behind key '{self._key}' of {self._store}: the write has failed and was "
+                    "given up"
+                )
+            self._writing += 1
+        try:
+            if self._is_copy and self.document:
+                self.verify()
+            yield
+        finally:
+            with self._gate:
+                self._writing -= 1
+                self._gate.notify_all()
+
+    def close(self) -> None:
+        """Take no more values, and wait for those that are just being stored in this process."""
+        with self._gate:
+            self._closed = True
+            self._gate.wait_for(lambda: not self._writing, PATIENCE)

@@ -1,0 +1,582 @@
+"""Storing what was planned: values, more along a dimension, new groups and variables; all of it or none.
+
+Values are stored first: those that are appended behind their arrays, where no reader looks, and new groups
+and variables without documents. Documents follow, those of arrays that grow on condition that nobody else has
+changed their lengths since; see :mod:`xzarr3.commit.length`. Consolidated copies come last, once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from xzarr3.array import Array
+from xzarr3.commit.lease import LeaseLostError
+from xzarr3.concurrency import spread
+from xzarr3.dask.journal import Journal
+from xzarr3.errors import ConflictError, MetadataError, NodeExistsError, OutcomeUnknownError, StoreError
+from xzarr3.formats import Format, documents
+from xzarr3.formats.base import Held, node_prefix
+from xzarr3.group import Group
+from xzarr3.hierarchy import open_group
+from xzarr3.lookup import Look, depth_first, find_consolidated, read_held, read_metadata
+from xzarr3.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
+from xzarr3.node_documents import (
+    change_document,
+    copies_to_follow,
+    refresh_consolidated,
+    store_documents,
+)
+from xzarr3.replacement import Replacement
+from xzarr3.resuming import Plan as Resumed
+from xzarr3.staging import Room
+from xzarr3.stores import Store
+from xzarr3.xarray.behind import Growing, SharedLength
+from xzarr3.xarray.comparing import Change, ChangedGroup, Plan
+from xzarr3.xarray.planning import PlannedArray, PlannedGroup, stored_documents
+from xzarr3.xarray.running import Job
+from xzarr3.xarray.taking_up import plan_of_creation
+
+_STRAGGLING = 0.25  # Seconds that other processes get to store what they were just storing.
+
+
+class _Beside(Replacement):
+    """An array on its way to a group of which the documents, and copies, are brought up to date later."""
+
+    def _finish_above(self, *args: object) -> None:
+        """What is above is there."""
+
+
+class Placement:
+    """New nodes on their way to where there is nothing, or what they replace: groups, or an array.
+
+    Parameters
+    ----------
+    store : Store
+    format : Format
+    path : str
+        Path of the uppermost node.
+    groups : mapping of str to PlannedGroup
+        The groups by path relative to that node, which has the empty path; none if it is an array.
+    arrays : mapping of str to PlannedArray
+        The arrays in the same way.
+    consolidated : bool
+        Whether the root shall hold the documents of all nodes.
+    overwrite : bool
+        Replace what is there; otherwise there must be nothing.
+    resume : bool
+        Keep what was written if the write is cut off, and go on from there if it was.
+    is_leased : bool
+        The caller has the lease of the place.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        format: Format,
+        path: str,
+        groups: Mapping[str, PlannedGroup],
+        arrays: Mapping[str, PlannedArray],
+        *,
+        consolidated: bool = False,
+        overwrite: bool,
+        resume: bool = False,
+        is_leased: bool = False,
+    ) -> None:
+        self.path = path
+        self.consolidated = consolidated
+        self._format = format
+        self._groups = {
+            relative: GroupMetadata(attributes=group.attributes, zarr_format=format.zarr_format)
+            for relative, group in groups.items()
+        }
+        self._arrays = {relative: array.metadata for relative, array in arrays.items()}
+        places = {relative: f"{node_prefix(path)}{relative}" if relative else path for relative in arrays}
+        self._stored = {place: arrays[relative].stored for relative, place in places.items()}
+        self._stored.update(self._group_documents())
+        self.resumed: Resumed | None = None
+        """What tells this write from others, if it can be taken up again."""
+        if resume:
+            self.resumed = plan_of_creation(format, path, arrays, self._stored[path])
+        below = dict.fromkeys(name.partition("/")[0] for name in (*arrays, *groups) if name)
+        self.replacement = (Replacement if groups else _Beside)(
+            store,
+            format,
+            path,
+            [*below] if groups else None,
+            {places[relative]: metadata for relative, metadata in self._arrays.items()},
+            overwrite=overwrite,
+            how="mode 'w'",
+            plan=self.resumed,
+            is_leased=is_leased,
+        )
+        self.jobs = [
+            Job(each.data, self._target(places[relative], each), ...) for relative, each in arrays.items()
+        ]
+
+    def _target(self, path: str, planned: PlannedArray) -> Array:
+        return Array(
+            self.replacement.store,
+            path,
+            planned.metadata,
+            format=self._format,
+            write_empty_chunks=planned.write_empty_chunks,
+        )
+
+    def _group_documents(self) -> Iterator[tuple[str, dict[str, bytes]]]:
+        """The documents of the groups by key, for each path."""
+        for relative, meta in self._groups.items():
+            path = f"{node_prefix(self.path)}{relative}".rstrip("/")
+            held = self.held() if self.consolidated and not path else None
+            found = self._format.documents(meta, path, held)
+            if not path:  # Without these there is no hierarchy, so they come last.
+                found = {**found, **self._format.hierarchy_documents()}
+            yield path, {key: documents.encode(document, path) for key, document in found.items()}
+
+    def store_documents(self) -> None:
+        """Store the documents, where no reader looks yet."""
+        self.replacement.check_again()
+        store_documents(self.replacement.store, self._format, self._stored, last=self.path)
+
+    def nodes(self) -> dict[str, NodeMetadata]:
+        """The nodes by relative path, each followed by what is below it: zarr-python 3.1 takes no others."""
+        nodes: dict[str, NodeMetadata] = {**self._arrays, **self._groups}
+        return {"": nodes.pop(""), **{relative: nodes[relative] for relative in depth_first(nodes)}}
+
+    def held(self) -> dict[str, Held]:
+        """The documents of all nodes below the group as it holds them, by relative path."""
+        prefix = node_prefix(self.path)
+        nodes = self.nodes().items()
+        return {name: self._format.hold(meta, prefix + name) for name, meta in nodes if name}
+
+    def group(self, store: Store) -> Group:
+        """The group that was written."""
+        meta = replace(self._groups[""], consolidated=self.held() if self.consolidated else None)
+        return Group(store, self.path, meta, format=self._format)
+
+
+@dataclass(eq=False)
+class _Begun:
+    """What was begun and is to be ended."""
+
+    lengths: dict[str, SharedLength] = field(default_factory=dict)
+    is_ours: bool = False
+    """Whether what is behind the arrays was written for this, and by nobody else."""
+    unplaced: set[str] = field(default_factory=set)
+    """Paths of what is in a place of its own, and to be removed with it if the write fails."""
+    rooms: list[Room] = field(default_factory=list)
+    """Where what is in a place of its own has begun."""
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        for length in self.lengths.values():  # The process that began may have no more to do with it.
+            if length.is_exclusive:
+                length.lease.go_on(self)
+
+
+class Commit:
+    """Carries out a plan: it is begun, then dask writes its jobs, then it is finished, or discarded.
+
+    Parameters
+    ----------
+    plan : Plan
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.store, self.format, self.path = plan.store, plan.format, plan.path
+        self._groups = plan.changed
+        self._consolidated = plan.consolidated
+        self._keep_empty = bool(plan.asked.write_empty_chunks)
+        self.jobs: list[Job] = []
+        """What is written by dask."""
+        self._eager: list[Job] = []
+        self._lengths: dict[str, SharedLength] = {}
+        self.settings: list[tuple[Change, Array]] = []
+        """What is set in arrays that are there, and what it is written to."""
+        self._placed: list[Placement] = []
+        self.keeps = False
+        """Whether what was written stays when the write fails, so that it can be taken up again."""
+        self.journal: Journal | None = None
+        for path, groups in plan.new.items():
+            self._create(path, groups, plan)
+        for group in plan.changed:
+            for change in group.changes:
+                self._plan(change)
+            for variable in group.added:
+                self._add(node_prefix(group.group.path) + variable.name, variable)
+
+    def _create(self, path: str, groups: Mapping[str, PlannedGroup], plan: Plan) -> None:
+        """Plan new groups; documents above those that are there follow with these."""
+        alone = not plan.changed
+        arrays = {
+            node_prefix(relative) + variable.name: variable
+            for relative, group in groups.items()
+            for variable in group.variables
+        }
+        created = Placement(
+            self.store,
+            self.format,
+            path,
+            groups,
+            arrays,
+            consolidated=self._consolidated and alone,
+            overwrite=plan.asked.mode == "w",
+            resume=plan.asked.resume and alone,
+        )
+        self._place(created)
+        if created.resumed is not None:
+            self.journal = Journal(self.store, created.resumed.journal, created.resumed.fingerprint)
+
+    def _add(self, path: str, variable: PlannedArray, *, replaced: bool = False) -> None:
+        """Plan an array that is written in a place of its own, and put where it belongs as a whole."""
+        new = partial(
+            Placement,
+            self.store,
+            self.format,
+            path,
+            {},
+            {"": variable},
+            is_leased=path in self._lengths,
+        )
+        try:
+            self._place(new(overwrite=replaced))
+        except NodeExistsError:
+            if read_held(self.store, self.format, path, consolidated=False) is not None:
+                raise
+            # What a killed write has left is no node yet.
+            self.store.erase_values(
+                [key for key in self.format.document_keys(path) if self.store.exists(key)]
+            )
+            self._place(new(overwrite=True))
+
+    def _place(self, placement: Placement) -> None:
+        self._placed.append(placement)
+        self._write(*placement.jobs)
+        placement.jobs = []
+
+    def _write(self, *jobs: Job) -> None:
+        for job in jobs:
+            if hasattr(job.source, "__dask_graph__"):
+                self.jobs.append(job)
+            elif job.source.size:
+                self._eager.append(job)
+
+    def _plan(self, change: Change) -> None:
+        array = change.array
+        if change.grows or change.rewritten:
+            prefix = self.format.chunk_prefix(array.path)
+            self._lengths[array.path] = SharedLength(self.store, prefix, array._key)
+        if change.rewritten:
+            stored = stored_documents(self.format, change.metadata, array.path)
+            written = PlannedArray(array.basename, change.data, change.metadata, stored, self._keep_empty)
+            self._add(array.path, written, replaced=True)
+            return
+        kind = Growing if change.grows else Array
+        store = self._lengths[array.path].store if change.grows else self.store
+        target = kind(
+            store, array.path, change.metadata, format=self.format, write_empty_chunks=self._keep_empty
+        )
+        self._write(Job(change.data, target, change.region, in_place=not change.grows))
+        self.settings.append((replace(change, data=None) if change.is_lazy else change, target))
+
+    def keeps_leases_for(self, plan: str) -> None:
+        """What was written, and the leases, stay for a write that can be taken up again."""
+        self.keeps = True
+        for length in self._lengths.values():
+            length.lease.plan, length.lease.inherits = plan, True
+
+    @property
+    def only_creates(self) -> bool:
+        """Whether all of it is new, or replaces what is there as a whole."""
+        return not self._groups
+
+    @property
+    def adds_nodes(self) -> bool:
+        """Whether there are variables that are new, or stored anew in a place of their own."""
+        return bool(self._placed)
+
+    def begin(self) -> _Begun:
+        """Make room for values, before the first one is stored; what is returned is for those below."""
+        begun = _Begun()
+
+        def begin(placement: Placement) -> Room:
+            room = placement.replacement.begin()
+            begun.unplaced.add(placement.path)
+            return room
+
+        try:
+            self._take(begun)
+            begun.rooms = spread(begin, self._placed, self.store.concurrency)
+        except BaseException as error:
+            self.discard(begun, error)
+            raise
+        return begun
+
+    def _take(self, begun: _Begun) -> None:
+        """Keep others from changing the lengths of arrays, and see that nobody has.
+
+        The first one alone, so that of two who want the same ones only one gets any.
+        """
+        wanted = sorted(self._lengths)
+
+        def take(path: str) -> None:
+            mine = self._lengths[path]
+            mine.begin(self.store.conflict_deadline)
+            begun.lengths[path] = mine
+            if mine.is_exclusive:
+                mine.lease.ends_with(begun)
+
+        for paths in (wanted[:1], wanted[1:]):
+            spread(take, paths, self.store.concurrency)
+        for group in self._groups:
+            for change in group.changes:
+                if change.array.path in begun.lengths:
+                    self._check_unchanged(change, begun.lengths[change.array.path])
+        for change, target in self.settings:
+            if change.grows and begun.lengths[change.array.path].keeps_empty:
+                target.write_empty_chunks = True
+        begun.is_ours = True
+
+    def _check_unchanged(self, change: Change, length: SharedLength) -> None:
+        array = change.array
+        found = array._at_first(length)
+        if found.shape != array.shape or found.attributes != array.metadata.attributes:
+            raise ConflictError(
+                f"array '{array.name}' of {self.store} has shape {found.shape} now, and had {array.shape} "
+                "when this write was planned, or other attributes: somebody else has appended to it; nothing "
+                "was appended; accepted: the same call again"
+            )
+
+    def room(self, begun: _Begun) -> str:
+        """What tells where it has begun from what is made there once that was removed."""
+        terms = [length.lease.term for _, length in sorted(begun.lengths.items())]
+        return " ".join([*(room.id for room in begun.rooms), *terms])
+
+    def _enter(self, begun: _Begun) -> None:
+        for placement, room in zip(self._placed, begun.rooms, strict=False):  # Fewer, if it failed to begin.
+            placement.replacement.enter(room)
+
+    def finish(self, begun: _Begun) -> None:
+        """Write all that is not in dask arrays, which were written, and let documents tell of it."""
+        self._enter(begun)
+        try:
+            if self.journal is not None:
+                self.journal.flush()
+            # Mostly small coordinates, each of which is waited for.
+            spread(lambda job: job.target.set(job.region, job.source), self._eager, self.store.concurrency)
+            replaced = [begun.lengths[each.path] for each in self._placed if each.path in begun.lengths]
+            spread(SharedLength.verify, replaced, self.store.concurrency)
+            spread(Placement.store_documents, self._placed, self.store.concurrency)
+            for placement in self._placed:
+                begun.unplaced.discard(placement.path)  # From here on it removes itself.
+                placement.replacement.put(placement.nodes(), consolidate=placement.consolidated)
+        except BaseException as error:
+            self.discard(begun, error)
+            raise
+        self._grow(begun)
+        self._release(begun)
+        self.finish_again()
+
+    def _grow(self, begun: _Begun) -> None:
+        """Let the documents of arrays that grow tell of it, all of them together."""
+        growing = [(change, begun.lengths[change.array.path]) for change, _ in self.settings if change.grows]
+
+        def grow(job: tuple[Change, SharedLength]) -> BaseException | None:
+            change, length = job
+            array = change.array
+
+            def changed(found: NodeMetadata) -> NodeMetadata:
+                stored = array._same(found, array.shape)
+                return array._resized(stored, change.metadata.shape)
+
+            try:
+                change_document(self.store, self.format, array.path, array._key, changed, length=length)
+            except Exception as error:  # noqa: BLE001 - raised below
+                return error
+            return None
+
+        try:
+            outcomes = spread(grow, growing, self.store.concurrency)
+        except BaseException as interruption:  # Which documents tell of it is not known.
+            self._take_back([change for change, _ in growing], interruption, sure=False)
+            self.discard(begun, interruption)
+            raise
+        failed = [error for error in outcomes if error is not None]
+        if not failed:
+            return
+        error = failed[0]
+        done = [change for (change, _), outcome in zip(growing, outcomes, strict=True) if outcome is None]
+        self._take_back(done, error)
+        self.discard(begun, error)
+        if isinstance(error, LeaseLostError) and not isinstance(error, OutcomeUnknownError):
+            raise ConflictError(f"{error}; nothing was appended; accepted: the same call again") from error
+        raise error
+
+    def _has_grown(self, change: Change) -> bool:
+        look = Look(self.store)
+        found = read_metadata(look, self.format, change.array.path, consolidated=False, again=True)
+        return isinstance(found, ArrayMetadata) and found.shape == change.metadata.shape
+
+    def _take_back(self, grown: Sequence[Change], error: BaseException, *, sure: bool = True) -> None:
+        """Shorten arrays again that have grown before ``error``, or may have."""
+        for change in grown:
+            try:
+                if sure or self._has_grown(change):
+                    self._shrink(change)
+            except (StoreError, MetadataError) as another:
+                error.add_note(
+                    f"'{change.array.name}' may be {change.metadata.shape} already, and could not be made "
+                    f"{change.array.shape} again: {another}; accepted: .resize({change.array.shape}) of it"
+                )
+
+    def _shrink(self, change: Change) -> None:
+        """Take back that an array has grown, if nobody else has changed it since."""
+        array = change.array
+
+        def changed(found: NodeMetadata) -> NodeMetadata:
+            return array._resized(array._same(found, change.metadata.shape), array.shape)
+
+        change_document(self.store, self.format, array.path, array._key, changed)
+
+    def _release(self, begun: _Begun) -> None:
+        """Let others change the lengths."""
+        lengths = list(begun.lengths.values())
+        spread(lambda each: each.__exit__(None, None, None), lengths, self.store.concurrency)
+        begun.lengths.clear()
+
+    def finish_again(self) -> None:
+        """Do what is left when all values are written, and documents tell of them."""
+        if not self._groups:
+            return
+        with copies_to_follow(self._groups[0].group.path):
+            changed: list[str] = []
+            for group in reversed(self._groups):  # From the bottom up, so that each holds what is below it.
+                self._refresh(group, changed)
+            if changed and not (self._consolidated and not self._is_consolidated()):
+                refresh_consolidated(self.store, self.format, changed)
+            self._consolidate()
+
+    def _refresh(self, group: ChangedGroup, changed: list[str]) -> None:
+        """Set the attributes of a group, and bring the copies that it holds up to date.
+
+        ``changed`` are the nodes below that did, and gets those of this group.
+        """
+        path, format = group.group.path, self.format
+        own = [each.array.path for each in group.changes if each.metadata != each.array.metadata]
+        own += [node_prefix(path) + variable.name for variable in group.added]
+        names = [name for name in [*own, *changed] if name.startswith(node_prefix(path))]
+        attributes = group.attributes
+        if attributes == group.group.metadata.attributes:
+            attributes = None
+        key = format.attributes_key(path, array=False)
+        # Readers of the copies shall see all that is new, or nothing of it.
+        copies = names if key == format.consolidated_key(path) and format.one_document else []
+        if copies or attributes is not None:
+            change = partial(_with_copies, self.store, format, path, copies, attributes)
+            change_document(self.store, format, path, key, change)
+        if own or attributes is not None:
+            changed += [path, *own]
+
+    def _consolidate(self) -> None:
+        if self._consolidated and not self._is_consolidated():
+            options: Any = {"zarr_format": self.format.zarr_format, "use_consolidated": False}
+            open_group(self.store, mode="r+", **options).consolidate()
+
+    def _is_consolidated(self) -> bool:
+        try:
+            _, root = find_consolidated(self.store, self.format.zarr_format)
+        except MetadataError:
+            return False
+        return isinstance(root, GroupMetadata) and root.consolidated is not None
+
+    def discard(self, begun: _Begun, error: BaseException) -> None:
+        """Remove what was written before ``error``, for good."""
+        self._enter(begun)
+        if self.journal is not None:
+            self.journal.close(error)
+        held = dict(begun.lengths)
+        begun.lengths.clear()
+        for length in held.values():
+            length.close()
+        if self.keeps:  # The leases, too, which tell that nobody else has been there since.
+            _end_all(SharedLength.leave, held, error)
+            return
+        for placement in self._placed:
+            if placement.path in begun.unplaced:
+                begun.unplaced.discard(placement.path)
+                placement.replacement.discard(error, close=True)
+        if begun.is_ours and not isinstance(error, OutcomeUnknownError):
+            self._erase_behind(held, error)
+        _end_all(lambda each: each.__exit__(type(error), error, None), held, error)
+
+    def _erase_behind(self, held: Mapping[str, SharedLength], error: BaseException) -> None:
+        """Erase what was written behind arrays, when no task of this write can store more of it.
+
+        Tasks in other processes look for the lease before they store a value. Those that had found it there
+        get a moment to end.
+        """
+        for length in held.values():
+            try:
+                length.take_anew()
+            except StoreError as another:
+                error.add_note(f"tasks that have not ended may write behind the array: {another}")
+        self._erase_behind_once(held, error)
+        if any(length.shared for length in held.values()):
+            time.sleep(_STRAGGLING)
+            self._erase_behind_once(held, error)
+
+    def _erase_behind_once(self, held: Mapping[str, SharedLength], error: BaseException) -> None:
+        for change, target in self.settings:
+            owner = held.get(change.array.path)
+            if owner is None:
+                continue
+            try:
+                behind = target.metadata.chunk_grid
+                change.array._over(owner, change.array.metadata)._erase_beyond(target.shape, behind)
+            except LeaseLostError:
+                continue  # What is behind the array is no matter of ours any more.
+            except StoreError as another:
+                error.add_note(f"what was written behind the array could not be erased: {another}")
+
+    def group(self) -> Group:
+        """The group that was written."""
+        if self.only_creates:
+            return self._placed[0].group(self.store)
+        options: Any = {"zarr_format": self.format.zarr_format}
+        return open_group(self.store, self.path, mode="r+", use_consolidated=False, **options)
+
+
+def _with_copies(
+    store: Store,
+    format: Format,
+    path: str,
+    names: Sequence[str],
+    attributes: dict[str, Any] | None,
+    found: NodeMetadata,
+) -> NodeMetadata:
+    """A group with other attributes, and with the nodes below as they are now if it has copies of them."""
+    changed = found if attributes is None else replace(found, attributes=attributes)
+    if not isinstance(changed, GroupMetadata) or changed.consolidated is None:
+        return changed
+    read = partial(read_metadata, Look(store), format, consolidated=False, again=True)
+    held = dict(changed.consolidated)
+    for name, meta in zip(names, spread(read, names, store.concurrency), strict=True):
+        if meta is not None:
+            held[name[len(node_prefix(path)) :]] = format.hold(meta, name)
+    ordered = dict.fromkeys([*depth_first(held), *held])  # Copies of what is below no group stay, too.
+    return replace(changed, consolidated={relative: held[relative] for relative in ordered})
+
+
+def _end_all(
+    end: Callable[[SharedLength], None], held: Mapping[str, SharedLength], error: BaseException
+) -> None:
+    for length in held.values():
+        try:
+            end(length)
+        except StoreError as another:
+            error.add_note(
+                f"others may have to wait, as key '{length.lease.key}' could not be removed yet: {another}"
+            )
