@@ -26,6 +26,7 @@ import fsspec
 import numpy as np
 import pytest
 from _conformance import VALUE, ReadingConformance, StoreConformance, contents, read_back
+from _opening import opening
 from _unprivileged import run_child
 from fsspec.asyn import AsyncFileSystem
 from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
@@ -167,7 +168,7 @@ class TestMemory(Conformance):
             for ask in (
                 lambda: twin.get("a/b"),
                 lambda: twin.exists("a/b"),
-                lambda: twin.open_value("a/b"),
+                lambda: twin.reader().open("a/b"),
                 lambda: twin.set("a/b", b""),
                 lambda: twin.erase("a/b"),
                 lambda: list(twin.list()),
@@ -250,7 +251,7 @@ class TestLocalFiles(Conformance):
                 lambda: store.get("c/d/e"),
                 lambda: store.exists("c/d/none"),
                 lambda: store.set("c/d/new", b""),
-                lambda: store.open_value("c/d/e"),
+                lambda: store.reader().open("c/d/e"),
             ):
                 with pytest.raises(StorePermissionError, match=r"c/d|list key ''"):
                     ask()
@@ -461,14 +462,14 @@ def questions(store: Store) -> list[Callable[[], object]]:
         lambda: store.get("a/b", (-3, 2)),
         lambda: store.get("a/b", (3, 0)),
         lambda: store.exists("a/b"),
-        lambda: store.open_value("a/b"),
-        lambda: store.open_part("a/b", -4, 4),
+        lambda: store.reader().open("a/b"),
+        lambda: store.reader().open("a/b", (-4, 4)),
         lambda: store.get_values(["a/b"]),
         lambda: store.get_values(["a/b", "a/b", "a/b"]),
         lambda: store.get_partial_values([("a/b", (0, 2)), ("a/b", (5, 2))]),
-        lambda: store.loader()("a/b"),
-        lambda: store.range_loader()("a/b", [0], [1]),
-        lambda: store.into_loader()("a/b", 0, memoryview(bytearray(3))),
+        lambda: store.reader().get("a/b"),
+        lambda: store.reader().get_ranges("a/b", [0], [1]),
+        lambda: store.reader().get_into("a/b", 0, memoryview(bytearray(3))),
         lambda: store.get_versioned("a/b"),
         lambda: list(store.list_prefix("a/b/")),
         lambda: store.list_dir("a/b/"),
@@ -627,14 +628,14 @@ def test_listings_are_not_stale(tmp_path: Path) -> None:
     other.set("d", b"longer than before")
     assert sorted(store.list()) == ["a/b", "a/c", "d"]
     assert store.list_dir("") == ({"d"}, {"a/"})
-    reader = store.open_value("d")
+    reader = store.reader().open("d")
     assert reader is not None
     assert reader.size == 18
     other.set("d", b"short")
     assert read_back(store, "d") == [b"short"] * 4
     other.erase("a/b")
     assert sorted(store.list_prefix("a/")) == ["a/c"]
-    assert store.open_value("a/b") is None
+    assert store.reader().open("a/b") is None
 
 
 class Marked(Slow):
@@ -692,7 +693,7 @@ def test_requests_are_made_at_once_within_the_bound(tmp_path: Path, concurrency:
         for job in jobs:
             assert job.result(timeout=30) == [key.encode() for key in keys]
     assert min(bound, 7) <= Slow.most <= bound
-    reader = store.open_value("c/5")
+    reader = store.reader().open("c/5")
     assert reader is not None
     Slow.most = 0
     assert reader.read_ranges([0, 1, 2] * 5, [1, 1, 1] * 5) == [b"c", b"/", b"5"] * 5
@@ -729,16 +730,16 @@ def test_the_part_that_is_read_first_comes_with_the_answer(tmp_path: Path) -> No
     for first in ((2, 5), (-4, 4), (-20, 20), (8, 9), (0, 4)):
         for start in range(-12, 13):
             for length in (None, *range(12)):
-                reader = store.open_part("a", *first)
+                reader = store.reader().open("a", first)
                 assert reader is not None
                 expected = VALUE[start if start >= 0 else max(10 + start, 0) :][:length]
                 assert bytes(reader.read(start, length)) == expected, (first, start, length)
     Slow.requests.clear()
-    reader = store.open_part("a", 2, 5)
+    reader = store.reader().open("a", (2, 5))
     assert reader is not None
     assert bytes(reader.read(3, 2)) == b"34"
     assert Slow.requests == ["info b/a", "cat b/a 2 7"]
-    assert store.open_part("none", 2, 5) is None
+    assert store.reader().open("none", (2, 5)) is None
 
 
 # Other processes
@@ -1031,7 +1032,7 @@ def test_a_cache_is_not_believed_that_there_is_nothing(tmp_path: Path, kind: str
         for ask in (
             lambda: store.get("a/b"),
             lambda: store.get("a/b", (2, 3)),
-            lambda: store.open_value("a/b"),
+            lambda: store.reader().open("a/b"),
         ):
             with pytest.raises(expected, match="a/b"):
                 ask()
@@ -1277,7 +1278,7 @@ def test_http(fault_server: Any) -> None:
             with pytest.raises(error, match=r"'a'|'none'"):
                 ask()
         if kind == "status":
-            for ask in (lambda: store.open_value("a"), lambda: store.exists("none")):
+            for ask in (lambda: store.reader().open("a"), lambda: store.exists("none")):
                 with pytest.raises(error, match=r"'a'|'none'"):
                     ask()
         assert server.hits(number) > 0
@@ -1322,7 +1323,7 @@ def test_a_page_is_no_value(fault_server: Any, tmp_path: Path, kind: str, fault:
         with pytest.raises(StoreError, match="'a'"):
             store.get("a", byte_range)
         with pytest.raises(StoreError, match="'a'"):
-            store.open_value("a")
+            store.reader().open("a")
         assert fault_server.hits(number) > 0
         fault_server.clear_faults()
         assert read_back(store, "a") == [BODY] * 4, "and no cache keeps it"
@@ -1364,13 +1365,13 @@ def test_ranges_over_http_are_those_of_the_value(fault_server: Any, tmp_path: Pa
         for start in (*range(-12, 13), 2**63, 2**80, -(2**70)):
             for length in (None, *range(13), 2**62, 2**70):
                 assert store.get("a", (start, length)) == cut(value, (start, length)), (start, length)
-        reader = store.open_value("a")
+        reader = store.reader().open("a")
         assert reader is not None
         assert reader.size == len(value)
     assert store.get("none", (3, 4)) is None
-    assert store.open_value("none") is None
+    assert store.reader().open("none") is None
     fault_server.fault("status", "/b/x/a", status=403, methods=["HEAD"])  # Signed URLs are for one method.
-    assert store.open_value("a") is not None
+    assert store.reader().open("a") is not None
 
 
 # One version of a value
@@ -1466,11 +1467,11 @@ def test_parts_are_of_one_version(replaced: tuple[Store, Callable[..., None]], a
     old, new = bytes([1]) * 5000, bytes([2]) * 5000
     replace("a", old, new, after)
     for _ in range(3):
-        found = store.range_loader()("a", [0, 1000, 4000], [10, 10, 10])
+        found = store.reader().get_ranges("a", [0, 1000, 4000], [10, 10, 10])
         assert found is not None
         assert b"".join(map(bytes, found[1])) in (b"\1" * 30, b"\2" * 30)
     replace("a", old, new, after)
-    for opened in (store.open_value("a"), store.open_part("a", -10, 10)):
+    for opened in (store.reader().open("a"), store.reader().open("a", (-10, 10))):
         assert opened is not None
         found_parts: list[bytes] = []
         with contextlib.suppress(ChangedError):
@@ -1500,7 +1501,7 @@ def test_values_that_become_shorter_or_longer(
         for is_part in (True, False):
             replace("a", old, new, after)
             count = len(expected[0])
-            reader = store.open_part("a", start, count) if is_part else store.open_value("a")
+            reader = store.reader().open("a", (start, count)) if is_part else store.reader().open("a")
             assert reader is not None
             with contextlib.suppress(ChangedError):
                 assert bytes(reader.read(start, count)) in expected
@@ -1542,14 +1543,10 @@ class Beside(Store):
     def get(self, key: str, byte_range: Any = None) -> Any:
         return (self.values if key.startswith("c/") else self.documents).get(key, byte_range)
 
-    def open_value(self, key: str) -> Any:
-        return self.values.open_value(key)
+    _reader = opening
 
-    def open_part(self, key: str, *part: Any) -> Any:
-        return self.values.open_part(key, *part)
-
-    def range_loader(self) -> Any:
-        return self.values.range_loader()
+    def opened(self, key: str, part: Any, version: object | None) -> Any:
+        return self.values.reader().open(key, part, version)
 
 
 def test_shard_indexes_are_read_once(tmp_path: Path) -> None:
@@ -1570,11 +1567,11 @@ def test_versions_are_those_that_a_service_names(fault_server: Any, tmp_path: Pa
     pytest.importorskip("aiohttp")
     fault_server.put("/b/x/a", VALUE)
     store = web(fault_server, "http", tmp_path)
-    reader = store.open_part("a", 0, 4)
+    reader = store.reader().open("a", (0, 4))
     assert reader is not None
     if reader.version is not None:  # It does not say when it was written, or not lately.
         fault_server.clear_log()
-        known = store.open_part("a", 0, 4, reader.version)
+        known = store.reader().open("a", (0, 4), reader.version)
         assert known is not None
         assert fault_server.log() == []
         assert known.read(2, 3) == b"234"
@@ -1712,7 +1709,7 @@ def test_references_from_elsewhere_name_no_local_files(fault_server: Any, tmp_pa
                     lambda: store.get(key),  # noqa: B023
                     lambda: store.get(key, (1, 2)),  # noqa: B023
                     lambda: store.get(key, (1, 0)),  # noqa: B023
-                    lambda: store.open_value(key),  # noqa: B023
+                    lambda: store.reader().open(key),  # noqa: B023
                     lambda: store.exists(key),  # noqa: B023
                 ):
                     with pytest.raises(StoreError, match=f"'{key}'"):

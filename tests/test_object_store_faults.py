@@ -63,12 +63,12 @@ READS: dict[str, Callable[[ObjectStore], Any]] = {
     "part": lambda store: store.get("a", (100, 5000)),
     "end": lambda store: store.get("a", (-7, None)),
     "rest": lambda store: store.get("a", (500, None)),
-    "loader": lambda store: store.loader()("a"),
-    "scratch": lambda store: store.scratch_loader(Scratch(), 10**7)("a"),
-    "ranges": lambda store: b"".join(store.range_loader()("a", [0, 700], [10, 20])[1]),  # type: ignore[index]
+    "loader": lambda store: store.reader().get("a"),
+    "scratch": lambda store: store.reader(Scratch(), 10**7).get("a"),
+    "ranges": lambda store: b"".join(store.reader().get_ranges("a", [0, 700], [10, 20])[1]),  # type: ignore[index]
     "into": lambda store: _into(store),
-    "opened": lambda store: store.open_value("a").read(5, 50),  # type: ignore[union-attr]
-    "opened part": lambda store: store.open_part("a", -9, 9).read(-9, 9),  # type: ignore[union-attr]
+    "opened": lambda store: store.reader().open("a").read(5, 50),  # type: ignore[union-attr]
+    "opened part": lambda store: store.reader().open("a", (-9, 9)).read(-9, 9),  # type: ignore[union-attr]
     "versioned": lambda store: store.get_versioned("a")[0],
 }
 EXPECTED = {
@@ -89,7 +89,7 @@ BY_RANGE = {"part", "end", "rest", "ranges", "into", "opened", "opened part"}
 
 def _into(store: ObjectStore) -> bytes:
     out = bytearray(2000)
-    found = store.into_loader()("a", 3, memoryview(out))
+    found = store.reader().get_into("a", 3, memoryview(out))
     assert found in ((len(VALUE), 2000), None)
     return b"" if found is None else bytes(out)
 
@@ -604,8 +604,8 @@ def test_asking_for_heads_finds_the_bucket_once(fault_server: FaultServer) -> No
 def test_readers_keep_to_one_version(fault_server: FaultServer, service: str) -> None:
     store = make(service, fault_server)
     fault_server.put(PATH, VALUE)
-    reader = store.open_value("a")
-    part = store.open_part("a", -8, 8)
+    reader = store.reader().open("a")
+    part = store.reader().open("a", (-8, 8))
     assert reader is not None
     assert part is not None
     assert reader.read(3, 4) == VALUE[3:7]
@@ -626,12 +626,12 @@ def test_readers_keep_to_one_version(fault_server: FaultServer, service: str) ->
 def test_a_known_version_is_opened_without_a_request(fault_server: FaultServer, service: str) -> None:
     store = make(service, fault_server)
     fault_server.put(PATH, VALUE)
-    first = store.open_part("a", 0, 10)
+    first = store.reader().open("a", (0, 10))
     assert first is not None
     version = pickle.loads(pickle.dumps(first.version))
     assert hash(version) == hash(first.version)
     fault_server.clear_log()
-    reader = store.open_part("a", 0, 10, version)
+    reader = store.reader().open("a", (0, 10), version)
     assert reader is not None
     assert fault_server.log() == []
     assert reader.version == version
@@ -642,17 +642,17 @@ def test_a_known_version_is_opened_without_a_request(fault_server: FaultServer, 
     assert reader.read_ranges([1, 2, 10**6], [3, 4, 5]) == [VALUE[1:4], VALUE[2:6], b""]
     for entry in fault_server.log("GET"):
         assert entry["if_match"] == version[0]
-    beyond = store.open_part("a", 0, 10, version)
+    beyond = store.reader().open("a", (0, 10), version)
     assert beyond is not None
     assert beyond.read(10**6, 3) == b""
     fault_server.put(PATH, b"another")
     for start in (0, -3, 10**6):
-        other = store.open_part("a", 0, 10, version)
+        other = store.reader().open("a", (0, 10), version)
         assert other is not None
         with pytest.raises(ChangedError):
             other.read(start, 3)
     fault_server.delete(PATH)
-    other = store.open_part("a", 0, 10, version)
+    other = store.reader().open("a", (0, 10), version)
     assert other is not None
     with pytest.raises(ChangedError):
         other.read(0, 3)
@@ -663,7 +663,7 @@ def test_tags_that_come_back_are_compared(fault_server: FaultServer, kind: str) 
     """A server may take no notice of If-Match."""
     store = make("http", fault_server)
     fault_server.put(PATH, VALUE)
-    reader = store.open_value("a")
+    reader = store.reader().open("a")
     assert reader is not None
     parameters = {"headers": {"ETag": '"other"'}} if kind == "headers" else {}
     fault_server.fault(kind, PATH, **parameters)
@@ -677,7 +677,7 @@ def test_values_without_tags(fault_server: FaultServer) -> None:
     store = make("s3", fault_server)
     fault_server.put(PATH, VALUE)
     fault_server.fault("no-etag", PATH)
-    reader = store.open_value("a")
+    reader = store.reader().open("a")
     assert reader is not None
     assert reader.version is None
     assert reader.read_ranges([0, 9], [3, 3]) == [VALUE[:3], VALUE[9:12]]
@@ -694,7 +694,7 @@ def test_weak_tags_are_compared_here(fault_server: FaultServer) -> None:
     store = make("http", fault_server)
     fault_server.put(PATH, VALUE)
     fault_server.fault("headers", PATH, headers={"ETag": 'W/"1"'})
-    reader = store.open_value("a")
+    reader = store.reader().open("a")
     assert reader is not None
     assert reader.read(5, 5) == VALUE[5:10]
     assert fault_server.log()[-1]["if_match"] is None
@@ -708,7 +708,7 @@ def test_parts_read_together_are_of_one_version(fault_server: FaultServer) -> No
     store = make("s3", fault_server)
     fault_server.put(PATH, b"a" * 1000)
     fault_server.fault("overwrite", PATH, times=2, after=2, methods=["GET"], value=b"b" * 1000)
-    found = store.range_loader()("a", [0, 100, 200, 300], [10] * 4)
+    found = store.reader().get_ranges("a", [0, 100, 200, 300], [10] * 4)
     assert found is not None
     assert {bytes(part) for part in found[1]} in ({b"a" * 10}, {b"b" * 10})
     values = itertools.cycle([b"c" * 1000, b"d" * 1000])
@@ -723,7 +723,7 @@ def test_parts_read_together_are_of_one_version(fault_server: FaultServer) -> No
         try:
             for _ in range(30):
                 try:
-                    found = store.range_loader()("a", [0, 100, 200], [10] * 3)
+                    found = store.reader().get_ranges("a", [0, 100, 200], [10] * 3)
                 except ChangedError:
                     continue
                 assert found is not None
@@ -737,17 +737,17 @@ def test_values_beyond_the_limit_are_not_fetched(fault_server: FaultServer) -> N
     store = make("s3", fault_server)
     fault_server.put(PATH, bytes(20_000_000))
     fault_server.put("/b/x/b", b"small")
-    load = store.scratch_loader(Scratch(), 1000)
+    load = store.reader(Scratch(), 1000).get
     begun = time.monotonic()
     for _ in range(5):
         with pytest.raises(OversizedError, match="found 20000000 bytes"):
             load("a")
-        with store.updater(limit=1000) as update, pytest.raises(OversizedError):
-            update("a", lambda stored: stored)  # type: ignore[arg-type, return-value]
+        with store.writer(limit=1000) as writer, pytest.raises(OversizedError):
+            writer.update("a", lambda stored: stored)  # type: ignore[arg-type, return-value]
     assert time.monotonic() - begun < 1
     assert load("b") == b"small"
-    with store.updater(limit=1000) as update:
-        update("b", lambda stored: [bytes(stored or b""), b"er"])
+    with store.writer(limit=1000) as writer:
+        writer.update("b", lambda stored: [bytes(stored or b""), b"er"])
     assert store.get("b") == b"smaller"
 
 

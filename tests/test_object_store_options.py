@@ -508,7 +508,10 @@ def test_keys_that_obstore_has_not(key: str) -> None:
         ),
         *(lambda: store.list_dir(f"{key}/"), lambda: list(store.list_prefix(f"{key}/"))),
         *(lambda: store.compare_and_set(key, "absent", b""), lambda: store.erase_values(["a", key])),
-        *(lambda: store.range_loader()(key, [0], [1]), lambda: store.open_part(key, 0, 1, ("e", None))),
+        *(
+            lambda: store.reader().get_ranges(key, [0], [1]),
+            lambda: store.reader().open(key, (0, 1), ("e", None)),
+        ),
     ]
     for ask in asks:
         with pytest.raises(InvalidKeyError):

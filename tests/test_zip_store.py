@@ -32,6 +32,7 @@ import pytest
 import xarray as xr
 from _conformance import VALUE, ReadingConformance, StoreConformance, contents, read_back, run_threads
 from _fault_server import FaultServer
+from _opening import opening
 from _unprivileged import run_child, run_unprivileged
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -138,13 +139,10 @@ class Requests(Store):
         first = start if start >= 0 else max(len(value) + start, 0)
         return value[first:] if length is None else value[first:][:length]
 
-    def open_value(self, key: str) -> ValueReader | None:
-        return _Asking(self, key) if key in self.values else None
+    _reader = opening
 
-    def open_part(
-        self, key: str, start: int, length: int, version: object | None = None
-    ) -> ValueReader | None:
-        return self.open_value(key)
+    def opened(self, key: str, part: Any, version: object | None) -> ValueReader | None:
+        return _Asking(self, key) if key in self.values else None
 
 
 class _Asking(ValueReader):
@@ -389,7 +387,7 @@ def test_member_beyond_four_gigabytes(path: Path) -> None:
         out.write(small.FileHeader() + b"x")
         out.write(directory_of([large, small], out.tell(), b""))
     store = ZipStore(path)
-    reader = store.open_value("m")
+    reader = store.reader().open("m")
     assert reader is not None
     assert reader.size == size
     assert bytes(reader.read(-3)) == b"end"
@@ -962,7 +960,7 @@ def test_closed_store_is_read(path: Path) -> None:
     with pytest.raises(ReadOnlyError):
         store.flush()
     reader = ZipStore(path)
-    opened = reader.open_value("a")
+    opened = reader.reader().open("a")
     reader.close()
     assert opened is not None
     assert bytes(opened.read(0)) == b"x"
@@ -1479,10 +1477,10 @@ def test_damaged_values_are_noticed(path: Path) -> None:
     store = ZipStore(path)
     for read in (
         lambda: store.get("a"),
-        lambda: store.loader()("a"),
+        lambda: store.reader().get("a"),
         lambda: store.get("a", (0, None)),
-        lambda: store.into_loader()("a", 0, memoryview(bytearray(1000))),
-        lambda: store.range_loader()("a", [0], [1000]),
+        lambda: store.reader().get_into("a", 0, memoryview(bytearray(1000))),
+        lambda: store.reader().get_ranges("a", [0], [1000]),
         lambda: store.get_values(["a"]),
     ):
         with pytest.raises(StoreError, match=r"key 'a' of .*x\.zarr\.zip.*damaged"):
@@ -1816,7 +1814,7 @@ def test_member_that_cannot_be_read(path: Path, name: str, first: bool) -> None:
         assert store.exists("bad")
         for read in (
             lambda store=store: store.get("bad"),
-            lambda store=store: store.loader()("bad"),
+            lambda store=store: store.reader().get("bad"),
             lambda store=store: store.get_partial_values([("bad", (0, None))]),
         ):
             with pytest.raises(StoreError, match=match) as caught:  # type: ignore[var-annotated]
@@ -1837,7 +1835,7 @@ def test_extra_fields_of_the_header_that_the_directory_does_not_have(path: Path)
                 if parts:
                     assert bytes(store.get("a", (2, 3)) or b"") == VALUE[2:5]
                 out = bytearray(10)
-                store.into_loader()("a", 0, memoryview(out))
+                store.reader().get_into("a", 0, memoryview(out))
                 assert out == VALUE
                 assert read_back(store, "a") == [VALUE] * 4
     data = bytearray(built([Entry(b"a", VALUE), Entry(b"b", b"next")]))
@@ -2005,7 +2003,7 @@ def test_part_of_a_deflated_value_takes_no_memory_for_all_of_it(path: Path) -> N
     def work() -> None:
         path.write_bytes(built(entries))
         store = ZipStore(path)
-        reader = store.open_value("liar")
+        reader = store.reader().open("liar")
         assert reader is not None
         assert reader.size == size + 1000, "what it says is known without reading it"
         begin = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -143,8 +143,6 @@ def put_there(folder: str) -> Iterator[Snapshot]:
 class _Here(threading.local):
     array: str = ""
     """The array this thread works for."""
-    inside: object = None
-    """The request that is being made; what it is made of does not count."""
     coding: bool = False
     """Whether codecs are at work, whose parts do not count."""
 
@@ -213,7 +211,7 @@ def _forked() -> None:
     global _lock
     _lock = threading.RLock()
     if process.collectors:
-        here.array, here.inside, here.coding = "", None, False
+        here.array, here.coding = "", False
         for collector in process.collectors:
             collector.begin_in_child()
         processes.Finalize(None, put, exitpriority=100)

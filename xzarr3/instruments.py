@@ -8,43 +8,35 @@ systems of fsspec what these are asked. Of a store within a store one of the two
 
 from __future__ import annotations
 
-import functools
 import inspect
 import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from types import TracebackType
-from typing import Any, Final, TypeAlias, cast
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
-from xzarr3._types import Buffer
 from xzarr3.counting import Numbers, add, here, process, put
-from xzarr3.stores.base import UNCHANGED, Change, Store, Updater, ValueReader, flat
-from xzarr3.stores.logged import LoggingStore, _LoggedReader, _Note, _timed
-from xzarr3.stores.wrappers import WrapperStore
+from xzarr3.stores.telling import Request, everywhere, listen, listen_no_more
+from xzarr3.stores.telling import here as here_told
 
 Maker: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
 """Makes an operation that counts of one that does not."""
 
-_PASSING: Final = object()
-
 # Requests
 
 _KINDS = {
-    **dict.fromkeys(("get", "get_values", "loader", "scratch_loader", "get_versioned"), "get"),
-    **dict.fromkeys(("get_partial_values", "range_loader", "into_loader"), "get_range"),
+    **dict.fromkeys(("get", "get_versioned"), "get"),
+    **dict.fromkeys(("get_partial_values", "get_ranges", "get_into"), "get_range"),
     **dict.fromkeys(("read", "read_ranges", "iter_ranges", "read_into"), "get_range"),
-    **dict.fromkeys(("exists", "open_value", "open_part"), "head"),
-    **dict.fromkeys(("list", "list_prefix", "list_dir", "sweep"), "list"),
-    **dict.fromkeys(("set", "set_partial_values", "set_values", "copy_values"), "put"),
-    **dict.fromkeys(("writer", "compare_and_set", "update", "updater"), "put"),
+    **dict.fromkeys(("exists", "getsize", "open"), "head"),
+    **dict.fromkeys(("list", "list_dir", "sweep"), "list"),
+    **dict.fromkeys(("set", "set_partial_values", "copy_values", "compare_and_set", "update"), "put"),
     **dict.fromkeys(("erase", "erase_values", "erase_prefix"), "delete"),
 }
-_OF_VALUES = ("get_values", "set_values", "copy_values", "erase_values")
+_OF_VALUES = ("copy_values", "erase_values")
 """Operations on several values, each of which is a request."""
-_OPERATIONS = tuple(name for name in _KINDS if hasattr(Store, name))
-_NO_FAILURES = ("ok", "absent", "changed")
+_NO_FAILURES = ("ok", "absent", "changed", "erased", "kept")
 
 
 def _request(kind: str, size: int, seconds: float, outcome: str = "ok", number: int = 1) -> Numbers:
@@ -58,153 +50,38 @@ def _request(kind: str, size: int, seconds: float, outcome: str = "ok", number: 
     return found
 
 
-class _CountedNote(_Note):
-    """A request while it is made; others that are made for it do not count."""
-
-    __slots__ = ("_before", "replaced")
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.replaced = False
-        """Whether requests of an object store were made for it, which count instead."""
-
-    def __enter__(self) -> _Note:
-        self._before, here.inside = here.inside, self
-        return super().__enter__()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        here.inside = self._before
-        super().__exit__(kind, error, trace)
-
-
-class _CountedStore(LoggingStore):
-    """Counts one operation of a store, and what its loaders and readers do later."""
-
-    _kind_of_note = _CountedNote
-
-    def __init__(self, store: Store, name: str, operation: Callable[..., Any]) -> None:
-        self.inner = cast("Store", _Operation(store, name, operation))
-        self.read_only = store.read_only
-
-    def _heard(self) -> bool:
-        return True
-
-    def _note(self, note: _Note, seconds: float) -> None:
-        if isinstance(note, _CountedNote) and note.replaced:
-            return
-        operation = note.operation
-        kind = _KINDS[operation]
-        if operation == "get" and note.start is not None:
-            kind = "get_range"
-        elif kind == "head" and note.size:  # Opened with all of its bytes.
-            kind = "get"
-        number = note.number if operation in _OF_VALUES else 1
-        add(_request(kind, note.size, seconds, note.outcome, number))
-
-    def _opened(self, note: _Note, reader: ValueReader | None) -> ValueReader | None:
-        found = super()._opened(note, reader)
-        if isinstance(found, _LoggedReader) and reader is not None:
-            return _CountedReader(self, note.key, reader)
-        return found
-
-    def _listed(self, operation: str, prefix: str, keys: Iterator[str]) -> Iterator[str]:
-        # Nothing that it reads or writes is a part of listing.
-        return super()._listed(operation, prefix, _alone(keys))
-
-    def _noted_update(self, update: Updater, operation: str, key: str, change: Change) -> None:
-        """A value is read, mostly once, and then written or erased, if at all."""
-        note = _CountedNote(self, operation, key)
-        began = time.perf_counter()
-        kind, size, outcome = "put", 0, "ok"
-
-        def counted(stored: Any) -> Any:
-            nonlocal began, kind, size
-            _add_unless(note, "get", 0 if stored is None else len(stored), began, stored is None)
-            before, here.inside = here.inside, None
-            try:
-                pieces = change(stored)
-            finally:
-                here.inside = before
-                began = time.perf_counter()
-            kind, size = "put", 0
-            if pieces is UNCHANGED or (pieces is None and stored is None):
-                kind = ""
-            elif pieces is None:
-                kind = "delete"
-            else:
-                size = sum(flat(piece, key).nbytes for piece in pieces)
-            return pieces
-
-        before, here.inside = here.inside, note
-        try:
-            update(key, counted)
-        except BaseException as error:
-            outcome, size = type(error).__name__, 0
-            raise
-        finally:
-            here.inside = before
-            if kind and not note.replaced:
-                add(_request(kind, size, time.perf_counter() - began, outcome))
+def _told(request: Request) -> None:
+    """Count a request that a store tells of."""
+    if request.is_told_elsewhere:
+        return
+    operation, outcome = request.operation, request.outcome
+    kind = _KINDS[operation]
+    if operation == "get" and request.start is not None:
+        kind = "get_range"
+    elif operation == "open" and request.size:  # Opened with all of its bytes.
+        kind = "get"
+    elif operation == "compare_and_set" and outcome == "erased":
+        kind = "delete"
+    elif operation == "update":
+        if request.number:
+            add(
+                {
+                    **_request("get", request.read, 0.0, number=request.number),
+                    **({"absent": request.missed} if request.missed else {}),
+                }
+            )
+        kind = {"kept": "", "erased": "delete"}.get(outcome, kind)
+    if kind:
+        number = request.number if operation in _OF_VALUES else 1
+        add(_request(kind, request.size, request.seconds, outcome, number))
 
 
-class _Operation:
-    """A store of which one operation is as a certain class of it has it: derived ones may call that."""
-
-    def __init__(self, store: Store, name: str, operation: Callable[..., Any]) -> None:
-        self._store = store
-        setattr(self, name, functools.partial(operation, store))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
-
-
-class _CountedReader(_LoggedReader):
-    """Counts what is read of an open value."""
-
-    def iter_ranges(self, starts: Sequence[int], lengths: Sequence[int]) -> Iterator[Buffer]:
-        note = _CountedNote(self._store, "iter_ranges", self._key, number=len(starts))
-        return _timed(note, _alone(_later(self._inner.iter_ranges, starts, lengths)), measure=True)
-
-
-def _later(function: Callable[..., Iterator[Any]], *args: Any) -> Iterator[Any]:
-    """What a function gives, which is not called before the first item is wanted."""
-    yield from function(*args)
-
-
-def _add_unless(note: _CountedNote, kind: str, size: int, began: float, absent: bool) -> None:
-    if not note.replaced:
-        add(_request(kind, size, time.perf_counter() - began, "absent" if absent else "ok"))
-
-
-def _alone(items: Iterator[Any]) -> Iterator[Any]:
-    """Items, where what is done to get each of them does not count."""
-    while True:
-        before, here.inside = here.inside, _PASSING
-        try:
-            item = next(items)
-        except StopIteration:
-            return
-        finally:
-            here.inside = before
-        yield item
-
-
-def _operation(name: str) -> Maker:
-    def make(original: Callable[..., Any]) -> Callable[..., Any]:
-        def operation(self: Store, *args: Any, **kwargs: Any) -> Any:
-            if here.inside is not None or not process.collectors:
-                return original(self, *args, **kwargs)
-            here.inside = _PASSING
-            try:
-                return getattr(_CountedStore(self, name, original), name)(*args, **kwargs)
-            finally:
-                here.inside = None
-
-        return operation
-
-    return make
+def _replaces_outer() -> None:
+    """What is asked of a service counts in place of the request that it is made for."""
+    outer = here_told.request
+    while outer is not None:
+        outer.is_told_elsewhere = True
+        outer = outer.outer
 
 
 class _Image:
@@ -253,8 +130,7 @@ def _outcome(error: BaseException) -> str:
 
 def _answered(kind: str, sent: int, call: Callable[[], Any], body: Callable[[Any], Any]) -> Any:
     """Make a request to a file system, which counts in place of what it is made for."""
-    if isinstance(here.inside, _CountedNote):
-        here.inside.replaced = True
+    _replaces_outer()
     outcome, size = "ok", 0
     began = time.perf_counter()
     try:
@@ -336,8 +212,7 @@ def _once(original: Callable[..., Any]) -> Callable[..., Any]:
         if not process.collectors:
             return original(self, call, use, **options)
         array = here.array
-        if isinstance(here.inside, _CountedNote):
-            here.inside.replaced = True
+        _replaces_outer()
 
         def counted(image: Any, store: Any) -> Any:
             asked = _Image(image)
@@ -452,19 +327,19 @@ def _shared_out(original: Callable[..., Any]) -> Callable[..., Any]:
 
     def begun(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
-        self._traced = here.array, here.inside
+        self._traced = here.array, here_told.request
 
     return begun
 
 
 def _taken_up(original: Callable[..., Any]) -> Callable[..., Any]:
     def run(self: Any, worker: Callable[[], Any]) -> Any:
-        before = here.array, here.inside
-        here.array, here.inside = getattr(self, "_traced", before)
+        before = here.array, here_told.request
+        here.array, here_told.request = getattr(self, "_traced", before)
         try:
             return original(self, worker)
         finally:
-            here.array, here.inside = before
+            here.array, here_told.request = before
 
     return run
 
@@ -514,14 +389,6 @@ _MAKERS: tuple[tuple[str, str, str, Maker], ...] = (
     ("xzarr3.stores.fsspec_files", "Files", "_fetched", _fetched),
     ("xzarr3.stores.fsspec_http", "WebFiles", "_get", _got),
 )
-ELSEWHERE: Final = (
-    ("xzarr3.stores.object", "ObjectStore"),  # Its client counts.
-    ("xzarr3.stores.fsspec_store", "FsspecStore"),  # What is asked of file systems counts.
-    ("xzarr3.lookup", "Look"),  # These ask other stores, if at all.
-    ("xzarr3.commit.length", "GuardedStore"),
-    ("xzarr3.staging", "_StagedKeys"),
-)
-"""Classes of stores, and their modules, whose requests are counted elsewhere."""
 _installed: dict[tuple[type, str], tuple[Any, Any]] = {}
 """What is replaced, and by what."""
 
@@ -556,37 +423,18 @@ def install() -> None:
     with _installing:
         if not process.collectors:
             return
+        if _told not in everywhere.listeners:
+            listen(_told)
         for module, owner, name, make in _MAKERS:
             if module in sys.modules:
                 _replace(getattr(sys.modules[module], owner), name, make)
-        waiting = Store.__subclasses__()
-        while waiting:
-            kind = waiting.pop()
-            if not _is_elsewhere(kind):
-                waiting += kind.__subclasses__()
-                for name in _OPERATIONS:
-                    _replace(kind, name, _operation(name))
-        if "__init_subclass__" not in Store.__dict__:
-            setattr(Store, "__init_subclass__", classmethod(_defined))  # noqa: B010 - no method to mypy
-
-
-def _is_elsewhere(kind: type[Store]) -> bool:
-    """Whether the requests of such stores, and of those derived from them, are counted elsewhere."""
-    return issubclass(kind, WrapperStore) or (kind.__module__, kind.__name__) in ELSEWHERE
-
-
-def _defined(kind: type[Store], /, **kwargs: Any) -> None:
-    """Another class of stores was defined, maybe as its module was imported just now."""
-    super(Store, kind).__init_subclass__(**kwargs)
-    install()
 
 
 def uninstall() -> None:
     """Leave everything as it was."""
     with _installing:
+        listen_no_more(_told)
         for (owner, name), (original, counted) in _installed.items():
             if owner.__dict__.get(name) is counted:
                 setattr(owner, name, original)
         _installed.clear()
-        if "__init_subclass__" in Store.__dict__:
-            del Store.__init_subclass__

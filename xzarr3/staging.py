@@ -67,9 +67,9 @@ from xzarr3.resuming import (
     undo_moves,
 )
 from xzarr3.stores import LocalStore, Store
-from xzarr3.stores.base import Writer
+from xzarr3.stores.base import Change, Scratch
 from xzarr3.stores.folders import Folders
-from xzarr3.stores.local import STAGED, TEMPORARY, is_busy
+from xzarr3.stores.local import STAGED, TEMPORARY, FileWriter, is_busy
 
 _NEW, _OLD = "new", "old"
 _BEGUN = "begun"  # Is there from the beginning of a write to its end.
@@ -480,25 +480,10 @@ class _StagedFolder(LocalStore):
     def __reduce__(self) -> tuple[object, ...]:
         return partial(_StagedFolder, **self._options()), (self.root, self._shown)
 
-    @contextlib.contextmanager
-    def _writer(self) -> Iterator[Writer]:
+    def _file_writer(self, scratch: Scratch | None, limit: int) -> FileWriter:
         if not os.path.isdir(self.root):  # It is made once; what was in it would be missed.
             raise _gone(self)
-        with super()._writer() as write_here:
-
-            def write(key: str, pieces: Sequence[Buffer]) -> None:
-                # Dask's threads finish what they are at when another one has failed.
-                if self._closed:
-                    raise StoreError(
-                        f"cannot write key '{key}' of {self}: the write has failed and was given up"
-                    )
-                write_here(key, pieces)
-
-            try:
-                yield write
-            finally:
-                if self._closed:
-                    _remove(os.path.dirname(self.root))
+        return _StagedWriter(self, scratch, limit)
 
     def close(self) -> None:
         """Take no more values."""
@@ -507,6 +492,32 @@ class _StagedFolder(LocalStore):
     def reopen(self) -> None:
         """Take values again: what is computed later may be computed again."""
         self._closed = False
+
+
+class _StagedWriter(FileWriter):
+    """Puts values into a directory as long as the write goes on."""
+
+    _store: _StagedFolder
+
+    def _check_open(self, key: str) -> None:
+        # Dask's threads finish what they are at when another one has failed.
+        if self._store._closed:
+            raise StoreError(
+                f"cannot write key '{key}' of {self._store}: the write has failed and was given up"
+            )
+
+    def set(self, key: str, pieces: Sequence[Buffer]) -> None:
+        self._check_open(key)
+        super().set(key, pieces)
+
+    def update(self, key: str, change: Change) -> None:
+        self._check_open(key)
+        super().update(key, change)
+
+    def close(self) -> None:
+        super().close()
+        if self._store._closed:
+            _remove(os.path.dirname(self._store.root))
 
 
 def _gone(store: Store) -> StoreError:
@@ -961,6 +972,8 @@ def _naming(key: str) -> Iterator[None]:
 class _StagedKeys(Store):
     """Keys below a prefix, called in messages what they will be."""
 
+    _tells = False
+
     def __init__(self, store: Store, prefix: str, begun: str | None = None) -> None:
         super().__init__(read_only=store.read_only)
         self._begun = begun
@@ -1021,7 +1034,7 @@ class _StagedKeys(Store):
     def _renamed(self, error: StoreError) -> StoreError:
         return _without(error, self._prefix)
 
-    def get(self, key: str, byte_range: ByteRange | None = None) -> Buffer | None:
+    def _get(self, key: str, byte_range: ByteRange | None) -> Buffer | None:
         try:
             return self._store.get(self._prefix + key, byte_range)
         except StoreError as error:
@@ -1042,7 +1055,7 @@ class _StagedKeys(Store):
                 self._store.set(self._begun, now())
             self._renewed = time.time()
 
-    def set(self, key: str, value: Buffer) -> None:
+    def _set(self, key: str, value: bytes) -> None:
         if time.time() - self._renewed > _RENEWED:
             self.renew()
         try:
@@ -1052,19 +1065,15 @@ class _StagedKeys(Store):
         with self._guard:
             self._written.add(key)
 
-    def erase(self, key: str) -> None:
-        self.erase_values([key])
-
-    def erase_values(self, keys: Iterable[str]) -> None:
-        wanted = list(keys)
+    def _erase_values(self, keys: Sequence[str]) -> None:
         with self._guard:
-            self._written.difference_update(wanted)
+            self._written.difference_update(keys)
         try:
-            self._store.erase_values([self._prefix + key for key in wanted])
+            self._store.erase_values([self._prefix + key for key in keys])
         except StoreError as error:
             raise self._renamed(error) from error.__cause__
 
-    def list_prefix(self, prefix: str) -> Iterator[str]:
+    def _list(self, prefix: str) -> Iterator[str]:
         for key in self._store.list_prefix(self._prefix + prefix):
             yield key[len(self._prefix) :]
 

@@ -19,8 +19,8 @@ from xzarr3.codecs.chain import CodecChain, Shard
 from xzarr3.division import Addressing, Inner, Slices
 from xzarr3.errors import ChunkDecodeError, ChunkError
 from xzarr3.reading import forget_index, leased
-from xzarr3.stores.base import UNCHANGED, OversizedError, Unchanged, Updater, Writer
 from xzarr3.stores.locks import key_lock
+from xzarr3.stores.readers import UNCHANGED, OversizedError, Unchanged, Writer
 from xzarr3.threads import Runs
 
 if TYPE_CHECKING:
@@ -69,13 +69,9 @@ class UnitWriter:
         self._open.close()
 
     @cached_property
-    def _write(self) -> Writer:
-        return self._open.enter_context(self._store.writer())
-
-    @cached_property
-    def _update(self) -> Updater:
+    def _writer(self) -> Writer:
         scratch = self._open.enter_context(leased())
-        return self._open.enter_context(self._store.updater(scratch, self._engine.largest_value))
+        return self._open.enter_context(self._store.writer(scratch, self._engine.largest_value))
 
     def run(self, runs: Runs, source: AnyArray) -> int:
         """Write the units that are left with their parts of ``source``; none of them is missing."""
@@ -115,7 +111,7 @@ class UnitWriter:
         pieces = chain.encoded_pieces(values, keep_empty=self._keep_empty)
         # Not while another thread changes a part of what it has read before: this would be lost entirely.
         with key_lock(self._engine.store_identity, key):
-            self._write(key, pieces)
+            self._writer.set(key, pieces)
         return True
 
     def update(self, chain: CodecChain, key: str, inner: Inner, values: AnyArray) -> bool:
@@ -140,7 +136,7 @@ class UnitWriter:
             return chain.encoded_pieces(spec.data_type.filled(spec.shape, spec.fill_value))
 
         try:
-            self._update(key, change)
+            self._writer.update(key, change)
         except OversizedError as error:
             raise ChunkDecodeError(str(error), codec=chain.codecs[-1].name) from error
         return there

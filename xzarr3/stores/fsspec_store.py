@@ -10,6 +10,7 @@ import hashlib
 import operator
 import os
 import pickle
+import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,21 +30,7 @@ from xzarr3.errors import (
     shorten,
 )
 from xzarr3.stores import fsspec_files
-from xzarr3.stores.base import (
-    IntoLoader,
-    KeySet,
-    Loader,
-    OversizedError,
-    RangeLoader,
-    Store,
-    ValueReader,
-    check_erasable_prefix,
-    check_key,
-    check_prefix,
-    cut,
-    flat,
-    negative_length,
-)
+from xzarr3.stores.base import KeySet, Store, check_key, cut, flat, negative_length
 from xzarr3.stores.fsspec_files import (
     Files,
     FileSystem,
@@ -63,7 +50,7 @@ from xzarr3.stores.fsspec_files import (
 )
 from xzarr3.stores.local import TEMPORARY, LocalStore
 from xzarr3.stores.locks import key_lock
-from xzarr3.stores.memory import BytesReader
+from xzarr3.stores.readers import BytesReader, OversizedError, Reader, Scratch, ValueReader
 from xzarr3.stores.sharing import is_plain, share
 
 Result = TypeVar("Result")
@@ -137,6 +124,8 @@ class FsspecStore(Store):
     >>> store.get("c/0", (1, 3)), store.get("c/1")
     (b'alu', None)
     """
+
+    _tells = False  # What is asked of the file system is told.
 
     def __init__(
         self,
@@ -364,7 +353,6 @@ class FsspecStore(Store):
         raise failure from cause  # Here, so that what may hold secrets is not its context.
 
     def _path(self, files: Files, key: str) -> str:
-        check_key(key)
         if TEMPORARY in key and any(name.startswith(TEMPORARY) for name in key.split("/")):
             raise InvalidKeyError(
                 f"invalid key {shorten(key)}; names that begin with '{TEMPORARY}' are taken"
@@ -372,7 +360,7 @@ class FsspecStore(Store):
         return files.path(self._root, key)
 
     def _folder(self, files: Files, prefix: str) -> str:
-        return self._path(files, prefix[:-1]) if check_prefix(prefix) else self._root
+        return self._path(files, prefix[:-1]) if prefix else self._root
 
     # What it can do
 
@@ -395,86 +383,20 @@ class FsspecStore(Store):
 
     # Readable
 
-    def get(self, key: str, byte_range: ByteRange | None = None) -> Buffer | None:
-        check_key(key)
+    def _get(self, key: str, byte_range: ByteRange | None) -> Buffer | None:
         start, length = byte_range or (0, None)
-        if length is not None and length < 0:
-            raise negative_length(length)
         return self._do("read", key, lambda files: files.part(self._path(files, key), start, length))
 
-    def open_value(self, key: str) -> ValueReader | None:
-        check_key(key)
-        if self._filesystem().in_memory:
-            return self._open_whole(key)
-        look = self._do("read", key, lambda files: files.look(self._path(files, key)))
-        return None if look is None else _PartsReader(self, key, look)
-
-    def open_part(
-        self, key: str, start: int, length: int, version: object | None = None
-    ) -> ValueReader | None:
-        check_key(key)
-        if length < 0:
-            raise negative_length(length)
-        if self._filesystem().in_memory:
-            return self._open_whole(key)
-        if isinstance(version, Look):
-            return _PartsReader(self, key, version, is_known=True)
-        found = self._do("read", key, lambda files: files.first(self._path(files, key), start, length))
-        if found is None:
-            return None
-        look, first = found
-        if look.mark is None:
-            return self._open_whole(key)
-        return _PartsReader(self, key, look, (start, length, first))
+    def _reader(self, scratch: Scratch | None, limit: int) -> Reader:
+        return _FileSystemReader(self, scratch, limit)
 
     def _open_whole(self, key: str) -> ValueReader | None:
-        value = self.get(key)
+        value = self._get(key, None)
         return None if value is None else BytesReader(value)
-
-    def _bounded_loader(self, limit: int) -> Loader:
-        def load(key: str) -> Buffer | None:
-            files = self._filesystem()
-            if files.tells_size:
-                size = self._do("read", key, lambda files: files.size(self._path(files, key)))
-                if size is not None and size > limit:
-                    raise OversizedError(size, limit)
-            return self.get(key)
-
-        return load
-
-    def range_loader(self) -> RangeLoader:
-        def load(
-            key: str, starts: Sequence[int], lengths: Sequence[int]
-        ) -> tuple[int | None, list[Buffer]] | None:
-            if len(starts) == 1:
-                part = self.get(key, (starts[0], lengths[0]))
-                return None if part is None else (None, [part])
-            for _ in range(_ATTEMPTS):
-                reader = self.open_part(key, starts[0], lengths[0]) if starts else self.open_value(key)
-                if reader is None:
-                    return None
-                with contextlib.suppress(ChangedError):
-                    return reader.size, reader.read_ranges(starts, lengths)
-            whole = self._open_whole(key)  # It keeps changing.
-            return None if whole is None else (whole.size, whole.read_ranges(starts, lengths))
-
-        return load
-
-    def into_loader(self) -> IntoLoader:
-        def load(key: str, start: int, out: memoryview) -> tuple[int | None, int] | None:
-            data = self.get(key, (start, len(out) + 1))
-            if data is None:
-                return None
-            out[: len(data)] = data[: len(out)]
-            return None, len(data)
-
-        return load
 
     # Writeable
 
-    def set(self, key: str, value: Buffer) -> None:
-        self._check_writable()
-        check_key(key)
+    def _set(self, key: str, value: bytes) -> None:
         self._put(key, value)
 
     def _put(self, key: str, value: Buffer, *, create: bool = False) -> bool:
@@ -482,20 +404,16 @@ class FsspecStore(Store):
         whole = value if isinstance(value, bytes) else bytes(content)
         return self._do("write", key, lambda files: files.put(self._path(files, key), whole, create=create))
 
-    def compare_and_set(self, key: str, version: object, value: Buffer | None) -> bool:
-        self._check_writable()
+    def _compare_and_set(self, key: str, version: object, value: bytes | None) -> bool:
         if value is None or not self.creates_conditionally:
-            return super().compare_and_set(key, version, value)
-        with key_lock(self.identity, check_key(key)):
+            return super()._compare_and_set(key, version, value)
+        with key_lock(self.identity, key):
             stored, found = self.get_versioned(key)
             if found != version:
                 return False
             return self._put(key, value, create=stored is None)
 
-    def erase(self, key: str) -> None:
-        self._check_writable()
-        check_key(key)
-
+    def _erase(self, key: str) -> None:
         def work(files: Files) -> None:
             path = self._path(files, key)
             files.erase(path)
@@ -503,14 +421,8 @@ class FsspecStore(Store):
 
         self._do("erase", key, work)
 
-    def erase_prefix(self, prefix: str) -> None:
-        check_erasable_prefix(prefix)
-        super().erase_prefix(prefix)
-
-    def sweep(self, prefix: str = "") -> None:
+    def _sweep(self, prefix: str) -> None:
         """Remove temporary files that killed writers left below ``prefix``, once they are an hour old."""
-        check_prefix(prefix)
-        self._check_writable()
 
         def work(files: Files) -> None:
             if not files.moves:
@@ -529,17 +441,13 @@ class FsspecStore(Store):
 
     # Listable
 
-    def list_prefix(self, prefix: str) -> Iterator[str]:
-        check_prefix(prefix)
-        self._check_listable()
+    def _list(self, prefix: str) -> Iterator[str]:
         found = self._do("list", prefix, lambda files: list(files.below(self._folder(files, prefix))))
         return (prefix + name for name in found if _is_listed(name))
 
-    def list_dir(self, prefix: str) -> tuple[KeySet, KeySet]:
-        check_prefix(prefix)
-        self._check_listable()
+    def _list_dir(self, prefix: str) -> tuple[KeySet, KeySet]:
         if self._filesystem().is_archive:
-            return super().list_dir(prefix)
+            return super()._list_dir(prefix)
         entries = self._do("list", prefix, lambda files: files.entries(self._folder(files, prefix)))
         names = [(name, is_folder) for name, is_folder in entries if _is_listed(name)]
         return (
@@ -567,6 +475,64 @@ def store_for(filesystem: Any, *, read_only: bool = False) -> Store:
     if type(store._fs) is LocalFileSystem:
         return LocalStore(store._root, read_only=read_only)
     return store
+
+
+class _FileSystemReader(Reader):
+    """Reads files of a file system."""
+
+    _store: FsspecStore
+
+    def get(self, key: str) -> Buffer | None:
+        store = self._store
+        if self._scratch is None and self._limit != sys.maxsize and store._filesystem().tells_size:
+            size = store._do("read", key, lambda files: files.size(store._path(files, key)))
+            if size is not None and size > self._limit:
+                raise OversizedError(size, self._limit)
+        return store._get(key, None)
+
+    def get_ranges(
+        self, key: str, starts: Sequence[int], lengths: Sequence[int]
+    ) -> tuple[int | None, list[Buffer]] | None:
+        if len(starts) == 1:
+            part = self._store._get(key, (starts[0], lengths[0]))
+            return None if part is None else (None, [part])
+        for _ in range(_ATTEMPTS):
+            reader = self.open(key, (starts[0], lengths[0]) if starts else None)
+            if reader is None:
+                return None
+            with contextlib.suppress(ChangedError):
+                return reader.size, reader.read_ranges(starts, lengths)
+        whole = self._store._open_whole(key)  # It keeps changing.
+        return None if whole is None else (whole.size, whole.read_ranges(starts, lengths))
+
+    def get_into(self, key: str, start: int, out: memoryview) -> tuple[int | None, int] | None:
+        data = self._store._get(key, (start, len(out) + 1))
+        if data is None:
+            return None
+        out[: len(data)] = data[: len(out)]
+        return None, len(data)
+
+    def open(
+        self, key: str, part: tuple[int, int] | None = None, version: object | None = None
+    ) -> ValueReader | None:
+        store = self._store
+        if store._filesystem().in_memory:
+            return store._open_whole(key)
+        if part is None:
+            look = store._do("read", key, lambda files: files.look(store._path(files, key)))
+            return None if look is None else _PartsReader(store, key, look)
+        start, length = part
+        if length < 0:
+            raise negative_length(length)
+        if isinstance(version, Look):
+            return _PartsReader(store, key, version, is_known=True)
+        found = store._do("read", key, lambda files: files.first(store._path(files, key), start, length))
+        if found is None:
+            return None
+        look, first = found
+        if look.mark is None:
+            return store._open_whole(key)
+        return _PartsReader(store, key, look, (start, length, first))
 
 
 class _PartsReader(ValueReader):
@@ -638,7 +604,7 @@ class _PartsReader(ValueReader):
     def _get_whole(self) -> Buffer:
         """All of it, where nothing tells whether parts are of one version."""
         if self._whole is None:
-            whole = self._store.get(self._key)
+            whole = self._store._get(self._key, None)
             if whole is None or (self.size is not None and len(whole) != self.size):
                 raise self._changed()
             self._whole = whole

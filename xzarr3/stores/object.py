@@ -11,8 +11,7 @@ import os
 import re
 import sys
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from operator import index
@@ -34,24 +33,12 @@ from xzarr3.errors import (
     shorten,
 )
 from xzarr3.stores import object_client, obstore_image
-from xzarr3.stores.base import (
-    IntoLoader,
-    KeySet,
-    Loader,
-    RangeLoader,
-    Scratch,
-    Store,
-    Updater,
-    ValueReader,
-    check_key,
-    check_prefix,
-    flat,
-    negative_length,
-)
+from xzarr3.stores.base import KeySet, Store, flat, negative_length
 from xzarr3.stores.locks import key_lock
 from xzarr3.stores.object_client import Answer, Client, Listing, Pace, Use, fetch, shared
 from xzarr3.stores.object_errors import Failure
 from xzarr3.stores.object_options import Recipe, of_ready, parse
+from xzarr3.stores.readers import Reader, Scratch, ValueReader, Writer
 from xzarr3.stores.sharing import reduced
 
 Result = TypeVar("Result")
@@ -174,6 +161,7 @@ class ObjectStore(Store):
     request_bytes = 2**20
     concurrency = _CONCURRENCY
     erases_conditionally = False
+    _tells = False  # Its client does.
 
     def __init__(
         self,
@@ -234,7 +222,6 @@ class ObjectStore(Store):
         if self._conditional not in _PLACES:
             raise ValueError(f"conditional={shorten(self._conditional)}; accepted: 'service', 'process'")
         self.erases_conditionally = self._conditional == "process"
-        self._limit: int | None = None
         self._client: Client | None = None
         self._tags: dict[str, str] = {}
 
@@ -317,6 +304,11 @@ class ObjectStore(Store):
     def listable(self) -> bool:
         return not self._is_web and super().listable
 
+    @property
+    def writes_conditionally(self) -> bool:  # type: ignore[override]
+        """Whether the service compares."""
+        return self._conditional == "service" and self._has("compare_and_set")
+
     def _check_writable(self) -> None:
         super()._check_writable()
         if self._is_web:
@@ -355,7 +347,7 @@ class ObjectStore(Store):
         return self._use().request(call, use, changes=changes)
 
     def _path(self, key: str) -> str:
-        return self._checked(self._prefix + check_key(key), key)
+        return self._checked(self._prefix + key, key)
 
     def _checked(self, path: str, key: str) -> str:
         """Refuse what obstore or the service would not take for the name that it is."""
@@ -483,15 +475,13 @@ class ObjectStore(Store):
 
     # Readable
 
-    def get(self, key: str, byte_range: ByteRange | None = None) -> Buffer | None:
+    def _get(self, key: str, byte_range: ByteRange | None) -> Buffer | None:
         path = self._path(key)
         if byte_range is None or byte_range == (0, None):
             answer = self._whole(key, path)
             self._note_tag(key, answer)
             return None if answer is None else answer.body
         start, length = byte_range
-        if length is not None and length < 0:
-            raise negative_length(length)
 
         def read() -> Buffer | None:
             reader = self._open(key, path, start, length)
@@ -499,45 +489,11 @@ class ObjectStore(Store):
 
         return _steady(read)
 
-    def exists(self, key: str) -> bool:
+    def _exists(self, key: str) -> bool:
         return self._head(key, self._path(key)) is not None
 
-    def open_value(self, key: str) -> ValueReader | None:
-        path = self._path(key)
-        answer = self._head(key, path)
-        return None if answer is None else ObjectReader(self, key, path, answer)
-
-    def open_part(
-        self, key: str, start: int, length: int, version: object | None = None
-    ) -> ValueReader | None:
-        path = self._path(key)
-        if isinstance(version, tuple) and len(version) == 2:
-            return ObjectReader(self, key, path, None, version)
-        return self._open(key, path, start, length)
-
-    def scratch_loader(self, scratch: Scratch, limit: int) -> Loader:
-        def load(key: str) -> Buffer | None:
-            answer = self._whole(key, self._path(key), limit)
-            return None if answer is None else answer.body
-
-        return load
-
-    def _bounded_loader(self, limit: int) -> Loader:
-        def load(key: str) -> Buffer | None:
-            answer = self._whole(key, self._path(key), limit)
-            self._note_tag(key, answer)
-            return None if answer is None else answer.body
-
-        return load
-
-    def range_loader(self) -> RangeLoader:
-        def load(
-            key: str, starts: Sequence[int], lengths: Sequence[int]
-        ) -> tuple[int | None, list[Buffer]] | None:
-            path = self._path(key)
-            return _steady(lambda: self._parts(key, path, starts, lengths))
-
-        return load
+    def _reader(self, scratch: Scratch | None, limit: int) -> Reader:
+        return _ObjectReader(self, scratch, limit)
 
     def _parts(
         self, key: str, path: str, starts: Sequence[int], lengths: Sequence[int]
@@ -559,18 +515,6 @@ class ObjectStore(Store):
         ]
         return first.size or 0, parts
 
-    def into_loader(self) -> IntoLoader:
-        def load(key: str, start: int, out: memoryview) -> tuple[int | None, int] | None:
-            path = self._path(key)
-
-            def read() -> tuple[int | None, int] | None:
-                reader = self._open(key, path, start, len(out))
-                return None if reader is None else (reader.size, reader.read_into(start, out))
-
-            return _steady(read)
-
-        return load
-
     def tag(self, key: str) -> str | None:
         return self._tags.get(key)
 
@@ -584,19 +528,21 @@ class ObjectStore(Store):
 
     # Changes that lose no others
 
-    def get_versioned(self, key: str) -> tuple[Buffer | None, object]:
+    def _get_versioned(self, key: str) -> tuple[Buffer | None, object]:
+        return self._look_up(key, None)
+
+    def _look_up(self, key: str, limit: int | None) -> tuple[Buffer | None, object]:
         if self._conditional != "service":
-            return super().get_versioned(key)
-        answer = self._whole(key, self._path(key), self._limit)
+            return super()._get_versioned(key)
+        answer = self._whole(key, self._path(key), limit)
         self._note_tag(key, answer)
         if answer is None:
             return None, _ABSENT_VERSION
         return answer.body, (answer.tag, answer.generation)
 
-    def compare_and_set(self, key: str, version: object, value: Buffer | None) -> bool:
+    def _compare_and_set(self, key: str, version: object, value: bytes | None) -> bool:
         if self._conditional != "service":
-            return super().compare_and_set(key, version, value)
-        self._check_writable()
+            return super()._compare_and_set(key, version, value)
         path = self._path(key)
         if value is None:
             raise StoreCapabilityError(
@@ -705,27 +651,21 @@ class ObjectStore(Store):
         error.__cause__ = failure.cause()
         return error
 
-    def updater(
-        self, scratch: Scratch | None = None, limit: int = sys.maxsize
-    ) -> AbstractContextManager[Updater]:
+    def _writer(self, scratch: Scratch | None, limit: int) -> Writer:
         self._use()
-        twin = type(self).__new__(type(self))
-        twin.__dict__.update(self.__dict__, _limit=limit)
-        return contextlib.nullcontext(twin._update)
+        return _ObjectWriter(self, scratch, limit)
 
     # Writeable
 
-    def set(self, key: str, value: Buffer) -> None:
-        self._check_writable()
+    def _set(self, key: str, value: bytes) -> None:
         path = self._path(key)
         content = flat(value, key)
         found = self._request(_put(path, content, None), _use_for(content, None), changes=True)
         if isinstance(found, Failure):
             raise self._error("write", key, found)
 
-    def copy_values(self, pairs: Iterable[tuple[str, str]]) -> None:
-        self._check_writable()
-        plainly = super().copy_values
+    def _copy_values(self, pairs: Sequence[tuple[str, str]]) -> None:
+        plainly = super()._copy_values
 
         def copy(pair: tuple[str, str]) -> None:
             source, target = map(self._path, pair)
@@ -741,8 +681,7 @@ class ObjectStore(Store):
 
         spread(copy, pairs, self.concurrency)
 
-    def erase(self, key: str) -> None:
-        self._check_writable()
+    def _erase(self, key: str) -> None:
         path = self._path(key)
         found = self._request(lambda image, store: image.delete(store, path), changes=True)
         if isinstance(found, Failure):
@@ -756,8 +695,7 @@ class ObjectStore(Store):
         if failure.status != 404 or failure.no_place or failure.sort or (listed and not failure.names_key):
             raise self._error("erase", key, failure)
 
-    def erase_values(self, keys: Iterable[str]) -> None:
-        self._check_writable()
+    def _erase_values(self, keys: Sequence[str]) -> None:
         wanted = {key: self._path(key) for key in keys}
         if self._recipe.kind != "s3" or len(wanted) < 2:
             spread(self.erase, wanted, self.concurrency)
@@ -774,14 +712,8 @@ class ObjectStore(Store):
 
     # Listable
 
-    def list(self) -> Iterator[str]:
-        return self.list_prefix("")
-
-    def list_prefix(self, prefix: str) -> Iterator[str]:
-        self._check_listable()
-        return self._listed(self._prefix + check_prefix(prefix), prefix)
-
-    def _listed(self, within: str, prefix: str) -> Iterator[str]:
+    def _list(self, prefix: str) -> Iterator[str]:
+        within = self._prefix + prefix
         self._checked(within[:-1], prefix)
         found = self._found(within, prefix)
         if found:
@@ -845,9 +777,8 @@ class ObjectStore(Store):
         gone = {path for path, is_there in zip(empty, there, strict=True) if not is_there}
         return [path for path in inside if path not in gone]
 
-    def list_dir(self, prefix: str) -> tuple[KeySet, KeySet]:
-        self._check_listable()
-        within = self._prefix + check_prefix(prefix)
+    def _list_dir(self, prefix: str) -> tuple[KeySet, KeySet]:
+        within = self._prefix + prefix
         self._checked(within[:-1], prefix)
         objects: dict[str, int] = {}
         folders: KeySet = set()
@@ -882,6 +813,55 @@ class ObjectStore(Store):
             {path[cut:] for path in self._objects(within, objects)},
             {path[cut:] for path in prefixes if path.startswith(within) and path != within},
         )
+
+
+class _ObjectReader(Reader):
+    """Reads objects."""
+
+    _store: ObjectStore
+
+    def get(self, key: str) -> Buffer | None:
+        store = self._store
+        answer = store._whole(key, store._path(key), self._limit)
+        if self._scratch is None:
+            store._note_tag(key, answer)
+        return None if answer is None else answer.body
+
+    def get_ranges(
+        self, key: str, starts: Sequence[int], lengths: Sequence[int]
+    ) -> tuple[int | None, list[Buffer]] | None:
+        path = self._store._path(key)
+        return _steady(lambda: self._store._parts(key, path, starts, lengths))
+
+    def get_into(self, key: str, start: int, out: memoryview) -> tuple[int | None, int] | None:
+        path = self._store._path(key)
+
+        def read() -> tuple[int | None, int] | None:
+            reader = self._store._open(key, path, start, len(out))
+            return None if reader is None else (reader.size, reader.read_into(start, out))
+
+        return _steady(read)
+
+    def open(
+        self, key: str, part: tuple[int, int] | None = None, version: object | None = None
+    ) -> ValueReader | None:
+        store = self._store
+        path = store._path(key)
+        if isinstance(version, tuple) and len(version) == 2:
+            return ObjectReader(store, key, path, None, version)
+        if part is not None:
+            return store._open(key, path, *part)
+        answer = store._head(key, path)
+        return None if answer is None else ObjectReader(store, key, path, answer)
+
+
+class _ObjectWriter(Writer):
+    """Changes objects that are not too large."""
+
+    _store: ObjectStore
+
+    def _versioned(self, key: str) -> tuple[Buffer | None, object]:
+        return self._store._look_up(key, self._limit)
 
 
 def _use_for(content: memoryview, mode: object) -> Use:

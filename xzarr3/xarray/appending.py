@@ -7,10 +7,9 @@ array since; see :mod:`xzarr3.commit.length`. Consolidated copies come last, onc
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -47,7 +46,7 @@ from xzarr3.node_documents import (
 )
 from xzarr3.replacement import Replacement
 from xzarr3.stores import Store
-from xzarr3.stores.base import UNCHANGED, Scratch, Unchanged, Updater
+from xzarr3.stores.base import UNCHANGED, Scratch, Unchanged, Writer
 from xzarr3.stores.base import Change as Changing
 from xzarr3.xarray.changing import Change, ChangedGroup, plan_group_changes
 from xzarr3.xarray.planning import PlannedArray, to_be_consolidated
@@ -124,27 +123,37 @@ class _BehindStore(GuardedStore):
     def identity(self) -> object:
         return BEHIND, super().identity
 
-    def set(self, key: str, value: Buffer) -> None:
+    def _set(self, key: str, value: bytes) -> None:
         with self._length.writing():
-            super().set(key, value)
+            super()._set(key, value)
 
-    def compare_and_set(self, key: str, version: object, value: Buffer | None) -> bool:
+    def _compare_and_set(self, key: str, version: object, value: bytes | None) -> bool:
         with self._length.writing():
-            return super().compare_and_set(key, version, value)
+            return super()._compare_and_set(key, version, value)
 
-    @contextmanager
-    def updater(self, scratch: Scratch | None = None, limit: int = sys.maxsize) -> Iterator[Updater]:
-        with super().updater(scratch, limit) as update:
+    def _writer(self, scratch: Scratch | None, limit: int) -> Writer:
+        return _BehindWriter(self, super()._writer(scratch, limit))
 
-            def update_admitted(key: str, change: Changing) -> None:
-                with self._length.writing():
-                    update(key, change)
-
-            yield update_admitted
-
-    def erase_values(self, keys: Iterable[str]) -> None:
+    def _erase_values(self, keys: Sequence[str]) -> None:
         with self._length.writing():
-            super().erase_values(keys)
+            super()._erase_values(keys)
+
+
+class _BehindWriter(Writer):
+    """Changes values as long as the write goes on."""
+
+    _store: _BehindStore
+
+    def __init__(self, store: _BehindStore, inner: Writer) -> None:
+        super().__init__(store)
+        self._inner = inner
+
+    def update(self, key: str, change: Changing) -> None:
+        with self._store._length.writing():
+            self._inner.update(key, change)
+
+    def close(self) -> None:
+        self._inner.close()
 
 
 class _SharedLength(Length):
