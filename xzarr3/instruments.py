@@ -171,22 +171,6 @@ def _fetched(original: Callable[..., Any]) -> Callable[..., Any]:
     return fetched
 
 
-def _got(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Values that are asked for of a web server by way of fsspec, and parts of them."""
-
-    def get(self: Any, path: str, start: int, length: int | None, *, body: bool = True) -> Any:
-        if not process.collectors:
-            return original(self, path, start, length, body=body)
-        kind = "head" if not body else "get" if start == 0 and length is None else "get_range"
-
-        def call() -> Any:
-            return original(self, path, start, length, body=body)
-
-        return _answered(kind, 0, call, lambda found: b"" if found is None else found.body)
-
-    return get
-
-
 def _made(original: Callable[..., Any]) -> Callable[..., Any]:
     """A way to a file system may be of a class whose module was imported just now."""
 
@@ -387,7 +371,6 @@ _MAKERS: tuple[tuple[str, str, str, Maker], ...] = (
     ("xzarr3.stores.fsspec_files", "Files", "__init__", _made),
     ("xzarr3.stores.fsspec_files", "Files", "_ask", _asked),
     ("xzarr3.stores.fsspec_files", "Files", "_fetched", _fetched),
-    ("xzarr3.stores.fsspec_http", "WebFiles", "_get", _got),
 )
 _installed: dict[tuple[type, str], tuple[Any, Any]] = {}
 """What is replaced, and by what."""
