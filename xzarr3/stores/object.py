@@ -11,6 +11,7 @@ import os
 import re
 import sys
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -33,7 +34,7 @@ from xzarr3.errors import (
     printable,
     shorten,
 )
-from xzarr3.stores import object_client, obstore_image
+from xzarr3.stores import object_client
 from xzarr3.stores.base import (
     IntoLoader,
     KeySet,
@@ -49,13 +50,14 @@ from xzarr3.stores.base import (
     negative_length,
 )
 from xzarr3.stores.locks import key_lock
-from xzarr3.stores.object_client import Answer, Client, Listing, Pace, Use, fetch, shared
+from xzarr3.stores.object_client import Answer, Client, Pace, fetch, require, shared
 from xzarr3.stores.object_errors import Failure
 from xzarr3.stores.object_options import Recipe, of_ready, parse
 from xzarr3.stores.sharing import reduced
 
 Result = TypeVar("Result")
 Names: TypeAlias = list[str]
+Sizes: TypeAlias = list[tuple[str, int]]
 
 _CONCURRENCY: Final = 64
 _RETRIES: Final = 10
@@ -80,9 +82,9 @@ _PASSING_STATE = frozenset({"_client", "_identity", "_ready_pid", "_tags"})
 _MOST_TAGS = 2**14
 _SERVICES = frozenset({"s3", "gs", "az"})
 _LENIENT = frozenset({"s3", "gs"})  # Where obstore takes every page for the end of a list.
+_ROUND = 10  # What the number of names on a page is a multiple of.
 _LISTS = 20  # How often the end of a list is asked for until it is believed.
 _WHOLE_LISTS = 6
-_SHORTEST_PAGE = 100
 
 
 class ObjectStore(Store):
@@ -191,7 +193,7 @@ class ObjectStore(Store):
         conditional: str | None = None,
     ) -> None:
         super().__init__(read_only=read_only)
-        obstore_image.require()
+        require()
         asked: dict[str, Any] = {
             "concurrency": concurrency,
             "retries": retries,
@@ -204,9 +206,10 @@ class ObjectStore(Store):
         }
         self._ready: Any = None
         self._ready_pid = os.getpid()
+        unknown = False
         if isinstance(store, (str, os.PathLike)):
             place = parse(os.fspath(store), storage_options)
-            self._recipe, self._prefix = place.recipe, place.prefix
+            self._recipe, self._prefix, unknown = place.recipe, place.prefix, place.unknown
             for name, value in place.settings.items():
                 if name == "read_only":
                     if not isinstance(value, bool):
@@ -237,6 +240,8 @@ class ObjectStore(Store):
         self._limit: int | None = None
         self._client: Client | None = None
         self._tags: dict[str, str] = {}
+        if unknown:
+            self._use().made()  # obstore refuses what it does not know, at once.
 
     def _take(self, store: Any, storage_options: Mapping[str, Any] | None) -> None:
         """Use a ready store."""
@@ -339,7 +344,6 @@ class ObjectStore(Store):
             if self._ready is None:
                 client = shared.get(self._recipe, *bounds)
             elif self._ready_pid != os.getpid():
-                obstore_image.keep(self._ready)
                 raise StoreError(
                     f"{self} was made before this process was forked and cannot be used here; accepted: "
                     "spawned processes, or a store by URL"
@@ -348,11 +352,6 @@ class ObjectStore(Store):
                 client = Client(self._recipe, *bounds, ready=self._ready)
             self._client = client
         return client
-
-    def _request(
-        self, call: Callable[[Any, Any], Result], use: Use | None = None, *, changes: bool = False
-    ) -> Result | Failure:
-        return self._use().request(call, use, changes=changes)
 
     def _path(self, key: str) -> str:
         return self._checked(self._prefix + check_key(key), key)
@@ -420,7 +419,7 @@ class ObjectStore(Store):
         client = self._use()
         if failure.status == 404 and not client.place_is_known:
             # Where only the head was asked for, it may be the bucket that is missing.
-            asked = None if failure.names_key else self._request(fetch(path, {"range": (0, 1)}, None))
+            asked = None if failure.names_key else self._use().request(fetch(path, {"range": (0, 1)}, None))
             if isinstance(asked, Failure) and not (asked.beyond or self._names_absence(asked)):
                 raise self._error("read", key, asked)
             client.place_is_known = True
@@ -430,7 +429,7 @@ class ObjectStore(Store):
         self, key: str, path: str, options: dict[str, Any] | None, limit: int | None = None
     ) -> Answer | Failure | None:
         """A value or a part of it; None if there is none, a failure if there is no such part."""
-        found = self._request(fetch(path, options, limit))
+        found = self._use().request(fetch(path, options, limit))
         if isinstance(found, Failure):
             if (
                 found.beyond
@@ -626,11 +625,12 @@ class ObjectStore(Store):
         turns = Pace(sys.maxsize, self.conflict_deadline, _LONGEST_TURN)
         in_doubt = False
         while True:
-            found = client.once(_put(path, content, mode), _use_for(content, mode), changes=True)
+            # obstore would make it again after an error 5xx, and take what it has stored for another's value.
+            found = client.once(_put(path, content, mode), sends=content.nbytes > _LONG, changes=True)
             if not isinstance(found, Failure):
                 self._confirm(key, path, kind, content)
                 return True
-            in_doubt |= found.ambiguous or found.repeated > 0
+            in_doubt |= found.ambiguous
             if found.refused or (kind == "update" and found.status == 404 and not found.no_place):
                 if found.status == 412:
                     client.confirmed.add(kind)
@@ -688,7 +688,7 @@ class ObjectStore(Store):
             if kind in client.confirmed:
                 return
             mode: object = "create" if kind == "create" else {"e_tag": _WRONG_TAG, "version": "1"}
-            found = self._request(_put(path, content, mode), _use_for(content, mode), changes=True)
+            found = client.request(_put(path, content, mode), sends=content.nbytes > _LONG, changes=True)
             if not isinstance(found, Failure):
                 client.ignored.add(kind)
                 raise self._unconditional(key, _IGNORED)
@@ -719,7 +719,7 @@ class ObjectStore(Store):
         self._check_writable()
         path = self._path(key)
         content = flat(value, key)
-        found = self._request(_put(path, content, None), _use_for(content, None), changes=True)
+        found = self._use().insist(_put(path, content, None), sends=content.nbytes > _LONG, changes=True)
         if isinstance(found, Failure):
             raise self._error("write", key, found)
 
@@ -730,8 +730,8 @@ class ObjectStore(Store):
         def copy(pair: tuple[str, str]) -> None:
             source, target = map(self._path, pair)
             before = self._head(pair[1], target)
-            found = self._request(
-                lambda image, store: image.copy(store, source, target), Use.SEND, changes=True
+            found = self._use().request(
+                lambda obstore, store: obstore.copy(store, source, target), sends=True, changes=True
             )
             # A service may say that all is well before it fails, or know of no copies.
             old, new = self._head(pair[0], source), self._head(pair[1], target)
@@ -744,7 +744,7 @@ class ObjectStore(Store):
     def erase(self, key: str) -> None:
         self._check_writable()
         path = self._path(key)
-        found = self._request(lambda image, store: image.delete(store, path), changes=True)
+        found = self._use().insist(lambda obstore, store: obstore.delete(store, path), changes=True)
         if isinstance(found, Failure):
             self._settle(key, found)
 
@@ -766,7 +766,7 @@ class ObjectStore(Store):
 
         def erase(at: int) -> None:
             some = paths[at : at + _BULK]
-            found = self._request(lambda image, store: image.delete(store, some), changes=True)
+            found = self._use().insist(lambda obstore, store: obstore.delete(store, some), changes=True)
             if isinstance(found, Failure):
                 self._settle("", found)
 
@@ -779,55 +779,69 @@ class ObjectStore(Store):
 
     def list_prefix(self, prefix: str) -> Iterator[str]:
         self._check_listable()
-        return self._listed(self._prefix + check_prefix(prefix), prefix)
+        within = self._prefix + check_prefix(prefix)
+        self._checked(within[:-1], prefix)
+        return self._listed(within, prefix)
 
     def _listed(self, within: str, prefix: str) -> Iterator[str]:
-        self._checked(within[:-1], prefix)
-        found = self._found(within, prefix)
-        if found:
+        cut = len(self._prefix)
+        for page in self._pages(within, prefix):
             self._use().place_is_known = True
-        return iter([path[len(self._prefix) :] for path in self._objects(within, found)])
+            for path in self._objects(within, dict(page)):
+                yield path[cut:]
 
-    def _found(self, within: str, prefix: str) -> Mapping[str, int]:
-        """The sizes of the objects whose names begin so.
+    def _pages(self, within: str, prefix: str) -> Iterator[Sizes]:
+        """The objects whose names begin so, and their sizes.
 
-        The end of a list is believed once the last name came twice with nothing new behind it.
+        obstore takes an HTML page of a server that asks to log in for the end of a list of S3 or Google. A
+        page of a list has a round number of names. Where there are as many, or none, the end is believed once
+        the last name came twice with nothing new behind it.
         """
-        listing = self._listing(within)
-        known = -1
-        believable = False
-        for _ in range(_LISTS):
-            while True:
-                more = self._request(listing.page, Use.MANY)
-                if isinstance(more, Failure):
-                    raise self._error("list", prefix, more)
-                if not more:
-                    break
-            number = len(listing.found)
-            checked = number == known and (number == 0 or listing.confirmed)
-            if checked or self._recipe.kind not in _LENIENT:
-                if number == 0:
-                    self._check_page(within)
-                return listing.found
-            believable |= listing.confirmed
-            last = listing.expected
-            if last is not None and not listing.confirmed and self._is_gone(last):
-                del listing.found[last]
-                believable = True
-            known = len(listing.found)
-            listing.check()
-        if believable:
-            return listing.found  # Others keep storing and erasing.
-        raise self._error(
-            "list", prefix, Failure("the answers do not agree, some may be HTML pages", attempts=_LISTS)
-        )
+        ordered = self._recipe.kind in _LENIENT and not self._recipe.arguments["config"].get("s3_express")
+        offset: str | None = None
+        last: deque[str] = deque(maxlen=2)
+        stream: Any = None
+        number, checks, seen, grew = 0, 0, False, False
+
+        def ask(obstore: Any, store: Any) -> Sizes:
+            nonlocal stream
+            if stream is None:
+                pages = obstore.list(store, within or None, offset=offset, chunk_size=object_client.PAGE)
+                stream = iter(pages)
+            pages, stream = stream, None  # After a failure it begins anew.
+            page = next(pages, ())
+            stream = pages
+            return [(entry["path"], entry["size"]) for entry in page]
+
+        while True:
+            page = self._use().insist(ask) if ordered or stream is None else self._use().request(ask)
+            if isinstance(page, Failure):
+                raise self._error("list", prefix, page)
+            if page:
+                new = [entry for entry in page if entry[0] not in last] if ordered else page
+                seen |= len(new) < len(page)
+                grew |= bool(new)
+                number += len(new)
+                last.extend(path for path, _ in new)
+                offset = last[-1] if ordered else None
+                yield new
+                continue
+            if self._recipe.kind not in _LENIENT or number % _ROUND:
+                break
+            if checks and not grew and (seen or not last or self._is_gone(last[-1])):
+                break
+            if checks == _LISTS or not ordered:
+                break
+            checks, seen, grew = checks + 1, False, False
+            offset, stream = last[0] if len(last) == 2 else None, None
+        if number == 0:
+            self._check_page(within)
+        elif checks == _LISTS:
+            failure = Failure("the answers do not agree, some may be HTML pages", attempts=_LISTS)
+            raise self._error("list", prefix, failure)
 
     def _is_gone(self, path: str) -> bool:
         return self._head(path[len(self._prefix) :], path) is None
-
-    def _listing(self, within: str) -> Listing:
-        in_order = self._recipe.kind in _LENIENT and not self._recipe.arguments["config"].get("s3_express")
-        return Listing(within, ordered=in_order)
 
     def _check_page(self, within: str) -> None:
         """See to it that the service does not answer everything by a page that asks to log in."""
@@ -849,33 +863,25 @@ class ObjectStore(Store):
         self._check_listable()
         within = self._prefix + check_prefix(prefix)
         self._checked(within[:-1], prefix)
-        objects: dict[str, int] = {}
-        folders: KeySet = set()
-        before: tuple[KeySet, KeySet] | None = None
 
-        def ask(_: object = None) -> Any:
-            return self._request(
-                lambda image, store: image.list_with_delimiter(store, within or None), Use.MANY
+        def ask() -> tuple[dict[str, int], set[str]]:
+            found = self._use().insist(
+                lambda obstore, store: obstore.list_with_delimiter(store, within or None)
             )
-
-        answers = spread(ask, range(2 if self._recipe.kind in _LENIENT else 1), self.concurrency)
-        for attempt in range(_WHOLE_LISTS):
-            found = answers[attempt] if attempt < len(answers) else ask()
             if isinstance(found, Failure):
                 raise self._error("list", prefix, found)
-            objects |= {entry["path"]: entry["size"] for entry in found["objects"]}
-            folders |= set(found["common_prefixes"])
-            now = {entry["path"] for entry in found["objects"]}, set(found["common_prefixes"])
-            # What ends early differs from what does not; what others change meanwhile does, too.
-            lacks_nothing = before is not None and now[0] >= before[0] and now[1] >= before[1]
-            if now == before or (attempt > 1 and lacks_nothing) or self._recipe.kind not in _LENIENT:
-                objects = {path: size for path, size in objects.items() if path in now[0]}
-                folders = now[1]
-                break
-            before = now
-        number = len(objects) + len(folders)
-        if number % object_client.PAGE == 0 or number >= _SHORTEST_PAGE:
+            return {entry["path"]: entry["size"] for entry in found["objects"]}, set(found["common_prefixes"])
+
+        objects, folders = ask()
+        for _ in range(_WHOLE_LISTS):
+            if self._recipe.kind not in _LENIENT or (len(objects) + len(folders)) % _ROUND:
+                break  # As for other lists: pages are of round numbers.
+            before = objects.keys() | folders
+            # A server that asks to log in answers the same to everything.
             self._check_page(within)
+            objects, folders = ask()
+            if objects.keys() | folders >= before:
+                break
         cut = len(self._prefix)
         prefixes = {f"{path.rstrip('/')}/" for path in folders}
         return (
@@ -884,19 +890,13 @@ class ObjectStore(Store):
         )
 
 
-def _use_for(content: memoryview, mode: object) -> Use:
-    if mode is None and content.nbytes > _LARGE:
-        return Use.MANY
-    return Use.SEND if content.nbytes > _LONG else Use.ONE
-
-
 def _put(path: str, content: memoryview, mode: object) -> Callable[[Any, Any], Any]:
-    def call(image: Any, store: Any) -> Any:
+    def call(obstore: Any, store: Any) -> Any:
         if mode is None and content.nbytes > _LARGE:
-            return image.put(
+            return obstore.put(
                 store, path, content, use_multipart=True, chunk_size=_SENT_PART, max_concurrency=_SENT_AT_ONCE
             )
-        return image.put(store, path, content, mode=mode or "overwrite", use_multipart=False)
+        return obstore.put(store, path, content, mode=mode or "overwrite", use_multipart=False)
 
     return call
 
