@@ -6,11 +6,13 @@ import itertools
 import logging
 import multiprocessing
 import pickle
+import re
 import threading
 import time
 import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -491,6 +493,112 @@ def test_a_web_server_is_read_only(http_server: WebServer) -> None:
     for enumerate_ in lists:
         with pytest.raises(StoreCapabilityError, match="consolidated"):
             enumerate_()
+
+
+# Headers and redirects
+
+
+class Asked:
+    """A web server that says what it was asked, and sends what is below ``/away`` to another one."""
+
+    def __init__(self, to: str = "") -> None:
+        self.seen: list[dict[str, str]] = []
+        owner = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                owner.seen.append({name.lower(): value for name, value in self.headers.items()})
+                if self.path.startswith("/away/"):
+                    self.send_response(302)
+                    self.send_header("Location", f"{to}/here/{self.path[6:]}")
+                    self.send_header("Content-Length", "0")
+                    self.end_headers()
+                    return
+                found = VALUE if self.path.endswith("/a") else b"no such key"
+                asked = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+                status = 200 if found is VALUE else 404
+                self.send_response(206 if asked else status)
+                if asked:
+                    self.send_header("Content-Range", f"bytes {asked[1]}-{asked[2]}/{len(found)}")
+                    found = found[int(asked[1]) : int(asked[2]) + 1]
+                self.send_header("Content-Length", str(len(found)))
+                self.send_header("Last-Modified", "Sun, 06 Nov 1994 08:49:37 GMT")
+                self.end_headers()
+                if self.command == "GET":
+                    self.wfile.write(found)
+
+            do_HEAD = do_GET  # noqa: N815
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def __enter__(self) -> Asked:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+
+
+HEADERS = {"X-Api-Key": "for one server", "Authorization": "Bearer b", "Cookie": "c=d", "Accept": "*/*"}
+
+
+@pytest.mark.parametrize("how", ["headers", "client_options"])
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
+def test_headers_do_not_follow_a_redirect_to_another_server(host: str, how: str) -> None:
+    """Another port is another server; the same server gets them again."""
+    options: dict[str, Any] = {"headers": HEADERS}
+    if how == "client_options":
+        options = {"client_options": {"default_headers": HEADERS}}
+    with Asked() as other, Asked(other.url.replace("127.0.0.1", host)) as first:
+        store = ObjectStore(f"{first.url}/away", storage_options=options)
+        assert store.get("a") == VALUE
+        assert store.get("a", (100, 50)) == VALUE[100:150]
+        assert store.exists("a")
+        assert not store.exists("b")
+        assert store.get("b") is None
+        for seen in first.seen:
+            assert {name: seen[name.lower()] for name in HEADERS} == HEADERS
+        assert len(other.seen) == len(first.seen) == 5
+        for seen in other.seen:
+            assert not seen.keys() & {"x-api-key", "authorization", "cookie"}
+        assert other.seen[1]["range"] == "bytes=100-149"
+    with Asked() as alone:
+        assert ObjectStore(f"{alone.url}/here", storage_options=options).get("a") == VALUE
+        assert alone.seen[0]["x-api-key"] == "for one server"
+
+
+@pytest.mark.parametrize(("kind", "parameters"), [*PASSING, *WRONG, *WRONG_PARTS], ids=str)
+def test_faults_of_servers_with_headers(
+    fault_server: FaultServer, kind: str, parameters: dict[str, Any]
+) -> None:
+    """The standard library asks them, and what it gets is as good."""
+    fault_server.put_all({PATH: VALUE, "/b/x/elsewhere": b"?" * len(VALUE)})
+    options = {"headers": {"X-Api-Key": "key"}}
+    store = make("http", fault_server, storage_options=options, retries=3)
+    assert store.get("none") is None
+    for name, read in READS.items():
+        assert bytes(read(store)) == EXPECTED[name], name
+    if (kind, parameters) in PASSING:
+        for name, read in READS.items():
+            fault_server.clear_faults()
+            fault_server.fault(kind, PATH, times=2, **parameters)
+            assert bytes(read(store)) == EXPECTED[name], name
+        fault_server.clear_faults()
+    fault_server.fault(kind, PATH, **parameters)
+    elsewhere = parameters.get("location") == "/b/x/elsewhere"
+    for name, read in READS.items():
+        if (kind, parameters) in WRONG_PARTS and name not in BY_RANGE:
+            assert bytes(read(store)) == EXPECTED[name], name
+        elif elsewhere:
+            assert bytes(read(store)) == b"?" * len(EXPECTED[name])
+        else:
+            with pytest.raises(StoreError, match="key 'a' of"):
+                read(store)
 
 
 # Absence and refusal

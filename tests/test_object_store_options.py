@@ -334,7 +334,7 @@ def test_read_only_by_option(fault_server: FaultServer) -> None:
     with pytest.raises(ReadOnlyError):
         store.set("a", b"v")
     assert not open_store("s3://b/x", {**options, "read_only": False}).read_only
-    with pytest.raises(StoreError, match="'read_only' in storage_options is 'no'; accepted"):
+    with pytest.raises(StoreError, match="storage_options: read_only='no'; accepted"):
         open_store("s3://b/x", {"read_only": "no"})
 
 

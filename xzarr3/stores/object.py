@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from operator import index
+from numbers import Integral, Real
 from typing import Any, Final, Self, TypeAlias, TypeVar
 
 from xzarr3._types import Buffer, ByteRange
@@ -76,7 +76,6 @@ _SETTLED = timedelta(seconds=5)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _WRONG_TAG = '"00000000000000000000000000000000"'
 _IGNORED = Failure("the service ignores conditions")
-_PLACES = ("service", "process")
 _NUMBERS = {"concurrency": 1, "retries": 0, "request_bytes": 0}  # And the least that they can be.
 _PASSING_STATE = frozenset({"_client", "_identity", "_ready_pid", "_tags"})
 _MOST_TAGS = 2**14
@@ -113,26 +112,31 @@ class ObjectStore(Store):
     :meth:`compare_and_set` is done by the service, which is checked once to keep to conditions. An object
     cannot be erased on condition.
 
+    A process that was forked from one that has loaded obstore cannot use it, and is told so: the threads of
+    obstore are not there. Processes that are started by ``spawn`` or ``forkserver`` can.
+
     Parameters
     ----------
     store : str or store of obstore
-        A URL, or a ready store, whose own settings for trying again are not used.
+        A URL, or a ready store, whose own settings for trying again are replaced by those given here.
     storage_options : dict, optional
-        In the words of fsspec or obstore: ``anon``, ``key``, ``secret``, ``token``, ``endpoint_url``,
-        ``client_kwargs``, ``region``, ``profile``, ``account_name``, ``account_key``, ``sas_token``,
-        ``connection_string``, ``headers`` and others, as well as the following arguments. Names that are not
-        known are refused. ``headers`` go with every request to a web server, and to another host if it
-        redirects there, except ``Authorization`` and ``Cookie``.
+        In the words of fsspec: ``anon``, ``key``, ``secret``, ``token``, ``endpoint_url``, ``client_kwargs``,
+        ``region``, ``profile``, ``account_name``, ``account_key``, ``sas_token``, ``connection_string``,
+        ``headers``; in those of obstore, whatever its store takes; as well as the following arguments. What
+        obstore does not know is refused. ``headers`` go with every request to a web server, but not to
+        another server if it redirects there. With others than ``Authorization``, ``Cookie`` and what any
+        server may see, each request has a connection of its own.
     read_only : bool
         Refuse every write.
     concurrency : int, default 64
         How many requests there are at most at a time. See also :mod:`xzarr3.stores.in_flight`.
     retries : int, default 10
-        How often a request is tried again; 3 times at most if there is no connection. Pauses grow from 0.1
-        to 15 seconds; what a server says in ``Retry-After`` is not seen.
+        How often obstore tries a request again. Pauses grow from 0.1 to 15 seconds, or a quarter of
+        `deadline` if that is less; what a server says in ``Retry-After`` is not seen.
     deadline : float, default 12
         Seconds after which a request is not tried again, so that a fault that does not go away is reported
-        within 20 seconds. Give more for a service that may be down for longer than that.
+        within 20 seconds. Give more for a service that may be down for longer than that. What others have
+        begun at the same time is waited for as long, if one of several requests fails.
     timeout : float, default 7
         Seconds without a byte of the answer after which one attempt has failed, however long an answer
         takes that keeps coming. For an attempt that sends more than 1 MiB it is `deadline`, or 180 seconds if
@@ -194,7 +198,7 @@ class ObjectStore(Store):
     ) -> None:
         super().__init__(read_only=read_only)
         require()
-        asked: dict[str, Any] = {
+        asked = {
             "concurrency": concurrency,
             "retries": retries,
             "deadline": deadline,
@@ -204,6 +208,7 @@ class ObjectStore(Store):
             "over_read": over_read,
             "conditional": conditional,
         }
+        given = {name: _setting(name, value) for name, value in asked.items() if value is not None}
         self._ready: Any = None
         self._ready_pid = os.getpid()
         unknown = False
@@ -211,31 +216,25 @@ class ObjectStore(Store):
             place = parse(os.fspath(store), storage_options)
             self._recipe, self._prefix, unknown = place.recipe, place.prefix, place.unknown
             for name, value in place.settings.items():
-                if name == "read_only":
-                    if not isinstance(value, bool):
-                        raise StoreError(
-                            f"'read_only' in storage_options is {shorten(value)}; accepted: a bool"
-                        )
-                    self.read_only = read_only or value
-                    continue
-                _check_setting(name, value)
-                if asked[name] not in (None, value):
+                try:
+                    found = _setting(name, value)
+                except ValueError as error:
+                    raise StoreError(f"storage_options: {error}") from error
+                if given.setdefault(name, found) != found:
                     raise StoreError(
                         f"'{name}' in storage_options contradicts the argument; accepted: one of them"
                     )
-                asked[name] = value
         else:
             self._take(store, storage_options)
-        self.concurrency = _whole("concurrency", asked["concurrency"], _CONCURRENCY, 1)
-        self.request_bytes = _whole("request_bytes", asked["request_bytes"], ObjectStore.request_bytes, 0)
-        self.over_read = _factor(asked["over_read"])
-        self._retries = _whole("retries", asked["retries"], _RETRIES, 0)
-        self._deadline = _seconds("deadline", asked["deadline"], _DEADLINE)
-        self._timeout = min(_seconds("timeout", asked["timeout"], _TIMEOUT), self._deadline)
-        self._absent_status = _statuses(asked["absent_status"])
-        self._conditional = asked["conditional"] or _PLACES[0]
-        if self._conditional not in _PLACES:
-            raise ValueError(f"conditional={shorten(self._conditional)}; accepted: 'service', 'process'")
+        self.read_only = read_only or given.get("read_only", False)
+        self.concurrency = given.get("concurrency", _CONCURRENCY)
+        self.request_bytes = given.get("request_bytes", ObjectStore.request_bytes)
+        self.over_read = given.get("over_read", ObjectStore.over_read)
+        self._retries = given.get("retries", _RETRIES)
+        self._deadline = given.get("deadline", _DEADLINE)
+        self._timeout = min(given.get("timeout", _TIMEOUT), self._deadline)
+        self._absent_status = given.get("absent_status", (404,))
+        self._conditional = given.get("conditional", "service")
         self.erases_conditionally = self._conditional == "process"
         self._limit: int | None = None
         self._client: Client | None = None
@@ -442,14 +441,13 @@ class ObjectStore(Store):
             self._use().place_is_known = True
         return found
 
-    def _whole(self, key: str, path: str, limit: int | None = None) -> Answer | None:
-        found = self._ask(key, path, None, limit)
-        if isinstance(found, Failure):
-            raise self._error("read", key, found)
-        return found
-
     def _head(self, key: str, path: str) -> Answer | None:
-        found = self._ask(key, path, {"head": True})
+        return self._whole(key, path, options={"head": True})
+
+    def _whole(
+        self, key: str, path: str, limit: int | None = None, options: dict[str, Any] | None = None
+    ) -> Answer | None:
+        found = self._ask(key, path, options, limit)
         if isinstance(found, Failure):
             raise self._error("read", key, found)
         return found
@@ -1030,57 +1028,29 @@ class ObjectReader(ValueReader):
         return spread(lambda part: self.read(*part), wanted, self._store.concurrency)
 
 
-def _check_setting(name: str, value: object) -> None:
-    """See to it that an argument among the options has a value that can be."""
-    try:
-        if name in _NUMBERS:
-            _whole(name, value, 1, _NUMBERS[name])
-        elif name in ("deadline", "timeout"):
-            _seconds(name, value, 1.0)
-        elif name == "over_read":
-            _factor(value)
-        elif name == "absent_status":
-            _statuses(value)
-        elif value not in (None, *_PLACES):
-            raise ValueError(f"conditional={shorten(value)}; accepted: 'service', 'process'")
-    except ValueError as error:
-        raise StoreError(f"storage_options: {error}") from error
-
-
-def _whole(name: str, value: object, default: int, least: int) -> int:
-    """An integer among the arguments."""
-    if value is None:
-        return default
-    try:
-        number = index(value)  # type: ignore[arg-type]
-    except TypeError:
-        number = least - 1
-    if number < least:
-        raise ValueError(f"{name}={shorten(value)}; accepted: an integer of at least {least}")
-    return number
-
-
-def _seconds(name: str, value: object, default: float) -> float:
-    if value is None:
-        return default
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= 10**6:
-        return float(value)
-    raise ValueError(f"{name}={shorten(value)}; accepted: seconds, more than 0")
-
-
-def _factor(value: object) -> float:
-    if value is None:
-        return ObjectStore.over_read
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 1:
-        return float(value)
-    raise ValueError(f"over_read={shorten(value)}; accepted: a number of at least 1")
-
-
-def _statuses(value: object) -> tuple[int, ...]:
-    if value is None:
-        return (404,)
-    if isinstance(value, (tuple, list)) and all(isinstance(one, int) and 400 <= one < 500 for one in value):
-        return tuple(value)
-    raise ValueError(
-        f"absent_status={shorten(value)}; accepted: HTTP statuses from 400 to 499, as in (404, 403)"
-    )
+def _setting(name: str, value: Any) -> Any:
+    """The value of an argument, if it can be."""
+    number = isinstance(value, Real) and not isinstance(value, bool)
+    if name in _NUMBERS:
+        if number and isinstance(value, Integral) and int(value) >= _NUMBERS[name]:
+            return int(value)
+        accepted = f"an integer of at least {_NUMBERS[name]}"
+    elif name in ("deadline", "timeout"):
+        if number and 0 < value <= 10**6:
+            return float(value)
+        accepted = "seconds, more than 0"
+    elif name == "over_read":
+        if number and value >= 1:
+            return float(value)
+        accepted = "a number of at least 1"
+    elif name == "absent_status":
+        if isinstance(value, (tuple, list)) and all(
+            isinstance(one, int) and 400 <= one < 500 for one in value
+        ):
+            return tuple(value)
+        accepted = "HTTP statuses from 400 to 499, as in (404, 403)"
+    else:
+        if value in {"read_only": (True, False), "conditional": ("service", "process")}[name]:
+            return value
+        accepted = "a bool" if name == "read_only" else "'service', 'process'"
+    raise ValueError(f"{name}={shorten(value)}; accepted: {accepted}")

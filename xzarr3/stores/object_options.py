@@ -637,31 +637,17 @@ def of_ready(store: Any) -> tuple[Recipe, str] | None:
         return None
     positional, arguments = remake()
     arguments = {key: value for key, value in arguments.items() if value is not None}
+    first = str(positional[0]) if positional and positional[0] is not None else ""
     if kind == "local":
-        root = str(positional[0]) if positional and positional[0] is not None else "/"
+        root = first or "/"
         return Recipe(kind, name, {**arguments, "prefix": root}, f"obstore.LocalStore {root}"), ""
-    prefix = str(arguments.pop("prefix", ""))
-    arguments.pop("retry_config", None)
-    client = dict(arguments.get("client_options", {}))
-    secrets = [str(value) for value in dict(client.get("default_headers", {})).values()]
+    options = dict(arguments.get("config", {}))
+    options |= {key: arguments[key] for key in ("client_options", "credential_provider") if key in arguments}
     if kind == "http":
-        url = str(positional[0] if positional else arguments.pop("url")).rstrip("/")
-        arguments["url"] = url
-        address = _address(kind, "", url, {})
-    else:
-        given = dict(arguments.get("config", {}))
-        config = {_canonical(kind, key): value for key, value in given.items()}
-        if kind == "s3" and "endpoint_url_s3" not in given and os.environ.get(_PLACES["s3"]["endpoint"][0]):
-            config.pop("endpoint", None)  # The variable counts more.
-        found = _of_environment(kind, config)
-        config.update(found)
-        secrets += [value for key, value in config.items() if _SECRET.search(key) and isinstance(value, str)]
-        arguments["config"] = config
-        endpoint = config.get(_ENDPOINT[kind])
-        if str(found.get(_ENDPOINT[kind])).lower().startswith("http://"):
-            arguments["client_options"] = {**client, "allow_http": True}
-        place = config.get(_CONTAINER[kind]) or (positional[0] if positional else "")
-        config[_CONTAINER[kind]] = place
-        address = _address(kind, str(place), endpoint, config)
-    recipe = Recipe(kind, name, arguments, address, None, tuple(dict.fromkeys(filter(None, secrets))))
-    return recipe, _prefix(prefix, f"{kind}://{prefix}")
+        place = parse((first or str(arguments["url"])).rstrip("/"), options)
+        return place.recipe, place.prefix
+    if kind == "s3" and "endpoint_url_s3" not in options and os.environ.get("AWS_ENDPOINT_URL_S3"):
+        options.pop("endpoint", None)  # The variable counts more.
+    container = options.pop(_CONTAINER[kind], None) or first
+    place = parse(f"{kind}://{container}/{arguments.get('prefix', '')}", options)
+    return place.recipe, place.prefix
