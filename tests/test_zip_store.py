@@ -564,12 +564,7 @@ def test_zip_on_a_web_server(path: Path, fault_server: FaultServer) -> None:
     assert len(fault_server.log()) == 51
     assert xzarr3.open_array(store, "s")[3:50].tolist() == list(range(3, 50))
     data = pickle.dumps(store)
-
-    def work() -> tuple[bytes, bytes]:
-        value = store.get("c/9")
-        return bytes(pickle.loads(data).get("c/8") or b""), bytes(value or b"")
-
-    assert run_child(work).checked() == (b"\x08" * 1000, b"\x09" * 1000)
+    assert pickle.loads(data).get("c/8") == b"\x08" * 1000
     fault_server.put("/data/x.zarr.zip", b"something else")
     with pytest.raises(StoreError, match=r"x\.zarr\.zip"):
         store.get("c/10")
