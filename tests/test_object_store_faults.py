@@ -46,6 +46,7 @@ SERVICES = ["s3", "gs", "http"]
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(object_client, "_FIRST_PAUSE", 0.004)
     monkeypatch.setattr(object_client, "_LONGEST_PAUSE", 0.02)
+    monkeypatch.setattr(object_store, "_ROUND", 10)  # Pages of these tests are short.
 
 
 def make(service: str, server: FaultServer, **settings: Any) -> ObjectStore:

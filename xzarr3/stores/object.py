@@ -81,7 +81,7 @@ _PASSING_STATE = frozenset({"_client", "_identity", "_ready_pid", "_tags"})
 _MOST_TAGS = 2**14
 _SERVICES = frozenset({"s3", "gs", "az"})
 _LENIENT = frozenset({"s3", "gs"})  # Where obstore takes every page for the end of a list.
-_ROUND = 10  # What the number of names on a page is a multiple of.
+_ROUND = 100  # What the number of names on a page is a multiple of.
 _LISTS = 20  # How often the end of a list is asked for until it is believed.
 _WHOLE_LISTS = 6
 
