@@ -562,12 +562,7 @@ def test_zip_on_a_web_server(path: Path, fault_server: FaultServer) -> None:
     assert len(fault_server.log()) == 51
     assert xzarr3.open_array(store, "s")[3:50].tolist() == list(range(3, 50))
     data = pickle.dumps(store)
-
-    def work() -> tuple[bytes, bytes]:
-        value = store.get("c/9")
-        return bytes(pickle.loads(data).get("c/8") or b""), bytes(value or b"")
-
-    assert run_child(work).checked() == (b"\x08" * 1000, b"\x09" * 1000)
+    assert pickle.loads(data).get("c/8") == b"\x08" * 1000
     fault_server.put("/data/x.zarr.zip", b"something else")
     with pytest.raises(StoreError, match=r"x\.zarr\.zip"):
         store.get("c/10")
@@ -1946,7 +1941,7 @@ def test_limit_counts_before_anything_is_read(path: Path, monkeypatch: pytest.Mo
     path.write_bytes(built([Entry(b"bomb", bytes(2**20), method=8), long, Entry(b"noise", noise, method=8)]))
     store = ZipStore(path)
     assert bytes(store.get("long") or b"") == b"value"
-    load = store.scratch_loader(Scratch(), len(noise))
+    load = store.reader(Scratch(), len(noise)).get
     assert bytes(load("noise") or b"") == noise
     monkeypatch.setattr(zip_files.LocalFile, "read", None)
     for key in ("bomb", "long"):

@@ -85,7 +85,7 @@ def _replaces_outer() -> None:
 
 
 class _Image:
-    """The compiled module of obstore, which tells what was asked of it."""
+    """The package obstore, which tells what was asked of it."""
 
     def __init__(self, image: Any) -> None:
         self._image = image
@@ -190,11 +190,11 @@ _CONDITIONS = ("AlreadyExistsError", "PreconditionError", "NotModifiedError")
 
 
 def _once(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Each request to an object store, those that are made again as well."""
+    """Each request to an object store; what obstore makes again itself is one request."""
 
-    def once(self: Any, call: Callable[[Any, Any], Any], use: Any = None, **options: Any) -> Any:
+    def once(self: Any, call: Callable[[Any, Any], Any], **options: Any) -> Any:
         if not process.collectors:
-            return original(self, call, use, **options)
+            return original(self, call, **options)
         array = here.array
         _replaces_outer()
 
@@ -212,7 +212,7 @@ def _once(original: Callable[..., Any]) -> Callable[..., Any]:
             finally:
                 add(_request(asked.kind, size, time.perf_counter() - began, outcome), array)
 
-        return original(self, counted, use, **options)
+        return original(self, counted, **options)
 
     return once
 
