@@ -13,9 +13,17 @@ from _conformance import INVALID_KEYS, INVALID_PREFIXES, StoreConformance, conte
 from _unprivileged import run_unprivileged
 
 import xzarr3
-from xzarr3 import InvalidKeyError, LocalStore, MemoryStore, ReadOnlyError, Store, StoreCapabilityError
+from xzarr3 import (
+    InvalidKeyError,
+    LocalStore,
+    MemoryStore,
+    ReadOnlyError,
+    Store,
+    StoreCapabilityError,
+    telling,
+)
 from xzarr3._types import Buffer, ByteRange
-from xzarr3.stores import WrapperStore, cut, telling
+from xzarr3.stores import WrapperStore, cut
 from xzarr3.stores.base import Reader
 
 

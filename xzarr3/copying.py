@@ -34,6 +34,7 @@ from xzarr3.conventions import (
     to_fill_value_attribute,
     without_literals,
 )
+from xzarr3.counting import for_array
 from xzarr3.creation import chosen_filters, chosen_serializer
 from xzarr3.errors import MetadataError, NodeExistsError, listed, printable
 from xzarr3.formats import Format, ZarrFormat, parse_format
@@ -530,6 +531,7 @@ class _Move:
     coords: tuple[int, ...]
     absent: _Absent | None
 
+    @for_array(lambda move: move.source.engine)
     def __call__(self) -> int:
         engine = self.source.engine
         value = engine.store.get(engine.key(self.coords))

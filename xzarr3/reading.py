@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from xzarr3._types import AnyArray, Buffer
 from xzarr3.codecs.chain import CodecChain, Shard
+from xzarr3.counting import add, for_array, process
 from xzarr3.division import Inner, Slices, Unit
 from xzarr3.errors import ChangedError, ChunkDecodeError, ChunkError
 from xzarr3.plan import InnerChunks, ReadPlan, Span
@@ -74,7 +75,9 @@ class _Indexes:
             if found is None or found[0] != version:
                 return None
             self._kept.move_to_end(key)
-            return found[1]
+        if process.collectors:
+            add({"indexes_kept": 1})
+        return found[1]
 
     def version(self, key: object) -> object | None:
         """The version of the index that is kept, None if none is."""
@@ -204,6 +207,7 @@ class UnitReader:
         self._last: Inner | None = None
         self._wanted = InnerChunks((), [], False)
 
+    @for_array(lambda reader: reader._engine)
     def run(self) -> int:
         """Read units until there are none left; returns how many of these were not there."""
         if self._engine.meta.chain.is_plain:  # It is read elsewhere.
@@ -223,6 +227,8 @@ class UnitReader:
                 missing += self._plain(chain, units)
             else:
                 missing += self._whole(chain, units)
+        if missing and process.collectors:
+            add({"chunks_absent": missing})
         return missing
 
     def _note(self, coords: tuple[int, ...]) -> int:

@@ -16,6 +16,7 @@ import numpy as np
 from xzarr3._types import AnyArray, Buffer
 from xzarr3.codecs.base import ChunkSpec
 from xzarr3.codecs.chain import CodecChain, Shard
+from xzarr3.counting import for_array
 from xzarr3.division import Addressing, Inner, Slices
 from xzarr3.errors import ChunkDecodeError, ChunkError
 from xzarr3.reading import forget_index, leased
@@ -73,6 +74,7 @@ class UnitWriter:
         scratch = self._open.enter_context(leased())
         return self._open.enter_context(self._store.writer(scratch, self._engine.largest_value))
 
+    @for_array(lambda writer: writer._engine)
     def run(self, runs: Runs, source: AnyArray) -> int:
         """Write the units that are left with their parts of ``source``; none of them is missing."""
         while run := runs.take():
@@ -114,6 +116,7 @@ class UnitWriter:
             self._writer.set(key, pieces)
         return True
 
+    @for_array(lambda writer: writer._engine)
     def update(self, chain: CodecChain, key: str, inner: Inner, values: AnyArray) -> bool:
         """Change a part of a unit, and lose no change of others to it; returns whether it is there now."""
         spec = chain.spec

@@ -46,7 +46,7 @@ from xzarr3.stores.readers import (
     Writer,
     joined,
 )
-from xzarr3.stores.telling import UNHEARD, Listener, Request, everywhere, told
+from xzarr3.telling import UNHEARD, Listener, Request, everywhere, told
 
 __all__ = [
     "ABSENT",

@@ -29,6 +29,7 @@ from xzarr3.errors import StorePermissionError
 from xzarr3.stores.base import cut
 from xzarr3.stores.in_flight import reserved
 from xzarr3.stores.local import TEMPORARY
+from xzarr3.telling import sent
 
 FileSystem: TypeAlias = Any  # fsspec is imported when it is needed, and has no types.
 
@@ -201,6 +202,15 @@ def innermost(fs: FileSystem) -> frozenset[str]:
 # Using them
 
 
+_ASKED = {
+    **dict.fromkeys(("info", "isdir", "isfile", "modified"), "head"),
+    **dict.fromkeys(("ls", "find"), "list"),
+    **dict.fromkeys(("pipe_file", "mv"), "put"),
+    "rm_file": "delete",
+}
+"""What the functions of file systems ask for, besides values."""
+
+
 class Files:
     """What a store does with a file system. Errors are those of the file system; absence is None.
 
@@ -247,8 +257,11 @@ class Files:
         return f"{root.rstrip('/')}/{key}" if root else key
 
     def _ask(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        with self._slots:
-            return function(*args, **options)
+        name = getattr(function, "__name__", "")
+        with sent(_ASKED.get(name, "")) as request, self._slots:
+            found = function(*args, **options)
+            request.size = len(args[1]) if name == "pipe_file" else 0
+            return found
 
     def _change(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
         """Ask for what changes something: where another thread does it, Ctrl-C is heard when it is done."""
@@ -285,12 +298,12 @@ class Files:
     def _fetched(self, path: str, start: int | None = None, end: int | None = None) -> Any:
         """What the file system gives for a value or a part of it, as one of the answers under way."""
         limits = {name: limit for name, limit in (("start", start), ("end", end)) if limit is not None}
-        if self._is_near:
-            return self._ask(self.fs.cat_file, path, **limits)
         first = start or 0
         size = -first if first < 0 else self._usual if end is None else end - first
-        with self._slots, reserved(size):
+        budget = contextlib.nullcontext() if self._is_near else reserved(size)
+        with sent("get_range" if limits else "get") as request, self._slots, budget:
             found = self.fs.cat_file(path, **limits)
+            request.value(found if isinstance(found, (bytes, bytearray, memoryview)) else None)
         if isinstance(found, (bytes, bytearray, memoryview)) and end is None and first >= 0:
             self._usual = max(len(found), self._usual * 7 // 8)  # What is to be expected of others.
         return found

@@ -11,12 +11,12 @@ import threading
 from collections import deque
 from typing import Any, NamedTuple
 
+from xzarr3 import telling
 from xzarr3.errors import shorten
-from xzarr3.stores import telling
 from xzarr3.stores.opening import StoreLike
 from xzarr3.stores.sharing import reduced
-from xzarr3.stores.telling import Listener
 from xzarr3.stores.wrappers import WrapperStore
+from xzarr3.telling import Listener
 
 _counting = threading.Lock()
 

@@ -25,11 +25,13 @@ from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from xzarr3.concurrency import pause, undisturbed, waiters
+from xzarr3.counting import add
 from xzarr3.errors import StoreError
 from xzarr3.stores.base import OversizedError
 from xzarr3.stores.in_flight import reserved
 from xzarr3.stores.object_errors import AnswerError, Failure, describe, scrub
 from xzarr3.stores.object_options import Recipe, accepted, is_forked, missing, others
+from xzarr3.telling import UNHEARD, Request, sent
 
 Result = TypeVar("Result")
 
@@ -144,6 +146,7 @@ class Pace:
             or not pause(seconds)
         ):
             return False
+        add({"retries": 1})
         self._pause = min(2 * self._pause, self._longest)
         self._left -= 1
         self.attempts += 1
@@ -306,8 +309,9 @@ class Client:
         asked = (self._web, None) if self._web else (obstore, self.made(once=alone, sends=sends))
         if not self._admitted():
             return Failure("it is not wanted any more, because something done at the same time has failed")
+        telling = sent("list")  # Another page of a list is asked for without the package.
         try:
-            return (undisturbed if changes else _interruptible)(lambda: call(*asked))
+            return (undisturbed if changes else _interruptible)(lambda: _told(telling, call, *asked))
         except AnswerError as error:
             return error.failure
         except (obstore.exceptions.BaseError, OSError, ValueError, TypeError, RuntimeError) as error:
@@ -358,6 +362,46 @@ def _interruptible(call: Callable[[], Result]) -> Result:
     except RuntimeError:  # The interpreter is shutting down and starts no more threads.
         return call()
     return waiting.result()
+
+
+def _told(request: Request, call: Callable[[Any, Any], Result], package: Any, store: Any) -> Result:
+    """Make a request, and tell of it whoever listens."""
+    if request is UNHEARD:
+        return call(package, store)
+    with request:
+        found = call(_Told(package, request), store)
+        request.size = request.size or len(getattr(found, "body", b""))
+        return found
+
+
+class _Told:
+    """The package obstore, which notes what is asked of it."""
+
+    def __init__(self, package: Any, request: Request) -> None:
+        self._package = package
+        self._request = request
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._package, name)
+
+    def get(self, store: Any, path: str, *, options: Any = None) -> Any:
+        wanted = options or {}
+        self._request.operation = "head" if "head" in wanted else "get_range" if "range" in wanted else "get"
+        return self._package.get(store, path, options=options)
+
+    def put(self, store: Any, path: str, content: memoryview, **options: Any) -> Any:
+        self._request.operation = "put"
+        found = self._package.put(store, path, content, **options)
+        self._request.size = content.nbytes
+        return found
+
+    def copy(self, *args: Any, **options: Any) -> Any:
+        self._request.operation = "put"
+        return self._package.copy(*args, **options)
+
+    def delete(self, *args: Any, **options: Any) -> Any:
+        self._request.operation = "delete"
+        return self._package.delete(*args, **options)
 
 
 def fetch(path: str, options: dict[str, Any] | None, limit: int | None) -> Callable[[Any, Any], Answer]:

@@ -19,7 +19,7 @@ from xzarr3._types import Buffer
 from xzarr3.concurrency import pause
 from xzarr3.errors import ConflictError, OutcomeUnknownError, StoreError
 from xzarr3.stores.locks import key_lock
-from xzarr3.stores.telling import Listener, Request, told
+from xzarr3.telling import Listener, Request, told
 
 if TYPE_CHECKING:
     from xzarr3.stores.base import Store

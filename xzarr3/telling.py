@@ -37,6 +37,8 @@ class Request:
         Of an update, the bytes that were read, and how often there was no value.
     outcome : str
         ``ok``, ``absent``, ``changed``, ``erased``, ``kept`` or the name of the error.
+    array : str
+        The path of the array that it is for, empty if it is for none.
     outer : Request or None
         The request that it is a part of.
     is_told_elsewhere : bool
@@ -48,7 +50,7 @@ class Request:
     """
 
     __slots__ = (
-        *("began", "is_told_elsewhere", "key", "length", "listeners", "missed", "number"),
+        *("array", "began", "is_told_elsewhere", "key", "length", "listeners", "missed", "number"),
         *("operation", "outcome", "outer", "read", "seconds", "size", "start", "started", "store"),
     )
 
@@ -63,6 +65,7 @@ class Request:
         number: int = 1,
     ) -> None:
         self.store = store
+        self.array = here.array
         self.listeners = listeners
         self.operation = operation
         self.key = key
@@ -99,7 +102,7 @@ class Request:
     def _is_part_for(self, listener: Listener) -> bool:
         """Whether somebody hears of a request that this one is a part of."""
         outer = self.outer
-        while outer is not None:
+        while outer is not None and self.store is not None:
             if listener in outer.listeners:
                 return True
             outer = outer.outer
@@ -162,12 +165,15 @@ class _Unheard(Request):
         return change
 
 
-UNHEARD = _Unheard(None, (), "", "")
-
-
 class _Here(threading.local):
+    """What this thread is at."""
+
     request: Request | None = None
-    """The request that this thread makes."""
+    """The request that it makes."""
+    array: str = ""
+    """The path of the array that it works for."""
+    coding: bool = False
+    """Whether codecs are at work, whose parts are not told."""
 
 
 class _Everywhere:
@@ -177,6 +183,25 @@ class _Everywhere:
 
 here = _Here()
 everywhere = _Everywhere()
+UNHEARD = _Unheard(None, (), "", "")
+
+
+def sent(kind: str) -> Request:
+    """A request to a service, which is told in place of those of stores that it is made for.
+
+    Parameters
+    ----------
+    kind : {"get", "get_range", "head", "list", "put", "delete"} or str
+        Nothing is told of an empty one.
+    """
+    listeners = everywhere.listeners
+    if not (kind and listeners):
+        return UNHEARD
+    outer = here.request
+    while outer is not None:
+        outer.is_told_elsewhere = True
+        outer = outer.outer
+    return Request(None, listeners, kind, "")
 
 
 def listen(listener: Listener) -> None:
