@@ -107,7 +107,7 @@ class Places:
         """Those of the node at ``path``, which is to be written in ``format``."""
         prefixes = format.prefixes(path)
         formats = [format]
-        for there in (store, *(_aside(store) if isinstance(store, LocalStore) else ())):
+        for there in (store, *(_aside(store) if store.renames_trees else ())):
             for other in formats_in(there):
                 # Below the root, another format may be found in these places but has none of its own.
                 if other not in formats and (not path or other.prefixes(path) == prefixes):
@@ -211,7 +211,7 @@ def kept_at(store: Store, places: Places, arrays: Mapping[str, ArrayMetadata]) -
     """
     keys = places.keys(store)
     foreign = foreign_keys(store, places, arrays, keys=keys)
-    return Kept.among(store.root, foreign, keys) if isinstance(store, LocalStore) else Kept()
+    return Kept() if store.folder is None else Kept.among(store.folder, foreign, keys)
 
 
 def _taken_up(format: Format, keys: Iterable[str], is_there: Callable[[str], bool]) -> set[str]:
@@ -248,7 +248,7 @@ def format_aside(store: Store) -> Format | None:
 
 def _aside(store: Store) -> Iterator[Store]:
     """What writes that are under way or were killed have moved aside, or were about to move there."""
-    if isinstance(store, LocalStore):
+    if store.folder is not None:
         for folder in _staging_folders(store):
             for part in (_OLD, _NEW):
                 if os.path.isdir(os.path.join(folder, part)):
@@ -266,9 +266,9 @@ def _staged_prefixes(store: Store) -> list[str]:
     return sorted(prefix for prefix in store.list_dir("")[1] if prefix.startswith(STAGED))
 
 
-def _staging_folders(store: LocalStore) -> list[str]:
+def _staging_folders(store: Store) -> list[str]:
     try:
-        with os.scandir(store.root) as entries:
+        with os.scandir(str(store.folder)) as entries:
             return [
                 entry.path
                 for entry in entries
@@ -367,8 +367,8 @@ def stage(
     kept : Kept, optional
         What stays there.
     """
-    if isinstance(store, LocalStore):
-        return _Folders(store, places, arrays, overwrite=overwrite, plan=plan, kept=kept)
+    if store.renames_trees:
+        return _Folders(cast("LocalStore", store), places, arrays, overwrite=overwrite, plan=plan, kept=kept)
     is_aside = plan is not None and overwrite and store.exists(f"{plan.top}{_BEGUN_ASIDE}")
     if not is_aside and (
         not overwrite or goes_on_in_place(store, places, plan) or not is_occupied(store, places)
@@ -383,7 +383,7 @@ def stage(
 
 def goes_on_in_place(store: Store, places: Places, plan: Plan | None) -> bool:
     """Whether what is there was left by a write of this plan, which was cut off before it was whole."""
-    if plan is None or isinstance(store, LocalStore):
+    if plan is None or store.renames_trees:
         return False
     if _lease_at(store, places).there().plan != plan.fingerprint:
         return False
@@ -407,13 +407,13 @@ def recover(store: Store, places: Places, plan: Plan) -> None:
     NodeExistsError
         If that write is still going on.
     """
-    if isinstance(store, LocalStore):
-        top = os.path.join(store.root, plan.top.rstrip("/"))
+    if store.folder is not None:
+        top = os.path.join(store.folder, plan.top.rstrip("/"))
         if os.path.lexists(os.path.join(top, "moves")):
             lease = _lease_at(store, places, plan)
             lease.reserve(places.path)
             try:
-                aside = undo_moves(top, store.root)
+                aside = undo_moves(top, store.folder)
                 if aside is not None:
                     _remove(aside)
                     _remove(top)
@@ -452,7 +452,7 @@ def _lease_at(store: Store, places: Places, plan: Plan | None = None) -> Lease:
     It lies there, but not in a directory, of which the place is renamed away.
     """
     key = lease_key(places.formats[0].chunk_prefix(places.path) if places.path else "")
-    if isinstance(store, LocalStore):
+    if store.renames_trees:
         place = hashlib.blake2b(places.path.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
         key = lease_key(f"{STAGED}{place}/")
     if plan is None:
@@ -911,9 +911,9 @@ def _remove_tree(folder: str) -> None:
         shutil.rmtree(folder, onerror=failed)
 
 
-def _remove_at_once(store: LocalStore, folder: str) -> None:
+def _remove_at_once(store: Store, folder: str) -> None:
     """Remove a directory under another name: its writer, if there is one, must not find a part of it."""
-    removed = os.path.join(store.root, f"{STAGED}{uuid.uuid4().hex}")
+    removed = os.path.join(str(store.folder), f"{STAGED}{uuid.uuid4().hex}")
     try:
         os.rename(folder, removed)
     except FileNotFoundError:
@@ -1269,7 +1269,7 @@ def sweep(store: Store) -> None:
     StoreError
         If it is not possible.
     """
-    if isinstance(store, LocalStore):
+    if store.folder is not None:
         for folder in _staging_folders(store):
             if not os.path.lexists(os.path.join(folder, _OLD)) and _is_abandoned(folder):
                 _remove_at_once(store, folder)

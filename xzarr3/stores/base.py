@@ -232,8 +232,9 @@ class Store:
     :class:`~xzarr3.StoreCapabilityError`. A class may also override a public method. Then that is asked, and
     has to check keys by :func:`~xzarr3.stores.check_key` and ``self._check_writable()`` itself.
 
-    What else a store can do it says: :attr:`concurrency`, :attr:`writes_conditionally`,
-    :attr:`erases_conditionally`, :attr:`tells_changes`.
+    What else a store can do it says: :attr:`concurrency` (requests under way at once),
+    :attr:`writes_conditionally` and :attr:`erases_conditionally`, :attr:`folder` (values are local files),
+    :attr:`renames_trees`, :attr:`tells_changes`, :attr:`survives_crashes`, :attr:`publishes_at_close`.
 
     :attr:`identity` names what the store stands for, not the object: two stores of one place have the same.
 
@@ -301,6 +302,12 @@ class Store:
 
     erases_conditionally: bool = True
     """Whether :meth:`compare_and_set` can erase."""
+
+    renames_trees: bool = False
+    """Whether all keys below a prefix can get other names in one step: those of :attr:`folder` can."""
+
+    publishes_at_close: bool = False
+    """Whether others see what is written when the store is closed, and not before."""
 
     _tells: ClassVar[bool] = True
     """Whether requests are told here; what hands them on leaves that to whoever makes them."""
@@ -398,6 +405,16 @@ class Store:
     def listable(self) -> bool:
         """Whether keys can be listed."""
         return self._has(*_LIST)
+
+    @property
+    def folder(self) -> str | None:
+        """The local directory whose files are the values, each with its key as its path."""
+        return None
+
+    @property
+    def survives_crashes(self) -> bool:
+        """Whether what was stored is there after the system of whoever stored it has crashed."""
+        return True
 
     @property
     def tells_changes(self) -> bool:

@@ -223,6 +223,11 @@ class FsspecStore(Store):
         """Whether other processes cannot store a value between the look for it and its creation."""
         return self._filesystem().creates
 
+    @property
+    def writes_conditionally(self) -> bool:  # type: ignore[override]
+        """Only in the memory of this process, where there are no others."""
+        return self._home is not None
+
     # The file system, in this process
 
     def _open_url(self) -> tuple[FileSystem, str]:

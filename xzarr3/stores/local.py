@@ -100,6 +100,7 @@ class LocalStore(Store):
 
     request_bytes = 2**12
     over_read = math.inf
+    renames_trees = True
 
     def __init__(
         self,
@@ -154,6 +155,15 @@ class LocalStore(Store):
     def writes_conditionally(self) -> bool:  # type: ignore[override]
         """Whether processes take turns."""
         return self.locks
+
+    @property
+    def folder(self) -> str:
+        return self.root
+
+    @property
+    def survives_crashes(self) -> bool:
+        """Whether the disk has what was stored."""
+        return self.fsync
 
     @cached_property
     def _lock_identity(self) -> object:

@@ -154,6 +154,7 @@ class ZipStore(Store):
 
     request_bytes = 2**12
     writes_conditionally = True
+    publishes_at_close = True
 
     def __init__(
         self,

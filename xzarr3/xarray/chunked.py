@@ -20,7 +20,6 @@ from xarray.namedarray.daskmanager import DaskManager
 from xarray.namedarray.parallelcompat import guess_chunkmanager
 
 from xzarr3._types import AnyArray
-from xzarr3.stores import LocalStore
 from xzarr3.xarray.lazy import LazyArray
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ class Stored(Variable):
         lazy = found_in(variable._data)
         if lazy is None or not variable.ndim or type(variable) is not Variable or _DATA is None:
             return variable
-        if not lazy.native and isinstance(lazy.array.store, LocalStore):
+        if not lazy.native and lazy.array.store.folder is not None:
             return variable
         data: Any = variable._data
         return cls(variable._dims, data, variable._attrs, variable._encoding, fastpath=True)

@@ -102,8 +102,8 @@ class Aside:
         self._target = store
         self._top = f"{STAGED}{uuid.uuid4().hex}"
         self.store: Store = _StagedKeys(store, f"{self._top}/new/")
-        if isinstance(store, LocalStore):
-            self.store = LocalStore(os.path.join(store.root, self._top, "new"))
+        if store.folder is not None:
+            self.store = LocalStore(os.path.join(store.folder, self._top, "new"))
 
     def array(self, number: int, job: Job) -> Array:
         """What takes the values of a job, in chunks that are as large as those that they are for."""
@@ -129,9 +129,9 @@ class Aside:
 
     def clean(self) -> None:
         """Remove what lies there."""
-        if isinstance(self._target, LocalStore):
-            if os.path.isdir(os.path.join(self._target.root, self._top)):
-                _remove(os.path.join(self._target.root, self._top))
+        if self._target.folder is not None:
+            if os.path.isdir(os.path.join(self._target.folder, self._top)):
+                _remove(os.path.join(self._target.folder, self._top))
         else:
             self._target.erase_prefix(f"{self._top}/")
 

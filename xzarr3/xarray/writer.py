@@ -14,7 +14,7 @@ from collections.abc import Hashable, Mapping
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, Protocol, TypeAlias, overload
+from typing import Any, Literal, Protocol, TypeAlias, cast, overload
 
 import dask
 import dask.threaded
@@ -40,7 +40,7 @@ from xzarr3.nodes import normal_path
 from xzarr3.progress import Asked, check_asked, shown
 from xzarr3.replacement import Replacement
 from xzarr3.resuming import check_resumable
-from xzarr3.stores import MemoryStore, Store, StoreLike, ZipStore, in_flight, open_store
+from xzarr3.stores import MemoryStore, Store, StoreLike, in_flight, open_store
 from xzarr3.xarray.appending import plan_changes
 from xzarr3.xarray.later import Abandoning, Begun, Last
 from xzarr3.xarray.planning import (
@@ -559,8 +559,8 @@ def templated(write: Creation, opened: Store | None) -> Delayed:
     write.jobs = []
     write.begin()
     write.finish()
-    if isinstance(opened, ZipStore):
-        opened.flush()
+    if opened is not None and opened.publishes_at_close:
+        cast("Any", opened).flush()
     blocks = plan_in_turn([Job(job.source, place, ...) for job, place in zip(jobs, places, strict=True)])
     key = f"end-zarr-{uuid.uuid4().hex}"
     if blocks is None:
