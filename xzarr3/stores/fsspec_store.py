@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import copyreg
-import io
 import operator
 import os
 import pickle
@@ -264,7 +263,7 @@ class FsspecStore(Store):
         if _is_asynchronous(fs):
             failure = ""
             try:
-                fs = _rebuilt(fs)
+                fs = _synchronous(fs)
             except Exception as error:  # noqa: BLE001 - of whatever kind
                 failure = f": {type(error).__name__}"
             if failure or _is_asynchronous(fs):
@@ -305,9 +304,7 @@ class FsspecStore(Store):
         if self._url is not None:
             return self._open_url()[0]
         try:
-            self._fs = pickle.loads(self._pickled or b"") if self._fs is None else _rebuilt(self._fs)
-        except Xzarr3Error:
-            raise
+            self._fs = pickle.loads(self._pickled or pickle.dumps(self._fs, 5))
         except Exception as error:  # noqa: BLE001 - of whatever kind, and told without secrets
             failure, cause = self._told(f"cannot make the file system of {self} again in this process", error)
         else:
@@ -495,8 +492,6 @@ class FsspecStore(Store):
     def list_dir(self, prefix: str) -> tuple[KeySet, KeySet]:
         check_prefix(prefix)
         self._check_listable()
-        if self._filesystem().is_archive:
-            return super().list_dir(prefix)
         entries = self._do("list", prefix[:-1], lambda files, folder: files.entries(folder))
         names = [(name, is_folder) for name, is_folder in entries if _is_listed(name)]
         return (
@@ -622,36 +617,18 @@ def _is_asynchronous(fs: FileSystem) -> bool:
     return any(layer.async_impl and getattr(layer, "asynchronous", False) for layer in reached)
 
 
-def _rebuilt(value: Any, *, options: bool = False) -> Any:
-    """A file system made again as it was made before, but not for use within somebody else's event loop.
-
-    Parameters
-    ----------
-    value : object
-        A file system, or what is given to make one.
-    options : bool
-        Whether a mapping in ``value`` holds options of a file system.
-
-    Raises
-    ------
-    StoreError
-        If it reads from an open file.
-    """
-    if type(value).__name__ in ("MemoryFileSystem", "LocalFileSystem"):
-        return value
+def _synchronous(value: Any) -> Any:
+    """A file system, or options of one, made again for use outside of somebody else's event loop."""
     if type(value).__name__ == "AsyncFileSystemWrapper":
-        return _rebuilt(value.sync_fs)
-    if hasattr(value, "storage_options"):
-        arguments = [_rebuilt(argument) for argument in value.storage_args if argument is not value]
-        return type(value)(*arguments, **_rebuilt(value.storage_options, options=True))
-    if isinstance(value, Mapping) and options:
+        return value.sync_fs
+    if isinstance(value, Mapping):
         return {
-            name: _rebuilt(item, options=str(name).endswith("_options") or name == "fs")
+            name: _synchronous(item) if name == "fs" or name.endswith("_options") else item
             for name, item in value.items()
             if name not in ("asynchronous", "loop")
         }
-    if hasattr(value, "read") and not isinstance(value, io.BytesIO):
-        raise StoreError("a file that is open in one process cannot be read in another; accepted: its URL")
+    if getattr(value, "async_impl", False):
+        return type(value)(*value.storage_args, **_synchronous(value.storage_options))
     return value
 
 
