@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import copyreg
-import operator
 import os
 import pickle
 import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from numbers import Integral
 from typing import Any, TypeVar
 
 from xzarr3._types import Buffer, ByteRange
@@ -188,19 +188,14 @@ class FsspecStore(Store):
         False
         """
         options = dict(storage_options or {})
-        if "read_only" in options:
-            read_only = options.pop("read_only")
-            if not isinstance(read_only, bool):
-                raise StoreError(
-                    f"read_only={shorten(read_only)} in storage_options; accepted: True or False"
-                )
-        if "concurrency" in options:
-            concurrency = options.pop("concurrency")
-            try:
-                _checked_number(concurrency)
-            except ValueError as error:
-                raise StoreError(f"storage_options: {error}") from error
-        return cls(url, storage_options=options, read_only=read_only, concurrency=concurrency)
+        read_only = options.pop("read_only", read_only)
+        if not isinstance(read_only, bool):
+            raise StoreError(f"read_only={shorten(read_only)} in storage_options; accepted: True or False")
+        try:
+            number = _checked_number(options.pop("concurrency", None)) or concurrency
+        except ValueError as error:
+            raise StoreError(f"storage_options: {error}") from error
+        return cls(url, storage_options=options, read_only=read_only, concurrency=number)
 
     def __repr__(self) -> str:
         return f"<FsspecStore '{printable(self._name)}'>"
@@ -581,15 +576,9 @@ class _PartsReader(ValueReader):
 
 
 def _checked_number(concurrency: int | None) -> int | None:
-    if concurrency is None:
-        return None
-    try:
-        number = operator.index(concurrency)
-    except TypeError as error:
-        raise ValueError(f"concurrency={concurrency!r}: accepted: an integer of at least 1") from error
-    if number < 1:
+    if concurrency is not None and (not isinstance(concurrency, Integral) or concurrency < 1):
         raise ValueError(f"concurrency={concurrency!r}: accepted: an integer of at least 1")
-    return number
+    return concurrency
 
 
 def _is_listed(name: str) -> bool:
