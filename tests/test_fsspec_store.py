@@ -1060,6 +1060,46 @@ def test_a_cache_keeps_whole_values_only(tmp_path: Path) -> None:
     assert len(Slow.requests) == 1
 
 
+class Breaking(MemoryFileSystem):
+    """Breaks off in the midst of a file, once."""
+
+    protocol = "breaking"
+    breaks: ClassVar[bool] = False
+
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
+        if Breaking.breaks:
+            raise ConnectionError("reset")
+        return super().cat_file(path, start, end)  # type: ignore[no-any-return]
+
+    def get_file(self, path: str, name: str, **_: Any) -> None:
+        Path(name).write_bytes(self.cat_file(path, 0, 5) if not Breaking.breaks else b"01234")
+        if Breaking.breaks:
+            raise ConnectionError("reset")
+
+
+fsspec.register_implementation("breaking", Breaking, clobber=True)
+
+
+@pytest.mark.parametrize("kind", ["simplecache", "filecache"])
+def test_what_a_failed_download_leaves_is_no_value(tmp_path: Path, kind: str) -> None:
+    FsspecStore("breaking://b").set("a", VALUE)
+    store = FsspecStore(f"{kind}::breaking://b", storage_options={kind: {"cache_storage": str(tmp_path)}})
+    Breaking.breaks = True
+    with pytest.raises(StoreError, match=r"'a'.*reset"):
+        store.get("a")
+    Breaking.breaks = False
+    assert store.get("a") == VALUE
+    assert store.get("a", (2, 3)) == b"234"
+
+
+def test_what_a_caller_is_handling_says_nothing_of_a_key(tmp_path: Path) -> None:
+    stores = [FsspecStore("memory://b"), FsspecStore(LocalFileSystem(), str(tmp_path))]
+    try:
+        raise ConnectionError("of somebody else")
+    except ConnectionError:
+        assert [store.get("none") for store in stores] == [None, None]
+
+
 def test_caches_that_take_failures_for_values_are_refused(tmp_path: Path) -> None:
     for url, options in (
         ("blockcache::memory://b", {}),

@@ -56,7 +56,11 @@ class CacheFiles(Files):
     def _opened(self, path: str) -> Iterator[Any]:
         """The local file of a value, or None."""
         with self._slots, key_lock("fsspec cache", f"{self.fs.storage[-1]}:{path}"):  # Fetched once.
-            file = self._found(self.fs.open, path, "rb")
+            held = self.fs._check_file(path)
+            if held:
+                file: Any = open(held[1] if isinstance(held, tuple) else held, "rb")  # noqa: SIM115
+            else:
+                file = self._found(self.fs.open, path, "rb")
         if file is NOTHING:
             yield None
         else:

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
 from inspect import signature
@@ -479,6 +479,8 @@ class Files:
 
     def entries(self, path: str) -> set[tuple[str, bool]]:
         """The names directly below a path, each with whether it is a directory."""
+        if self.is_archive:
+            return first_names(self.below(path))
         self._forget()
         found = self._found(self._ask, self.fs.ls, path, detail=True)
         names = set()
@@ -519,6 +521,11 @@ class Files:
                     else:
                         yield above + name
             waiting = deeper
+
+
+def first_names(names: Iterable[str]) -> set[tuple[str, bool]]:
+    """The first parts of names, each with whether more follows."""
+    return {(name, bool(slash)) for name, slash, _ in (each.partition("/") for each in names)}
 
 
 def clipped(start: int, length: int | None, size: int) -> tuple[int, int]:

@@ -27,6 +27,7 @@ from xzarr3.stores.fsspec_files import (
     WrongBytesError,
     checked,
     clipped,
+    first_names,
     innermost,
     led_to_absence,
 )
@@ -171,8 +172,7 @@ class ReferenceFiles(Files):
         return (key[len(beginning) :] for key in self._keys if key.startswith(beginning))
 
     def entries(self, path: str) -> set[tuple[str, bool]]:
-        parts = (key.partition("/") for key in self.below(path))
-        return {(name, bool(slash)) for name, slash, _ in parts}
+        return first_names(self.below(path))
 
 
 def _is_from_elsewhere(fs: FileSystem) -> bool:

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import copyreg
-import io
-import operator
 import os
 import pickle
 import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from numbers import Integral
 from typing import Any, TypeVar
 
 from xzarr3._types import Buffer, ByteRange
@@ -179,19 +178,14 @@ class FsspecStore(Store):
         False
         """
         options = dict(storage_options or {})
-        if "read_only" in options:
-            read_only = options.pop("read_only")
-            if not isinstance(read_only, bool):
-                raise StoreError(
-                    f"read_only={shorten(read_only)} in storage_options; accepted: True or False"
-                )
-        if "concurrency" in options:
-            concurrency = options.pop("concurrency")
-            try:
-                _checked_number(concurrency)
-            except ValueError as error:
-                raise StoreError(f"storage_options: {error}") from error
-        return cls(url, storage_options=options, read_only=read_only, concurrency=concurrency)
+        read_only = options.pop("read_only", read_only)
+        if not isinstance(read_only, bool):
+            raise StoreError(f"read_only={shorten(read_only)} in storage_options; accepted: True or False")
+        try:
+            number = _checked_number(options.pop("concurrency", None)) or concurrency
+        except ValueError as error:
+            raise StoreError(f"storage_options: {error}") from error
+        return cls(url, storage_options=options, read_only=read_only, concurrency=number)
 
     def __repr__(self) -> str:
         return f"<FsspecStore '{printable(self._name)}'>"
@@ -259,7 +253,7 @@ class FsspecStore(Store):
         if _is_asynchronous(fs):
             failure = ""
             try:
-                fs = _rebuilt(fs)
+                fs = _synchronous(fs)
             except Exception as error:  # noqa: BLE001 - of whatever kind
                 failure = f": {type(error).__name__}"
             if failure or _is_asynchronous(fs):
@@ -300,9 +294,7 @@ class FsspecStore(Store):
         if self._url is not None:
             return self._open_url()[0]
         try:
-            self._fs = pickle.loads(self._pickled or b"") if self._fs is None else _rebuilt(self._fs)
-        except Xzarr3Error:
-            raise
+            self._fs = pickle.loads(self._pickled or pickle.dumps(self._fs, 5))
         except Exception as error:  # noqa: BLE001 - of whatever kind, and told without secrets
             failure, cause = self._told(f"cannot make the file system of {self} again in this process", error)
         else:
@@ -421,8 +413,6 @@ class FsspecStore(Store):
         return (prefix + name for name in found if _is_listed(name))
 
     def _list_dir(self, prefix: str) -> tuple[KeySet, KeySet]:
-        if self._filesystem().is_archive:
-            return super()._list_dir(prefix)
         entries = self._do("list", prefix[:-1], lambda files, folder: files.entries(folder))
         names = [(name, is_folder) for name, is_folder in entries if _is_listed(name)]
         return (
@@ -563,15 +553,9 @@ class _PartsReader(ValueReader):
 
 
 def _checked_number(concurrency: int | None) -> int | None:
-    if concurrency is None:
-        return None
-    try:
-        number = operator.index(concurrency)
-    except TypeError as error:
-        raise ValueError(f"concurrency={concurrency!r}: accepted: an integer of at least 1") from error
-    if number < 1:
+    if concurrency is not None and (not isinstance(concurrency, Integral) or concurrency < 1):
         raise ValueError(f"concurrency={concurrency!r}: accepted: an integer of at least 1")
-    return number
+    return concurrency
 
 
 def _is_listed(name: str) -> bool:
@@ -599,36 +583,18 @@ def _is_asynchronous(fs: FileSystem) -> bool:
     return any(layer.async_impl and getattr(layer, "asynchronous", False) for layer in reached)
 
 
-def _rebuilt(value: Any, *, options: bool = False) -> Any:
-    """A file system made again as it was made before, but not for use within somebody else's event loop.
-
-    Parameters
-    ----------
-    value : object
-        A file system, or what is given to make one.
-    options : bool
-        Whether a mapping in ``value`` holds options of a file system.
-
-    Raises
-    ------
-    StoreError
-        If it reads from an open file.
-    """
-    if type(value).__name__ in ("MemoryFileSystem", "LocalFileSystem"):
-        return value
+def _synchronous(value: Any) -> Any:
+    """A file system, or options of one, made again for use outside of somebody else's event loop."""
     if type(value).__name__ == "AsyncFileSystemWrapper":
-        return _rebuilt(value.sync_fs)
-    if hasattr(value, "storage_options"):
-        arguments = [_rebuilt(argument) for argument in value.storage_args if argument is not value]
-        return type(value)(*arguments, **_rebuilt(value.storage_options, options=True))
-    if isinstance(value, Mapping) and options:
+        return value.sync_fs
+    if isinstance(value, Mapping):
         return {
-            name: _rebuilt(item, options=str(name).endswith("_options") or name == "fs")
+            name: _synchronous(item) if name == "fs" or name.endswith("_options") else item
             for name, item in value.items()
             if name not in ("asynchronous", "loop")
         }
-    if hasattr(value, "read") and not isinstance(value, io.BytesIO):
-        raise StoreError("a file that is open in one process cannot be read in another; accepted: its URL")
+    if getattr(value, "async_impl", False):
+        return type(value)(*value.storage_args, **_synchronous(value.storage_options))
     return value
 
 
