@@ -172,9 +172,9 @@ class ObjectStore(Store):
     (True, 64)
     >>> ObjectStore("https://example.org/era5.zarr").writeable
     False
-    >>> ObjectStore("s3://bucket", storage_options={"anon": True, "secret": "x"})
+    >>> ObjectStore("s3://bucket", storage_options={"anon": True, "key": "x", "secret": "y"})
     Traceback (most recent call last):
-    xzarr3.errors.StoreError: storage_options of S3: 'secret_access_key' alone; accepted: 'key' with it
+    xzarr3.errors.StoreError: storage_options of S3: 'anon' contradicts 'access_key_id'; accepted: one of them
     """
 
     request_bytes = 2**20

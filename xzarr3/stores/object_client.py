@@ -208,11 +208,13 @@ class Client:
         """
         if self._ready is not None:
             return self._ready
-        with self._lock:
-            found = self._stores.get((once, sends))
-            if found is None:
-                found = self._stores[once, sends] = self._make(once, sends)
-            return found
+        found = self._stores.get((once, sends))
+        if found is None:
+            with self._lock:
+                found = self._stores.get((once, sends))
+                if found is None:
+                    found = self._stores[once, sends] = self._make(once, sends)
+        return found
 
     def _make(self, once: bool, sends: bool) -> Any:
         recipe = self.recipe

@@ -77,7 +77,7 @@ class Web:
         ):
             self._opener.add_handler(handler)
         self._url = recipe.arguments["url"]
-        self._headers = {"Accept-Encoding": "identity", **recipe.private_headers()}
+        self._headers = {**recipe.private_headers(), "Accept-Encoding": "identity"}
         self._timeout = timeout
         self._secrets = recipe.secrets
 
