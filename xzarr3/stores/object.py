@@ -717,7 +717,7 @@ class ObjectStore(Store):
         self._check_writable()
         path = self._path(key)
         content = flat(value, key)
-        found = self._use().insist(_put(path, content, None), sends=content.nbytes > _LONG, changes=True)
+        found = self._use().request(_put(path, content, None), sends=content.nbytes > _LONG, changes=True)
         if isinstance(found, Failure):
             raise self._error("write", key, found)
 
@@ -742,7 +742,7 @@ class ObjectStore(Store):
     def erase(self, key: str) -> None:
         self._check_writable()
         path = self._path(key)
-        found = self._use().insist(lambda obstore, store: obstore.delete(store, path), changes=True)
+        found = self._use().request(lambda obstore, store: obstore.delete(store, path), changes=True)
         if isinstance(found, Failure):
             self._settle(key, found)
 
@@ -764,7 +764,7 @@ class ObjectStore(Store):
 
         def erase(at: int) -> None:
             some = paths[at : at + _BULK]
-            found = self._use().insist(lambda obstore, store: obstore.delete(store, some), changes=True)
+            found = self._use().request(lambda obstore, store: obstore.delete(store, some), changes=True)
             if isinstance(found, Failure):
                 self._settle("", found)
 
@@ -812,7 +812,9 @@ class ObjectStore(Store):
             return [(entry["path"], entry["size"]) for entry in page]
 
         while True:
-            page = self._use().insist(ask) if ordered or stream is None else self._use().request(ask)
+            # What comes in no order cannot go on behind a name.
+            again = ordered or stream is None
+            page = self._use().request(ask) if again else self._use().once(ask, alone=False)
             if isinstance(page, Failure):
                 raise self._error("list", prefix, page)
             if page:
@@ -863,7 +865,7 @@ class ObjectStore(Store):
         self._checked(within[:-1], prefix)
 
         def ask() -> tuple[dict[str, int], set[str]]:
-            found = self._use().insist(
+            found = self._use().request(
                 lambda obstore, store: obstore.list_with_delimiter(store, within or None)
             )
             if isinstance(found, Failure):

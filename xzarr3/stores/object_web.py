@@ -105,7 +105,11 @@ class Web:
             raise self.failure(error) from None
         if "head" in asked:
             answer.close()
-        return _Result(self, answer, span)
+        try:
+            return _Result(self, answer, span)
+        except AnswerError:
+            answer.close()
+            raise
 
     def failure(self, error: Exception) -> AnswerError:
         """What an error of the standard library means."""
