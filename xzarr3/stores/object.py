@@ -158,9 +158,9 @@ class ObjectStore(Store):
     (True, 64)
     >>> ObjectStore("https://example.org/era5.zarr").writeable
     False
-    >>> ObjectStore("s3://bucket", storage_options={"anon": True, "secret": "x"})
+    >>> ObjectStore("s3://bucket", storage_options={"anon": True, "key": "x", "secret": "y"})
     Traceback (most recent call last):
-    xzarr3.errors.StoreError: storage_options of S3: 'secret_access_key' alone; accepted: 'key' with it
+    xzarr3.errors.StoreError: storage_options of S3: 'anon' contradicts 'access_key_id'; accepted: one of them
     """
 
     request_bytes = 2**20
@@ -655,7 +655,7 @@ class ObjectStore(Store):
     def _set(self, key: str, value: bytes) -> None:
         path = self._path(key)
         content = memoryview(value)
-        found = self._use().insist(_put(path, content, None), sends=content.nbytes > _LONG, changes=True)
+        found = self._use().request(_put(path, content, None), sends=content.nbytes > _LONG, changes=True)
         if isinstance(found, Failure):
             raise self._error("write", key, found)
 
@@ -678,7 +678,7 @@ class ObjectStore(Store):
 
     def _erase(self, key: str) -> None:
         path = self._path(key)
-        found = self._use().insist(lambda obstore, store: obstore.delete(store, path), changes=True)
+        found = self._use().request(lambda obstore, store: obstore.delete(store, path), changes=True)
         if isinstance(found, Failure):
             self._settle(key, found)
 
@@ -699,7 +699,7 @@ class ObjectStore(Store):
 
         def erase(at: int) -> None:
             some = paths[at : at + _BULK]
-            found = self._use().insist(lambda obstore, store: obstore.delete(store, some), changes=True)
+            found = self._use().request(lambda obstore, store: obstore.delete(store, some), changes=True)
             if isinstance(found, Failure):
                 self._settle("", found)
 
@@ -743,7 +743,9 @@ class ObjectStore(Store):
             return [(entry["path"], entry["size"]) for entry in page]
 
         while True:
-            page = self._use().insist(ask) if ordered or stream is None else self._use().request(ask)
+            # What comes in no order cannot go on behind a name.
+            again = ordered or stream is None
+            page = self._use().request(ask) if again else self._use().once(ask, alone=False)
             if isinstance(page, Failure):
                 raise self._error("list", prefix, page)
             if page:
@@ -793,7 +795,7 @@ class ObjectStore(Store):
         self._checked(within[:-1], prefix)
 
         def ask() -> tuple[dict[str, int], set[str]]:
-            found = self._use().insist(
+            found = self._use().request(
                 lambda obstore, store: obstore.list_with_delimiter(store, within or None)
             )
             if isinstance(found, Failure):

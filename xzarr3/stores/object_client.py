@@ -211,11 +211,13 @@ class Client:
         """
         if self._ready is not None:
             return self._ready
-        with self._lock:
-            found = self._stores.get((once, sends))
-            if found is None:
-                found = self._stores[once, sends] = self._make(once, sends)
-            return found
+        found = self._stores.get((once, sends))
+        if found is None:
+            with self._lock:
+                found = self._stores.get((once, sends))
+                if found is None:
+                    found = self._stores[once, sends] = self._make(once, sends)
+        return found
 
     def _make(self, once: bool, sends: bool) -> Any:
         recipe = self.recipe
@@ -315,7 +317,8 @@ class Client:
         except AnswerError as error:
             return error.failure
         except (obstore.exceptions.BaseError, OSError, ValueError, TypeError, RuntimeError) as error:
-            return describe(error, self.recipe.secrets)
+            insisted = getattr(error, "insisted", False)
+            return replace(describe(error, self.recipe.secrets), insisted=insisted)
         finally:
             self._slots.release()
 
@@ -329,18 +332,11 @@ class Client:
     def request(
         self, call: Callable[[Any, Any], Result], *, changes: bool = False, sends: bool = False
     ) -> Result | Failure:
-        """Make a request that obstore makes again as long as that may help."""
-        if self._web:
-            return self.insist(call)
-        return self.once(call, changes=changes, sends=sends, alone=False)
+        """Make a request, and again as long as that may help.
 
-    def insist(
-        self, call: Callable[[Any, Any], Result], *, changes: bool = False, sends: bool = False
-    ) -> Result | Failure:
-        """Make a request, and again what obstore does not make again.
-
-        These are lists whose answer ends early, deletions without an answer, which it thinks must not be made
-        twice, and what S3 refuses because another change of the same key is under way.
+        obstore does that, but for lists whose answer ends early, values without a tag of which the rest does
+        not come, deletions without an answer, which it thinks must not be made twice, and what S3 refuses
+        because another change of the same key is under way.
         """
         pace = Pace(self._retries, self._deadline)
         tried = 0
@@ -349,7 +345,7 @@ class Client:
             if not isinstance(found, Failure):
                 return found
             tried += found.attempts
-            if found.attempts > 1 or not pace.again(found):
+            if found.attempts > 1 or found.insisted or not pace.again(found):
                 return replace(found, attempts=tried)
 
 
@@ -435,7 +431,12 @@ def fetch(path: str, options: dict[str, Any] | None, limit: int | None) -> Calla
             if limit is not None and size > limit:
                 raise OversizedError(size, limit)
             with reserved(size):
-                body = memoryview(result.bytes())
+                try:
+                    body = memoryview(result.bytes())
+                except Exception as error:
+                    # obstore has asked for the rest, on condition of the tag, and does not say how often.
+                    error.insisted = meta["e_tag"] is not None  # type: ignore[attr-defined]
+                    raise
             if len(body) != size:
                 raise AnswerError(
                     Failure(

@@ -109,6 +109,8 @@ class Failure:
         ``"credentials"`` if they cannot be had, ``"other"`` for an answer that is not about the key.
     attempts : int
         How often it was made, as far as that is told.
+    insisted : bool
+        Whether obstore has made it again as often as it may, and does not say how often that was.
     """
 
     text: str
@@ -119,6 +121,7 @@ class Failure:
     unreachable: bool = False
     sort: str = ""
     attempts: int = field(default=1, compare=False)
+    insisted: bool = field(default=False, compare=False)
 
     @property
     def refused(self) -> bool:

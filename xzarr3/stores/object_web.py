@@ -77,7 +77,7 @@ class Web:
         ):
             self._opener.add_handler(handler)
         self._url = recipe.arguments["url"]
-        self._headers = {"Accept-Encoding": "identity", **recipe.private_headers()}
+        self._headers = {**recipe.private_headers(), "Accept-Encoding": "identity"}
         self._timeout = timeout
         self._secrets = recipe.secrets
 
@@ -105,7 +105,11 @@ class Web:
             raise self.failure(error) from None
         if "head" in asked:
             answer.close()
-        return _Result(self, answer, span)
+        try:
+            return _Result(self, answer, span)
+        except AnswerError:
+            answer.close()
+            raise
 
     def failure(self, error: Exception) -> AnswerError:
         """What an error of the standard library means."""
