@@ -296,6 +296,9 @@ def test_a_reader_of_ones_own_is_kept_where_nothing_else_changes(tmp_path: Path)
 # What is told
 
 
+WROTE = ("set", "update", "compare_and_set")
+
+
 def test_each_request_is_told_once(tmp_path: Path) -> None:
     heard: list[tuple[str, str, int, str]] = []
 
@@ -316,9 +319,21 @@ def test_each_request_is_told_once(tmp_path: Path) -> None:
             told = [each for each in heard if each[0] not in ("update", "compare_and_set", "get_versioned")]
             assert told[:3] == [("set", "a", 5, "ok"), ("get", "a", 2, "ok"), ("get", "none", 0, "absent")]
             assert told[-1][:2] == ("list", "")
-            assert sum(size for name, _, size, _ in heard if name in ("set", "update")) == 8
+            assert sum(size for name, _, size, _ in heard if name in WROTE) == 8
     finally:
         telling.listen_no_more(hear)
     heard.clear()
     Four().set("a", b"")
     assert heard == []
+
+
+def test_who_appends_where_others_may_be_lost_is_warned(tmp_path: Path) -> None:
+    for store in (MemoryStore(), LocalStore(tmp_path), xzarr3.CacheStore(MemoryStore())):
+        assert store.writes_conditionally
+        xzarr3.create_array(store, shape=0, chunks=2, dtype="i4").append(np.arange(3))
+    for store in (Four(), LocalStore(tmp_path / "b", locks=False), WrapperStore(Four())):
+        assert not store.writes_conditionally
+        array = xzarr3.create_array(store, shape=0, chunks=2, dtype="i4")
+        with pytest.warns(UserWarning, match="rows that they append .* may be lost"):
+            array.append(np.arange(3))
+        np.testing.assert_array_equal(array[:], np.arange(3))

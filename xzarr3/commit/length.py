@@ -29,6 +29,7 @@ from xzarr3._types import Buffer, ByteRange
 from xzarr3.commit.lease import Lease, LeaseLostError, keeps_leases, lease_key
 from xzarr3.concurrency import pause
 from xzarr3.errors import ConflictError, OutcomeUnknownError, StoreCapabilityError, StoreError
+from xzarr3.literals import levels_to_caller
 from xzarr3.stores.base import (
     ABSENT,
     Change,
@@ -87,6 +88,14 @@ class Length:
 
     def __enter__(self) -> Length:
         self.is_exclusive = keeps_leases(self._store)
+        if not (self._store.writes_conditionally or self._store.publishes_at_close):
+            warnings.warn(
+                f"{self._store} cannot tell whether other processes change a value meanwhile, so rows that "
+                f"they append at the same time as this one may be lost (key '{self._key}'); accepted: one "
+                "process that appends, or a store that writes conditionally, such as a LocalStore or an "
+                "ObjectStore",
+                stacklevel=levels_to_caller(),
+            )
         try:
             if self.is_exclusive and not self.lease.take(self._deadline):
                 raise ConflictError(

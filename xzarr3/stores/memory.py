@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from xzarr3._types import Buffer, ByteRange
 from xzarr3.concurrency import is_child
 from xzarr3.errors import ReadOnlyError
-from xzarr3.stores.base import Parts, Store, check_key, cut, flat, merge
+from xzarr3.stores.base import ABSENT, Parts, Store, check_key, cut, flat, merge
 from xzarr3.stores.readers import BytesReader, Reader, Scratch, ValueReader
 from xzarr3.stores.sharing import is_plain
 
@@ -92,6 +92,22 @@ class MemoryStore(Store):
 
     def _reader(self, scratch: Scratch | None, limit: int) -> Reader:
         return _MemoryReader(self, scratch, limit)
+
+    def _get_versioned(self, key: str) -> tuple[Buffer | None, object]:
+        value = self._values.get(key)
+        return value, ABSENT if value is None else value
+
+    def _compare_and_set(self, key: str, version: object, value: bytes | None) -> bool:
+        with self._lock:
+            stored = self._values.get(key)
+            if (ABSENT if stored is None else stored) != version:
+                return False
+            self._version += 1
+            if value is None:
+                self._values.pop(key, None)
+            else:
+                self._values[key] = value
+            return True
 
     def version(self, key: str) -> object | None:
         return self._values.get(key)
