@@ -92,7 +92,6 @@ def test_module_needs_only_declared_dependencies(source: Path) -> None:
         "demo.py": ("demo",),
         "small.py": ("ml-dtypes",),
         "object_client.py": ("object", "aws"),
-        "fsspec_web.py": ("object",),
     }
     for extra in extras.get(source.name, ()):
         names = names + PROJECT["optional-dependencies"][extra]

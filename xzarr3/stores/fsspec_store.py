@@ -74,7 +74,8 @@ class FsspecStore(Store):
     Web servers are read by an :class:`ObjectStore`, which needs the extra ``object``, also below caches and
     references: there an HTML page is never a value, nor is another range than was asked for. Of the options
     of fsspec's file system for HTTP the headers, ``aiohttp.BasicAuth`` and ``ssl=False`` have a meaning
-    there, others are refused. File systems that derive from it have to see to all that themselves.
+    there, others are refused. URLs with a query are read by fsspec's own requests, of which the lengths are
+    checked. File systems that derive from it have to see to all that themselves.
 
     Values that are on their way count among the bytes that :mod:`xzarr3.stores.in_flight` bounds, as many as
     are asked for; of whole values as many as those before had.
@@ -438,7 +439,7 @@ def store_for(filesystem: Any, *, read_only: bool = False) -> Store:
     store = FsspecStore(filesystem, read_only=read_only)
     if type(store._fs).__name__ == "LocalFileSystem":
         return LocalStore(store._root, read_only=read_only)
-    if is_web(store._fs):
+    if is_web(store._fs) and "?" not in store._root:
         return web_store(store._fs, store._root, read_only=read_only)
     return store
 

@@ -18,7 +18,6 @@ from xzarr3.stores.fsspec_files import MANY, Files, FileSystem, Look, WrongBytes
 
 Result = TypeVar("Result")
 
-_MOST_STORES = 64
 _ACCEPTED = (
     "headers, aiohttp.BasicAuth as auth, ssl=False; or an https:// URL, with what else there is among the "
     "storage_options of ObjectStore"
@@ -32,7 +31,7 @@ def is_web(fs: FileSystem) -> bool:
 
 
 def web_store(fs: FileSystem, url: str, **settings: Any) -> Store:
-    """The store below a URL, which may have a query, with the options of a file system for HTTP.
+    """The store below a URL, with the options of a file system for HTTP.
 
     Raises
     ------
@@ -42,18 +41,10 @@ def web_store(fs: FileSystem, url: str, **settings: Any) -> Store:
     from xzarr3.stores.object import ObjectStore
 
     headers, verifies = _options(fs)
-    base, _, query = url.partition("?")
-    if not query:
-        options: dict[str, Any] = {"headers": headers} if headers else {}
-        if not verifies:
-            options["verify"] = False
-        return ObjectStore.from_url(base, storage_options=options, **settings)
-    from obstore.store import HTTPStore
-
-    client: Any = {"allow_http": base.startswith("http://"), "allow_invalid_certificates": not verifies}
-    if headers:
-        client["default_headers"] = headers
-    return ObjectStore(HTTPStore.from_url(url, client_options=client), **settings)
+    options: dict[str, Any] = {"headers": headers} if headers else {}
+    if not verifies:
+        options["verify"] = False
+    return ObjectStore.from_url(url, storage_options=options, **settings)
 
 
 def _options(fs: FileSystem) -> tuple[dict[str, str], bool]:
@@ -81,12 +72,15 @@ def _options(fs: FileSystem) -> tuple[dict[str, str], bool]:
 
 
 class WebFiles(Files):
-    """Files of web servers, by their URLs."""
+    """Files of web servers, by their URLs.
+
+    Those with a query, as signed ones have, are read by fsspec's own requests, of checked lengths.
+    """
 
     def __init__(self, fs: FileSystem, concurrency: int | None = None) -> None:
         super().__init__(fs, concurrency)
         self.concurrency = concurrency or MANY
-        self._stores: dict[tuple[str, str], Store] = {}
+        self._stores: dict[str, Store] = {}
 
     def path(self, root: str, key: str) -> str:
         base, mark, query = root.partition("?")
@@ -95,14 +89,11 @@ class WebFiles(Files):
     def _of(self, url: str, work: Callable[[Store, str], Result]) -> Result:
         """Do something with the store of a server and the key of a file there."""
         parts = urlsplit(url)
-        name = f"{parts.scheme}://{parts.netloc}", parts.query
+        place = f"{parts.scheme}://{parts.netloc}"
         try:
-            store = self._stores.get(name)
+            store = self._stores.get(place)
             if store is None:
-                if len(self._stores) >= _MOST_STORES:  # Queries may be of one file each.
-                    self._stores = {}
-                place = "?".join(filter(None, name))
-                store = self._stores[name] = web_store(self.fs, place, concurrency=self.concurrency)
+                store = self._stores[place] = web_store(self.fs, place, concurrency=self.concurrency)
             return work(store, unquote(parts.path).lstrip("/"))
         except (ChangedError, StorePermissionError):
             raise
@@ -118,14 +109,18 @@ class WebFiles(Files):
             version = reader.version
             return Look(size, None if version is None else (version,))
 
-        return self._of(path, work)
+        return super().look(path) if "?" in path else self._of(path, work)
 
     def part(self, path: str, start: int, length: int | None) -> Buffer | None:
+        if "?" in path:
+            return super().part(path, start, length)
         return self._of(path, lambda store, key: store.get(key, (start, length)))
 
     def parts(
         self, path: str, ranges: Sequence[tuple[int, int | None]], look: Look, *, check: bool = True
     ) -> list[Buffer] | None:
+        if "?" in path:
+            return super().parts(path, ranges, look, check=check)
         version = None if look.mark is None else look.mark[0]
 
         def work(store: Store, key: str) -> list[Buffer] | None:
