@@ -99,14 +99,18 @@ _PLACES: dict[str, dict[str, tuple[str, ...]]] = {
     "s3": {
         "endpoint": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
         "region": ("AWS_REGION", "AWS_DEFAULT_REGION"),
+        "virtual_hosted_style_request": ("AWS_VIRTUAL_HOSTED_STYLE_REQUEST",),
+        "s3_express": ("AWS_S3_EXPRESS",),
     },
     "gs": {"base_url": ("GOOGLE_BASE_URL",)},
     "az": {
         "account_name": ("AZURE_STORAGE_ACCOUNT_NAME",),
         "endpoint": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
         "use_emulator": ("AZURE_STORAGE_USE_EMULATOR",),
+        "use_fabric_endpoint": ("AZURE_STORAGE_USE_FABRIC_ENDPOINT", "AZURE_USE_FABRIC_ENDPOINT"),
     },
 }
+_SWITCHES = frozenset(("virtual_hosted_style_request", "s3_express", "use_emulator", "use_fabric_endpoint"))
 _READ_BY_OBSTORE = {"s3": ("AWS_",), "gs": ("GOOGLE_",), "az": ("AZURE_", "MSI_", "IDENTITY_")}
 _YES = frozenset({"1", "true", "on", "yes", "y"})
 # Separate parts of AWS, where buckets may have the names that others have elsewhere.
@@ -543,9 +547,9 @@ def _of_environment(kind: str, wanted: Mapping[str, Any]) -> dict[str, Any]:
         value = next((os.environ[name] for name in names if os.environ.get(name)), None)
         if value is None or option in wanted or (wanted.get("use_emulator") is True and kind == "az"):
             continue
-        if option != "use_emulator":
+        if option not in _SWITCHES:
             found[option] = value.rstrip("/") if option == _ENDPOINT[kind] else value
-        elif value.lower() in _YES and "endpoint" not in wanted:
+        elif value.lower() in _YES and not (option == "use_emulator" and "endpoint" in wanted):
             found[option] = True
     return found
 
@@ -560,11 +564,12 @@ def missing(kind: str, config: Mapping[str, Any], address: str) -> dict[str, Any
     """
     complete = dict(config)
     for option, value in _of_environment(kind, config).items():
-        if option != "region" or _partition(value):
+        if option not in _SWITCHES and (option != "region" or _partition(value)):
             raise StoreError(
                 f"the environment names the {option.replace('_', ' ')} of {address} now, but did not when "
                 f"the store was made; accepted: '{option}' in storage_options, or the same environment"
             )
+    complete |= dict.fromkeys(_SWITCHES & _PLACES.get(kind, {}).keys() - complete.keys(), False)
     if kind == "s3" and "endpoint" in complete:
         complete["aws_endpoint_url_s3"] = complete.pop("endpoint")  # It counts more than all variables.
     return complete
