@@ -44,7 +44,9 @@ from xzarr3.stores.readers import (
     Unchanged,
     ValueReader,
     Writer,
+    cut,
     joined,
+    negative_length,
 )
 from xzarr3.telling import UNHEARD, Listener, Request, everywhere, told
 
@@ -146,28 +148,6 @@ def flat(value: Buffer, key: str) -> memoryview:
     if view.format == "B" and view.ndim == 1 and view.c_contiguous:
         return view
     return memoryview(view.tobytes())
-
-
-def negative_length(length: int) -> InvalidRangeError:
-    """The error for a range of bytes with a length below 0."""
-    return InvalidRangeError(f"invalid length of a range {length}; accepted: None, 0 or more bytes")
-
-
-def cut(value: Buffer, byte_range: ByteRange) -> Buffer:
-    """The part of ``value`` that ``byte_range`` names; a part beyond its end is shorter or empty.
-
-    Raises
-    ------
-    InvalidRangeError
-        If the length is negative.
-    """
-    start, length = byte_range
-    if length is not None and length < 0:
-        raise negative_length(length)
-    if start < 0:
-        start = max(len(value) + start, 0)
-    view = memoryview(value)
-    return view[start:] if length is None else view[start : start + length]
 
 
 _READ = ("get", "get_partial_values")

@@ -15,9 +15,9 @@ from enum import Enum
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Literal, Self, TypeAlias
 
-from xzarr3._types import Buffer
+from xzarr3._types import Buffer, ByteRange
 from xzarr3.concurrency import pause
-from xzarr3.errors import ConflictError, OutcomeUnknownError, StoreError
+from xzarr3.errors import ConflictError, InvalidRangeError, OutcomeUnknownError, StoreError
 from xzarr3.stores.locks import key_lock
 from xzarr3.telling import Listener, Request, told
 
@@ -63,6 +63,28 @@ class Scratch:
         if len(self.memory) < size:
             self.memory = memoryview(bytearray(max(size, 2**17)))
         return self.memory[:size]
+
+
+def negative_length(length: int) -> InvalidRangeError:
+    """The error for a range of bytes with a length below 0."""
+    return InvalidRangeError(f"invalid length of a range {length}; accepted: None, 0 or more bytes")
+
+
+def cut(value: Buffer, byte_range: ByteRange) -> Buffer:
+    """The part of ``value`` that ``byte_range`` names; a part beyond its end is shorter or empty.
+
+    Raises
+    ------
+    InvalidRangeError
+        If the length is negative.
+    """
+    start, length = byte_range
+    if length is not None and length < 0:
+        raise negative_length(length)
+    if start < 0:
+        start = max(len(value) + start, 0)
+    view = memoryview(value)
+    return view[start:] if length is None else view[start : start + length]
 
 
 class ValueReader(ABC):
@@ -122,8 +144,6 @@ class BytesReader(ValueReader):
     def read(self, start: int, length: int | None = None) -> Buffer:
         if start >= 0 and length is not None and length >= 0:
             return self.value[start : start + length]
-        from xzarr3.stores.base import cut
-
         return cut(self.value, (start, length))
 
 
