@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import xzarr3
 from xzarr3.stores import Store
-from xzarr3.stores.base import ValueReader
+from xzarr3.stores.base import Reader, ValueReader
 
 
 class Request(NamedTuple):
@@ -63,37 +63,8 @@ class RecordingStore(Store):
     def exists(self, key: str) -> bool:
         return self.inner.exists(key)
 
-    def open_value(self, key: str) -> Any:
-        reader = self.inner.open_value(key)
-        return None if reader is None else _Recorded(self, key, reader)
-
-    def loader(self) -> Any:
-        load = self.inner.loader()
-
-        def noted(key: str) -> Any:
-            self._note(key, 0, None)
-            return load(key)
-
-        return noted
-
-    def range_loader(self) -> Any:
-        load = self.inner.range_loader()
-
-        def noted(key: str, starts: Sequence[int], lengths: Sequence[int]) -> Any:
-            for start, length in zip(starts, lengths, strict=True):
-                self._note(key, start, length)
-            return load(key, starts, lengths)
-
-        return noted
-
-    def into_loader(self) -> Any:
-        load = self.inner.into_loader()
-
-        def noted(key: str, start: int, out: memoryview) -> Any:
-            self._note(key, start, len(out))
-            return load(key, start, out)
-
-        return noted
+    def _reader(self, scratch: Any, limit: int) -> Reader:
+        return _RecordingReader(self, self.inner.reader(scratch, limit))
 
     def version(self, key: str) -> object | None:
         return self.inner.version(key)
@@ -106,6 +77,31 @@ class RecordingStore(Store):
 
     def list_prefix(self, prefix: str) -> Iterator[str]:
         return self.inner.list_prefix(prefix)
+
+
+class _RecordingReader(Reader):
+    _store: RecordingStore
+
+    def __init__(self, store: RecordingStore, inner: Reader) -> None:
+        super().__init__(store)
+        self._inner = inner
+
+    def open(self, key: str, part: Any = None, version: object | None = None) -> Any:
+        reader = self._inner.open(key, None, version)
+        return None if reader is None else _Recorded(self._store, key, reader)
+
+    def get(self, key: str) -> Any:
+        self._store._note(key, 0, None)
+        return self._inner.get(key)
+
+    def get_ranges(self, key: str, starts: Sequence[int], lengths: Sequence[int]) -> Any:
+        for start, length in zip(starts, lengths, strict=True):
+            self._store._note(key, start, length)
+        return self._inner.get_ranges(key, starts, lengths)
+
+    def get_into(self, key: str, start: int, out: memoryview) -> Any:
+        self._store._note(key, start, len(out))
+        return self._inner.get_into(key, start, out)
 
 
 class _Recorded(ValueReader):

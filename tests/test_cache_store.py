@@ -24,6 +24,7 @@ import dask
 import numpy as np
 import pytest
 from _conformance import VALUE, StoreConformance, contents, run_threads
+from _opening import opening
 from _servers import S3Server, WebServer
 from _unprivileged import run_child, run_unprivileged
 from hypothesis import HealthCheck, settings
@@ -83,13 +84,13 @@ class Remote(MemoryStore):
     def exists(self, key: str) -> bool:
         return self.ask(key, "exists")[0] is not None
 
-    def open_value(self, key: str) -> ValueReader | None:
-        value, version = self.ask(key, "open")
-        return None if value is None else RemoteReader(self, key, version, None, len(value))
+    _reader = opening
 
-    def open_part(
-        self, key: str, start: int, length: int, version: object | None = None
-    ) -> ValueReader | None:
+    def opened(self, key: str, part: tuple[int, int] | None, version: object | None) -> ValueReader | None:
+        if part is None:
+            value, found = self.ask(key, "open")
+            return None if value is None else RemoteReader(self, key, found, None, len(value))
+        start, length = part
         if version is not None:
             return RemoteReader(self, key, version, None, None)
         value, found = self.ask(key, start, length)
@@ -213,14 +214,14 @@ def test_values_are_asked_for_once(place: dict[str, Any]) -> None:
     inner = Remote({"a": VALUE, "b": b"bb"})
     cache, _ = cached(inner, **place)
     for _ in range(3):
-        assert [cache.get("a"), cache.loader()("a"), cache.get("a", (1, 2))] == [VALUE, VALUE, b"12"]
+        assert [cache.get("a"), cache.reader().get("a"), cache.get("a", (1, 2))] == [VALUE, VALUE, b"12"]
         assert cache.get_values(["a", "b", "a"]) == [VALUE, b"bb", VALUE]
         assert cache.exists("a")
-        assert cache.range_loader()("a", [1, 8], [2, 9]) == (10, [b"12", b"89"])
+        assert cache.reader().get_ranges("a", [1, 8], [2, 9]) == (10, [b"12", b"89"])
         out = bytearray(4)
-        assert cache.into_loader()("a", 3, memoryview(out)) == (10, 4)
+        assert cache.reader().get_into("a", 3, memoryview(out)) == (10, 4)
         assert out == b"3456"
-        with cache.open_value("a") as reader:  # type: ignore[union-attr]
+        with cache.reader().open("a") as reader:  # type: ignore[union-attr]
             assert (reader.size, bytes(reader.read(-2))) == (10, b"89")
     assert inner.requests == [("a",), ("b",)]
     assert cache.misses == 2
@@ -230,7 +231,7 @@ def test_values_are_asked_for_once(place: dict[str, Any]) -> None:
 def test_what_is_absent_is_asked_for_each_time(place: dict[str, Any]) -> None:
     inner = Remote()
     cache, _ = cached(inner, **place)
-    assert [cache.get("a"), cache.exists("a"), cache.open_value("a"), cache.get("a", (0, 1))] == [
+    assert [cache.get("a"), cache.exists("a"), cache.reader().open("a"), cache.get("a", (0, 1))] == [
         *(None, False, None, None)
     ]
     assert len(inner.requests) == 4
@@ -292,7 +293,7 @@ def test_values_of_a_store_without_versions(place: dict[str, Any]) -> None:
     cache, clock = cached(inner, max_age=60, **place)
     assert cache.get("a", (1, 2)) == b"12"
     assert inner.requests == [("a", 1, 2)], "a part is asked for as it is, and not kept"
-    load, out = cache.into_loader(), bytearray(10)
+    load, out = cache.reader().get_into, bytearray(10)
     for _ in range(2):
         assert load("a", 0, memoryview(out)) in ((None, 10), (10, 10))
         assert out == VALUE
@@ -314,7 +315,7 @@ def test_local_files_are_compared_by_their_version(tmp_path: Path, place: dict[s
         assert cache.get("a") == VALUE
         clock.now += 61
     found = Counter(record.operation for record in inner.records)
-    assert found == {"open_value": 1, "read": 1, "open_part": 2}
+    assert found == {"open": 3, "read": 1}
     local.set("a", b"new")
     assert cache.get("a") == b"new"
 
@@ -373,14 +374,14 @@ def test_parts_are_kept(place: dict[str, Any]) -> None:
     cache, _ = cached(inner, **place)
     for _ in range(3):
         assert cache.get("a", (100, 50)) == value[100:150]
-        with cache.open_part("a", -40, 40) as reader:  # type: ignore[union-attr]
+        with cache.reader().open("a", (-40, 40)) as reader:  # type: ignore[union-attr]
             assert reader.read(-40, 40) == value[-40:]
             assert reader.size == 5000
             assert [bytes(part) for part in reader.iter_ranges([7, 100, 900], [3, 50, 9])] == [
                 *(value[7:10], value[100:150], value[900:909])
             ]
             assert reader.read_into(7, memoryview(bytearray(3))) == 3
-        assert cache.range_loader()("a", [100, 7], [50, 3]) == (5000, [value[100:150], value[7:10]])
+        assert cache.reader().get_ranges("a", [100, 7], [50, 3]) == (5000, [value[100:150], value[7:10]])
     assert inner.requests == [("a", 100, 50), ("a", -40, 40), ("a", 7, 3), ("a", 900, 9)]
 
 
@@ -390,7 +391,7 @@ def test_parts_of_two_versions_are_never_mixed(place: dict[str, Any]) -> None:
     assert cache.get("a", (0, 10)) == b"1" * 10
     inner.set("a", b"2" * 900)
     assert cache.get("a", (0, 10)) == b"1" * 10, "this part is kept"
-    with cache.open_part("a", 0, 10) as reader:  # type: ignore[union-attr]
+    with cache.reader().open("a", (0, 10)) as reader:  # type: ignore[union-attr]
         assert reader.read(0, 10) == b"1" * 10
         with pytest.raises(ChangedError, match="a changed"):
             reader.read(10, 10)
@@ -401,7 +402,7 @@ def test_parts_of_two_versions_are_never_mixed(place: dict[str, Any]) -> None:
     inner.set("a", b"4" * 900)
     assert cache.get_partial_values([("a", (0, 10)), ("a", (50, 10))]) == [b"4" * 10, b"4" * 10]
     inner.set("a", b"5" * 900)
-    assert cache.range_loader()("a", [0, 70], [10, 10]) == (900, [b"5" * 10, b"5" * 10])
+    assert cache.reader().get_ranges("a", [0, 70], [10, 10]) == (900, [b"5" * 10, b"5" * 10])
     inner.erase("a")
     assert cache.get("a", (200, 10)) is None
     inner.set("a", b"6" * 900)
@@ -411,14 +412,16 @@ def test_parts_of_two_versions_are_never_mixed(place: dict[str, Any]) -> None:
 
 def test_store_that_opens_whatever_version_there_is(place: dict[str, Any]) -> None:
     class Ignoring(Remote):
-        def open_part(self, key: str, start: int, length: int, version: object | None = None) -> Any:
-            return super().open_part(key, start, length)
+        _reader = opening
+
+        def opened(self, key: str, part: Any, version: object | None) -> Any:
+            return super().opened(key, part, None)
 
     inner = Ignoring({"a": b"1" * 1000})
     cache, _ = cached(inner, **place)
     assert cache.get("a", (0, 10)) == b"1" * 10
     inner.set("a", b"2" * 1000)
-    with cache.open_part("a", 0, 10) as reader:  # type: ignore[union-attr]
+    with cache.reader().open("a", (0, 10)) as reader:  # type: ignore[union-attr]
         assert reader.read(0, 10) == b"1" * 10
         with pytest.raises(ChangedError, match="was replaced or erased"):
             reader.read(10, 10)
@@ -442,7 +445,7 @@ def test_parts_outlive_their_age_with_their_version(place: dict[str, Any]) -> No
     assert cache.get("a", (500, 10)) == b"1" * 10
     clock.now += 61
     inner.requests.clear()
-    with cache.open_part("a", 0, 10) as reader:  # type: ignore[union-attr]
+    with cache.reader().open("a", (0, 10)) as reader:  # type: ignore[union-attr]
         assert [reader.read(0, 10), reader.read(500, 10)] == [b"1" * 10] * 2
     assert inner.requests == [("a", 0, 10)]
 
@@ -450,17 +453,17 @@ def test_parts_outlive_their_age_with_their_version(place: dict[str, Any]) -> No
 def test_version_of_a_reader_opens_it_without_asking(place: dict[str, Any]) -> None:
     inner = Remote({"a": b"1" * 1000})
     cache, _ = cached(inner, max_age=0, **place)
-    with cache.open_part("a", 0, 10) as reader:  # type: ignore[union-attr]
+    with cache.reader().open("a", (0, 10)) as reader:  # type: ignore[union-attr]
         reader.read(0, 10)
         version = reader.version
     inner.requests.clear()
-    with cache.open_part("a", 0, 10, version) as reader:  # type: ignore[union-attr]
+    with cache.reader().open("a", (0, 10), version) as reader:  # type: ignore[union-attr]
         assert inner.requests == []
         assert reader.version == version
         assert reader.read(0, 10) == b"1" * 10
         assert inner.requests == [("a", 0, 10)], "what is kept is too old until something tells"
     inner.set("a", b"2" * 1000)
-    with cache.open_part("a", 0, 10, version) as reader:  # type: ignore[union-attr]
+    with cache.reader().open("a", (0, 10), version) as reader:  # type: ignore[union-attr]
         assert reader.version == version
         with pytest.raises(ChangedError):
             reader.read(0, 10)
@@ -512,8 +515,8 @@ WRITES: dict[str, Callable[[Store], object]] = {
     "set_partial_values": lambda store: store.set_partial_values([("a", 0, b"new")]),
     "compare_and_set": lambda store: store.compare_and_set("a", store.get_versioned("a")[1], b"new"),
     "update": lambda store: store.update("a", lambda stored: [b"new"]),
-    "updater": lambda store: _through(store.updater(), lambda update: update("a", lambda stored: [b"new"])),
-    "writer": lambda store: _through(store.writer(), lambda write: write("a", [b"new"])),
+    "updater": lambda store: _through(store.writer(), lambda writer: writer.update("a", lambda _: [b"new"])),
+    "writer": lambda store: _through(store.writer(), lambda writer: writer.set("a", [b"new"])),
 }
 ERASES: dict[str, Callable[[Store], object]] = {
     "erase": lambda store: store.erase("a"),
@@ -753,8 +756,8 @@ def test_values_that_are_too_large_are_refused_kept_or_not(tmp_path: Path, place
     cache, _ = cached(inner, **place)
     for _ in range(2):
         with pytest.raises(OversizedError, match="found 5000 bytes, at most 100 bytes"):
-            cache.scratch_loader(Scratch(), 100)("a")
-        assert bytes(cache.scratch_loader(Scratch(), 5000)("a") or b"") == b"x" * 5000
+            cache.reader(Scratch(), 100).get("a")
+        assert bytes(cache.reader(Scratch(), 5000).get("a") or b"") == b"x" * 5000
 
 
 def test_size_of_a_value_is_limited_far_away_as_well(place: dict[str, Any]) -> None:
@@ -762,8 +765,8 @@ def test_size_of_a_value_is_limited_far_away_as_well(place: dict[str, Any]) -> N
     inner = Remote({"a": b"x" * 5000, "e": b""})
     cache, clock = cached(inner, max_age=60, **place)
     with pytest.raises(OversizedError):
-        cache.scratch_loader(Scratch(), 100)("a")
-    load = cache.scratch_loader(Scratch(), 5000)
+        cache.reader(Scratch(), 100).get("a")
+    load = cache.reader(Scratch(), 5000).get
     for _ in range(2):
         assert [bytes(load("a") or b""), load("no"), load("e")] == [b"x" * 5000, None, b""]
         clock.now += 61
@@ -771,13 +774,15 @@ def test_size_of_a_value_is_limited_far_away_as_well(place: dict[str, Any]) -> N
     assert inner.requests == [*limited, ("a", 0, 1), ("no", 0, 5000), ("e", 0, 5000)]
 
     class Rangeless(Remote):
-        def open_part(self, key: str, start: int, length: int, version: object | None = None) -> Any:
+        _reader = opening
+
+        def opened(self, key: str, part: Any, version: object | None) -> Any:
             self.requests.append((key, "no ranges"))
             raise StoreError("no ranges here")
 
     inner = Rangeless({"a": b"x" * 5000, "b": b"y"})
     cache, _ = cached(inner, max_age=60, **place)
-    load = cache.scratch_loader(Scratch(), 5000)
+    load = cache.reader(Scratch(), 5000).get
     for _ in range(2):
         assert [bytes(load(key) or b"") for key in "ab"] == [b"x" * 5000, b"y"]
     assert inner.requests == [("a", "no ranges"), ("a",), ("b",)]
@@ -1342,7 +1347,7 @@ class CacheMachine(RuleBasedStateMachine):
         if way == "update":
             store.update(key, lambda stored: [value])
         elif way == "writer":
-            _through(store.writer(), lambda write: write(key, [value[:5], value[5:]]))
+            _through(store.writer(), lambda writer: writer.set(key, [value[:5], value[5:]]))
         elif way == "compare_and_set":
             assert self.cache.get_versioned(key)[0] == self.now(key), "this always asks below"
             assert store.compare_and_set(key, store.get_versioned(key)[1], value)
@@ -1373,12 +1378,12 @@ class CacheMachine(RuleBasedStateMachine):
         elif way == "get_values":
             found = self.cache.get_values([key])[0]
         elif way == "loader":
-            found = self.cache.loader()(key)
+            found = self.cache.reader().get(key)
         elif way == "open":
             found = self.opened(key)
         else:
             out = bytearray(400)
-            placed = self.cache.into_loader()(key, 0, memoryview(out))
+            placed = self.cache.reader().get_into(key, 0, memoryview(out))
             found = None if placed is None else out[: placed[1]]
         found = None if found is None else bytes(found)
         assert found in self.allowed(key), way
@@ -1386,7 +1391,7 @@ class CacheMachine(RuleBasedStateMachine):
     def opened(self, key: str) -> bytes | None:
         for _ in range(3):
             try:
-                reader = self.cache.open_value(key)
+                reader = self.cache.reader().open(key)
                 if reader is None:
                     return None
                 with reader:
@@ -1500,11 +1505,11 @@ def test_over_s3(s3_server: S3Server, place: dict[str, Any]) -> None:
     clock.now += 301
     inner.clear()
     assert cache.get("large") == large
-    assert [(record.operation, record.size) for record in inner.records] == [("open_part", 0)]
+    assert [(record.operation, record.size) for record in inner.records] == [("open", 0)]
     far.set("empty", b"")
     for _ in range(2):
         assert [bytes(value or b"no") for value in cache.get_values(["empty", "absent"])] == [b"no", b"no"]
-        assert bytes(cache.scratch_loader(Scratch(), 1000)("empty") or b"") == b""
+        assert bytes(cache.reader(Scratch(), 1000).get("empty") or b"") == b""
         clock.now += 301
 
 

@@ -21,6 +21,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
+from _opening import opening
 from _unprivileged import run_child
 from dask.blockwise import Blockwise
 from hypothesis import HealthCheck, given, settings
@@ -45,7 +46,7 @@ from xzarr3 import (
 )
 from xzarr3._types import Buffer, ByteRange
 from xzarr3.stores import ValueReader
-from xzarr3.stores.memory import BytesReader
+from xzarr3.stores.readers import BytesReader
 
 SCHEDULER = "sync"
 
@@ -62,7 +63,9 @@ class CountingStore(MemoryStore):
         self.read[key] += 1
         return super().get(key, byte_range)
 
-    def open_value(self, key: str) -> ValueReader | None:
+    _reader = opening
+
+    def opened(self, key: str, part: Any, version: object | None) -> ValueReader | None:
         self.read[key] += 1
         value = super().get(key)
         return None if value is None else BytesReader(value)

@@ -58,6 +58,7 @@ from xzarr3.concurrency import cores, undisturbed, waiters
 from xzarr3.dask import from_zarr
 from xzarr3.dask import store as store_dask
 from xzarr3.stores import ValueReader, platform
+from xzarr3.stores.readers import Reader
 
 LAYOUTS: dict[str, dict[str, Any]] = {
     "plain": {"compressors": None},
@@ -1219,25 +1220,37 @@ class SlowStore(MemoryStore):
         self.accesses = 0
         self.threads: set[int] = set()
 
+    def _check_reading(self, key: str) -> None:
+        """Nothing is wrong."""
+
     def _wait(self) -> None:
         self.accesses += 1
         self.threads.add(threading.get_ident())
         time.sleep(self.delay)
 
-    def loader(self) -> Callable[[str], Buffer | None]:
-        def load(key: str) -> Buffer | None:
-            self._wait()
-            return MemoryStore.get(self, key)
-
-        return load
-
-    def open_value(self, key: str) -> ValueReader | None:
-        self._wait()
-        return super().open_value(key)
+    def _reader(self, scratch: Any, limit: int) -> Reader:
+        return _SlowReader(self, super()._reader(scratch, limit))
 
     def set(self, key: str, value: Buffer) -> None:
         self._wait()
         super().set(key, value)
+
+
+class _SlowReader(Reader):
+    _store: SlowStore
+
+    def __init__(self, store: SlowStore, inner: Reader) -> None:
+        super().__init__(store)
+        self._inner = inner
+
+    def get(self, key: str) -> Buffer | None:
+        self._store._wait()
+        return self._inner.get(key)
+
+    def open(self, key: str, part: Any = None, version: object | None = None) -> ValueReader | None:
+        self._store._check_reading(key)
+        self._store._wait()
+        return self._inner.open(key, part, version)
 
 
 def _transfer(array: Array, direction: str, values: np.ndarray[Any, Any], threads: int) -> None:
@@ -1483,10 +1496,9 @@ def test_a_failed_write_with_dask_can_be_tried_again() -> None:
 class FailingStore(SlowStore):
     """Fails in every thread but the first."""
 
-    def open_value(self, key: str) -> ValueReader | None:
+    def _check_reading(self, key: str) -> None:
         if self.delay and threading.current_thread() is not threading.main_thread():
             raise StoreError(f"cannot read key '{key}'")
-        return super().open_value(key)
 
     def set(self, key: str, value: Buffer) -> None:
         if self.delay and threading.current_thread() is not threading.main_thread():

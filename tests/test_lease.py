@@ -32,6 +32,7 @@ from xzarr3 import ConflictError, LocalStore, MemoryStore, NodeExistsError, Stor
 from xzarr3.commit import lease
 from xzarr3.commit.lease import Holder, Lease, LeaseLostError, Whereabouts, lease_key
 from xzarr3.stores import platform
+from xzarr3.stores.base import Writer
 from xzarr3.xarray.running import Abandoning, Begun
 
 HOSTS = {name: Whereabouts(name, "boot", "processes") for name in ("one", "two", "three")}
@@ -636,26 +637,20 @@ def test_who_was_only_slow_stores_nothing_in_the_empty_rows_of_its_successor(
                 with dask.config.set(scheduler="sync"):
                     to_zarr(xr.Dataset({"a": ("x", zeros)}), store, mode="a", append_dim="x")
 
-    made, updater = MemoryStore.compare_and_set, MemoryStore.updater
+    made, update = MemoryStore.compare_and_set, Writer.update
 
     def slow(self: MemoryStore, key: str, version: object, value: Any) -> bool:
         meanwhile(key)
         return made(self, key, version, value)
 
-    @contextlib.contextmanager
-    def slow_updater(self: MemoryStore, *options: Any) -> Iterator[Any]:
-        with updater(self, *options) as update:
-
-            def updated(key: str, change: Any) -> None:
-                meanwhile(key)
-                update(key, change)
-
-            yield updated
+    def slow_update(self: Writer, key: str, change: Any) -> None:
+        meanwhile(key)
+        update(self, key, change)
 
     # On another host, threads of this one are not waited for.
     monkeypatch.setattr(xzarr3.array, "turn", lambda *_: contextlib.nullcontext())
     monkeypatch.setattr(MemoryStore, "compare_and_set", slow)
-    monkeypatch.setattr(MemoryStore, "updater", slow_updater)
+    monkeypatch.setattr(Writer, "update", slow_update)
     array.append(np.full(8, 7, "i4"))
     assert not held
     found = xzarr3.open_array(store, "a")[:]

@@ -119,7 +119,8 @@ def test_nothing_is_made_where_nothing_is_stored(new: Any, store: LocalStore) ->
 
 def test_one_updater_changes_many_keys(store: LocalStore) -> None:
     keys = [f"{a}/{b}/{c}" for a in "abc" for b in range(9) for c in range(2)] + ["top"]
-    with store.updater(Scratch()) as update:
+    with store.writer(Scratch()) as writer:
+        update = writer.update
         for _ in range(3):
             for key in keys:
                 update(key, count)
@@ -132,7 +133,8 @@ def test_one_updater_changes_many_keys(store: LocalStore) -> None:
 
 def test_values_beyond_the_limit_are_not_read(store: LocalStore) -> None:
     store.set("a", bytes(101))
-    with store.updater(Scratch(), 100) as update:
+    with store.writer(Scratch(), 100) as writer:
+        update = writer.update
         with pytest.raises(OversizedError, match="101 bytes"):
             update("a", count)
         update("b", count)
@@ -499,7 +501,8 @@ def test_an_updater_that_runs_out_of_descriptors_goes_on_with_fewer(store: Local
     def work() -> int:
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         store.set("start", b"")
-        with store.updater() as update:
+        with store.writer() as writer:
+            update = writer.update
             for at in range(12):
                 update(f"{at}/b/c/d", count)
             opened = max(int(name) for name in os.listdir("/proc/self/fd"))
@@ -812,7 +815,8 @@ def test_root_that_is_removed_during_a_change(store: LocalStore) -> None:
                     shutil.rmtree(store.root, ignore_errors=True)
                 return [b"new"]
 
-            with store.updater() as update:
+            with store.writer() as writer:
+                update = writer.update
                 update(key, count)
                 if moment == "before":
                     shutil.rmtree(store.root)
@@ -916,7 +920,8 @@ def test_what_is_written_is_on_the_disk(how: str, tmp_path: Path, monkeypatch: p
             if how == "set":
                 store.set("a/b/c", b"value")
             elif how == "writer":
-                with store.writer() as write:
+                with store.writer() as writer:
+                    write = writer.set
                     write("a/b/c", [b"val", b"ue"])
             elif how == "update":
                 store.update("a/b/c", lambda stored: [b"value"])
@@ -1038,14 +1043,14 @@ LOOKS: dict[str, Callable[[LocalStore, str], object]] = {
     "get": lambda store, key: store.get(key),
     "get range": lambda store, key: store.get(key, (0, 1)),
     "exists": lambda store, key: store.exists(key),
-    "open_value": lambda store, key: store.open_value(key),
-    "open_part": lambda store, key: store.open_part(key, 0, 1),
+    "open_value": lambda store, key: store.reader().open(key),
+    "open_part": lambda store, key: store.reader().open(key, (0, 1)),
     "get_partial_values": lambda store, key: store.get_partial_values([(key, (0, 1))]),
     "get_values": lambda store, key: store.get_values([key]),
-    "loader": lambda store, key: store.loader()(key),
-    "scratch_loader": lambda store, key: store.scratch_loader(Scratch(), 10**6)(key),
-    "range_loader": lambda store, key: store.range_loader()(key, [0], [1]),
-    "into_loader": lambda store, key: store.into_loader()(key, 0, memoryview(bytearray(1))),
+    "loader": lambda store, key: store.reader().get(key),
+    "scratch_loader": lambda store, key: store.reader(Scratch(), 10**6).get(key),
+    "range_loader": lambda store, key: store.reader().get_ranges(key, [0], [1]),
+    "into_loader": lambda store, key: store.reader().get_into(key, 0, memoryview(bytearray(1))),
     "get_versioned": lambda store, key: store.get_versioned(key),
     "list_prefix": lambda store, key: list(store.list_prefix(f"{key}/")),
     "list_dir": lambda store, key: store.list_dir(f"{key}/"),

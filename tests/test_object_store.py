@@ -21,6 +21,7 @@ class ObjectConformance(StoreConformance):
     stamps = False
     odd_keys = NAMED
     bounds_keys = True
+    forks = False
 
     @pytest.fixture(autouse=True)
     def _server(self, request: pytest.FixtureRequest) -> None:

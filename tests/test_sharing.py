@@ -309,7 +309,8 @@ def test_a_writer_that_runs_out_of_descriptors_goes_on_with_fewer(tmp_path: Path
         store = LocalStore(tmp_path / "s")
         store.set("start", b"")
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        with store.writer() as write:
+        with store.writer() as writer:
+            write = writer.set
             write("a/b/c/d/e/f", [b"1"])
             opened = max(int(name.name) for name in Path("/proc/self/fd").iterdir())
             resource.setrlimit(resource.RLIMIT_NOFILE, (opened, hard))
@@ -327,7 +328,8 @@ def test_a_staged_directory_that_comes_back_is_removed(tmp_path: Path) -> None:
     staged = _StagedFolder(str(top / "new"), "store")
 
     def go_on() -> None:
-        with staged.writer() as write:
+        with staged.writer() as writer:
+            write = writer.set
             write("a", [b"1"])
             staged.close()
             (top / "new").mkdir(parents=True, exist_ok=True)
@@ -382,7 +384,7 @@ def test_chunks_beyond_what_a_file_can_hold(tmp_path: Path) -> None:
 def test_readers_are_of_the_type_that_stores_promise(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     store.set("a", b"value")
-    reader = store.open_value("a")
+    reader = store.reader().open("a")
     assert isinstance(reader, ValueReader)
     with reader:
         assert reader.read_into(2**70, memoryview(bytearray(3))) == 0

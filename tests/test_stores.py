@@ -494,7 +494,7 @@ class TestLocalStore(StoreConformance):
         store = LocalStore(tmp_path / "store")
         store.set("a/b", VALUE)
         (tmp_path / "store/a/loop").symlink_to("loop")
-        for read in (store.get, store.exists, store.open_value, store.loader()):
+        for read in (store.get, store.exists, store.reader().open, store.reader().get):
             with pytest.raises(StoreError, match="a/loop"):
                 read("a/loop")
         try:
@@ -509,7 +509,7 @@ class TestLocalStore(StoreConformance):
         store = LocalStore(tmp_path / "store")
         store.set("a/b", VALUE)
         (tmp_path / "store/a/gone").symlink_to(".git/annex/objects/gone")
-        for read in (store.get, store.open_value, store.loader()):
+        for read in (store.get, store.reader().open, store.reader().get):
             with pytest.raises(StoreError, match="a/gone"):
                 read("a/gone")
 
@@ -521,7 +521,7 @@ class TestLocalStore(StoreConformance):
             store.set("a/b", VALUE)
             os.mkfifo(tmp_path / "store/a/pipe")
             answers = []
-            for read in (store.get, store.open_value, store.loader()):
+            for read in (store.get, store.reader().open, store.reader().get):
                 try:
                     answers.append(repr(read("a/pipe")))
                 except StoreError:
@@ -680,8 +680,8 @@ OPERATIONS: dict[str, Callable[[Store], object]] = {
     "get": lambda store: store.get("a/b"),
     "get_partial_values": lambda store: store.get_partial_values([("a/b", (0, 1))]),
     "exists": lambda store: store.exists("a/b"),
-    "open_value": lambda store: store.open_value("a/b"),
-    "loader": lambda store: store.loader()("a/b"),
+    "open_value": lambda store: store.reader().open("a/b"),
+    "loader": lambda store: store.reader().get("a/b"),
     "set": lambda store: store.set("a/b", b"x"),
     "set_partial_values": lambda store: store.set_partial_values([("a/b", 0, b"x")]),
     "erase": lambda store: store.erase("a/b"),
@@ -823,7 +823,7 @@ def test_parts_of_one_key_are_read_from_one_version(tmp_path: Path, monkeypatch:
 
 def test_value_that_vanishes_while_its_parts_are_read() -> None:
     store = Plain({"a/b": VALUE})
-    reader = store.open_value("a/b")
+    reader = store.reader().open("a/b")
     assert reader is not None
     store.erase("a/b")
     with pytest.raises(StoreError, match="a/b"), reader:

@@ -13,6 +13,7 @@ import dask.array as da
 import numpy as np
 import pytest
 import xarray as xr
+from _opening import opening
 from _waiting import quickest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,8 +22,8 @@ import xzarr3
 from xzarr3 import staging
 from xzarr3.concurrency import pause, spread
 from xzarr3.errors import ChangedError, StoreError
-from xzarr3.stores import Store, cut, in_flight
-from xzarr3.stores.base import ValueReader
+from xzarr3.stores import cut, in_flight
+from xzarr3.stores.base import Store, ValueReader
 
 
 class FarStore(Store):
@@ -75,15 +76,15 @@ class FarStore(Store):
     def list(self) -> Any:
         return iter(sorted(self.values))
 
-    def open_value(self, key: str) -> ValueReader | None:
-        found = self._request("head", key)
-        return None if found is None else _FarReader(self, key, found[0], len(found[1]))
+    _reader = opening
 
-    def open_part(
-        self, key: str, start: int, length: int, version: object | None = None
-    ) -> ValueReader | None:
+    def opened(self, key: str, part: Any, version: object | None) -> ValueReader | None:
         if version is not None:
             return _FarReader(self, key, version, None)
+        if part is None:
+            found = self._request("head", key)
+            return None if found is None else _FarReader(self, key, found[0], len(found[1]))
+        start, length = part
         found = self._request("get", key, (start, length))
         if found is None:
             return None

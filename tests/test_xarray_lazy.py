@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
+from _opening import opening
 from _recording import recording
 from _waiting import quickest
 from _xarray_corpus import CORPUS, TEXTS, in_format
@@ -25,6 +26,7 @@ from hypothesis import strategies as st
 from xarray.namedarray.daskmanager import DaskManager
 
 import xzarr3
+from xzarr3.stores.readers import BytesReader
 from xzarr3.xarray.backend import Xzarr3BackendEntrypoint
 
 da = pytest.importorskip("dask.array")
@@ -562,10 +564,13 @@ class SlowStore(xzarr3.MemoryStore):
         time.sleep(self.delay)
         return super().get(key, byte_range)
 
-    def open_value(self, key: str) -> Any:
+    _reader = opening
+
+    def opened(self, key: str, part: Any, version: object | None) -> Any:
         self.asked.append(key)
         time.sleep(self.delay)
-        return super().open_value(key)
+        value = super().get(key)
+        return None if value is None else BytesReader(value)
 
 
 def test_loading_asynchronously_takes_one_round() -> None:

@@ -17,6 +17,7 @@ import numcodecs
 import numpy as np
 import pytest
 import xarray as xr
+from _opening import opening
 from _recording import recording
 from _xarray_corpus import CORPUS, TEXTS, in_format, written_alike
 from dask.base import tokenize
@@ -24,6 +25,7 @@ from xarray.core import indexing
 
 import xzarr3
 from xzarr3.conventions import decode_fill_value, encode_fill_value
+from xzarr3.stores.readers import BytesReader
 from xzarr3.xarray import backend
 from xzarr3.xarray.backend import LazyArray, Xzarr3BackendEntrypoint
 
@@ -49,9 +51,12 @@ class CountingStore(xzarr3.MemoryStore):
             self.reads.append(key)
         return super().get(key, byte_range)
 
-    def open_value(self, key: str) -> Any:
+    _reader = opening
+
+    def opened(self, key: str, part: Any, version: object | None) -> Any:
         self.reads.append(key)
-        return super().open_value(key)
+        value = super().get(key)
+        return None if value is None else BytesReader(value)
 
 
 def ours(store: Any, **options: Any) -> xr.Dataset:

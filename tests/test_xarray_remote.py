@@ -760,7 +760,7 @@ def test_requests_to_a_service(fault_server: Any) -> None:
         chunks = [each for each in log if "/c/" in each["path"] or each["path"].endswith("/c")]
         listed = [each for each in log if "list-type" in each["query"]]
         assert len(chunks) == 15
-        assert len(listed) == (0 if consolidated else 2)  # Two lists that agree, asked for at once.
+        assert len(listed) == (0 if consolidated else 1)
         documents = len(log) - len(chunks) - len(listed)
         assert documents <= 2 if consolidated else documents == 1 + len(ds.variables)
         xr.testing.assert_equal(ds, forecast())

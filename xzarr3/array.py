@@ -317,11 +317,7 @@ class Array(Node):
         store = self.engine.store
 
         def size_of(coords: tuple[int, ...]) -> int | None:
-            reader = store.open_value(self.engine.key(coords))
-            if reader is None:
-                return None
-            with reader:
-                return len(reader.read(0)) if reader.size is None else reader.size
+            return store.getsize(self.engine.key(coords))
 
         few = self.nchunks <= _FEW_UNITS
         units = itertools.product(*map(range, self.cdata_shape)) if few else self.stored_units()

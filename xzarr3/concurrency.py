@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from xzarr3.telling import here
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -87,6 +89,7 @@ class Work:
 
     def __init__(self, stop: Callable[[], object]) -> None:
         self._stop = stop
+        self._told_for = here.array, here.request
         self._within = _current.work
         self._parts: dict[int, Work] = {}  # The work that its threads do together with others.
         self._stopped = False  # No event: Ctrl-C within its lock would leave that locked.
@@ -118,6 +121,8 @@ class Work:
     def run(self, worker: Callable[[], Result]) -> Result:
         """Do a part of the work in this thread."""
         before, _current.work = _current.work, self
+        told_for = here.array, here.request
+        here.array, here.request = self._told_for
         try:
             return worker()
         except BaseException as error:
@@ -127,6 +132,7 @@ class Work:
             raise
         finally:
             _current.work = before
+            here.array, here.request = told_for
 
 
 class Helper:

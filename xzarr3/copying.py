@@ -33,6 +33,7 @@ from xzarr3.conventions import (
     to_fill_value_attribute,
     without_literals,
 )
+from xzarr3.counting import for_array
 from xzarr3.creation import chosen_filters, chosen_serializer
 from xzarr3.errors import MetadataError, NodeExistsError, listed, printable
 from xzarr3.formats import Format, ZarrFormat, parse_format
@@ -49,7 +50,7 @@ from xzarr3.node_documents import write_documents
 from xzarr3.nodes import check_new_path, normal_path
 from xzarr3.progress import Asked, Progress, check_asked
 from xzarr3.replacement import Replacement
-from xzarr3.stores import LocalStore, Store, StoreLike, in_flight, open_store
+from xzarr3.stores import Store, StoreLike, in_flight, open_store
 
 _KEEP = "keep"
 _FEW = 4096  # Up to so many, reading every unit is cheaper than listing which are there.
@@ -268,8 +269,8 @@ def _check_apart(node: Array | Group, store: Store, path: str) -> None:
 
 def _location(store: Store, path: str) -> tuple[object, str]:
     """Where a node is: the beginning of all that is its own."""
-    if isinstance(store, LocalStore):
-        return "LocalStore", os.path.join(os.path.realpath(os.path.join(store.root, path)), "")
+    if store.folder is not None:
+        return "LocalStore", os.path.join(os.path.realpath(os.path.join(store.folder, path)), "")
     return store.identity, node_prefix(path)
 
 
@@ -529,6 +530,7 @@ class _Move:
     coords: tuple[int, ...]
     absent: _Absent | None
 
+    @for_array(lambda move: move.source.engine)
     def __call__(self) -> int:
         engine = self.source.engine
         value = engine.store.get(engine.key(self.coords))

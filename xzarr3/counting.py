@@ -1,17 +1,25 @@
 """The numbers of a trace in one process, and how they come together from several.
 
-What is counted is in :mod:`xzarr3.instruments`, which nobody imports before a trace begins.
+Requests are those that stores tell of. Of stores around other stores the inner one tells, of object stores
+and of file systems of fsspec what is really asked of these. What codecs do they count themselves.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import threading
+import time
 import uuid
-from collections.abc import Iterator, Mapping
-from multiprocessing import util as processes
-from typing import Final, NamedTuple, TypeAlias
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final, NamedTuple, ParamSpec, TypeAlias, TypeVar
+
+from xzarr3.telling import Request, here, listen, listen_no_more
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 Numbers: TypeAlias = dict[str, float]
 Counts: TypeAlias = dict[str, Numbers]
@@ -140,45 +148,32 @@ def put_there(folder: str) -> Iterator[Snapshot]:
         yield found
 
 
-class _Here(threading.local):
-    array: str = ""
-    """The array this thread works for."""
-    inside: object = None
-    """The request that is being made; what it is made of does not count."""
-    coding: bool = False
-    """Whether codecs are at work, whose parts do not count."""
-
-
 class _Process:
     collectors: tuple[Collector, ...] = ()
     """Who counts in this process."""
 
 
-here = _Here()
 process = _Process()
 _lock = threading.RLock()
 
 
 def begin(collector: Collector) -> bool:
     """Count for a trace from now on; returns whether this process did not do so already."""
-    from xzarr3.instruments import install
-
     with _lock:
         if current(collector.trace) is not None:
             return False
+        if not process.collectors:
+            listen(_heard)
         process.collectors = (*process.collectors, collector)
-        install()
         return True
 
 
 def end(collector: Collector) -> None:
     """Count no more for a trace; the last one leaves nothing behind."""
-    from xzarr3.instruments import uninstall
-
     with _lock:
         process.collectors = tuple(other for other in process.collectors if other is not collector)
         if not process.collectors:
-            uninstall()
+            listen_no_more(_heard)
 
 
 def current(trace: str) -> Collector | None:
@@ -193,7 +188,14 @@ def inherit() -> None:
             collector = Collector(os.path.basename(folder), folder)
             collector.puts = True
             begin(collector)
-    processes.Finalize(None, put, exitpriority=100)
+    _put_at_exit()
+
+
+def _put_at_exit() -> None:
+    """A process of multiprocessing ends without what is registered to be done at exit."""
+    from multiprocessing.util import Finalize
+
+    Finalize(None, put, exitpriority=100)
 
 
 def put() -> None:
@@ -213,11 +215,114 @@ def _forked() -> None:
     global _lock
     _lock = threading.RLock()
     if process.collectors:
-        here.array, here.inside, here.coding = "", None, False
+        here.array, here.request, here.coding = "", None, False
         for collector in process.collectors:
             collector.begin_in_child()
-        processes.Finalize(None, put, exitpriority=100)
+        _put_at_exit()
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forked)
+
+
+# What stores tell
+
+_KINDS = {
+    **dict.fromkeys(("get", "get_versioned"), "get"),
+    **dict.fromkeys(("get_partial_values", "get_ranges", "get_into"), "get_range"),
+    **dict.fromkeys(("read", "read_ranges", "iter_ranges", "read_into"), "get_range"),
+    **dict.fromkeys(("exists", "getsize", "open"), "head"),
+    **dict.fromkeys(("list", "list_dir", "sweep"), "list"),
+    **dict.fromkeys(("set", "set_partial_values", "copy_values", "compare_and_set", "update"), "put"),
+    **dict.fromkeys(("erase", "erase_values", "erase_prefix"), "delete"),
+}
+_OF_VALUES = ("copy_values", "erase_values")
+"""Operations on several values, each of which is a request."""
+_ABSENT = ("absent", "NotFoundError", "FileNotFoundError")
+_NO_FAILURES = (
+    *("ok", "changed", "erased", "kept"),
+    *("AlreadyExistsError", "PreconditionError", "NotModifiedError"),
+)
+
+
+def _request(kind: str, size: int, seconds: float, outcome: str = "ok", number: int = 1) -> Numbers:
+    found: Numbers = {"requests": number, kind: number, "request_seconds": seconds}
+    if size:
+        found["bytes_written" if kind == "put" else "bytes_read"] = size
+    if outcome in _ABSENT:
+        found["absent"] = number
+    elif outcome not in _NO_FAILURES:
+        found["failed"] = number
+    return found
+
+
+def _heard(request: Request) -> None:
+    """Count a request that a store tells of."""
+    if request.is_told_elsewhere:
+        return
+    operation, outcome = request.operation, request.outcome
+    kind = _KINDS.get(operation, operation)
+    if operation == "get" and request.start is not None:
+        kind = "get_range"
+    elif operation == "open" and request.size:  # Opened with all of its bytes.
+        kind = "get"
+    elif operation == "compare_and_set" and outcome == "erased":
+        kind = "delete"
+    elif operation == "update":
+        if request.number:
+            add(
+                {
+                    **_request("get", request.read, 0.0, number=request.number),
+                    **({"absent": request.missed} if request.missed else {}),
+                },
+                request.array,
+            )
+        kind = {"kept": "", "erased": "delete"}.get(outcome, kind)
+    if kind:
+        number = request.number if operation in _OF_VALUES else 1
+        add(_request(kind, request.size, request.seconds, outcome, number), request.array)
+
+
+# What codecs do, and for which array
+
+
+def for_array(engine_of: Callable[[Any], Any]) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Has what a method asks for and decodes counted for an array, given what tells its engine."""
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        @functools.wraps(function)
+        def counted(*args: P.args, **kwargs: P.kwargs) -> T:
+            if not process.collectors:
+                return function(*args, **kwargs)
+            before, here.array = here.array, f"/{engine_of(args[0]).prefix.strip('/')}"
+            try:
+                return function(*args, **kwargs)
+            finally:
+                here.array = before
+                if not before:
+                    put()
+
+        return counted
+
+    return decorate
+
+
+@contextmanager
+def coded(what: str, done: str) -> Iterator[Callable[[int], None]]:
+    """Count what codecs do in a ``with`` statement, if the function that it gives is told how many bytes.
+
+    Parameters
+    ----------
+    what : {"decode", "encode"}
+    done : {"decoded", "encoded"}
+    """
+    sizes: list[int] = []
+    here.coding = True
+    began = time.perf_counter()
+    try:
+        yield sizes.append
+    finally:
+        here.coding = False
+        seconds = time.perf_counter() - began
+        for size in sizes:
+            add({f"chunks_{done}": 1, f"bytes_{done}": size, f"{what}_seconds": seconds})

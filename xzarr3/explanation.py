@@ -263,7 +263,7 @@ def _fetch_unit(
 ) -> Fetch:
     coords, _, inner, _, _ = unit
     key = engine.key(coords)
-    reader = engine.store.open_value(key)
+    reader = engine.store.reader().open(key)
     if reader is None:
         return Fetch(key, coords, 0, (), None, whole=False)
     with reader:

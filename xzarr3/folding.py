@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from xzarr3.errors import NodeExistsError
 from xzarr3.formats import Format
-from xzarr3.stores import LocalStore, Store
+from xzarr3.stores import Store
 from xzarr3.stores.local import TEMPORARY
 
 
@@ -80,14 +80,11 @@ def check_names(store: Store, format: Format, path: str, below: Iterable[str] = 
             )
 
 
-def _root_of(store: Store) -> str | None:
+def _root_of(store: Store | None) -> str | None:
     """The directory of a store that is one, or of the one that it wraps."""
-    while not isinstance(store, LocalStore):
-        inner = getattr(store, "inner", None)
-        if not isinstance(inner, Store):
-            return None
-        store = inner
-    return store.root
+    while store is not None and store.folder is None:
+        store = getattr(store, "inner", None)
+    return None if store is None else store.folder
 
 
 def _parts(format: Format, paths: Iterable[str]) -> Iterator[tuple[str, str]]:

@@ -20,7 +20,7 @@ from xzarr3.metadata import ArrayMetadata
 from xzarr3.missing import Missing, check_missing
 from xzarr3.nodes import check_new_path, normal_path
 from xzarr3.storage_transformers import StorageTransformer
-from xzarr3.stores import LocalStore, Store, StoreLike, open_store
+from xzarr3.stores import Store, StoreLike, open_store
 
 Mode = Literal["r", "r+", "a", "w", "w-"]
 
@@ -102,7 +102,7 @@ def _not_found(store: Store, path: str, what: str, zarr_format: ZarrFormat | Non
     formats = FORMATS.values() if zarr_format is None else (parse_format(zarr_format),)
     keys = [repr(key) for format in formats for key in format.defining_keys(path)]
     hint = ""
-    if isinstance(store, LocalStore) and not os.path.isdir(store.root):
+    if store.folder is not None and not os.path.isdir(store.folder):
         hint = "; there is no such directory"
     if zarr_format is not None and not hint and find_node(store, path) is not None:
         hint = f"; there is one of another format than {zarr_format}"

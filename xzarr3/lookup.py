@@ -27,6 +27,8 @@ class Look(Store):
     store : Store
     """
 
+    _tells = False
+
     def __init__(self, store: Store) -> None:
         super().__init__(read_only=store.read_only)
         self.concurrency = store.concurrency
@@ -59,21 +61,22 @@ class Look(Store):
         self.fetch([key])
         return self._found[key]
 
-    def get(self, key: str, byte_range: ByteRange | None = None) -> Buffer | None:
-        value = self.found(check_key(key))[0]
+    def _get(self, key: str, byte_range: ByteRange | None) -> Buffer | None:
+        value = self.found(key)[0]
         return value if value is None or byte_range is None else cut(value, byte_range)
 
-    def get_values(self, keys: Iterable[str]) -> list[Buffer | None]:
+    def values(self, keys: Iterable[str]) -> list[Buffer | None]:
+        """The values of several keys, read together."""
         wanted = list(keys)
         self.fetch(wanted)
         return [self._found[key][0] for key in wanted]
 
-    def list_dir(self, prefix: str) -> tuple[set[str], set[str]]:
+    def _list_dir(self, prefix: str) -> tuple[set[str], set[str]]:
         if prefix not in self._listed:
             self._listed[prefix] = self._store.list_dir(prefix)
         return self._listed[prefix]
 
-    def list_prefix(self, prefix: str) -> Iterator[str]:
+    def _list(self, prefix: str) -> Iterator[str]:
         return self._store.list_prefix(prefix)
 
     @classmethod
@@ -109,12 +112,12 @@ def document_values(store: Store, keys: Sequence[str]) -> list[Buffer | None]:
         If one is larger than a document may be, before it is held wherever the store can tell.
     """
     if isinstance(store, Look):
-        return store.get_values(keys)
+        return store.values(keys)
     limit = max_document_bytes()
 
     def read(key: str) -> Buffer | None:
         try:
-            return store._bounded_loader(limit)(check_key(key))
+            return store.reader(limit=limit).get(check_key(key))
         except OversizedError as error:
             raise _oversized(key, error.size) from error
 
@@ -128,7 +131,7 @@ def _oversized(key: str, size: int) -> MetadataError:
 
 def _check_size(store: Store, key: str) -> None:
     """Refuse a document that is larger than documents may be."""
-    reader = store.open_value(key)
+    reader = store.reader().open(check_key(key))
     if reader is not None:
         with reader:
             if reader.size is not None and reader.size > max_document_bytes():

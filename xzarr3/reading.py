@@ -18,14 +18,14 @@ import numpy.typing as npt
 
 from xzarr3._types import AnyArray, Buffer
 from xzarr3.codecs.chain import CodecChain, Shard
+from xzarr3.counting import add, for_array, process
 from xzarr3.division import Inner, Slices, Unit
 from xzarr3.errors import ChangedError, ChunkDecodeError, ChunkError
 from xzarr3.plan import InnerChunks, ReadPlan, Span
 from xzarr3.requests import ElementRanges, Price, windows
 from xzarr3.stores import ValueReader
-from xzarr3.stores.base import Loader, OversizedError, Scratch
 from xzarr3.stores.locks import key_lock
-from xzarr3.stores.memory import BytesReader
+from xzarr3.stores.readers import BytesReader, OversizedError, Reader, Scratch
 from xzarr3.threads import Runs
 
 if TYPE_CHECKING:
@@ -75,7 +75,9 @@ class _Indexes:
             if found is None or found[0] != version:
                 return None
             self._kept.move_to_end(key)
-            return found[1]
+        if process.collectors:
+            add({"indexes_kept": 1})
+        return found[1]
 
     def version(self, key: object) -> object | None:
         """The version of the index that is kept, None if none is."""
@@ -205,15 +207,16 @@ class UnitReader:
         self._last: Inner | None = None
         self._wanted = InnerChunks((), [], False)
 
+    @for_array(lambda reader: reader._engine)
     def run(self) -> int:
         """Read units until there are none left; returns how many of these were not there."""
         if self._engine.meta.chain.is_plain:  # It is read elsewhere.
-            return self._run(self._engine.store.loader())
+            return self._run(self._engine.store.reader())
         with leased() as scratch:
-            return self._run(self._engine.store.scratch_loader(scratch, self._engine.largest_value))
+            return self._run(self._engine.store.reader(scratch, self._engine.largest_value))
 
-    def _run(self, load: Loader) -> int:
-        self._load = load
+    def _run(self, reader: Reader) -> int:
+        self._reader, self._load = reader, reader.get
         missing = 0
         while run := self._runs.take():
             chain, units = run
@@ -224,6 +227,8 @@ class UnitReader:
                 missing += self._plain(chain, units)
             else:
                 missing += self._whole(chain, units)
+        if missing and process.collectors:
+            add({"chunks_absent": missing})
         return missing
 
     def _note(self, coords: tuple[int, ...]) -> int:
@@ -271,7 +276,7 @@ class UnitReader:
         runs, out, fill = self._runs, self._out, self._fill
         key_prefix, join = self._engine.key_prefix, self._engine.separator.join
         addressing, spec, stored = self._plan.addressing, chain.spec, chain.stored_dtype
-        load_ranges, load_into = self._engine.store.range_loader(), self._engine.store.into_loader()
+        load_ranges, load_into = self._reader.get_ranges, self._reader.get_into
         same, slices, settle = addressing.same, self._slices, chain.settle
         ranges: ElementRanges | None = None
         scratch: AnyArray | None = None
@@ -385,16 +390,14 @@ class UnitReader:
 
     def _open_shard(self, shard: Shard, key: str) -> tuple[ValueReader, Index] | None:
         """Open a shard and read its index, if that is not known; None if there is no shard."""
-        store, identity = self._engine.store, self._engine.store_identity
         if not self._engine.waiting:
-            reader = store.open_value(key)
-            return self._indexed(shard, reader, key)
-        name = _index_name(shard, identity, key)
+            return self._indexed(shard, self._reader.open(key), key)
+        name = _index_name(shard, self._engine.store_identity, key)
         known = _indexes.version(name)
         # Several threads may want the same shard; the first one asks for its index.
         with key_lock(name, key) if known is None else contextlib.nullcontext():
             version = known or _indexes.version(name)
-            reader = store.open_part(key, shard.index_start, shard.index_size, version)
+            reader = self._reader.open(key, (shard.index_start, shard.index_size), version)
             return self._indexed(shard, reader, key)
 
     def _indexed(

@@ -29,7 +29,7 @@ from xzarr3.node_making import groups_missing, make_groups_above
 from xzarr3.nodes import ancestors, document_lock
 from xzarr3.resuming import Plan, check_resumable
 from xzarr3.staging import Places, Room, goes_on_in_place, is_occupied, kept_at, recover, stage
-from xzarr3.stores import LocalStore, Store
+from xzarr3.stores import Store
 from xzarr3.stores.base import UNCHANGED, Unchanged
 
 
@@ -119,7 +119,7 @@ class Replacement:
     def _check(self) -> Kept:
         """Refuse whatever is in the way, and find what stays; nothing is written by this."""
         store, path = self._target, self._path
-        if isinstance(store, LocalStore):
+        if store.folder is not None:
             for folder in self._places.folders:
                 _check_folders(store, folder, path)
         groups_missing(Look(store), self._format, path)
@@ -344,9 +344,9 @@ def _with_nodes(
     return [journal[key]]
 
 
-def _check_folders(store: LocalStore, folder: str, path: str) -> None:
+def _check_folders(store: Store, folder: str, path: str) -> None:
     """See to it that whatever there is on the way to a directory of the node is one."""
-    place = os.path.join(store.root, folder) if folder else store.root
+    place = os.path.join(str(store.folder), folder) if folder else str(store.folder)
     while not os.path.lexists(place) and os.path.dirname(place) != place:
         place = os.path.dirname(place)
     if os.path.exists(place) and not os.path.isdir(place):

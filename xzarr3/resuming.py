@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 import re
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -65,8 +64,7 @@ def check_resumable(store: Store) -> None:
     ------
     StoreCapabilityError
     """
-    zips = sys.modules.get("xzarr3.stores.zip")
-    if zips is not None and isinstance(store, zips.ZipStore):
+    if store.publishes_at_close:
         lacks = "keeps nothing of a write that was cut off"
     elif not store.readable or not store.listable:
         lacks = "cannot be read and listed"

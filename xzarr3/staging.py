@@ -68,9 +68,9 @@ from xzarr3.resuming import (
     undo_moves,
 )
 from xzarr3.stores import LocalStore, Store, platform
-from xzarr3.stores.base import UNCHANGED, Unchanged, Writer
+from xzarr3.stores.base import UNCHANGED, Change, Scratch, Unchanged
 from xzarr3.stores.folders import Folders
-from xzarr3.stores.local import STAGED, TEMPORARY, is_busy
+from xzarr3.stores.local import STAGED, TEMPORARY, FileWriter, is_busy
 
 _NEW, _OLD = "new", "old"
 _BEGUN = "begun"  # Is there from the beginning of a write to its end.
@@ -108,7 +108,7 @@ class Places:
         """Those of the node at ``path``, which is to be written in ``format``."""
         prefixes = format.prefixes(path)
         formats = [format]
-        for there in (store, *(_aside(store) if isinstance(store, LocalStore) else ())):
+        for there in (store, *(_aside(store) if store.renames_trees else ())):
             for other in formats_in(there):
                 # Below the root, another format may be found in these places but has none of its own.
                 if other not in formats and (not path or other.prefixes(path) == prefixes):
@@ -212,7 +212,7 @@ def kept_at(store: Store, places: Places, arrays: Mapping[str, ArrayMetadata]) -
     """
     keys = places.keys(store)
     foreign = foreign_keys(store, places, arrays, keys=keys)
-    return Kept.among(store.root, foreign, keys) if isinstance(store, LocalStore) else Kept()
+    return Kept() if store.folder is None else Kept.among(store.folder, foreign, keys)
 
 
 def _taken_up(format: Format, keys: Iterable[str], is_there: Callable[[str], bool]) -> set[str]:
@@ -249,7 +249,7 @@ def format_aside(store: Store) -> Format | None:
 
 def _aside(store: Store) -> Iterator[Store]:
     """What writes that are under way or were killed have moved aside, or were about to move there."""
-    if isinstance(store, LocalStore):
+    if store.folder is not None:
         for folder in _staging_folders(store):
             for part in (_OLD, _NEW):
                 if os.path.isdir(os.path.join(folder, part)):
@@ -267,9 +267,9 @@ def _staged_prefixes(store: Store) -> list[str]:
     return sorted(prefix for prefix in store.list_dir("")[1] if prefix.startswith(STAGED))
 
 
-def _staging_folders(store: LocalStore) -> list[str]:
+def _staging_folders(store: Store) -> list[str]:
     try:
-        with os.scandir(store.root) as entries:
+        with os.scandir(str(store.folder)) as entries:
             return [
                 entry.path
                 for entry in entries
@@ -398,8 +398,8 @@ def stage(
     kept : Kept, optional
         What stays there.
     """
-    if isinstance(store, LocalStore):
-        return _Folders(store, places, arrays, overwrite=overwrite, plan=plan, kept=kept)
+    if store.renames_trees:
+        return _Folders(cast("LocalStore", store), places, arrays, overwrite=overwrite, plan=plan, kept=kept)
     is_aside = plan is not None and overwrite and store.exists(f"{plan.top}{_BEGUN_ASIDE}")
     if not is_aside and (
         not overwrite or goes_on_in_place(store, places, plan) or not is_occupied(store, places)
@@ -414,7 +414,7 @@ def stage(
 
 def goes_on_in_place(store: Store, places: Places, plan: Plan | None) -> bool:
     """Whether what is there was left by a write of this plan, which was cut off before it was whole."""
-    if plan is None or isinstance(store, LocalStore):
+    if plan is None or store.renames_trees:
         return False
     if _lease_at(store, places).there().plan != plan.fingerprint:
         return False
@@ -438,13 +438,13 @@ def recover(store: Store, places: Places, plan: Plan) -> None:
     NodeExistsError
         If that write is still going on.
     """
-    if isinstance(store, LocalStore):
-        top = os.path.join(store.root, plan.top.rstrip("/"))
+    if store.folder is not None:
+        top = os.path.join(store.folder, plan.top.rstrip("/"))
         if os.path.lexists(os.path.join(top, "moves")):
             lease = _lease_at(store, places, plan)
             lease.reserve(places.path)
             try:
-                aside = undo_moves(top, store.root)
+                aside = undo_moves(top, store.folder)
                 if aside is not None:
                     _remove(aside)
                     _remove(top)
@@ -483,7 +483,7 @@ def _lease_at(store: Store, places: Places, plan: Plan | None = None) -> Lease:
     It lies there, but not in a directory, of which the place is renamed away.
     """
     key = lease_key(places.formats[0].chunk_prefix(places.path) if places.path else "")
-    if isinstance(store, LocalStore):
+    if store.renames_trees:
         place = hashlib.blake2b(places.path.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
         key = lease_key(f"{STAGED}{place}/")
     if plan is None:
@@ -511,25 +511,10 @@ class _StagedFolder(LocalStore):
     def __reduce__(self) -> tuple[object, ...]:
         return partial(_StagedFolder, **self._options()), (self.root, self._shown)
 
-    @contextlib.contextmanager
-    def _writer(self) -> Iterator[Writer]:
+    def _file_writer(self, scratch: Scratch | None, limit: int) -> FileWriter:
         if not os.path.isdir(self.root):  # It is made once; what was in it would be missed.
             raise _gone(self)
-        with super()._writer() as write_here:
-
-            def write(key: str, pieces: Sequence[Buffer]) -> None:
-                # Dask's threads finish what they are at when another one has failed.
-                if self._closed:
-                    raise StoreError(
-                        f"cannot write key '{key}' of {self}: the write has failed and was given up"
-                    )
-                write_here(key, pieces)
-
-            try:
-                yield write
-            finally:
-                if self._closed:
-                    _remove(os.path.dirname(self.root))
+        return _StagedWriter(self, scratch, limit)
 
     def close(self) -> None:
         """Take no more values."""
@@ -538,6 +523,32 @@ class _StagedFolder(LocalStore):
     def reopen(self) -> None:
         """Take values again: what is computed later may be computed again."""
         self._closed = False
+
+
+class _StagedWriter(FileWriter):
+    """Puts values into a directory as long as the write goes on."""
+
+    _store: _StagedFolder
+
+    def _check_open(self, key: str) -> None:
+        # Dask's threads finish what they are at when another one has failed.
+        if self._store._closed:
+            raise StoreError(
+                f"cannot write key '{key}' of {self._store}: the write has failed and was given up"
+            )
+
+    def set(self, key: str, pieces: Sequence[Buffer]) -> None:
+        self._check_open(key)
+        super().set(key, pieces)
+
+    def update(self, key: str, change: Change) -> None:
+        self._check_open(key)
+        super().update(key, change)
+
+    def close(self) -> None:
+        super().close()
+        if self._store._closed:
+            _remove(os.path.dirname(self._store.root))
 
 
 def _gone(store: Store) -> StoreError:
@@ -982,9 +993,9 @@ def _remove_tree(folder: str) -> None:
         shutil.rmtree(folder, onerror=failed)
 
 
-def _remove_at_once(store: LocalStore, folder: str) -> None:
+def _remove_at_once(store: Store, folder: str) -> None:
     """Remove a directory under another name: its writer, if there is one, must not find a part of it."""
-    removed = os.path.join(store.root, f"{STAGED}{uuid.uuid4().hex}")
+    removed = os.path.join(str(store.folder), f"{STAGED}{uuid.uuid4().hex}")
     try:
         platform.rename(folder, removed)
     except FileNotFoundError:
@@ -1066,6 +1077,8 @@ class _Mark:
 class _StagedKeys(Store):
     """Keys below a prefix, called in messages what they will be."""
 
+    _tells = False
+
     def __init__(self, store: Store, prefix: str, begun: str | None = None) -> None:
         super().__init__(read_only=store.read_only)
         self._begun = begun
@@ -1128,7 +1141,7 @@ class _StagedKeys(Store):
     def _renamed(self, error: StoreError) -> StoreError:
         return _without(error, self._prefix)
 
-    def get(self, key: str, byte_range: ByteRange | None = None) -> Buffer | None:
+    def _get(self, key: str, byte_range: ByteRange | None) -> Buffer | None:
         try:
             return self._store.get(self._prefix + key, byte_range)
         except StoreError as error:
@@ -1153,7 +1166,7 @@ class _StagedKeys(Store):
             raise _gone(self._store)
         return [_Mark(found.room).text()]
 
-    def set(self, key: str, value: Buffer) -> None:
+    def _set(self, key: str, value: bytes) -> None:
         if time.time() - self._renewed > _RENEWED:
             self.renew()
         try:
@@ -1163,19 +1176,15 @@ class _StagedKeys(Store):
         with self._guard:
             self._written.add(key)
 
-    def erase(self, key: str) -> None:
-        self.erase_values([key])
-
-    def erase_values(self, keys: Iterable[str]) -> None:
-        wanted = list(keys)
+    def _erase_values(self, keys: Sequence[str]) -> None:
         with self._guard:
-            self._written.difference_update(wanted)
+            self._written.difference_update(keys)
         try:
-            self._store.erase_values([self._prefix + key for key in wanted])
+            self._store.erase_values([self._prefix + key for key in keys])
         except StoreError as error:
             raise self._renamed(error) from error.__cause__
 
-    def list_prefix(self, prefix: str) -> Iterator[str]:
+    def _list(self, prefix: str) -> Iterator[str]:
         for key in self._store.list_prefix(self._prefix + prefix):
             yield key[len(self._prefix) :]
 
@@ -1416,7 +1425,7 @@ def sweep(store: Store) -> None:
     StoreError
         If it is not possible.
     """
-    if isinstance(store, LocalStore):
+    if store.folder is not None:
         for folder in _staging_folders(store):
             if not os.path.lexists(os.path.join(folder, _OLD)) and _is_abandoned(folder):
                 _remove_at_once(store, folder)

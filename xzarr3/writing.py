@@ -16,11 +16,12 @@ import numpy as np
 from xzarr3._types import AnyArray, Buffer
 from xzarr3.codecs.base import ChunkSpec
 from xzarr3.codecs.chain import CodecChain, Shard
+from xzarr3.counting import for_array
 from xzarr3.division import Addressing, Inner, Slices
 from xzarr3.errors import ChunkDecodeError, ChunkError
 from xzarr3.reading import forget_index, leased
-from xzarr3.stores.base import UNCHANGED, OversizedError, Unchanged, Updater, Writer
 from xzarr3.stores.locks import key_lock
+from xzarr3.stores.readers import UNCHANGED, OversizedError, Unchanged, Writer
 from xzarr3.threads import Runs
 
 if TYPE_CHECKING:
@@ -69,14 +70,11 @@ class UnitWriter:
         self._open.close()
 
     @cached_property
-    def _write(self) -> Writer:
-        return self._open.enter_context(self._store.writer())
-
-    @cached_property
-    def _update(self) -> Updater:
+    def _writer(self) -> Writer:
         scratch = self._open.enter_context(leased())
-        return self._open.enter_context(self._store.updater(scratch, self._engine.largest_value))
+        return self._open.enter_context(self._store.writer(scratch, self._engine.largest_value))
 
+    @for_array(lambda writer: writer._engine)
     def run(self, runs: Runs, source: AnyArray) -> int:
         """Write the units that are left with their parts of ``source``; none of them is missing."""
         while run := runs.take():
@@ -115,9 +113,10 @@ class UnitWriter:
         pieces = chain.encoded_pieces(values, keep_empty=self._keep_empty)
         # Not while another thread changes a part of what it has read before: this would be lost entirely.
         with key_lock(self._engine.store_identity, key):
-            self._write(key, pieces)
+            self._writer.set(key, pieces)
         return True
 
+    @for_array(lambda writer: writer._engine)
     def update(self, chain: CodecChain, key: str, inner: Inner, values: AnyArray) -> bool:
         """Change a part of a unit, and lose no change of others to it; returns whether it is there now."""
         spec = chain.spec
@@ -140,7 +139,7 @@ class UnitWriter:
             return chain.encoded_pieces(spec.data_type.filled(spec.shape, spec.fill_value))
 
         try:
-            self._update(key, change)
+            self._writer.update(key, change)
         except OversizedError as error:
             raise ChunkDecodeError(str(error), codec=chain.codecs[-1].name) from error
         return there

@@ -28,6 +28,7 @@ from xzarr3.codecs.base import (
     Codec,
 )
 from xzarr3.codecs.bytes import BytesCodec
+from xzarr3.counting import add, coded, process
 from xzarr3.dtypes import UInt64
 from xzarr3.dtypes.base import FOREIGN_ERRORS
 from xzarr3.errors import (
@@ -39,6 +40,7 @@ from xzarr3.errors import (
     listed,
 )
 from xzarr3.grids import RegularGrid
+from xzarr3.telling import here
 
 if TYPE_CHECKING:
     from xzarr3.codecs.sharding import ShardingCodec
@@ -225,6 +227,11 @@ class CodecChain:
         ChunkDecodeError
             If ``data`` are not a chunk of this shape and type, or a codec fails in any other way.
         """
+        if process.collectors and not here.coding:
+            with coded("decode", "decoded") as done:
+                array = self.decode(data)
+                done(array.nbytes)
+                return array
         codec: Any = self._serializer  # The one that runs, or ran last.
         try:
             for codec, limit in self._stages:
@@ -291,6 +298,12 @@ class CodecChain:
         codec = self._direct
         if codec is None:
             return False
+        if process.collectors and not here.coding:
+            with coded("decode", "decoded") as done:
+                is_done = self.decode_into(data, out)
+                if is_done:
+                    done(out.nbytes)
+                return is_done
         try:
             if not codec.decode_into(data, memoryview(out.reshape(-1).view(np.uint8))):
                 return False
@@ -335,6 +348,11 @@ class CodecChain:
         ChunkEncodeError
             If a codec cannot encode it.
         """
+        if process.collectors and not here.coding:
+            with coded("encode", "encoded") as done:
+                found = self.encode(array, keep_empty=keep_empty)
+                done(array.nbytes)
+                return found
         data: Buffer
         codec: Any = self._serializer  # The one that runs, or ran last.
         try:
@@ -363,6 +381,11 @@ class CodecChain:
 
     def encoded_pieces(self, array: AnyArray, *, keep_empty: bool = False) -> list[Buffer]:
         """Encode a whole chunk; a shard in pieces that follow one another, so that they need no copy."""
+        if process.collectors and not here.coding:
+            with coded("encode", "encoded") as done:
+                pieces = self.encoded_pieces(array, keep_empty=keep_empty)
+                done(array.nbytes)
+                return pieces
         if self.shard is not None:
             return self.shard.encoded_pieces(array, keep_empty=keep_empty)
         return [self.encode(array, keep_empty=keep_empty)]
@@ -456,11 +479,19 @@ class Shard:
             raise ChunkDecodeError(
                 f"the shard index takes {self.index_size} bytes, found {len(data)}", codec="sharding_indexed"
             )
+        counts = process.collectors and not here.coding
+        if counts:
+            here.coding = True
         try:
             index = self._index_chain.decode(data)
         except ChunkDecodeError as error:
             error.reason = f"the shard index is not valid: {error.reason}"
             raise
+        finally:
+            if counts:
+                here.coding = False
+        if counts:
+            add({"indexes_read": 1})
         return index.astype(np.uint64)
 
     def read_index(self, value: Buffer) -> npt.NDArray[np.uint64]:

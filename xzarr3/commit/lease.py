@@ -19,7 +19,6 @@ import os
 import queue
 import random
 import socket
-import sys
 import threading
 import time
 import uuid
@@ -182,8 +181,7 @@ def keeps_leases(store: Store) -> bool:
     One could not be taken back where nothing is erased, and would stay as dead space in a zip, of which there
     is one writer.
     """
-    zips = sys.modules.get("xzarr3.stores.zip")
-    return store.erasable and store.readable and not (zips is not None and isinstance(store, zips.ZipStore))
+    return store.erasable and store.readable and not store.publishes_at_close
 
 
 def is_lease(key: str) -> bool:

@@ -19,10 +19,9 @@ from __future__ import annotations
 import contextlib
 import random
 import secrets
-import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -30,14 +29,14 @@ from xzarr3._types import Buffer, ByteRange
 from xzarr3.commit.lease import Lease, LeaseLostError, keeps_leases, lease_key
 from xzarr3.concurrency import pause
 from xzarr3.errors import ConflictError, OutcomeUnknownError, StoreCapabilityError, StoreError
+from xzarr3.literals import levels_to_caller
 from xzarr3.stores.base import (
     ABSENT,
     Change,
     Scratch,
     Store,
     Unchanged,
-    Updater,
-    flat,
+    Writer,
     joined,
 )
 from xzarr3.stores.locks import key_lock
@@ -89,6 +88,14 @@ class Length:
 
     def __enter__(self) -> Length:
         self.is_exclusive = keeps_leases(self._store)
+        if not (self._store.writes_conditionally or self._store.publishes_at_close):
+            warnings.warn(
+                f"{self._store} cannot tell whether other processes change a value meanwhile, so rows that "
+                f"they append at the same time as this one may be lost (key '{self._key}'); accepted: one "
+                "process that appends, or a store that writes conditionally, such as a LocalStore or an "
+                "ObjectStore",
+                stacklevel=levels_to_caller(),
+            )
         try:
             if self.is_exclusive and not self.lease.take(self._deadline):
                 raise ConflictError(
@@ -295,12 +302,15 @@ def clear_left(store: Store, key: str, plan: str) -> None:
 class GuardedStore(Store):
     """A store in which an owner changes values beside the document, as long as its lease holds."""
 
+    _tells = False
+
     def __init__(self, store: Store, length: Length) -> None:
         super().__init__(read_only=store.read_only)
         self.request_bytes = store.request_bytes
         self.concurrency = store.concurrency
         self.conflict_deadline = store.conflict_deadline
         self.erases_conditionally = store.erases_conditionally
+        self.writes_conditionally = store.writes_conditionally
         self._store = store
         self._length: Any = length
 
@@ -315,58 +325,64 @@ class GuardedStore(Store):
     def listable(self) -> bool:
         return self._store.listable
 
-    def get(self, key: str, byte_range: ByteRange | None = None) -> Buffer | None:
+    def _get(self, key: str, byte_range: ByteRange | None) -> Buffer | None:
         return self._store.get(key, byte_range)
 
-    def exists(self, key: str) -> bool:
+    def _exists(self, key: str) -> bool:
         return self._store.exists(key)
 
-    def list_dir(self, prefix: str) -> tuple[set[str], set[str]]:
+    def _list_dir(self, prefix: str) -> tuple[set[str], set[str]]:
         return self._store.list_dir(prefix)
 
-    def list_prefix(self, prefix: str) -> Iterator[str]:
+    def _list(self, prefix: str) -> Iterator[str]:
         return self._store.list_prefix(prefix)
 
-    def get_versioned(self, key: str) -> tuple[Buffer | None, object]:
+    def _get_versioned(self, key: str) -> tuple[Buffer | None, object]:
         return self._store.get_versioned(key)
 
-    def compare_and_set(self, key: str, version: object, value: Buffer | None) -> bool:
+    def _compare_and_set(self, key: str, version: object, value: bytes | None) -> bool:
         return self._store.compare_and_set(key, version, value)
 
-    def set(self, key: str, value: Buffer) -> None:
-        content = bytes(flat(value, key))
+    def _set(self, key: str, value: bytes) -> None:
         with key_lock(self.identity, key):
             # Mostly there is nothing yet, and nothing that a successor stored will be replaced.
-            if self.concurrency <= 1 or not self._made(key, content):
-                with self.updater() as update:
-                    update(key, lambda _: [content])
+            if self.concurrency <= 1 or not self._created(key, value):
+                self.update(key, lambda _: [value])
 
-    def _made(self, key: str, content: bytes) -> bool:
+    def _created(self, key: str, content: bytes) -> bool:
         """Store a value where there is none; returns whether there was none."""
         self._length.verify_now_and_then()
         return self._length.is_exclusive and self._store.compare_and_set(key, ABSENT, content)
 
-    @contextlib.contextmanager
-    def updater(self, scratch: Scratch | None = None, limit: int = sys.maxsize) -> Iterator[Updater]:
-        with self._store.updater(scratch, limit) as update:
+    def _writer(self, scratch: Scratch | None, limit: int) -> Writer:
+        return _GuardedWriter(self, self._store.writer(scratch, limit))
 
-            def update_guarded(key: str, change: Change) -> None:
-                def checked(stored: Buffer | None) -> Sequence[Buffer] | Unchanged | None:
-                    if stored is None:  # A successor may have stored nothing here, as it is empty.
-                        self._length.verify_now_and_then()
-                    else:
-                        self._length.verify()
-                    return change(stored)
-
-                update(key, checked)
-
-            yield update_guarded
-
-    def erase(self, key: str) -> None:
-        self.erase_values([key])
-
-    def erase_values(self, keys: Iterable[str]) -> None:
-        wanted: Sequence[str] = list(keys)
-        for at in range(0, len(wanted), _ERASED_AT_ONCE):
+    def _erase_values(self, keys: Sequence[str]) -> None:
+        for at in range(0, len(keys), _ERASED_AT_ONCE):
             self._length.verify()
-            self._store.erase_values(wanted[at : at + _ERASED_AT_ONCE])
+            self._store.erase_values(keys[at : at + _ERASED_AT_ONCE])
+
+
+class _GuardedWriter(Writer):
+    """Changes values as long as a lease holds."""
+
+    _store: GuardedStore
+
+    def __init__(self, store: GuardedStore, inner: Writer) -> None:
+        super().__init__(store)
+        self._inner = inner
+
+    def update(self, key: str, change: Change) -> None:
+        length = self._store._length
+
+        def checked(stored: Buffer | None) -> Sequence[Buffer] | Unchanged | None:
+            if stored is None:  # A successor may have stored nothing here, as it is empty.
+                length.verify_now_and_then()
+            else:
+                length.verify()
+            return change(stored)
+
+        self._inner.update(key, checked)
+
+    def close(self) -> None:
+        self._inner.close()

@@ -37,7 +37,7 @@ from xzarr3.commit.lease import boot
 from xzarr3.dask.blocks import shortened
 from xzarr3.errors import StoreError
 from xzarr3.indexing import basic_selection
-from xzarr3.stores import LocalStore, Store
+from xzarr3.stores import Store
 
 _VERSION = 1
 _FLUSHED = 1.0  # Seconds
@@ -302,7 +302,7 @@ def _is_page(key: str) -> bool:
 def _may_be_lost(store: Store, said: object) -> bool:
     """Whether values that were stored before a page was may have been lost when this system crashed."""
     here = boot()
-    if not isinstance(store, LocalStore) or store.fsync or not isinstance(said, list) or len(said) != 2:
+    if store.survives_crashes or not isinstance(said, list) or len(said) != 2:
         return False
     return bool(said[0] == here[0] and said[1] != here[1])
 

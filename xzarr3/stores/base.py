@@ -1,8 +1,7 @@
 """The abstract store interface: keys and values, and what can be done with them.
 
 Specification: Zarr v3 core, "Abstract store interface", in the final text and in the draft of May 2022. The
-operations have the names of the text and come in its three sets, readable, writeable and listable. A store
-implements those that it has; the others are made from them.
+operations have the names of the text and come in its three sets, readable, writeable and listable.
 
 Beyond the text, a store can change a value without losing the changes that others make at the same time:
 :meth:`Store.compare_and_set`, and :meth:`Store.update` on top of it.
@@ -13,56 +12,74 @@ means every key. The draft permits few characters in keys; here every other Unic
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import random
 import sys
-import time
 import uuid
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from enum import Enum
 from operator import index
 from types import TracebackType
-from typing import Final, Literal, NoReturn, Self, TypeAlias
+from typing import Any, ClassVar, Final, NoReturn, Self, TypeAlias
 
 from xzarr3._types import Buffer, ByteRange
-from xzarr3.concurrency import pause, spread
+from xzarr3.concurrency import spread
 from xzarr3.errors import (
-    ConflictError,
     InvalidKeyError,
     InvalidRangeError,
-    OutcomeUnknownError,
     ReadOnlyError,
     StoreCapabilityError,
     StoreError,
     shorten,
 )
 from xzarr3.stores.locks import key_lock
+from xzarr3.stores.readers import (
+    UNCHANGED,
+    BytesReader,
+    Change,
+    OversizedError,
+    Reader,
+    Scratch,
+    ToldReader,
+    ToldWriter,
+    Unchanged,
+    ValueReader,
+    Writer,
+    cut,
+    joined,
+    negative_length,
+)
+from xzarr3.telling import UNHEARD, Listener, Request, everywhere, told
 
-Loader: TypeAlias = Callable[[str], Buffer | None]
-RangeLoader: TypeAlias = Callable[[str, Sequence[int], Sequence[int]], tuple[int | None, list[Buffer]] | None]
-IntoLoader: TypeAlias = Callable[[str, int, memoryview], tuple[int | None, int] | None]
-Writer: TypeAlias = Callable[[str, Sequence[Buffer]], None]
+__all__ = [
+    "ABSENT",
+    "UNCHANGED",
+    "BytesReader",
+    "Change",
+    "KeySet",
+    "OversizedError",
+    "Parts",
+    "Reader",
+    "Scratch",
+    "Store",
+    "Unchanged",
+    "ValueReader",
+    "Writer",
+    "check_erasable_prefix",
+    "check_key",
+    "check_prefix",
+    "cut",
+    "flat",
+    "joined",
+    "merge",
+    "negative_length",
+    "sorted_parts",
+]
 
-
-class Unchanged(Enum):
-    """That a value is to stay as it is."""
-
-    UNCHANGED = 0
-
-
-UNCHANGED: Final = Unchanged.UNCHANGED
-Change: TypeAlias = Callable[[Buffer | None], Sequence[Buffer] | Literal[Unchanged.UNCHANGED] | None]
-Updater: TypeAlias = Callable[[str, Change], None]
 KeySet: TypeAlias = set[str]  # Within the classes, `set` is the method.
 Parts: TypeAlias = list[tuple[int, memoryview]]
 
 ABSENT = "absent"
 """The version of a key that has no value, in the stores of this package."""
-_FIRST_PAUSE = 0.002  # Seconds
-_LONGEST_PAUSE = 1.0
 _MOST_COPIED = 16  # Values that are held at a time.
 
 _ACCEPTED_KEY = "names separated by single '/', relative, none of them empty, '.' or '..'"
@@ -133,129 +150,73 @@ def flat(value: Buffer, key: str) -> memoryview:
     return memoryview(view.tobytes())
 
 
-def is_same(operation: object, other: object) -> bool:
-    """Whether two operations of stores are one, where a trace may count the calls of the first."""
-    return operation is other or getattr(operation, "_counted", None) is other
+_READ = ("get", "get_partial_values")
+_WRITE = ("set", "set_partial_values")
+_ERASE = ("erase", "erase_values")
+_LIST = ("list", "list_dir")
+_CHANGE = (*_READ, *_WRITE, *_ERASE, "get_versioned")
+_MADE_FROM: Final[dict[str, tuple[str, ...]]] = {
+    "get": ("get_partial_values",),
+    "get_partial_values": ("get",),
+    "exists": _READ,
+    "getsize": (*_READ, "reader"),
+    "reader": (*_READ, "exists"),
+    "stamp": _READ,
+    "version": _READ,
+    "tag": _READ,
+    "get_versioned": _READ,
+    "compare_and_set": _CHANGE,
+    "writer": (*_CHANGE, "compare_and_set"),
+    "set": ("set_partial_values",),
+    "set_partial_values": (*_READ, "set", "get_versioned", "compare_and_set", "writer"),
+    "copy_values": (*_READ, *_WRITE),
+    "erase": ("erase_values",),
+    "erase_values": ("erase",),
+    "erase_prefix": (*_ERASE, *_LIST),
+    "sweep": (),
+    "list": ("list_dir",),
+    "list_dir": ("list",),
+}
+"""What a store can do, and what each of that is made from if a class does not do it in its own way."""
+_FACTS = frozenset(("stamp", "version", "tag"))
+"""What is looked up without a request, in the method of that name."""
 
 
-def joined(pieces: Sequence[Buffer]) -> Buffer:
-    """The pieces of a value as one, which a store may keep: their memory will be used for something else."""
-    owned = len(pieces) == 1 and isinstance(pieces[0], bytes)
-    return pieces[0] if owned else b"".join(pieces)
-
-
-def negative_length(length: int) -> InvalidRangeError:
-    """The error for a range of bytes with a length below 0."""
-    return InvalidRangeError(f"invalid length of a range {length}; accepted: None, 0 or more bytes")
-
-
-def cut(value: Buffer, byte_range: ByteRange) -> Buffer:
-    """The part of ``value`` that ``byte_range`` names; a part beyond its end is shorter or empty.
-
-    Raises
-    ------
-    InvalidRangeError
-        If the length is negative.
-    """
-    start, length = byte_range
-    if length is not None and length < 0:
-        raise negative_length(length)
-    if start < 0:
-        start = max(len(value) + start, 0)
-    view = memoryview(value)
-    return view[start:] if length is None else view[start : start + length]
-
-
-class OversizedError(Exception):
-    """A value that is larger than whoever asks for it can make use of.
-
-    Parameters
-    ----------
-    size, limit : int
-        Its size and the largest one that was expected, in bytes.
-    """
-
-    def __init__(self, size: int, limit: int) -> None:
-        super().__init__(f"found {size} bytes, at most {limit} bytes expected")
-        self.size = size
-
-
-class Scratch:
-    """Memory that values are read into one after the other; it grows as they need it."""
-
-    def __init__(self) -> None:
-        self.memory = memoryview(bytearray(0))
-
-
-class ValueReader(ABC):
-    """One stored value, opened to read parts of it.
-
-    All parts come from the same version of the value, as far as the store can promise that.
-    """
-
-    size: int | None = None
-    """Size of the whole value in bytes, if it is known without a request."""
-
-    @property
-    def version(self) -> object | None:
-        """What surely is another one as soon as the value is; None if the store cannot tell."""
-        return None
-
-    @abstractmethod
-    def read(self, start: int, length: int | None = None) -> Buffer:
-        """``length`` bytes from ``start`` on, or to the end; a negative ``start`` counts from the end.
-
-        The result is shorter where the value ends before.
-        """
-
-    def read_ranges(self, starts: Sequence[int], lengths: Sequence[int]) -> list[Buffer]:
-        """Several parts, as :meth:`read` has them."""
-        return [self.read(start, length) for start, length in zip(starts, lengths, strict=True)]
-
-    def iter_ranges(self, starts: Sequence[int], lengths: Sequence[int]) -> Iterator[Buffer]:
-        """The same parts one after the other; each may be read when it is asked for."""
-        return iter(self.read_ranges(starts, lengths))
-
-    def read_into(self, start: int, out: memoryview) -> int:
-        """Read from ``start`` on into ``out``; returns the number of bytes, fewer where the value ends."""
-        part = self.read(start, len(out))
-        out[: len(part)] = part
-        return len(part)
-
-    def close(self) -> None:  # noqa: B027 - most readers hold nothing
-        """Release what the reader holds."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-class _RangeReader(ValueReader):
-    """Reads each part with a request of its own."""
-
-    def __init__(self, store: Store, key: str) -> None:
-        self._store = store
-        self._key = key
-
-    def read(self, start: int, length: int | None = None) -> Buffer:
-        value = self._store.get(self._key, (start, length))
-        if value is None:
-            raise StoreError(f"key '{self._key}' of {self._store} vanished while it was read")
-        return value
+def _hook(operation: str) -> str:
+    """The method in which a class does an operation in its own way."""
+    return operation if operation in _FACTS else f"_{operation}"
 
 
 class Store:
     """Keys and values.
 
-    A store of one's own derives from this class and implements at least one operation of each set that it
-    supports: ``get`` or ``get_partial_values`` to be readable, ``set`` or ``set_partial_values`` to be
-    writeable, with ``erase`` or ``erase_values`` if it can erase, and ``list``, ``list_prefix`` or
-    ``list_dir`` to be listable. All other operations are made from these; where that cannot be, they raise
-    :class:`~xzarr3.StoreCapabilityError`.
+    The public methods are the operations of the specification, with :meth:`compare_and_set` and
+    :meth:`update`. They see to it that keys are valid and that nothing is written to a read-only store, tell
+    whoever listens of the request, and then call what a class has. Four methods are enough for a store of
+    one's own, and it may leave out those that it cannot do:
+
+    ``_get(key, byte_range)``
+        The value of a key, or the part of it that a pair of start and length names; None if there is none.
+    ``_set(key, value)``
+        Store ``bytes``, whole or not at all.
+    ``_erase(key)``
+        Remove a key, if it is there.
+    ``_list(prefix)``
+        The keys that begin with a prefix; others may be among them.
+
+    All else is made from these, unless a class does it in its own way: ``_get_partial_values``, ``_exists``,
+    ``_getsize``, ``_set_partial_values``, ``_erase_values``, ``_erase_prefix``, ``_list_dir``,
+    ``_get_versioned``, ``_compare_and_set``, ``_copy_values``, ``_sweep``, and ``_reader`` and ``_writer``,
+    which give a thread what it reads and writes many values with. What a derived class does in its own way,
+    all that is made from it is made from again. Where an operation cannot be made, it raises
+    :class:`~xzarr3.StoreCapabilityError`. A class may also override a public method. Then that is asked, and
+    has to check keys by :func:`~xzarr3.stores.check_key` and ``self._check_writable()`` itself.
+
+    What else a store can do it says: :attr:`concurrency` (requests under way at once),
+    :attr:`writes_conditionally` and :attr:`erases_conditionally`, :attr:`folder` (values are local files),
+    :attr:`renames_trees`, :attr:`tells_changes`, :attr:`survives_crashes`, :attr:`publishes_at_close`.
+
+    :attr:`identity` names what the store stands for, not the object: two stores of one place have the same.
 
     Tasks of other processes get a store by pickling it. One whose values are in the memory of a process
     should refuse to be written there, as :class:`~xzarr3.MemoryStore` does.
@@ -263,29 +224,37 @@ class Store:
     Parameters
     ----------
     read_only : bool
-        Refuse every write. A store of one's own calls ``self._check_writable()`` before it writes.
+        Refuse every write.
 
     Examples
     --------
     >>> from xzarr3.stores import cut
     >>> class Dictionary(Store):
-    ...     def __init__(self):
-    ...         super().__init__()
+    ...     def __init__(self, **options):
+    ...         super().__init__(**options)
     ...         self.values = {"a/b": b"value", "a/c/d": b"", "e/f/g": b""}
-    ...     def get(self, key, byte_range=None):
+    ...     def _get(self, key, byte_range=None):
     ...         value = self.values.get(key)
     ...         return value if value is None or byte_range is None else cut(value, byte_range)
-    ...     def list(self):
-    ...         return iter(self.values)
+    ...     def _set(self, key, value):
+    ...         self.values[key] = value
+    ...     def _erase(self, key):
+    ...         self.values.pop(key, None)
+    ...     def _list(self, prefix):
+    ...         return list(self.values)
     >>> store = Dictionary()
-    >>> store.readable, store.listable, store.writeable
-    (True, True, False)
     >>> sorted(store.list_prefix("a/"))
     ['a/b', 'a/c/d']
     >>> store.list_dir("a/")
     ({'a/b'}, {'a/c/'})
     >>> [bytes(part) for part in store.get_partial_values([("a/b", (-2, None)), ("a/b", (0, 1))])]
     [b'ue', b'v']
+    >>> store.set("../x", b"")
+    Traceback (most recent call last):
+    xzarr3.errors.InvalidKeyError: invalid key '../x'; accepted: ...
+    >>> Dictionary(read_only=True).erase_prefix("a/")
+    Traceback (most recent call last):
+    xzarr3.errors.ReadOnlyError: ... is read-only
     """
 
     request_bytes: int = 2**20
@@ -308,8 +277,64 @@ class Store:
     conflict_deadline: float = 60.0
     """Seconds after which a change is given up because others keep changing the same value."""
 
+    writes_conditionally: bool = False
+    """Whether :meth:`compare_and_set` and :meth:`update` lose no change of other processes either."""
+
     erases_conditionally: bool = True
     """Whether :meth:`compare_and_set` can erase."""
+
+    renames_trees: bool = False
+    """Whether all keys below a prefix can get other names in one step: those of :attr:`folder` can."""
+
+    publishes_at_close: bool = False
+    """Whether others see what is written when the store is closed, and not before."""
+
+    _tells: ClassVar[bool] = True
+    """Whether requests are told here; what hands them on leaves that to whoever makes them."""
+    _does_itself: ClassVar[frozenset[str]] = frozenset()
+    """The operations that a class, or one it derives from, does in its own way."""
+    _makes_again: ClassVar[frozenset[str]] = frozenset()
+    """Those that are made from others again, because a derived class does these in its own way."""
+
+    def __init_subclass__(cls, *, hands_on: bool = False, **kwargs: Any) -> None:
+        """Have what a class does in its own way asked, also where it is made something from.
+
+        Parameters
+        ----------
+        hands_on : bool
+            That the class does nothing in its own way, but asks another store.
+        """
+        super().__init_subclass__(**kwargs)
+        here = vars(cls)
+        own = {name for name in _MADE_FROM if name in here or f"_{name}" in here}
+        replaced: dict[str, object] = {}
+        if "list_prefix" in here:
+            own.add("list")
+            replaced = {} if "list" in here else {"list": _list_by_prefix}
+        elif "list" in here:
+            replaced = {"list_prefix": _list_prefix_by_list}
+        changed = frozenset() if hands_on else frozenset(own)
+        made = {name for name in _MADE_FROM.keys() - own if cls._is_remade(name, changed)}
+        replaced |= {_hook(name): getattr(Store, _hook(name)) for name in made}
+        for name, function in replaced.items():
+            if getattr(cls, name) is not function:
+                setattr(cls, name, function)
+        bases = [base for base in cls.__bases__ if issubclass(base, Store)]
+        cls._does_itself = changed.union(*(base._does_itself for base in bases)) - made
+        cls._makes_again = frozenset(made.union(*(base._makes_again for base in bases)) - own)
+
+    @classmethod
+    def _is_remade(cls, name: str, changed: frozenset[str]) -> bool:
+        """Whether an operation is to be made again from those that a class has changed.
+
+        Of two that can be made from each other, the one that the bases have is what the other one comes from.
+        """
+        return any(
+            name not in _MADE_FROM[part]
+            or any(getattr(base, _hook(part)) is not getattr(Store, _hook(part)) for base in cls.__bases__)
+            for part in changed.intersection(_MADE_FROM[name])
+            if part in _MADE_FROM
+        )
 
     def __init__(self, *, read_only: bool = False) -> None:
         self.read_only = read_only
@@ -339,36 +364,46 @@ class Store:
     ) -> None:
         self.close()
 
-    # What it can do. A store that hands its operations on to another one also hands these on.
+    # What it can do
 
     @property
     def readable(self) -> bool:
         """Whether values can be read."""
-        return self._has("get") or self._has("get_partial_values")
+        return self._has(*_READ)
 
     @property
     def writeable(self) -> bool:
         """Whether values can be stored; the text leaves open whether they can then be erased, too."""
-        return not self.read_only and (self._has("set") or self._has("set_partial_values"))
+        return not self.read_only and self._has(*_WRITE)
 
     @property
     def erasable(self) -> bool:
         """Whether keys can be erased."""
-        return not self.read_only and (self._has("erase") or self._has("erase_values"))
+        return not self.read_only and self._has(*_ERASE)
 
     @property
     def listable(self) -> bool:
         """Whether keys can be listed."""
-        return self._has("list") or self._has("list_prefix") or self._has("list_dir")
+        return self._has(*_LIST)
+
+    @property
+    def folder(self) -> str | None:
+        """The local directory whose files are the values, each with its key as its path."""
+        return None
+
+    @property
+    def survives_crashes(self) -> bool:
+        """Whether what was stored is there after the system of whoever stored it has crashed."""
+        return True
 
     @property
     def tells_changes(self) -> bool:
         """Whether :meth:`stamp` tells of a change, and stays the same without one."""
         return self._has("stamp")
 
-    def _has(self, operation: str) -> bool:
-        """Whether this store implements an operation itself."""
-        return getattr(type(self), operation) is not getattr(Store, operation)
+    def _has(self, *operations: str) -> bool:
+        """Whether this store does one of some operations in its own way."""
+        return not self._does_itself.isdisjoint(operations)
 
     def _lacks(self, operation: str, accepted: str) -> NoReturn:
         raise StoreCapabilityError(f"{self} cannot {operation}; accepted: a store with {accepted}")
@@ -380,6 +415,23 @@ class Store:
     def _cannot_write(self) -> NoReturn:
         self._check_writable()
         raise ReadOnlyError(f"{self} cannot be written; accepted: a store with 'set' or 'set_partial_values'")
+
+    def _check_listable(self) -> None:
+        """Refuse to list what cannot be listed, before the first key is asked for."""
+        if not self._has(*_LIST):
+            self._lacks("list", "'list', 'list_prefix' or 'list_dir'")
+
+    # Who hears of requests
+
+    def _listening(self, operation: str) -> tuple[Listener, ...]:
+        """Who hears of the requests of an operation, where it is not made from others that are heard of."""
+        return everywhere.listeners if self._tells and operation in self._does_itself else ()
+
+    def _telling(
+        self, operation: str, key: str, start: int | None = None, length: int | None = None, number: int = 1
+    ) -> Request:
+        listeners = self._listening(operation)
+        return Request(self, listeners, operation, key, start, length, number) if listeners else UNHEARD
 
     # A readable store
 
@@ -400,7 +452,13 @@ class Store:
         InvalidRangeError
             If the length is negative.
         """
-        check_key(key)
+        _check_range(check_key(key), byte_range)
+        with self._telling("get", key, *(byte_range or (None, None))) as request:
+            value = self._get(key, byte_range)
+            request.value(value)
+            return value
+
+    def _get(self, key: str, byte_range: ByteRange | None) -> Buffer | None:
         if not self._has("get_partial_values"):
             self._lacks("get", "'get' or 'get_partial_values'")
         (value,) = self.get_partial_values([(key, byte_range or (0, None))])
@@ -411,9 +469,19 @@ class Store:
 
         A key may occur several times. The ranges are those of :meth:`get`.
         """
+        wanted = list(key_ranges)
+        for key, byte_range in wanted:
+            _check_range(check_key(key), byte_range)
+        first, (start, length) = wanted[0] if wanted else ("", (None, None))
+        with self._telling("get_partial_values", first, start, length, len(wanted)) as request:
+            values = self._get_partial_values(wanted)
+            request.values(values)
+            return values
+
+    def _get_partial_values(self, wanted: Sequence[tuple[str, ByteRange]]) -> list[Buffer | None]:
         if not self._has("get"):
             self._lacks("get_partial_values", "'get' or 'get_partial_values'")
-        return spread(lambda wanted: self.get(*wanted), key_ranges, self.concurrency)
+        return spread(lambda each: self.get(*each), wanted, self.concurrency)
 
     def get_values(self, keys: Iterable[str]) -> list[Buffer | None]:
         """Several values, many requests at a time where that helps; None for keys without one.
@@ -428,98 +496,44 @@ class Store:
 
     def exists(self, key: str) -> bool:
         """Whether ``key`` has a value."""
+        with self._telling("exists", check_key(key)) as request:
+            found = self._exists(key)
+            request.outcome = "ok" if found else "absent"
+            return found
+
+    def _exists(self, key: str) -> bool:
         return self.get(key, (0, 1)) is not None
 
-    def open_value(self, key: str) -> ValueReader | None:
-        """Open the value of ``key`` to read parts of it, or None if there is none."""
-        return _RangeReader(self, key) if self.exists(key) else None
+    def getsize(self, key: str) -> int | None:
+        """Size of the value of ``key`` in bytes, or None if there is none."""
+        with self._telling("getsize", check_key(key)) as request:
+            size = self._getsize(key)
+            request.outcome = "absent" if size is None else "ok"
+            return size
 
-    def open_part(
-        self, key: str, start: int, length: int, version: object | None = None
-    ) -> ValueReader | None:
-        """Open a value of which a certain part is read first, or None if there is none.
+    def _getsize(self, key: str) -> int | None:
+        opened = self.reader().open(key)
+        if opened is None:
+            return None
+        with opened:
+            return len(opened.read(0)) if opened.size is None else opened.size
 
-        A store that has to ask whether there is a value gets that part with the answer.
-
-        Parameters
-        ----------
-        key : str
-        start, length : int
-            The part, in bytes; a negative start counts from the end.
-        version : object, optional
-            What :attr:`ValueReader.version` was when the value was open before. A store may then return a
-            reader without asking, which raises :class:`~xzarr3.errors.ChangedError` as soon as it finds that
-            the value is not of that version any more.
-        """
-        return self.open_value(key)
-
-    def loader(self) -> Loader:
-        """A function that reads whole values, for use by one thread; its keys are not checked."""
-        return self.get
-
-    def scratch_loader(self, scratch: Scratch, limit: int) -> Loader:
-        """A function that reads whole values into memory it uses again, for use by one thread.
-
-        Its keys are not checked.
+    def reader(self, scratch: Scratch | None = None, limit: int = sys.maxsize) -> Reader:
+        """What a thread reads values with; see :class:`~xzarr3.stores.readers.Reader`. Keys are not checked.
 
         Parameters
         ----------
-        scratch : Scratch
-            Memory in which the values may be returned, so that each is good until the next call.
+        scratch : Scratch, optional
+            Memory in which whole values may be returned, so that each is good until the next one.
         limit : int
-            Size in bytes beyond which a value is not read, if the store can tell its size before; then the
-            function raises :class:`OversizedError`.
+            Size in bytes beyond which a whole value is not read, if the store can tell its size before.
         """
-        return self.loader()
+        listeners = self._listening("reader")
+        reader = self._reader(scratch, limit)
+        return ToldReader(self, reader, listeners) if listeners else reader
 
-    def _bounded_loader(self, limit: int) -> Loader:
-        """A function that reads one value; its keys are not checked.
-
-        It raises :class:`OversizedError` instead of holding one that is larger than the limit, if the size
-        is known before.
-        """
-        return self.scratch_loader(Scratch(), limit)
-
-    def range_loader(self) -> RangeLoader:
-        """A function that reads parts of values, for use by one thread.
-
-        It takes a key, the starts and the lengths in bytes, and returns the size of the value, None if that
-        is not known, and the parts, which are shorter where the value ends; or None if there is no value.
-        Its keys are not checked.
-        """
-
-        def load(
-            key: str, starts: Sequence[int], lengths: Sequence[int]
-        ) -> tuple[int | None, list[Buffer]] | None:
-            reader = self.open_part(key, starts[0], lengths[0]) if starts else self.open_value(key)
-            if reader is None:
-                return None
-            with reader:
-                return reader.size, reader.read_ranges(starts, lengths)
-
-        return load
-
-    def into_loader(self) -> IntoLoader:
-        """A function that reads a part of a value into memory at hand, for use by one thread.
-
-        It takes a key, the start and the memory, and returns the size of the value, None if that is not
-        known, and the number of bytes, fewer where the value ends; or None if there is no value. Where the
-        size is not known and the value goes on, the number is one more than there is memory for. Its keys are
-        not checked.
-        """
-
-        def load(key: str, start: int, out: memoryview) -> tuple[int | None, int] | None:
-            reader = self.open_part(key, start, len(out))
-            if reader is None:
-                return None
-            with reader:
-                if reader.size is not None:
-                    return reader.size, reader.read_into(start, out)
-                data = reader.read(start, len(out) + 1)
-                out[: len(data)] = data[: len(out)]
-                return None, len(data)
-
-        return load
+    def _reader(self, scratch: Scratch | None, limit: int) -> Reader:
+        return Reader(self, scratch, limit)
 
     def stamp(self, keys: Sequence[str]) -> object:
         """A picklable value that changes when any of these values changes.
@@ -543,13 +557,19 @@ class Store:
 
         That there is no value is a version, too. See :meth:`compare_and_set`.
         """
+        with self._telling("get_versioned", check_key(key)) as request:
+            value, version = self._get_versioned(key)
+            request.value(value)
+            return value, version
+
+    def _get_versioned(self, key: str) -> tuple[Buffer | None, object]:
         value = self.get(key)
         return value, ABSENT if value is None else hashlib.blake2b(value, digest_size=20).digest()
 
     def compare_and_set(self, key: str, version: object, value: Buffer | None) -> bool:
         """Store a value if there is that version of it now; returns whether there was.
 
-        Without an implementation of its own a store compares within this process only.
+        Without :attr:`writes_conditionally` a store compares within this process only.
 
         Parameters
         ----------
@@ -577,7 +597,23 @@ class Store:
         b'mine'
         """
         self._check_writable()
-        with key_lock(self.identity, check_key(key)):
+        content = None if value is None else _whole(value, check_key(key))
+        with self._telling("compare_and_set", check_key(key)) as request:
+            done = self._compare_and_set(key, version, content)
+            if not done:
+                request.outcome = "changed"
+            elif content is None:
+                request.outcome = "erased"
+            else:
+                request.size = len(content)
+            return done
+
+    def _locked(self, key: str) -> AbstractContextManager[object]:
+        """Keeps those away who compare and set the value of a key, as far as the store can."""
+        return key_lock(self.identity, key)
+
+    def _compare_and_set(self, key: str, version: object, value: bytes | None) -> bool:
+        with self._locked(key):
             if self.get_versioned(key)[1] != version:
                 return False
             if value is None:
@@ -614,100 +650,30 @@ class Store:
         >>> store.get("a")
         b'12'
         """
-        with self.updater() as update:
-            update(check_key(key), change)
+        with self.writer() as writer:
+            writer.update(check_key(key), change)
 
-    def updater(
-        self, scratch: Scratch | None = None, limit: int = sys.maxsize
-    ) -> AbstractContextManager[Updater]:
-        """A function that changes values as :meth:`update` does, for one thread within a ``with`` statement.
+    # A writeable store
 
-        Its keys are not checked.
+    def writer(self, scratch: Scratch | None = None, limit: int = sys.maxsize) -> Writer:
+        """What a thread stores and changes values with, in a ``with`` statement.
+
+        See :class:`~xzarr3.stores.readers.Writer`. Keys are not checked.
 
         Parameters
         ----------
         scratch : Scratch, optional
-            Memory into which values may be read.
+            Memory into which values that are changed may be read.
         limit : int
-            Size in bytes beyond which a value is not read, if the store can tell its size before; then the
-            function raises :class:`OversizedError`.
-        """
-        return contextlib.nullcontext(self._update)
-
-    def _update(self, key: str, change: Change) -> None:
-        self._check_writable()
-        end = time.monotonic() + self.conflict_deadline
-        longest = _FIRST_PAUSE
-        attempts = 0
-        in_doubt: Buffer | None = None  # What may have been stored without an answer.
-        # Threads of this process take turns; others are noticed.
-        with key_lock(self.identity, key):
-            while True:
-                stored, version = self.get_versioned(key)
-                if in_doubt is not None and stored is not None and memoryview(stored) == in_doubt:
-                    return
-                pieces = change(stored)
-                if pieces is UNCHANGED or (pieces is None and stored is None):
-                    return
-                attempts += 1
-                value = None if pieces is None else joined(pieces)
-                try:
-                    if self.compare_and_set(key, version, value):
-                        return
-                except OutcomeUnknownError:
-                    in_doubt = value
-                if time.monotonic() >= end or not pause(random.uniform(0, longest)):
-                    raise ConflictError(
-                        f"cannot change key '{key}' of {self}: others changed it {attempts} times within "
-                        f"{self.conflict_deadline:g} s; accepted: fewer writers of it, or a longer "
-                        "conflict_deadline"
-                    )
-                longest = min(2 * longest, _LONGEST_PAUSE)
-
-    # A writeable store
-
-    def set_values(self, items: Iterable[tuple[str, Buffer]]) -> None:
-        """Store several values, many requests at a time where that helps, in any order.
-
-        Of those that were not stored yet when one of them fails, some may stay as they were.
+            Size in bytes beyond which a value is not changed, if the store can tell its size before.
         """
         self._check_writable()
-        wanted = [(check_key(key), value) for key, value in items]
-        spread(lambda item: self.set(*item), wanted, self.concurrency)
+        listeners = self._listening("writer")
+        writer = self._writer(scratch, limit)
+        return ToldWriter(self, writer, listeners) if listeners else writer
 
-    def copy_values(self, pairs: Iterable[tuple[str, str]]) -> None:
-        """Store values under other keys as well.
-
-        Parameters
-        ----------
-        pairs : iterable of (str, str)
-            The keys of values, and the keys to store them under. No key is both.
-
-        Raises
-        ------
-        StoreError
-            If one of them has no value, or cannot be read or stored; some may be copied then.
-        """
-        self._check_writable()
-
-        def copy(pair: tuple[str, str]) -> None:
-            value = self.get(pair[0])
-            if value is None:
-                raise StoreError(f"cannot copy key '{pair[0]}' of {self}: it has no value")
-            self.set(pair[1], value)
-
-        spread(copy, pairs, min(self.concurrency, _MOST_COPIED))
-
-    def writer(self) -> AbstractContextManager[Writer]:
-        """A function that stores values, for use by one thread within a ``with`` statement.
-
-        It takes a key and the pieces of a value, which follow one another.
-        """
-
-        def write(key: str, pieces: Sequence[Buffer]) -> None:
-            self.set(key, joined(pieces))
-
-        return contextlib.nullcontext(write)
+    def _writer(self, scratch: Scratch | None, limit: int) -> Writer:
+        return Writer(self, scratch, limit)
 
     def set(self, key: str, value: Buffer) -> None:
         """Store ``value`` under ``key``, whole or not at all.
@@ -720,15 +686,29 @@ class Store:
         StoreError
             If that fails; the old value is then still there.
         """
+        self._check_writable()
+        content = _whole(value, check_key(key))
+        with self._telling("set", key) as request:
+            self._set(key, content)
+            request.size = len(content)
+
+    def _set(self, key: str, value: bytes) -> None:
         if not self._has("set_partial_values"):
             self._cannot_write()
-        self._check_writable()
-        content = flat(value, check_key(key))
-        if not self.readable or (self.get(key, (content.nbytes, 1)) or b""):
+        if not self.readable or (self.get(key, (len(value), 1)) or b""):
             if not self.erasable:
                 self._lacks("replace a value by a shorter one", "'set', 'erase' or 'erase_values'")
             self.erase(key)
-        self.set_partial_values([(key, 0, content)])
+        self.set_partial_values([(key, 0, value)])
+
+    def set_values(self, items: Iterable[tuple[str, Buffer]]) -> None:
+        """Store several values, many requests at a time where that helps, in any order.
+
+        Of those that were not stored yet when one of them fails, some may stay as they were.
+        """
+        self._check_writable()
+        wanted = [(check_key(key), value) for key, value in items]
+        spread(lambda item: self.set(*item), wanted, self.concurrency)
 
     def set_partial_values(self, key_start_values: Iterable[tuple[str, int, Buffer]]) -> None:
         """Overwrite parts of values; each triple names a key, the first byte and the new bytes.
@@ -753,10 +733,17 @@ class Store:
         >>> store.get("a")
         b'A1234567IJK'
         """
-        if not self._has("set"):
-            self._cannot_write()
         self._check_writable()
         parts = sorted_parts(key_start_values)
+        pieces = [piece for each in parts.values() for piece in each]
+        first, start = next(((key, each[0][0]) for key, each in parts.items()), ("", None))
+        with self._telling("set_partial_values", first, start, number=len(pieces)) as request:
+            self._set_partial_values(parts)
+            request.size = sum(piece.nbytes for _, piece in pieces)
+
+    def _set_partial_values(self, parts: dict[str, Parts]) -> None:
+        if not self._has("set"):
+            self._cannot_write()
         if parts and not self.readable:
             self._lacks("set_partial_values", "'set_partial_values', or 'set' and 'get'")
         for key, pieces in parts.items():
@@ -764,24 +751,66 @@ class Store:
         for key, pieces in parts.items():
             self.update(key, lambda stored, key=key, pieces=pieces: [merge(key, stored, pieces)])  # type: ignore[misc]
 
+    def copy_values(self, pairs: Iterable[tuple[str, str]]) -> None:
+        """Store values under other keys as well.
+
+        Parameters
+        ----------
+        pairs : iterable of (str, str)
+            The keys of values, and the keys to store them under. No key is both.
+
+        Raises
+        ------
+        StoreError
+            If one of them has no value, or cannot be read or stored; some may be copied then.
+        """
+        self._check_writable()
+        wanted = [(check_key(source), check_key(target)) for source, target in pairs]
+        with self._telling("copy_values", wanted[0][0] if wanted else "", number=len(wanted)):
+            self._copy_values(wanted)
+
+    def _copy_values(self, pairs: Sequence[tuple[str, str]]) -> None:
+        def copy(pair: tuple[str, str]) -> None:
+            value = self.get(pair[0])
+            if value is None:
+                raise StoreError(f"cannot copy key '{pair[0]}' of {self}: it has no value")
+            self.set(pair[1], value)
+
+        spread(copy, pairs, min(self.concurrency, _MOST_COPIED))
+
     def erase(self, key: str) -> None:
         """Remove ``key`` and its value, if it is there."""
+        self._check_writable()
+        with self._telling("erase", check_key(key)):
+            self._erase(key)
+
+    def _erase(self, key: str) -> None:
         if not self._has("erase_values"):
             self._cannot_erase("erase")
-        self.erase_values([check_key(key)])
+        self.erase_values([key])
 
     def erase_values(self, keys: Iterable[str]) -> None:
         """Remove several keys, or none of them if one is not valid."""
+        self._check_writable()
+        wanted = [check_key(key) for key in keys]
+        with self._telling("erase_values", wanted[0] if wanted else "", number=len(wanted)):
+            self._erase_values(wanted)
+
+    def _erase_values(self, keys: Sequence[str]) -> None:
         if not self._has("erase"):
             self._cannot_erase("erase_values")
-        spread(self.erase, [check_key(key) for key in keys], self.concurrency)
+        spread(self.erase, keys, self.concurrency)
 
     def erase_prefix(self, prefix: str) -> None:
         """Remove every key that begins with ``prefix``, which must not be empty."""
         check_erasable_prefix(prefix)
-        if not (self._has("erase") or self._has("erase_values")):
-            self._cannot_erase("erase_prefix")
         self._check_writable()
+        with self._telling("erase_prefix", prefix):
+            self._erase_prefix(prefix)
+
+    def _erase_prefix(self, prefix: str) -> None:
+        if not self._has(*_ERASE):
+            self._cannot_erase("erase_prefix")
         if not self.listable:
             self._lacks("erase_prefix", "'erase_prefix', 'list', 'list_prefix' or 'list_dir'")
         self.erase_values(list(self.list_prefix(prefix)))
@@ -789,9 +818,15 @@ class Store:
     def sweep(self, prefix: str = "") -> None:
         """Remove what killed writers left below ``prefix``, which no key names; most stores keep nothing."""
         check_prefix(prefix)
+        if self._has("sweep"):
+            self._check_writable()
+            with self._telling("sweep", prefix):
+                self._sweep(prefix)
+
+    def _sweep(self, prefix: str) -> None:
+        """Remove what killed writers left."""
 
     def _cannot_erase(self, operation: str) -> NoReturn:
-        self._check_writable()
         if not self.writeable:
             self._cannot_write()
         self._lacks(operation, "'erase' or 'erase_values'")
@@ -800,32 +835,22 @@ class Store:
 
     def list(self) -> Iterator[str]:
         """Every key."""
-        if not (self._has("list_prefix") or self._has("list_dir")):
-            self._lacks("list", "'list', 'list_prefix' or 'list_dir'")
-        return self.list_prefix("")
+        return self._keys_below("")
 
     def list_prefix(self, prefix: str) -> Iterator[str]:
         """Every key that begins with ``prefix``."""
-        check_prefix(prefix)
-        if self._has("list_dir"):
-            return self._walk_down(prefix)
-        if not self._has("list"):
-            self._lacks("list_prefix", "'list', 'list_prefix' or 'list_dir'")
-        return (key for key in self.list() if key.startswith(prefix))
+        return self._keys_below(prefix)
 
-    def list_dir(self, prefix: str) -> tuple[KeySet, KeySet]:
-        """The keys and the prefixes directly below ``prefix``."""
+    def _keys_below(self, prefix: str) -> Iterator[str]:
         check_prefix(prefix)
-        if not (self._has("list_prefix") or self._has("list")):
-            self._lacks("list_dir", "'list', 'list_prefix' or 'list_dir'")
-        keys: KeySet = set()
-        prefixes: KeySet = set()
-        for key in self.list_prefix(prefix):
-            name, slash, _ = key[len(prefix) :].partition("/")
-            (prefixes if slash else keys).add(prefix + name + slash)
-        return keys, prefixes
+        self._check_listable()
+        listeners = self._listening("list")
+        keys: Iterator[str] = iter(self._list(prefix))
+        if prefix:
+            keys = (key for key in keys if key.startswith(prefix))
+        return told(Request(self, listeners, "list", prefix, number=0), keys) if listeners else keys
 
-    def _walk_down(self, prefix: str) -> Iterator[str]:
+    def _list(self, prefix: str) -> Iterable[str]:
         """The keys below ``prefix``, found by listing one prefix after the other."""
         waiting = [prefix]
         while waiting:
@@ -836,6 +861,44 @@ class Store:
                 if not (below.startswith(here) and below.endswith("/") and len(below) > len(here)):
                     raise StoreError(f"{self} lists {below!r} as a prefix below {here!r}")
             waiting.extend(prefixes)
+
+    def list_dir(self, prefix: str) -> tuple[KeySet, KeySet]:
+        """The keys and the prefixes directly below ``prefix``."""
+        check_prefix(prefix)
+        self._check_listable()
+        with self._telling("list_dir", prefix) as request:
+            keys, prefixes = self._list_dir(prefix)
+            request.number = len(keys) + len(prefixes)
+            return keys, prefixes
+
+    def _list_dir(self, prefix: str) -> tuple[KeySet, KeySet]:
+        keys: KeySet = set()
+        prefixes: KeySet = set()
+        for key in self.list_prefix(prefix):
+            name, slash, _ = key[len(prefix) :].partition("/")
+            (prefixes if slash else keys).add(prefix + name + slash)
+        return keys, prefixes
+
+
+def _list_by_prefix(store: Store) -> Iterator[str]:
+    """Every key, where a class overrides how those below a prefix are listed."""
+    return store.list_prefix("")
+
+
+def _list_prefix_by_list(store: Store, prefix: str) -> Iterator[str]:
+    """The keys below a prefix, where a class overrides how all are listed."""
+    check_prefix(prefix)
+    return (key for key in store.list() if key.startswith(prefix))
+
+
+def _whole(value: Buffer, key: str) -> bytes:
+    """A value that a store may keep."""
+    return value if type(value) is bytes else bytes(flat(value, key))
+
+
+def _check_range(key: str, byte_range: ByteRange | None) -> None:
+    if byte_range is not None and byte_range[1] is not None and byte_range[1] < 0:
+        raise negative_length(byte_range[1])
 
 
 def sorted_parts(key_start_values: Iterable[tuple[str, int, Buffer]]) -> dict[str, Parts]:

@@ -15,34 +15,21 @@ import threading
 import time
 import uuid
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager
 from operator import index
 from typing import Any, NoReturn, TypeVar
 
 from xzarr3._types import Buffer, ByteRange
 from xzarr3.concurrency import spread
 from xzarr3.errors import ChangedError, StoreError, printable
-from xzarr3.stores.base import (
-    Change,
-    IntoLoader,
-    Loader,
-    OversizedError,
-    RangeLoader,
-    Scratch,
-    Updater,
-    ValueReader,
-    Writer,
-    check_erasable_prefix,
-    check_key,
-    negative_length,
-)
+from xzarr3.stores.base import Parts, negative_length
 from xzarr3.stores.cache_directory import DirectoryKept, check_place
 from xzarr3.stores.cache_memory import HEAD, WHOLE, Entry, Kept, MemoryKept
-from xzarr3.stores.memory import BytesReader
 from xzarr3.stores.opening import StoreLike
+from xzarr3.stores.readers import BytesReader, Change, OversizedError, Reader, Scratch, ValueReader, Writer
 from xzarr3.stores.sharing import reduced
-from xzarr3.stores.wrappers import WrapperStore, handed_on
+from xzarr3.stores.wrappers import WrapperStore
 
 Result = TypeVar("Result")
 
@@ -103,7 +90,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forked)
 
 
-class CacheStore(WrapperStore):
+class CacheStore(WrapperStore, hands_on=True):
     """Keeps values that were read from another store, in memory or in a directory that processes share.
 
     Whole values are kept, documents as well as chunks, and of values that are read in parts, such as shards,
@@ -229,7 +216,6 @@ class CacheStore(WrapperStore):
         with self._kept.writing_below(""):
             pass
 
-    @handed_on
     def stamp(self, keys: Sequence[str]) -> object:
         # What is kept may be older than what bears this stamp below.
         return self.inner.stamp(keys) if self.max_age == 0 else uuid.uuid4().hex
@@ -243,7 +229,6 @@ class CacheStore(WrapperStore):
         own = None if self.max_age == 0 else self.directory or self._identity
         return own if own is not None else super()._told_apart()
 
-    @handed_on
     def tag(self, key: str) -> str | None:
         return self.inner.tag(key) if self.max_age == 0 else None
 
@@ -251,7 +236,6 @@ class CacheStore(WrapperStore):
         token = super().__dask_tokenize__()
         return token if self.max_age == 0 else (token, uuid.uuid4().hex)
 
-    @handed_on
     def version(self, key: str) -> object | None:
         return self.inner.version(key) if self.max_age == 0 else None
 
@@ -268,7 +252,7 @@ class CacheStore(WrapperStore):
     @property
     def _tells_parts(self) -> bool:
         """Whether the store below opens values in its own way; otherwise there is no version to compare."""
-        return self.inner._has("open_part") or self.inner._has("open_value")
+        return self.inner._has("reader")
 
     @property
     def _waits(self) -> bool:
@@ -333,7 +317,7 @@ class CacheStore(WrapperStore):
         if version is None or (self._waits and len(stale.value) <= self.inner.request_bytes):
             return False
         try:
-            reader = self.inner.open_part(key, 0, 1)
+            reader = self.inner.reader().open(key, (0, 1))
             if reader is None:
                 return False
             with reader:
@@ -347,7 +331,7 @@ class CacheStore(WrapperStore):
         value: Buffer | None
         version: object | None = None
         if not self._waits and self._tells_parts:
-            return self._read_opened(key, inner.open_value(key), limit)
+            return self._read_opened(key, inner.reader().open(key), limit)
         if limit != sys.maxsize:
             return self._read_limited(key, limit)
         if inner._has("get_versioned"):
@@ -377,16 +361,16 @@ class CacheStore(WrapperStore):
 
         The part that is not too large comes with the size and the version; but some servers know no parts.
         """
-        if self._parts_work is not False and self.inner._has("open_part"):
+        if self._parts_work is not False and self.inner._has("reader"):
             try:
-                found = self._read_opened(key, self.inner.open_part(key, 0, limit), limit)
+                found = self._read_opened(key, self.inner.reader().open(key, (0, limit)), limit)
             except StoreError:
                 if self._parts_work:
                     raise
             else:
                 self._parts_work = True
                 return found
-        value = self.inner.scratch_loader(Scratch(), limit)(key)
+        value = self.inner.reader(Scratch(), limit).get(key)
         if value is not None:
             self._parts_work = False
             value = bytes(value)
@@ -394,15 +378,11 @@ class CacheStore(WrapperStore):
 
     # Readable
 
-    @handed_on
-    def get(self, key: str, byte_range: ByteRange | None = None) -> Buffer | None:
-        check_key(key)
+    def _get(self, key: str, byte_range: ByteRange | None) -> Buffer | None:
         return self._whole(key) if byte_range is None else self._part(key, byte_range)
 
     def _part(self, key: str, byte_range: ByteRange) -> Buffer | None:
         start, length = byte_range
-        if length is not None and length < 0:
-            raise negative_length(length)
 
         def below() -> Buffer | None:
             self._shared.count(0, 1)
@@ -444,14 +424,10 @@ class CacheStore(WrapperStore):
                     raise
         return None
 
-    @handed_on
-    def get_partial_values(self, key_ranges: Iterable[tuple[str, ByteRange]]) -> list[Buffer | None]:
-        wanted = list(key_ranges)
+    def _get_partial_values(self, wanted: Sequence[tuple[str, ByteRange]]) -> list[Buffer | None]:
         places: dict[str, list[int]] = {}
-        for at, (key, (_, length)) in enumerate(wanted):
-            places.setdefault(check_key(key), []).append(at)
-            if length is not None and length < 0:
-                raise negative_length(length)
+        for at, (key, _) in enumerate(wanted):
+            places.setdefault(key, []).append(at)
         found: list[Buffer | None] = [None] * len(wanted)
 
         def load(key: str) -> None:
@@ -474,35 +450,12 @@ class CacheStore(WrapperStore):
         spread(load, places, self.concurrency)
         return found
 
-    @handed_on
-    def get_values(self, keys: Iterable[str]) -> list[Buffer | None]:
-        wanted = [check_key(key) for key in keys]
-        found = [self._fresh(key) for key in wanted]
-        missing = list(dict.fromkeys(key for key, entry in zip(wanted, found, strict=True) if entry is None))
-        self._shared.count(len(wanted) - found.count(None), 0)
-        values = dict(zip(missing, spread(self._whole, missing, self.concurrency), strict=True))
-        return [
-            values[key] if entry is None else entry.value for key, entry in zip(wanted, found, strict=True)
-        ]
-
-    @handed_on
-    def exists(self, key: str) -> bool:
-        check_key(key)
+    def _exists(self, key: str) -> bool:
         entry = self._fresh(key) or self._kept.find(key, HEAD)
         if entry is not None and self._is_fresh(entry):
             self._shared.count(1, 0)
             return True
         return self.inner.exists(key)
-
-    @handed_on
-    def open_value(self, key: str) -> ValueReader | None:
-        return self._open(check_key(key), None)
-
-    @handed_on
-    def open_part(
-        self, key: str, start: int, length: int, version: object | None = None
-    ) -> ValueReader | None:
-        return self._open(check_key(key), (start, length), version)
 
     def _open(
         self, key: str, part: tuple[int, int] | None, version: object | None = None
@@ -542,50 +495,10 @@ class CacheStore(WrapperStore):
     def _opened_below(
         self, key: str, part: tuple[int, int] | None, version: object | None
     ) -> ValueReader | None:
-        if part is None and version is None:
-            return self.inner.open_value(key)
-        return self.inner.open_part(key, *(part or (0, 1)), version)
+        return self.inner.reader().open(key, part if version is None else part or (0, 1), version)
 
-    @handed_on
-    def loader(self) -> Loader:
-        return self._whole
-
-    @handed_on
-    def scratch_loader(self, scratch: Scratch, limit: int) -> Loader:
-        return lambda key: self._whole(key, limit)
-
-    @handed_on
-    def range_loader(self) -> RangeLoader:
-        load_below = self.inner.range_loader()
-
-        def load(
-            key: str, starts: Sequence[int], lengths: Sequence[int]
-        ) -> tuple[int | None, list[Buffer]] | None:
-            def below() -> tuple[int | None, list[Buffer]] | None:
-                self._shared.count(0, len(starts))
-                return load_below(key, starts, lengths)
-
-            def read(reader: ValueReader) -> tuple[int | None, list[Buffer]]:
-                parts = reader.read_ranges(starts, lengths)
-                return reader.size, parts
-
-            first = (starts[0], lengths[0]) if starts else None
-            return self._parts(key, first, len(starts), read, below)
-
-        return load
-
-    @handed_on
-    def into_loader(self) -> IntoLoader:
-        def load(key: str, start: int, out: memoryview) -> tuple[int | None, int] | None:
-            def read(reader: ValueReader) -> tuple[int | None, int]:
-                # Where the size is not known, one byte more tells whether the value goes on.
-                part = reader.read(start, len(out) + (reader.size is None))
-                _copy(part, out)
-                return reader.size, len(part) if reader.size is None else min(len(part), len(out))
-
-            return self._parts(key, (start, len(out)), 1, read, lambda: self._asked_into(key, start, out))
-
-        return load
+    def _reader(self, scratch: Scratch | None, limit: int) -> Reader:
+        return _CacheReader(self, scratch, limit)
 
     def _asked_into(self, key: str, start: int, out: memoryview) -> tuple[int | None, int] | None:
         """A part of a value of a store that knows no versions; kept if it is all of it."""
@@ -602,91 +515,101 @@ class CacheStore(WrapperStore):
     # Changes that lose no others
 
     def _writing(self, keys: Collection[str]) -> AbstractContextManager[None]:
-        self._check_writable()
-        return self._kept.writing([check_key(key) for key in keys])
+        return self._kept.writing(list(keys))
 
-    @handed_on
-    def compare_and_set(self, key: str, version: object, value: Buffer | None) -> bool:
+    def _compare_and_set(self, key: str, version: object, value: bytes | None) -> bool:
         with self._writing([key]):
-            return super().compare_and_set(key, version, value)
+            return super()._compare_and_set(key, version, value)
 
-    @handed_on
-    def update(self, key: str, change: Change) -> None:
-        with self._writing([key]):
-            super().update(key, change)
-
-    @handed_on
-    def updater(
-        self, scratch: Scratch | None = None, limit: int = sys.maxsize
-    ) -> AbstractContextManager[Updater]:
-        return self._updater(super().updater(scratch, limit))
-
-    @contextmanager
-    def _updater(self, opened: AbstractContextManager[Updater]) -> Iterator[Updater]:
-        with opened as update:
-
-            def forget_and_update(key: str, change: Change) -> None:
-                with self._writing([key]):
-                    update(key, change)
-
-            yield forget_and_update
+    def _writer(self, scratch: Scratch | None, limit: int) -> Writer:
+        return _CacheWriter(self, super()._writer(scratch, limit))
 
     # Writeable
 
-    @handed_on
-    def set(self, key: str, value: Buffer) -> None:
+    def _set(self, key: str, value: bytes) -> None:
         with self._writing([key]):
-            super().set(key, value)
+            super()._set(key, value)
 
-    @handed_on
-    def set_partial_values(self, key_start_values: Iterable[tuple[str, int, Buffer]]) -> None:
-        parts = list(key_start_values)
-        with self._writing([key for key, _, _ in parts]):
-            super().set_partial_values(parts)
+    def _set_partial_values(self, parts: dict[str, Parts]) -> None:
+        with self._writing(parts):
+            super()._set_partial_values(parts)
 
-    @handed_on
-    def set_values(self, items: Iterable[tuple[str, Buffer]]) -> None:
-        wanted = list(items)
-        with self._writing([key for key, _ in wanted]):
-            super().set_values(wanted)
+    def _copy_values(self, pairs: Sequence[tuple[str, str]]) -> None:
+        with self._writing([target for _, target in pairs]):
+            super()._copy_values(pairs)
 
-    @handed_on
-    def copy_values(self, pairs: Iterable[tuple[str, str]]) -> None:
-        wanted = [(check_key(source), check_key(target)) for source, target in pairs]
-        with self._writing([target for _, target in wanted]):
-            super().copy_values(wanted)
-
-    @handed_on
-    def writer(self) -> AbstractContextManager[Writer]:
-        return self._writer(super().writer())
-
-    @contextmanager
-    def _writer(self, opened: AbstractContextManager[Writer]) -> Iterator[Writer]:
-        with opened as write:
-
-            def forget_and_write(key: str, pieces: Sequence[Buffer]) -> None:
-                with self._writing([key]):
-                    write(key, pieces)
-
-            yield forget_and_write
-
-    @handed_on
-    def erase(self, key: str) -> None:
+    def _erase(self, key: str) -> None:
         with self._writing([key]):
-            super().erase(key)
+            super()._erase(key)
 
-    @handed_on
-    def erase_values(self, keys: Iterable[str]) -> None:
-        wanted = [check_key(key) for key in keys]
-        with self._writing(wanted):
-            super().erase_values(wanted)
+    def _erase_values(self, keys: Sequence[str]) -> None:
+        with self._writing(keys):
+            super()._erase_values(keys)
 
-    @handed_on
-    def erase_prefix(self, prefix: str) -> None:
-        check_erasable_prefix(prefix)
-        self._check_writable()
+    def _erase_prefix(self, prefix: str) -> None:
         with self._kept.writing_below(prefix):
-            super().erase_prefix(prefix)
+            super()._erase_prefix(prefix)
+
+
+class _CacheReader(Reader):
+    """Reads what is kept, or asks for it."""
+
+    _store: CacheStore
+
+    def get(self, key: str) -> Buffer | None:
+        return self._store._whole(key, self._limit)
+
+    def get_ranges(
+        self, key: str, starts: Sequence[int], lengths: Sequence[int]
+    ) -> tuple[int | None, list[Buffer]] | None:
+        store = self._store
+
+        def below() -> tuple[int | None, list[Buffer]] | None:
+            store._shared.count(0, len(starts))
+            return store.inner.reader().get_ranges(key, starts, lengths)
+
+        def read(reader: ValueReader) -> tuple[int | None, list[Buffer]]:
+            parts = reader.read_ranges(starts, lengths)
+            return reader.size, parts
+
+        first = (starts[0], lengths[0]) if starts else None
+        return store._parts(key, first, len(starts), read, below)
+
+    def get_into(self, key: str, start: int, out: memoryview) -> tuple[int | None, int] | None:
+        def read(reader: ValueReader) -> tuple[int | None, int]:
+            # Where the size is not known, one byte more tells whether the value goes on.
+            part = reader.read(start, len(out) + (reader.size is None))
+            _copy(part, out)
+            return reader.size, len(part) if reader.size is None else min(len(part), len(out))
+
+        store = self._store
+        return store._parts(key, (start, len(out)), 1, read, lambda: store._asked_into(key, start, out))
+
+    def open(
+        self, key: str, part: tuple[int, int] | None = None, version: object | None = None
+    ) -> ValueReader | None:
+        return self._store._open(key, part, version)
+
+
+class _CacheWriter(Writer):
+    """Has what is kept forgotten that is written."""
+
+    _store: CacheStore
+
+    def __init__(self, store: CacheStore, inner: Writer) -> None:
+        super().__init__(store)
+        self._inner = inner
+
+    def set(self, key: str, pieces: Sequence[Buffer]) -> None:
+        with self._store._writing([key]):
+            self._inner.set(key, pieces)
+
+    def update(self, key: str, change: Change) -> None:
+        with self._store._writing([key]):
+            self._inner.update(key, change)
+
+    def close(self) -> None:
+        self._inner.close()
 
 
 def _within(value: Buffer | None, limit: int) -> Buffer | None:
@@ -781,7 +704,7 @@ class _PartReader(ValueReader):
             version = self._head.version
             reader = None
             try:
-                reader = self._store.inner.open_part(self._key, *part, version)
+                reader = self._store.inner.reader().open(self._key, part, version)
             except ChangedError:
                 self._changed()
             if reader is None or reader.version != version:
@@ -809,7 +732,7 @@ class _PartReader(ValueReader):
             self.close()
             began = self._store._clock()
             self._ticket = self._store._kept.ticket(self._key)
-            self._inner = self._store.inner.open_value(self._key)
+            self._inner = self._store.inner.reader().open(self._key)
             if self._inner is None:
                 raise
             self._head = Entry(b"", self._inner.version, self._inner.size, began)

@@ -6,15 +6,14 @@ Specification: Zarr v3, "Stores"; a key is a path below a root, a value is a fil
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import operator
+import copyreg
 import os
 import pickle
-import time
+import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from numbers import Integral
 from typing import Any, TypeVar
-from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from xzarr3._types import Buffer, ByteRange
 from xzarr3.concurrency import is_child
@@ -29,53 +28,35 @@ from xzarr3.errors import (
     shorten,
 )
 from xzarr3.stores import fsspec_files
-from xzarr3.stores.base import (
-    IntoLoader,
-    KeySet,
-    Loader,
-    OversizedError,
-    RangeLoader,
-    Store,
-    ValueReader,
-    check_erasable_prefix,
-    check_key,
-    check_prefix,
-    cut,
-    flat,
-    negative_length,
-)
+from xzarr3.stores.base import KeySet, Store, check_key, negative_length
+from xzarr3.stores.fsspec_caches import CacheFiles
 from xzarr3.stores.fsspec_files import (
+    CACHES,
     Files,
     FileSystem,
     Look,
     WrongBytesError,
     causes,
-    files_of,
-    in_memory,
     inner,
+    innermost,
     is_refusal,
-    is_secret,
     layers,
     protocols,
-    rebuilt,
-    secrets_in,
-    without_secrets,
 )
+from xzarr3.stores.fsspec_names import held, held_name, secrets_in, shown, token, without_secrets
+from xzarr3.stores.fsspec_references import ReferenceFiles
+from xzarr3.stores.fsspec_web import WebFiles, is_web, web_store
 from xzarr3.stores.local import TEMPORARY, LocalStore
 from xzarr3.stores.locks import key_lock
-from xzarr3.stores.memory import BytesReader
-from xzarr3.stores.sharing import is_plain, share
+from xzarr3.stores.readers import BytesReader, OversizedError, Reader, Scratch, ValueReader
+from xzarr3.stores.sharing import reduced
 
 Result = TypeVar("Result")
 
 _ABANDONED = 3600.0  # Seconds
 _ATTEMPTS = 4  # To get parts of one version of a value that is being replaced.
 _ACCEPTED = "a URL, a file system of fsspec, or a mapper of one"
-
-_held: WeakValueDictionary[str, FileSystem] = WeakValueDictionary()
-"""File systems in the memory of this process."""
-_names: WeakKeyDictionary[FileSystem, str] = WeakKeyDictionary()
-"""What they are called there."""
+_OF_PROCESS = frozenset(("_files", "_pid", "_identity"))
 
 
 class FsspecStore(Store):
@@ -83,21 +64,21 @@ class FsspecStore(Store):
 
     A file that is not there is an absent key. Every other failure is an error, also where fsspec itself takes
     it for absence: a cache whose source does not answer, a reference to a file that is gone. Requests are
-    repeated, and given up after some time, as the file system itself does that.
+    repeated, and given up after some time, as the file system itself does that. Parts of values have the
+    length that was asked for, or end where the value ends.
 
-    Parts of a value that are put together are of one version. What the file system says of the value has to
-    be the same before and after they are read: its e-tag or generation, or when it was modified, unless that
-    was less than three seconds ago. Where nothing is said the value is read whole, once. Indexes of shards
-    are kept where there are e-tags or generations. Archives, and the blocks that ``blockcache`` keeps, count
-    as values that never change.
+    Parts of a value that are put together are of one version, which its e-tag or generation tells. Where
+    there is none the value is read whole, once. Archives count as values that never change. Of caches there
+    are ``simplecache`` and ``filecache``; :class:`CacheStore` keeps parts, and notices changes.
 
-    From web servers, also below caches and references, an HTML page is never a value, nor is a body of
-    another length than was promised or another range than was asked for. ``filecache`` and ``blockcache``
-    make their own requests: there the length of ranges is all that is known of servers which ignore them.
-    File systems that override how fsspec's own reads from the web have to see to all that themselves.
+    Web servers are read by an :class:`ObjectStore`, which needs the extra ``object``, also below caches and
+    references: there an HTML page is never a value, nor is another range than was asked for. Of the options
+    of fsspec's file system for HTTP the headers, ``aiohttp.BasicAuth`` and ``ssl=False`` have a meaning
+    there, others are refused. URLs with a query are read by fsspec's own requests, of which the lengths are
+    checked. File systems that derive from it have to see to all that themselves.
 
     Values that are on their way count among the bytes that :mod:`xzarr3.stores.in_flight` bounds, as many as
-    are asked for; of whole values, unless a web server tells, as many as those before had.
+    are asked for; of whole values as many as those before had.
 
     References from elsewhere than the local file system, or from memory, may name local files only if
     ``remote_protocol="file"`` or a local ``fs`` is among the options.
@@ -138,6 +119,8 @@ class FsspecStore(Store):
     (b'alu', None)
     """
 
+    _tells = False  # What is asked of the file system is told.
+
     def __init__(
         self,
         filesystem: Any,
@@ -151,26 +134,27 @@ class FsspecStore(Store):
         self._asked = _checked_number(concurrency)
         self._url: str | None = None
         self._options = dict(storage_options or {})
-        self._fs: FileSystem | None = None
-        self._files: Files | None = None
-        self._pid = os.getpid()
-        self._lost = False
-        root = ""
+        self._fs: FileSystem | None = None  # A ready one.
+        self._pickled: bytes | None = None  # As it was made.
+        self._home: tuple[str, str] | None = None  # The process whose memory it is, and its name there.
         if isinstance(filesystem, (str, os.PathLike)):
             self._url = os.fspath(filesystem)
+            self._secrets = _longest_first(secrets_in([self._url, self._options]))
             fs, root = self._open_url()
         else:
             if self._options:
                 raise TypeError("storage_options have no meaning for a ready file system; accepted: none")
             fs, root = self._ready(filesystem)
             self._fs = fs
+            self._secrets = _longest_first(secrets_in([fs]))
         path = path.rstrip("/")
         self._root = str(fs._strip_protocol(f"{root.rstrip('/')}/{path}" if root and path else root or path))
-        self._use(fs)
-        self._name = _named(fs, self._root, self._secrets())
-        self._token = _token(fs)
-        if in_memory(fs):
+        self._name = shown(fs, self._root, self._secrets)
+        self._token = token(fs)
+        if "memory" in innermost(fs):
+            self._home = fsspec_files.PROCESS, held_name(fs)
             self._token += f"-{fsspec_files.PROCESS}"
+        self._use(fs)
 
     @classmethod
     def from_url(
@@ -195,38 +179,35 @@ class FsspecStore(Store):
         False
         """
         options = dict(storage_options or {})
-        if "read_only" in options:
-            read_only = options.pop("read_only")
-            if not isinstance(read_only, bool):
-                raise StoreError(
-                    f"read_only={shorten(read_only)} in storage_options; accepted: True or False"
-                )
-        if "concurrency" in options:
-            concurrency = options.pop("concurrency")
-            try:
-                _checked_number(concurrency)
-            except ValueError as error:
-                raise StoreError(f"storage_options: {error}") from error
-        return cls(url, storage_options=options, read_only=read_only, concurrency=concurrency)
+        read_only = options.pop("read_only", read_only)
+        if not isinstance(read_only, bool):
+            raise StoreError(f"read_only={shorten(read_only)} in storage_options; accepted: True or False")
+        try:
+            number = _checked_number(options.pop("concurrency", None)) or concurrency
+        except ValueError as error:
+            raise StoreError(f"storage_options: {error}") from error
+        return cls(url, storage_options=options, read_only=read_only, concurrency=number)
 
     def __repr__(self) -> str:
         return f"<FsspecStore '{printable(self._name)}'>"
 
     def __reduce__(self) -> tuple[object, ...]:
-        state = self.__dict__.copy()
-        del state["_files"], state["_pid"], state["_identity"]
-        home = None
-        fs = None if self._files is None else self._files.fs  # One that was not made yet is in no memory.
-        if self._lost:
-            home = ("", "")
-        elif fs is not None and in_memory(fs):
-            home = (fsspec_files.PROCESS, _held_name(fs))
-            state["_fs"] = None
-        elif state["_fs"] is not None:
-            state["_fs"] = _Unmade.of(state["_fs"])
-        if home is None and type(self) is FsspecStore and is_plain(state, _Unmade):
-            return _restore, (FsspecStore, None, pickle.dumps(sorted(state.items()), 5))
-        return _restore, (type(self), home, state)
+        if self._home is not None:  # Not to be had from what a fork has inherited.
+            return copyreg.__newobj__, (type(self),), self.__getstate__()  # type: ignore[attr-defined]
+        return reduced(self, FsspecStore)
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self._pickled is None and self._fs is not None and self._home is None:
+            self._pickled = pickle.dumps(self._fs, 5)
+        return {**{k: v for k, v in self.__dict__.items() if k not in _OF_PROCESS}, "_fs": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._identity = uuid.uuid4().hex
+        self._files: Files | None = None
+        self._pid = os.getpid()
+        self.__dict__.update(state)
+        if self._home is not None and self._home[0] == fsspec_files.PROCESS:
+            self._fs = held.get(self._home[1])
 
     @property
     def identity(self) -> object:
@@ -237,14 +218,12 @@ class FsspecStore(Store):
         """Whether other processes cannot store a value between the look for it and its creation."""
         return self._filesystem().creates
 
-    # The file system, in this process
+    @property
+    def writes_conditionally(self) -> bool:  # type: ignore[override]
+        """Only in the memory of this process, where there are no others."""
+        return self._home is not None
 
-    def _secrets(self) -> list[str]:
-        found = {
-            *secrets_in([self._url, self._options]),
-            *([] if self._fs is None else secrets_in([_given(self._fs)])),
-        }
-        return sorted(found, key=len, reverse=True)
+    # The file system, in this process
 
     def _open_url(self) -> tuple[FileSystem, str]:
         from fsspec.core import url_to_fs
@@ -255,8 +234,8 @@ class FsspecStore(Store):
             accepted = "a URL that fsspec knows, of something that is there"
             if isinstance(error, ImportError):
                 accepted = "an environment with the package that is named"
-            name = without_secrets(self._url or "", self._secrets())
-            failure, cause = self._told(f"cannot open {shorten(name)}", error, accepted)
+            name = without_secrets(self._url or "", self._secrets)
+            failure, cause = self._told(f"cannot open {shorten(name)}", error, accepted=accepted)
         raise failure from cause
 
     def _ready(self, filesystem: object) -> tuple[FileSystem, str]:
@@ -273,15 +252,15 @@ class FsspecStore(Store):
         fs, above = _unwrapped(filesystem)
         root = f"{above.rstrip('/')}/{root}" if above and root else above or root
         if _is_asynchronous(fs):
-            failure = None
+            failure = ""
             try:
-                fs = rebuilt(fs)
+                fs = _synchronous(fs)
             except Exception as error:  # noqa: BLE001 - of whatever kind
-                failure = type(error).__name__
-            if failure is not None or _is_asynchronous(fs):
+                failure = f": {type(error).__name__}"
+            if failure or _is_asynchronous(fs):
                 raise StoreError(
-                    "a file system made with asynchronous=True cannot be made again without it"
-                    f"{f': {failure}' if failure else ''}; accepted: one made with asynchronous=False"
+                    f"a file system made with asynchronous=True cannot be made again without it{failure}; "
+                    "accepted: one made with asynchronous=False"
                 )
         return fs, root
 
@@ -297,89 +276,82 @@ class FsspecStore(Store):
         files = self._files
         if files is not None and self._pid == os.getpid():
             return files
-        if self._lost:
-            raise StoreError(
-                f"{self} is in the memory of another process; accepted: a MemoryStore, a copy of which "
-                "travels, or a store that processes share, such as a directory"
-            )
         with key_lock("fsspec", str(id(self))):
             if self._files is None or self._pid != os.getpid():
-                return self._use(self._renewed())
+                return self._use(self._made())
             return self._files
 
-    def _renewed(self) -> FileSystem:
-        if self._url is not None and (self._files is None or not in_memory(self._files.fs)):
-            return self._open_url()[0]
-        if self._files is None:
-            if isinstance(self._fs, _Unmade):
-                self._fs = self._made(self._fs)
+    def _made(self) -> FileSystem:
+        """The file system, of which there is none yet in this process."""
+        if self._home is not None:
+            if self._files is not None:  # Memory that a fork has inherited.
+                return self._files.fs
+            if self._fs is None:
+                raise StoreError(
+                    f"{self} is in the memory of another process; accepted: a MemoryStore, a copy of which "
+                    "travels, or a store that processes share, such as a directory"
+                )
             return self._fs
-        fs = self._files.fs
-        if in_memory(fs) or type(fs).__name__ == "LocalFileSystem":
-            return fs
+        if self._url is not None:
+            return self._open_url()[0]
         try:
-            fs = rebuilt(fs)
-        except Xzarr3Error:
-            raise
+            self._fs = pickle.loads(self._pickled or pickle.dumps(self._fs, 5))
         except Exception as error:  # noqa: BLE001 - of whatever kind, and told without secrets
-            failure, cause = self._told(f"cannot make the file system of {self} again after a fork", error)
+            failure, cause = self._told(f"cannot make the file system of {self} again in this process", error)
         else:
-            self._fs = fs
-            return fs
-        raise failure from cause
-
-    def _made(self, unmade: _Unmade) -> FileSystem:
-        try:
-            return pickle.loads(unmade.pickled)
-        except Exception as error:  # noqa: BLE001 - of whatever kind, and told without secrets
-            failure, cause = self._told(f"cannot make the file system of {self} in this process", error)
+            return self._fs
         raise failure from cause
 
     # Errors
 
     def _told(
-        self, text: str, error: BaseException, accepted: str | None = None
+        self,
+        text: str,
+        error: BaseException,
+        handled: BaseException | None = None,
+        *,
+        accepted: str | None = None,
     ) -> tuple[StoreError, BaseException | None]:
         """An error of ours for one of a file system, and that one itself if there are no secrets in it."""
-        secrets = self._secrets()
-        raw = str(error)
-        told = without_secrets(raw, secrets)
+        told = without_secrets(str(error), self._secrets)
         links = [f"{link!s} {link!r}" for link in causes(error)]
-        cause = error if all(without_secrets(link, secrets) == link for link in links) else None
-        if not isinstance(error, WrongBytesError):
+        cause = error if all(without_secrets(link, self._secrets) == link for link in links) else None
+        if not isinstance(error, (WrongBytesError, Xzarr3Error)):
             told = f"{type(error).__name__}: {told}" if told else type(error).__name__
         text = f"{text}: {told}"
-        if is_refusal(error):
+        if is_refusal(error, handled):
+            if isinstance(error, StorePermissionError):
+                return StorePermissionError(text), cause
             return StorePermissionError(f"{text}; accepted: credentials that permit it"), cause
         return StoreError(text if accepted is None else f"{text}; accepted: {accepted}"), cause
 
-    def _do(self, doing: str, key: str, call: Callable[[Files], Result]) -> Result:
+    def _do(self, doing: str, key: str, call: Callable[[Files, str], Result]) -> Result:
+        """Ask the file system for something; the call gets the path of the key."""
         files = self._filesystem()
+        handled = sys.exception()
         try:
-            return call(files)
-        except Xzarr3Error:
+            return call(files, self._path(files, key))
+        except (InvalidKeyError, ChangedError, OversizedError):
             raise
         except Exception as error:  # noqa: BLE001 - file systems raise whatever they like
-            failure, cause = self._told(f"cannot {doing} key '{key}' of {self}", error)
+            failure, cause = self._told(f"cannot {doing} key '{key}' of {self}", error, handled)
         raise failure from cause  # Here, so that what may hold secrets is not its context.
 
     def _path(self, files: Files, key: str) -> str:
-        check_key(key)
+        if not key:
+            return self._root
         if TEMPORARY in key and any(name.startswith(TEMPORARY) for name in key.split("/")):
             raise InvalidKeyError(
                 f"invalid key {shorten(key)}; names that begin with '{TEMPORARY}' are taken"
             )
         return files.path(self._root, key)
 
-    def _folder(self, files: Files, prefix: str) -> str:
-        return self._path(files, prefix[:-1]) if check_prefix(prefix) else self._root
-
     # What it can do
 
     def _check_writable(self) -> None:
         super()._check_writable()
-        is_ours = self._token.endswith(fsspec_files.PROCESS)
-        if is_child() and not is_ours and in_memory(self._filesystem().fs):
+        if self._home is not None and is_child() and self._home[0] != fsspec_files.PROCESS:
+            self._filesystem()
             raise ReadOnlyError(
                 f"{self} is a copy in another process, which cannot be written; accepted: threads, or a "
                 "store that processes share, such as a directory"
@@ -387,7 +359,7 @@ class FsspecStore(Store):
 
     @property
     def listable(self) -> bool:
-        return self._lost or self._filesystem().lists
+        return self._home is not None or self._filesystem().lists
 
     def _check_listable(self) -> None:
         if not self._filesystem().lists:
@@ -395,152 +367,54 @@ class FsspecStore(Store):
 
     # Readable
 
-    def get(self, key: str, byte_range: ByteRange | None = None) -> Buffer | None:
-        check_key(key)
+    def _get(self, key: str, byte_range: ByteRange | None) -> Buffer | None:
         start, length = byte_range or (0, None)
-        if length is not None and length < 0:
-            raise negative_length(length)
-        return self._do("read", key, lambda files: files.part(self._path(files, key), start, length))
+        return self._do("read", key, lambda files, path: files.part(path, start, length))
 
-    def open_value(self, key: str) -> ValueReader | None:
-        check_key(key)
-        if self._filesystem().in_memory:
-            return self._open_whole(key)
-        look = self._do("read", key, lambda files: files.look(self._path(files, key)))
-        return None if look is None else _PartsReader(self, key, look)
-
-    def open_part(
-        self, key: str, start: int, length: int, version: object | None = None
-    ) -> ValueReader | None:
-        check_key(key)
-        if length < 0:
-            raise negative_length(length)
-        if self._filesystem().in_memory:
-            return self._open_whole(key)
-        if isinstance(version, Look):
-            return _PartsReader(self, key, version, is_known=True)
-        found = self._do("read", key, lambda files: files.first(self._path(files, key), start, length))
-        if found is None:
-            return None
-        look, first = found
-        if look.mark is None:
-            return self._open_whole(key)
-        return _PartsReader(self, key, look, (start, length, first))
-
-    def _open_whole(self, key: str) -> ValueReader | None:
-        value = self.get(key)
-        return None if value is None else BytesReader(value)
-
-    def _bounded_loader(self, limit: int) -> Loader:
-        def load(key: str) -> Buffer | None:
-            files = self._filesystem()
-            if files.tells_size:
-                size = self._do("read", key, lambda files: files.size(self._path(files, key)))
-                if size is not None and size > limit:
-                    raise OversizedError(size, limit)
-            return self.get(key)
-
-        return load
-
-    def range_loader(self) -> RangeLoader:
-        def load(
-            key: str, starts: Sequence[int], lengths: Sequence[int]
-        ) -> tuple[int | None, list[Buffer]] | None:
-            if len(starts) == 1:
-                part = self.get(key, (starts[0], lengths[0]))
-                return None if part is None else (None, [part])
-            for _ in range(_ATTEMPTS):
-                reader = self.open_part(key, starts[0], lengths[0]) if starts else self.open_value(key)
-                if reader is None:
-                    return None
-                with contextlib.suppress(ChangedError):
-                    return reader.size, reader.read_ranges(starts, lengths)
-            whole = self._open_whole(key)  # It keeps changing.
-            return None if whole is None else (whole.size, whole.read_ranges(starts, lengths))
-
-        return load
-
-    def into_loader(self) -> IntoLoader:
-        def load(key: str, start: int, out: memoryview) -> tuple[int | None, int] | None:
-            data = self.get(key, (start, len(out) + 1))
-            if data is None:
-                return None
-            out[: len(data)] = data[: len(out)]
-            return None, len(data)
-
-        return load
+    def _reader(self, scratch: Scratch | None, limit: int) -> Reader:
+        return _FileSystemReader(self, scratch, limit)
 
     # Writeable
 
-    def set(self, key: str, value: Buffer) -> None:
-        self._check_writable()
-        check_key(key)
+    def _set(self, key: str, value: bytes) -> None:
         self._put(key, value)
 
-    def _put(self, key: str, value: Buffer, *, create: bool = False) -> bool:
-        content = flat(value, key)
-        whole = value if isinstance(value, bytes) else bytes(content)
-        return self._do("write", key, lambda files: files.put(self._path(files, key), whole, create=create))
+    def _put(self, key: str, value: bytes, *, create: bool = False) -> bool:
+        return self._do("write", key, lambda files, path: files.put(path, value, create=create))
 
-    def compare_and_set(self, key: str, version: object, value: Buffer | None) -> bool:
-        self._check_writable()
+    def _compare_and_set(self, key: str, version: object, value: bytes | None) -> bool:
         if value is None or not self.creates_conditionally:
-            return super().compare_and_set(key, version, value)
-        with key_lock(self.identity, check_key(key)):
+            return super()._compare_and_set(key, version, value)
+        with self._locked(key):
             stored, found = self.get_versioned(key)
-            if found != version:
-                return False
-            return self._put(key, value, create=stored is None)
+            return found == version and self._put(key, value, create=stored is None)
 
-    def erase(self, key: str) -> None:
-        self._check_writable()
-        check_key(key)
+    def _erase(self, key: str) -> None:
+        self._do("erase", key, self._remove)
 
-        def work(files: Files) -> None:
-            path = self._path(files, key)
-            files.erase(path)
-            files.prune(self._root, path.rpartition("/")[0])
+    def _remove(self, files: Files, path: str) -> None:
+        files.erase(path)
+        files.prune(self._root, path.rpartition("/")[0])
 
-        self._do("erase", key, work)
-
-    def erase_prefix(self, prefix: str) -> None:
-        check_erasable_prefix(prefix)
-        super().erase_prefix(prefix)
-
-    def sweep(self, prefix: str = "") -> None:
+    def _sweep(self, prefix: str) -> None:
         """Remove temporary files that killed writers left below ``prefix``, once they are an hour old."""
-        check_prefix(prefix)
-        self._check_writable()
 
-        def work(files: Files) -> None:
-            if not files.moves:
-                return
-            folder = self._folder(files, prefix)
-            for name in list(files.below(folder)):
+        def work(files: Files, folder: str) -> None:
+            for name in list(files.below(folder)) if files.moves else ():
                 path = f"{folder}/{name}"
-                if (
-                    name.rpartition("/")[2].startswith(TEMPORARY)
-                    and files.age(path, time.time()) > _ABANDONED
-                ):
-                    files.erase(path)
-                    files.prune(self._root, path.rpartition("/")[0])
+                if name.rpartition("/")[2].startswith(TEMPORARY) and files.age(path) > _ABANDONED:
+                    self._remove(files, path)
 
-        self._do("sweep", prefix, work)
+        self._do("sweep", prefix[:-1], work)
 
     # Listable
 
-    def list_prefix(self, prefix: str) -> Iterator[str]:
-        check_prefix(prefix)
-        self._check_listable()
-        found = self._do("list", prefix, lambda files: list(files.below(self._folder(files, prefix))))
+    def _list(self, prefix: str) -> Iterator[str]:
+        found = self._do("list", prefix[:-1], lambda files, folder: list(files.below(folder)))
         return (prefix + name for name in found if _is_listed(name))
 
-    def list_dir(self, prefix: str) -> tuple[KeySet, KeySet]:
-        check_prefix(prefix)
-        self._check_listable()
-        if self._filesystem().is_archive:
-            return super().list_dir(prefix)
-        entries = self._do("list", prefix, lambda files: files.entries(self._folder(files, prefix)))
+    def _list_dir(self, prefix: str) -> tuple[KeySet, KeySet]:
+        entries = self._do("list", prefix[:-1], lambda files, folder: files.entries(folder))
         names = [(name, is_folder) for name, is_folder in entries if _is_listed(name)]
         return (
             {prefix + name for name, is_folder in names if not is_folder},
@@ -551,7 +425,8 @@ class FsspecStore(Store):
 def store_for(filesystem: Any, *, read_only: bool = False) -> Store:
     """The store that a file system or a mapper of fsspec stands for.
 
-    Local file systems become a :class:`LocalStore`, which replaces values in one step.
+    Local file systems become a :class:`LocalStore`, which replaces values in one step, and those for HTTP an
+    :class:`ObjectStore`.
 
     Examples
     --------
@@ -561,12 +436,76 @@ def store_for(filesystem: Any, *, read_only: bool = False) -> Store:
     >>> store_for(fsspec.get_mapper("memory://era5.zarr"))
     <FsspecStore 'memory:///era5.zarr'>
     """
-    from fsspec.implementations.local import LocalFileSystem
-
     store = FsspecStore(filesystem, read_only=read_only)
-    if type(store._fs) is LocalFileSystem:
+    if type(store._fs).__name__ == "LocalFileSystem":
         return LocalStore(store._root, read_only=read_only)
+    if is_web(store._fs) and "?" not in store._root:
+        return web_store(store._fs, store._root, read_only=read_only)
     return store
+
+
+def files_of(fs: FileSystem, concurrency: int | None = None) -> Files:
+    """What to use a file system through."""
+    if type(fs).__name__ == "AsyncFileSystemWrapper":
+        fs = fs.sync_fs
+    names = {*protocols(fs)}
+    if "reference" in names:
+        targets = {id(target): files_of(target, concurrency) for target in fs.fss.values()}
+        return ReferenceFiles(fs, {name: targets[id(target)] for name, target in fs.fss.items()})
+    if names & CACHES and inner(fs) is not None:
+        return CacheFiles(fs, files_of(inner(fs), concurrency))
+    return WebFiles(fs, concurrency) if is_web(fs) else Files(fs, concurrency)
+
+
+class _FileSystemReader(Reader):
+    """Reads files of a file system."""
+
+    _store: FsspecStore
+
+    def get(self, key: str) -> Buffer | None:
+        store = self._store
+        if self._scratch is None and self._limit != sys.maxsize:
+            size = store._do("read", key, lambda files, path: files.known_size(path))
+            if size is not None and size > self._limit:
+                raise OversizedError(size, self._limit)
+        return store._get(key, None)
+
+    def get_ranges(
+        self, key: str, starts: Sequence[int], lengths: Sequence[int]
+    ) -> tuple[int | None, list[Buffer]] | None:
+        if len(starts) == 1:
+            part = self._store._get(key, (starts[0], lengths[0]))
+            return None if part is None else (None, [part])
+        for _ in range(_ATTEMPTS):
+            reader = self.open(key)
+            if reader is None:
+                return None
+            with contextlib.suppress(ChangedError):
+                return reader.size, reader.read_ranges(starts, lengths)
+        value = self._store._get(key, None)  # It keeps changing.
+        return None if value is None else (len(value), BytesReader(value).read_ranges(starts, lengths))
+
+    def get_into(self, key: str, start: int, out: memoryview) -> tuple[int | None, int] | None:
+        data = self._store._get(key, (start, len(out) + 1))
+        if data is None:
+            return None
+        out[: len(data)] = data[: len(out)]
+        return None, len(data)
+
+    def open(
+        self, key: str, part: tuple[int, int] | None = None, version: object | None = None
+    ) -> ValueReader | None:
+        store = self._store
+        if isinstance(version, Look):
+            return _PartsReader(store, key, version, is_known=True)
+        if not store._filesystem().in_memory:
+            look = store._do("read", check_key(key), lambda files, path: files.look(path))
+            if look is None:
+                return None
+            if look.mark is not None:
+                return _PartsReader(store, key, look)
+        value = store._get(key, None)  # Whole, because nothing tells whether parts are of one version.
+        return None if value is None else BytesReader(value)
 
 
 class _PartsReader(ValueReader):
@@ -578,32 +517,18 @@ class _PartsReader(ValueReader):
     key : str
     look : Look
         What was said of the value before any part of it was read.
-    first : (int, int, bytes), optional
-        A part that is there already, by its start and the length asked for.
     is_known : bool
-        Whether other parts of this version were read before.
+        Whether parts of this version were read before.
     """
 
-    def __init__(
-        self,
-        store: FsspecStore,
-        key: str,
-        look: Look,
-        first: tuple[int, int, Buffer] | None = None,
-        *,
-        is_known: bool = False,
-    ) -> None:
-        self._store = store
-        self._key = key
-        self._look = look
-        self._first = first
-        self._checks = is_known or first is not None
-        self._whole: Buffer | None = None
-        self.size = look.size
+    def __init__(self, store: FsspecStore, key: str, look: Look, *, is_known: bool = False) -> None:
+        self._store, self._key, self._look = store, key, look
+        self._checks = is_known
+        self.size: int = look.size
 
     @property
     def version(self) -> object | None:
-        return self._look if self._look.exact else None
+        return self._look
 
     def read(self, start: int, length: int | None = None) -> Buffer:
         (part,) = self._read([(start, length)])
@@ -616,61 +541,22 @@ class _PartsReader(ValueReader):
         for _, length in ranges:
             if length is not None and length < 0:
                 raise negative_length(length)
-        if self._look.mark is None:
-            whole = self._get_whole()
-            return [cut(whole, wanted) for wanted in ranges]
-        held = [self._held(*wanted) for wanted in ranges]
-        asked = [wanted for wanted, part in zip(ranges, held, strict=True) if part is None]
-        if not asked:
-            return [part for part in held if part is not None]
-        store, checks = self._store, self._checks
-        found = store._do(
-            "read",
-            self._key,
-            lambda files: files.parts(store._path(files, self._key), asked, self._look, check=checks),
+        look, checks = self._look, self._checks
+        found = self._store._do(
+            "read", self._key, lambda files, path: files.parts(path, ranges, look, check=checks)
         )
         self._checks = True
         if found is None:
-            raise self._changed()
-        parts = iter(found)
-        return [next(parts) if part is None else part for part in held]
-
-    def _get_whole(self) -> Buffer:
-        """All of it, where nothing tells whether parts are of one version."""
-        if self._whole is None:
-            whole = self._store.get(self._key)
-            if whole is None or (self.size is not None and len(whole) != self.size):
-                raise self._changed()
-            self._whole = whole
-        return self._whole
-
-    def _changed(self) -> ChangedError:
-        return ChangedError(f"key '{self._key}' of {self._store} was replaced or removed while it was read")
-
-    def _held(self, start: int, length: int | None) -> Buffer | None:
-        if self._first is None or length is None:
-            return None
-        first, count, data = self._first
-        if 0 <= first <= start and start + length <= first + count:
-            return cut(data, (start - first, length))
-        if start < 0 and first + count >= 0 > first:  # The end of the value, or all of it.
-            if len(data) < -first:
-                return cut(data, (start, length))
-            if start >= first:
-                return cut(data, (start - first, length))
-        return None
+            raise ChangedError(
+                f"key '{self._key}' of {self._store} was replaced or removed while it was read"
+            )
+        return found
 
 
 def _checked_number(concurrency: int | None) -> int | None:
-    if concurrency is None:
-        return None
-    try:
-        number = operator.index(concurrency)
-    except TypeError as error:
-        raise ValueError(f"concurrency={concurrency!r}: accepted: an integer of at least 1") from error
-    if number < 1:
+    if concurrency is not None and (not isinstance(concurrency, Integral) or concurrency < 1):
         raise ValueError(f"concurrency={concurrency!r}: accepted: an integer of at least 1")
-    return number
+    return concurrency
 
 
 def _is_listed(name: str) -> bool:
@@ -698,104 +584,20 @@ def _is_asynchronous(fs: FileSystem) -> bool:
     return any(layer.async_impl and getattr(layer, "asynchronous", False) for layer in reached)
 
 
-def _named(fs: FileSystem, root: str, secrets: list[str]) -> str:
-    """What a store is called, without secrets."""
-    names = [protocols(layer)[0] for layer in layers(fs)]
-    options = getattr(fs, "storage_options", {})
-    place = root if "://" in root else f"{names[-1]}://{options.get('host', '')}{root}"
-    text = "::".join([*names[:-1], place])
-    if isinstance(options.get("fo"), str):
-        text += f"::{options['fo']}"
-    return without_secrets(text, secrets)
-
-
-def _token(fs: FileSystem) -> str:
-    """Tells file systems apart that have the same name, without their secrets."""
-    digest = hashlib.blake2b(digest_size=12)
-    for layer in layers(fs):
-        for text in _described([protocols(layer)[0], layer.storage_args, layer.storage_options], ""):
-            digest.update(f"{text}\0".encode(errors="surrogatepass"))
-        if not getattr(layer, "global_store", True):
-            digest.update(_held_name(layer).encode())
-    return digest.hexdigest()
-
-
-def _held_name(fs: FileSystem) -> str:
-    """What a file system in the memory of this process is called as long as it is there."""
-    name = _names.setdefault(fs, uuid.uuid4().hex)
-    _held[name] = fs
-    return name
-
-
-def _described(value: object, name: str) -> Iterator[str]:
-    """What is said of an option."""
-    if is_secret(name):
-        return
+def _synchronous(value: Any) -> Any:
+    """A file system, or options of one, made again for use outside of somebody else's event loop."""
+    if type(value).__name__ == "AsyncFileSystemWrapper":
+        return value.sync_fs
     if isinstance(value, Mapping):
-        for key in sorted(value, key=str):
-            yield str(key)
-            yield from _described(value[key], "" if name == "fo" else str(key))
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _described(item, "")
-    elif isinstance(value, str):
-        yield without_secrets(value)
-    elif isinstance(value, (bytes, bool, int, float, type(None))):
-        yield repr(value)
-    elif hasattr(value, "storage_options"):
-        yield from _described([protocols(value)[0], value.storage_options], "")
-    else:
-        yield type(value).__name__
+        return {
+            name: _synchronous(item) if name == "fs" or name.endswith("_options") else item
+            for name, item in value.items()
+            if name not in ("asynchronous", "loop")
+        }
+    if getattr(value, "async_impl", False):
+        return type(value)(*value.storage_args, **_synchronous(value.storage_options))
+    return value
 
 
-class _Unmade:
-    """A file system that was pickled, and is not made before it is used.
-
-    Making one may import large packages and start threads.
-    """
-
-    def __init__(self, pickled: bytes, given: dict[str, Any]) -> None:
-        self.pickled = pickled
-        self.given = given
-
-    @classmethod
-    def of(cls, fs: FileSystem) -> FileSystem:
-        """``fs``, unmade if it says itself all that it takes to make it."""
-        if isinstance(fs, cls):
-            return fs
-        from fsspec import AbstractFileSystem
-
-        kind, given = type(fs), {"args": list(fs.storage_args), "options": dict(fs.storage_options)}
-        is_usual = kind.__reduce__ is AbstractFileSystem.__reduce__ and kind.__module__ != "__main__"
-        return cls(pickle.dumps(fs, 5), given) if is_usual and is_plain(given) else fs
-
-
-def _given(fs: FileSystem) -> object:
-    return fs.given if isinstance(fs, _Unmade) else fs
-
-
-def _restore(
-    kind: type[FsspecStore], home: tuple[str, str] | None, state: dict[str, Any] | bytes
-) -> FsspecStore:
-    if isinstance(state, bytes):
-
-        def make() -> FsspecStore:
-            return _with_state(kind, None, dict(pickle.loads(state)))
-
-        return share((kind, state), make)
-    return _with_state(kind, home, state)
-
-
-def _with_state(kind: type[FsspecStore], home: tuple[str, str] | None, state: dict[str, Any]) -> FsspecStore:
-    store = kind.__new__(kind)
-    store._identity = uuid.uuid4().hex
-    store.__dict__.update(state)
-    store._files = None
-    store._pid = os.getpid()
-    if home is not None:
-        fs = _held.get(home[1]) if home[0] == fsspec_files.PROCESS else None
-        store._fs = fs
-        store._lost = fs is None
-        if fs is not None:
-            store._use(fs)
-    return store
+def _longest_first(secrets: Iterator[str]) -> list[str]:
+    return sorted({*secrets}, key=lambda secret: (-len(secret), secret))

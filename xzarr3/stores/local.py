@@ -20,38 +20,18 @@ import stat
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from functools import cached_property
-from types import TracebackType
-from typing import NoReturn, Self, TypeVar, cast
+from typing import NoReturn, TypeVar, cast
 
 from xzarr3._types import Buffer, ByteRange
 from xzarr3.errors import ConflictError, InvalidKeyError, StoreError, StorePermissionError, printable, shorten
 from xzarr3.stores import platform
-from xzarr3.stores.base import (
-    UNCHANGED,
-    Change,
-    IntoLoader,
-    KeySet,
-    Loader,
-    OversizedError,
-    RangeLoader,
-    Scratch,
-    Store,
-    Updater,
-    ValueReader,
-    Writer,
-    check_erasable_prefix,
-    check_key,
-    check_prefix,
-    flat,
-    is_same,
-    negative_length,
-)
+from xzarr3.stores.base import KeySet, Store, check_key, flat, negative_length
 from xzarr3.stores.file_locks import LOCK_NAME, FileLock, LockingError, LockTimeoutError
 from xzarr3.stores.folders import NO_MORE, OTHER_KIND, Folders, LeadsOutError
 from xzarr3.stores.locks import key_lock
 from xzarr3.stores.platform import Folder
+from xzarr3.stores.readers import UNCHANGED, Change, OversizedError, Reader, Scratch, ValueReader, Writer
 from xzarr3.stores.sharing import share
 
 T = TypeVar("T")
@@ -122,6 +102,7 @@ class LocalStore(Store):
 
     request_bytes = 2**12
     over_read = math.inf
+    renames_trees = True
 
     def __init__(
         self,
@@ -172,6 +153,20 @@ class LocalStore(Store):
     def identity(self) -> object:
         return "LocalStore", os.path.realpath(self.root)
 
+    @property
+    def writes_conditionally(self) -> bool:  # type: ignore[override]
+        """Whether processes take turns."""
+        return self.locks
+
+    @property
+    def folder(self) -> str:
+        return self.root
+
+    @property
+    def survives_crashes(self) -> bool:
+        """Whether the disk has what was stored."""
+        return self.fsync
+
     @cached_property
     def _lock_identity(self) -> object:
         return self.identity
@@ -180,7 +175,6 @@ class LocalStore(Store):
         return self.identity, self.stamp([""])
 
     def _path(self, key: str) -> str:
-        check_key(key)
         if TEMPORARY in key and any(name.startswith(TEMPORARY) for name in key.split("/")):
             raise InvalidKeyError(
                 f"invalid key {shorten(key)}; names that begin with '{TEMPORARY}' are taken"
@@ -190,7 +184,7 @@ class LocalStore(Store):
         return self._base + key
 
     def _check_prefix(self, prefix: str) -> None:
-        if check_prefix(prefix):
+        if prefix:
             self._path(prefix[:-1])
 
     def check_inside(self, folder: str, key: str) -> None:
@@ -231,14 +225,14 @@ class LocalStore(Store):
 
     # Readable
 
-    def get(self, key: str, byte_range: ByteRange | None = None) -> Buffer | None:
+    def _get(self, key: str, byte_range: ByteRange | None) -> Buffer | None:
         reader = self._opened(key)
         if reader is None:
             return None
         with reader:
             return reader.read(*(byte_range or (0, None)))
 
-    def exists(self, key: str) -> bool:
+    def _exists(self, key: str) -> bool:
         path = self._path(key)
         try:
             return stat.S_ISREG(self._stat(path).st_mode)
@@ -296,11 +290,6 @@ class LocalStore(Store):
                     raise self._leads_out(key) from error
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
 
-    def open_value(self, key: str) -> ValueReader | None:
-        if not self._is_own("get"):
-            return super().open_value(key)
-        return self._opened(key)
-
     def _opened(self, key: str) -> _FileReader | None:
         path = self._path(key)
         try:
@@ -319,136 +308,16 @@ class LocalStore(Store):
             return None
         return _FileReader(self, key, descriptor, info)
 
-    def _is_own(self, *operations: str) -> bool:
-        """Whether operations are those of this class, and not of a derived one, which is to be asked then."""
-        return all(
-            getattr(type(self), operation) is _OWN[operation]
-            or is_same(getattr(type(self), operation), _OWN[operation])
-            for operation in operations
-        )
+    def _reader(self, scratch: Scratch | None, limit: int) -> Reader:
+        return _LocalReader(self, scratch, limit)
 
-    def loader(self) -> Loader:
-        return self._loader(None, sys.maxsize) if self._is_own("get", "open_value") else super().loader()
-
-    def scratch_loader(self, scratch: Scratch, limit: int) -> Loader:
-        if not self._is_own("get", "open_value", "loader"):
-            return super().scratch_loader(scratch, limit)
-        return self._loader(scratch, limit)
-
-    def _bounded_loader(self, limit: int) -> Loader:
-        load = super()._bounded_loader(limit)
-
-        def load_checked(key: str) -> Buffer | None:
-            self._path(key)  # Paths of nodes that users give may be none of files.
-            return load(key)
-
-        return load_checked
-
-    def _loader(self, scratch: Scratch | None, limit: int) -> Loader:
-        base = self._base
-        open_, close, fstat, readv = self._open, os.close, os.fstat, platform.readv
-
-        def load(key: str) -> Buffer | None:
-            try:
-                descriptor = open_(base + key, _OPEN)
-            except OSError as error:
-                self._nothing(key, error)
-                return None
-            try:
-                info = fstat(descriptor)
-                if stat.S_ISREG(info.st_mode):
-                    size = info.st_size
-                    if size > limit:
-                        raise OversizedError(size, limit)
-                    if scratch is None:
-                        memory = memoryview(bytearray(size))
-                    else:
-                        if len(scratch.memory) < size:
-                            scratch.memory = memoryview(bytearray(max(size, 2**17)))
-                        memory = scratch.memory[:size]
-                    count = readv(descriptor, [memory])
-                    if count != size:
-                        count = _read_rest(descriptor, memory, count, size)
-                    return memory[:count]
-            except OSError as error:
-                self._fail("read", key, error)
-            finally:
-                close(descriptor)
-            self._not_a_file(key, info.st_mode)
-            return None
-
-        return load
-
-    def range_loader(self) -> RangeLoader:
-        if not self._is_own("get", "open_value"):
-            return super().range_loader()
-        base = self._base
-        open_, close, fstat, pread = self._open, os.close, os.fstat, platform.pread
-
-        def load(key: str, starts: Sequence[int], lengths: Sequence[int]) -> tuple[int, list[Buffer]] | None:
-            try:
-                descriptor = open_(base + key, _OPEN)
-            except OSError as error:
-                self._nothing(key, error)
-                return None
-            try:
-                info = fstat(descriptor)
-                size = info.st_size
-                if stat.S_ISREG(info.st_mode):
-                    parts: list[Buffer] = [*map(pread, itertools.repeat(descriptor), lengths, starts)]
-                    if sum(map(len, parts)) != sum(lengths):  # More than the system reads at once, or less.
-                        parts = _FileReader(self, key, descriptor, info).read_each(starts, lengths)
-                    return size, parts
-            except OverflowError:  # So far out that there is nothing.
-                return size, _FileReader(self, key, descriptor, info).read_each(starts, lengths)
-            except OSError as error:
-                self._fail("read", key, error)
-            finally:
-                close(descriptor)
-            self._not_a_file(key, info.st_mode)
-            return None
-
-        return load
-
-    def into_loader(self) -> IntoLoader:
-        if not self._is_own("get", "open_value"):
-            return super().into_loader()
-        base = self._base
-        open_, close, fstat, preadv = self._open, os.close, os.fstat, platform.preadv
-
-        def load(key: str, start: int, out: memoryview) -> tuple[int, int] | None:
-            try:
-                descriptor = open_(base + key, _OPEN)
-            except OSError as error:
-                self._nothing(key, error)
-                return None
-            try:
-                info = fstat(descriptor)
-                if stat.S_ISREG(info.st_mode):
-                    count = preadv(descriptor, [out], start)
-                    if count < len(out):
-                        rest = _FileReader(self, key, descriptor, info)
-                        count += rest.read_into(start + count, out[count:])
-                    return info.st_size, count
-            except OverflowError:  # So far out that there is nothing.
-                return info.st_size, 0
-            except OSError as error:
-                self._fail("read", key, error)
-            finally:
-                close(descriptor)
-            self._not_a_file(key, info.st_mode)
-            return None
-
-        return load
-
-    def get_partial_values(self, key_ranges: Iterable[tuple[str, ByteRange]]) -> list[Buffer | None]:
-        wanted = list(key_ranges)
+    def _get_partial_values(self, wanted: Sequence[tuple[str, ByteRange]]) -> list[Buffer | None]:
         places: dict[str, list[int]] = {}
         for at, (key, _) in enumerate(wanted):
-            places.setdefault(check_key(key), []).append(at)
+            places.setdefault(key, []).append(at)
         found: list[Buffer | None] = [None] * len(wanted)
         for key, parts in places.items():
-            reader = self.open_value(key)
+            reader = self._opened(key)
             if reader is not None:
                 with reader:
                     for at in parts:
@@ -472,33 +341,20 @@ class LocalStore(Store):
         with contextlib.suppress(OSError):  # The write itself is done; some systems keep no such time.
             os.utime(self.root)
 
-    def set(self, key: str, value: Buffer) -> None:
-        with self._writer() as write:
-            write(key, [value])
+    def _set(self, key: str, value: bytes) -> None:
+        with self._file_writer(None, sys.maxsize) as writer:
+            writer.set(key, [value])
 
-    def writer(self) -> AbstractContextManager[Writer]:
-        return self._writer() if self._is_own("set") else super().writer()
+    def _writer(self, scratch: Scratch | None, limit: int) -> Writer:
+        return self._file_writer(scratch, limit)
+
+    def _file_writer(self, scratch: Scratch | None, limit: int) -> FileWriter:
+        return FileWriter(self, scratch, limit)
 
     @contextlib.contextmanager
-    def _writer(self) -> Iterator[Writer]:
-        self._check_writable()
-        with _FileWriter(self) as writer:
-            yield writer.write
-
-    def updater(
-        self, scratch: Scratch | None = None, limit: int = sys.maxsize
-    ) -> AbstractContextManager[Updater]:
-        if not self._is_own("get", "open_value", "loader", "set", "_writer", "compare_and_set"):
-            return super().updater(scratch, limit)
-        self._check_writable()
-        return _FileUpdater(self, scratch, limit)
-
-    def compare_and_set(self, key: str, version: object, value: Buffer | None) -> bool:
-        self._check_writable()
-        self._path(key)
-        updater = _FileUpdater(self, None, sys.maxsize)
-        with updater, updater.locked(key):
-            return super().compare_and_set(key, version, value)
+    def _locked(self, key: str) -> Iterator[None]:
+        with FileWriter(self) as writer, writer.locked(key):
+            yield
 
     def _check_length(self, path: str, key: str) -> None:
         """Store nothing so deep that no path leads there."""
@@ -508,21 +364,16 @@ class LocalStore(Store):
             if error.errno == errno.ENAMETOOLONG:
                 self._fail("write", key, error)
 
-    def erase(self, key: str) -> None:
-        self.erase_values([key])
-
-    def erase_values(self, keys: Iterable[str]) -> None:
-        self._check_writable()
-        wanted = list(keys)
-        for key in wanted:
+    def _erase_values(self, keys: Sequence[str]) -> None:
+        for key in keys:
             self._path(key)
         with Folders(self.root) as folders:
             places: dict[str, str | None] = {}
-            for key in wanted:
+            for key in keys:
                 above = key.rpartition("/")[0]
                 if above not in places:
                     places[above] = self._resolve(folders, above, key)
-            for key in wanted:
+            for key in keys:
                 above, _, name = key.rpartition("/")
                 place = places[above]
                 if place is not None:
@@ -530,14 +381,13 @@ class LocalStore(Store):
             self._touch()
             emptied = {place for place in places.values() if place}
             for place in sorted(emptied, key=len, reverse=True):
-                self._prune(folders, place, sweep=len(wanted) > 1)
-            if self.fsync and wanted:
+                self._prune(folders, place, sweep=len(keys) > 1)
+            if self.fsync and keys:
                 found = {place for place in places.values() if place is not None}
-                self._sync_erased(folders, found, wanted[0])
+                self._sync_erased(folders, found, keys[0])
 
-    def erase_prefix(self, prefix: str) -> None:
-        self._path(check_erasable_prefix(prefix)[:-1])
-        self._check_writable()
+    def _erase_prefix(self, prefix: str) -> None:
+        self._path(prefix[:-1])
         above, _, name = prefix[:-1].rpartition("/")
         with Folders(self.root) as folders:
             place = self._resolve(folders, above, prefix)
@@ -638,13 +488,12 @@ class LocalStore(Store):
                 return
             place = place.rpartition("/")[0]
 
-    def sweep(self, prefix: str = "") -> None:
+    def _sweep(self, prefix: str) -> None:
         """Remove temporary files that killed writers left below ``prefix``, once they are an hour old.
 
         Directories that hold nothing else go with them. Links are not followed.
         """
         self._check_prefix(prefix)
-        self._check_writable()
         with Folders(self.root) as folders:
             place = self._resolve(folders, prefix[:-1], prefix, "sweep")
             if place is None:
@@ -657,7 +506,7 @@ class LocalStore(Store):
 
     # Listable
 
-    def list_prefix(self, prefix: str) -> Iterator[str]:
+    def _list(self, prefix: str) -> Iterator[str]:
         self._check_prefix(prefix)
         return self._walk(prefix)
 
@@ -690,7 +539,7 @@ class LocalStore(Store):
             self._fail("list", prefix + entry.name, error)
         return True
 
-    def list_dir(self, prefix: str) -> tuple[KeySet, KeySet]:
+    def _list_dir(self, prefix: str) -> tuple[KeySet, KeySet]:
         self._check_prefix(prefix)
         keys: KeySet = set()
         prefixes: KeySet = set()
@@ -766,28 +615,130 @@ class _Entry:
         return os.stat(self._base + self.name)
 
 
-_OWN = {
-    operation: getattr(LocalStore, operation)
-    for operation in ("get", "loader", "open_value", "set", "_writer", "compare_and_set")
-}
+class _LocalReader(Reader):
+    """Reads files."""
+
+    _store: LocalStore
+
+    def __init__(self, store: LocalStore, scratch: Scratch | None, limit: int) -> None:
+        super().__init__(store, scratch, limit)
+        self._base = store._base
+        self._open = store._open
+
+    def get(self, key: str) -> Buffer | None:
+        if self._scratch is None:
+            self._store._path(check_key(key))  # Paths of nodes that users give may be none of files.
+        try:
+            descriptor = self._open(self._base + key, _OPEN)
+        except OSError as error:
+            self._store._nothing(key, error)
+            return None
+        try:
+            info = os.fstat(descriptor)
+            if stat.S_ISREG(info.st_mode):
+                size = info.st_size
+                if size > self._limit:
+                    raise OversizedError(size, self._limit)
+                scratch = self._scratch
+                if scratch is None:
+                    memory = memoryview(bytearray(size))
+                else:
+                    if len(scratch.memory) < size:
+                        scratch.memory = memoryview(bytearray(max(size, 2**17)))
+                    memory = scratch.memory[:size]
+                count = platform.readv(descriptor, [memory])
+                if count != size:
+                    count = _read_rest(descriptor, memory, count, size)
+                return memory[:count]
+        except OSError as error:
+            self._store._fail("read", key, error)
+        finally:
+            os.close(descriptor)
+        self._store._not_a_file(key, info.st_mode)
+        return None
+
+    def get_ranges(
+        self, key: str, starts: Sequence[int], lengths: Sequence[int]
+    ) -> tuple[int, list[Buffer]] | None:
+        store = self._store
+        try:
+            descriptor = self._open(self._base + key, _OPEN)
+        except OSError as error:
+            store._nothing(key, error)
+            return None
+        try:
+            info = os.fstat(descriptor)
+            size = info.st_size
+            if stat.S_ISREG(info.st_mode):
+                parts: list[Buffer] = [*map(platform.pread, itertools.repeat(descriptor), lengths, starts)]
+                if sum(map(len, parts)) != sum(lengths):  # More than the system reads at once, or less.
+                    parts = _FileReader(store, key, descriptor, info).read_each(starts, lengths)
+                return size, parts
+        except OverflowError:  # So far out that there is nothing.
+            return size, _FileReader(store, key, descriptor, info).read_each(starts, lengths)
+        except OSError as error:
+            store._fail("read", key, error)
+        finally:
+            os.close(descriptor)
+        store._not_a_file(key, info.st_mode)
+        return None
+
+    def get_into(self, key: str, start: int, out: memoryview) -> tuple[int, int] | None:
+        store = self._store
+        try:
+            descriptor = self._open(self._base + key, _OPEN)
+        except OSError as error:
+            store._nothing(key, error)
+            return None
+        try:
+            info = os.fstat(descriptor)
+            if stat.S_ISREG(info.st_mode):
+                count = platform.preadv(descriptor, [out], start)
+                if count < len(out):
+                    rest = _FileReader(store, key, descriptor, info)
+                    count += rest.read_into(start + count, out[count:])
+                return info.st_size, count
+        except OverflowError:  # So far out that there is nothing.
+            return info.st_size, 0
+        except OSError as error:
+            store._fail("read", key, error)
+        finally:
+            os.close(descriptor)
+        store._not_a_file(key, info.st_mode)
+        return None
+
+    def open(
+        self, key: str, part: tuple[int, int] | None = None, version: object | None = None
+    ) -> ValueReader | None:
+        return self._store._opened(check_key(key))
 
 
-class _FileWriter:
-    """Puts values into files, for one thread within a ``with`` statement."""
+class _RetryError(Exception):
+    """Something failed that may be otherwise once the directories are opened anew."""
 
-    def __init__(self, store: LocalStore) -> None:
-        self._store = store
+    def __init__(self, doing: str, error: OSError) -> None:
+        super().__init__(doing)
+        self.doing = doing
+        self.error = error
+
+
+class FileWriter(Writer):
+    """Puts values into files, and changes them, each under its lock."""
+
+    _store: LocalStore
+
+    def __init__(self, store: LocalStore, scratch: Scratch | None = None, limit: int = sys.maxsize) -> None:
+        super().__init__(store, scratch, limit)
+        self._memory = Scratch() if scratch is None else scratch
         self.folders = Folders(store.root)
         self._beginning = f"{TEMPORARY}{os.getpid()}-"
         self._end = f"-{os.urandom(4).hex()}"
         self._wrote = False
+        self._lock = FileLock() if store.locks else None
+        self._above: str | None = None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        self._leave()
         try:
             if self._wrote:
                 self._store._touch()
@@ -796,12 +747,11 @@ class _FileWriter:
 
     def check(self, key: str) -> None:
         """Refuse a key under which nothing can be stored."""
-        path = self._store._path(key)
+        path = self._store._path(check_key(key))
         if len(path) > _SHORT:
             self._store._check_length(path, key)
 
-    def write(self, key: str, pieces: Sequence[Buffer]) -> None:
-        """Store a value."""
+    def set(self, key: str, pieces: Sequence[Buffer]) -> None:
         self.check(key)
         contents = [flat(piece, key) for piece in pieces]
         above, _, name = key.rpartition("/")
@@ -868,43 +818,10 @@ class _FileWriter:
         except OSError as error:
             self._store._fail("write", key, error)
 
-
-class _RetryError(Exception):
-    """Something failed that may be otherwise once the directories are opened anew."""
-
-    def __init__(self, doing: str, error: OSError) -> None:
-        super().__init__(doing)
-        self.doing = doing
-        self.error = error
-
-
-class _FileUpdater(AbstractContextManager[Updater]):
-    """Changes values, each under its lock, for one thread within a ``with`` statement."""
-
-    def __init__(self, store: LocalStore, scratch: Scratch | None, limit: int) -> None:
-        self._store = store
-        self._writer = _FileWriter(store)
-        self._folders = self._writer.folders
-        self._scratch = Scratch() if scratch is None else scratch
-        self._limit = limit
-        self._identity = store._lock_identity
-        self._lock = FileLock() if store.locks else None
-        self._above: str | None = None
-
-    def __enter__(self) -> Updater:
-        return self.update
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._leave()
-        self._writer.__exit__(kind, error, trace)
-
     def update(self, key: str, change: Change) -> None:
-        """Replace a value by what ``change`` makes of it."""
-        self._writer.check(key)
+        self.check(key)
         store = self._store
-        with key_lock(self._identity, key):
+        with key_lock(self._store._lock_identity, key):
             end = time.monotonic() + store.conflict_deadline
             conflicts = failures = 0
             while True:
@@ -927,14 +844,14 @@ class _FileUpdater(AbstractContextManager[Updater]):
         if failures >= (1 if again.error.errno in NO_MORE else _ATTEMPTS):
             self._store._fail(again.doing, key, again.error)
         self._leave()
-        self._folders.forget()
+        self.folders.forget()
 
     @contextlib.contextmanager
     def locked(self, key: str) -> Iterator[None]:
         """Hold the lock of a key."""
-        self._writer.check(key)
+        self.check(key)
         above, _, name = key.rpartition("/")
-        with key_lock(self._identity, key):
+        with key_lock(self._store._lock_identity, key):
             end = time.monotonic() + self._store.conflict_deadline
             failures = 0
             while True:
@@ -993,7 +910,7 @@ class _FileUpdater(AbstractContextManager[Updater]):
         if not kept:
             self._tidy(key, above)
         elif self._store.fsync:
-            self._writer.sync(key, above)
+            self.sync(key, above)
         return True
 
     def _find(self, key: str, above: str) -> str | None:
@@ -1002,7 +919,7 @@ class _FileUpdater(AbstractContextManager[Updater]):
             self._leave()  # As long as the directory of its lock is open.
             self._above = above
         try:
-            return self._folders.resolve(above)
+            return self.folders.resolve(above)
         except LeadsOutError as error:
             raise self._store._leads_out(key) from error
         except OSError as error:
@@ -1014,7 +931,7 @@ class _FileUpdater(AbstractContextManager[Updater]):
             self._leave()
             self._above = above
         try:
-            return _made(self._folders, above)
+            return _made(self.folders, above)
         except LeadsOutError as error:
             raise self._store._leads_out(key) from error
         except OSError as error:
@@ -1088,10 +1005,7 @@ class _FileUpdater(AbstractContextManager[Updater]):
     def _read(self, key: str, descriptor: int, size: int) -> Buffer:
         if size > self._limit:
             raise OversizedError(size, self._limit)
-        scratch = self._scratch
-        if len(scratch.memory) < size:
-            scratch.memory = memoryview(bytearray(max(size, 2**17)))
-        memory = scratch.memory[:size]
+        memory = self._memory.part(size)
         try:
             count = platform.readv(descriptor, [memory])
             if count != size:
@@ -1104,12 +1018,12 @@ class _FileUpdater(AbstractContextManager[Updater]):
         self, key: str, pieces: Sequence[Buffer], folder: Folder, name: str, may_replace: Callable[[], bool]
     ) -> bool:
         contents = [flat(piece, key) for piece in pieces]
-        temporary = self._writer.temporary()
+        temporary = self.temporary()
         try:
             descriptor = platform.open_at(folder, temporary, _CREATE)
         except OSError as error:
             raise self._retry("write", key, error) from error
-        return self._writer.finish(key, contents, folder, descriptor, temporary, name, may_replace)
+        return self.finish(key, contents, folder, descriptor, temporary, name, may_replace)
 
     def _erase(self, key: str, folder: Folder, name: str, may_erase: Callable[[], bool]) -> bool:
         try:
@@ -1122,19 +1036,19 @@ class _FileUpdater(AbstractContextManager[Updater]):
             return True
         except OSError as error:
             self._store._fail("erase", key, error)
-        self._writer.touch()
+        self.touch()
         return True
 
     def _tidy(self, key: str, above: str) -> None:
         """Remove the directory that a lock was needed in, if it is empty."""
         self._leave()
         try:
-            place = self._folders.real(above)
+            place = self.folders.real(above)
         except (OSError, LeadsOutError):  # Not to be reached, or not ours: it stays.
             return
-        self._store._prune(self._folders, place)
+        self._store._prune(self.folders, place)
         if self._store.fsync:
-            self._store._sync_erased(self._folders, {place}, key)
+            self._store._sync_erased(self.folders, {place}, key)
 
 
 def _version(info: os.stat_result) -> object:

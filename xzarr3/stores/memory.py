@@ -6,22 +6,13 @@ import math
 import os
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from xzarr3._types import Buffer, ByteRange
 from xzarr3.concurrency import is_child
 from xzarr3.errors import ReadOnlyError
-from xzarr3.stores.base import (
-    Store,
-    ValueReader,
-    check_key,
-    check_prefix,
-    cut,
-    flat,
-    is_same,
-    merge,
-    sorted_parts,
-)
+from xzarr3.stores.base import ABSENT, Parts, Store, check_key, cut, flat, merge
+from xzarr3.stores.readers import BytesReader, Reader, Scratch, ValueReader
 from xzarr3.stores.sharing import is_plain
 
 _LIVE: weakref.WeakValueDictionary[str, MemoryStore] = weakref.WeakValueDictionary()
@@ -67,6 +58,7 @@ class MemoryStore(Store):
 
     request_bytes = 2**10
     over_read = math.inf
+    writes_conditionally = True
 
     def __init__(self, values: Mapping[str, Buffer] | None = None, *, read_only: bool = False) -> None:
         super().__init__(read_only=read_only)
@@ -91,18 +83,31 @@ class MemoryStore(Store):
     def __dask_tokenize__(self) -> object:
         return self.identity, self._version
 
-    def get(self, key: str, byte_range: ByteRange | None = None) -> Buffer | None:
-        value = self._values.get(check_key(key))
+    def _get(self, key: str, byte_range: ByteRange | None) -> Buffer | None:
+        value = self._values.get(key)
         return value if value is None or byte_range is None else cut(value, byte_range)
 
-    def exists(self, key: str) -> bool:
-        return check_key(key) in self._values
+    def _exists(self, key: str) -> bool:
+        return key in self._values
 
-    def open_value(self, key: str) -> ValueReader | None:
-        if not is_same(type(self).get, _GET):  # Of a class derived from this one, which is to be asked.
-            return super().open_value(key)
-        value = self._values.get(check_key(key))
-        return None if value is None else BytesReader(value)
+    def _reader(self, scratch: Scratch | None, limit: int) -> Reader:
+        return _MemoryReader(self, scratch, limit)
+
+    def _get_versioned(self, key: str) -> tuple[Buffer | None, object]:
+        value = self._values.get(key)
+        return value, ABSENT if value is None else value
+
+    def _compare_and_set(self, key: str, version: object, value: bytes | None) -> bool:
+        with self._lock:
+            stored = self._values.get(key)
+            if (ABSENT if stored is None else stored) != version:
+                return False
+            self._version += 1
+            if value is None:
+                self._values.pop(key, None)
+            else:
+                self._values[key] = value
+            return True
 
     def version(self, key: str) -> object | None:
         return self._values.get(key)
@@ -118,50 +123,40 @@ class MemoryStore(Store):
             )
         super()._check_writable()
 
-    def set(self, key: str, value: Buffer) -> None:
-        self._check_writable()
-        check_key(key)
-        copied = bytes(flat(value, key))
+    def _set(self, key: str, value: bytes) -> None:
         with self._lock:
-            self._values[key] = copied
+            self._values[key] = value
             self._version += 1
 
-    def set_partial_values(self, key_start_values: Iterable[tuple[str, int, Buffer]]) -> None:
-        self._check_writable()
-        parts = sorted_parts(key_start_values)
+    def _set_partial_values(self, parts: dict[str, Parts]) -> None:
         with self._lock:
             changed = {key: merge(key, self._values.get(key), pieces) for key, pieces in parts.items()}
             self._values.update({key: bytes(value) for key, value in changed.items()})
             self._version += len(changed)
 
-    def erase(self, key: str) -> None:
-        self._check_writable()
-        check_key(key)
+    def _erase(self, key: str) -> None:
         with self._lock:
             self._values.pop(key, None)
             self._version += 1
 
-    def list_prefix(self, prefix: str) -> Iterator[str]:
-        check_prefix(prefix)
+    def _list(self, prefix: str) -> Iterator[str]:
         with self._lock:
-            keys = list(self._values)
-        return (key for key in keys if key.startswith(prefix))
+            return iter(list(self._values))
 
 
-_GET = MemoryStore.get
+class _MemoryReader(Reader):
+    """Reads values that are in memory."""
 
+    _store: MemoryStore
 
-class BytesReader(ValueReader):
-    """Parts of a value that is in memory already."""
+    def get(self, key: str) -> Buffer | None:
+        return self._store._values.get(key)
 
-    def __init__(self, value: Buffer) -> None:
-        self.value = memoryview(value)
-        self.size: int = len(value)
-
-    def read(self, start: int, length: int | None = None) -> Buffer:
-        if start >= 0 and length is not None and length >= 0:
-            return self.value[start : start + length]
-        return cut(self.value, (start, length))
+    def open(
+        self, key: str, part: tuple[int, int] | None = None, version: object | None = None
+    ) -> ValueReader | None:
+        value = self._store._values.get(key)
+        return None if value is None else BytesReader(value)
 
 
 _OF_EACH = frozenset(("_identity", "_is_copy", "_is_inherited", "_lock", "_values", "_version", "read_only"))

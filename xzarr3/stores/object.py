@@ -11,11 +11,11 @@ import os
 import re
 import sys
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from operator import index
+from numbers import Integral, Real
 from typing import Any, Final, Self, TypeAlias, TypeVar
 
 from xzarr3._types import Buffer, ByteRange
@@ -33,35 +33,23 @@ from xzarr3.errors import (
     printable,
     shorten,
 )
-from xzarr3.stores import object_client, obstore_image
-from xzarr3.stores.base import (
-    IntoLoader,
-    KeySet,
-    Loader,
-    RangeLoader,
-    Scratch,
-    Store,
-    Updater,
-    ValueReader,
-    check_key,
-    check_prefix,
-    flat,
-    negative_length,
-)
+from xzarr3.stores import object_client
+from xzarr3.stores.base import ABSENT, KeySet, Store, check_key, negative_length
 from xzarr3.stores.locks import key_lock
-from xzarr3.stores.object_client import Answer, Client, Listing, Pace, Use, fetch, shared
+from xzarr3.stores.object_client import Answer, Client, Pace, fetch, require, shared
 from xzarr3.stores.object_errors import Failure
 from xzarr3.stores.object_options import Recipe, of_ready, parse
+from xzarr3.stores.readers import Reader, Scratch, ValueReader, Writer
 from xzarr3.stores.sharing import reduced
 
 Result = TypeVar("Result")
 Names: TypeAlias = list[str]
+Sizes: TypeAlias = list[tuple[str, int]]
 
 _CONCURRENCY: Final = 64
 _RETRIES: Final = 10
 _DEADLINE: Final = 12.0
 _TIMEOUT: Final = 7.0
-_ABSENT_VERSION: Final = "absent"
 _ATTEMPTS = 4  # To get parts of one version of a value that is being replaced.
 _FAR = 2**62  # Bytes; no value is that large, and services do not take much larger numbers.
 _BULK = 1000  # Keys that one request erases.
@@ -74,15 +62,14 @@ _SETTLED = timedelta(seconds=5)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _WRONG_TAG = '"00000000000000000000000000000000"'
 _IGNORED = Failure("the service ignores conditions")
-_PLACES = ("service", "process")
 _NUMBERS = {"concurrency": 1, "retries": 0, "request_bytes": 0}  # And the least that they can be.
 _PASSING_STATE = frozenset({"_client", "_identity", "_ready_pid", "_tags"})
 _MOST_TAGS = 2**14
 _SERVICES = frozenset({"s3", "gs", "az"})
 _LENIENT = frozenset({"s3", "gs"})  # Where obstore takes every page for the end of a list.
+_ROUND = 100  # What the number of names on a page is a multiple of.
 _LISTS = 20  # How often the end of a list is asked for until it is believed.
 _WHOLE_LISTS = 6
-_SHORTEST_PAGE = 100
 
 
 class ObjectStore(Store):
@@ -111,26 +98,31 @@ class ObjectStore(Store):
     :meth:`compare_and_set` is done by the service, which is checked once to keep to conditions. An object
     cannot be erased on condition.
 
+    A process that was forked from one that has loaded obstore cannot use it, and is told so: the threads of
+    obstore are not there. Processes that are started by ``spawn`` or ``forkserver`` can.
+
     Parameters
     ----------
     store : str or store of obstore
-        A URL, or a ready store, whose own settings for trying again are not used.
+        A URL, or a ready store, whose own settings for trying again are replaced by those given here.
     storage_options : dict, optional
-        In the words of fsspec or obstore: ``anon``, ``key``, ``secret``, ``token``, ``endpoint_url``,
-        ``client_kwargs``, ``region``, ``profile``, ``account_name``, ``account_key``, ``sas_token``,
-        ``connection_string``, ``headers`` and others, as well as the following arguments. Names that are not
-        known are refused. ``headers`` go with every request to a web server, and to another host if it
-        redirects there, except ``Authorization`` and ``Cookie``.
+        In the words of fsspec: ``anon``, ``key``, ``secret``, ``token``, ``endpoint_url``, ``client_kwargs``,
+        ``region``, ``profile``, ``account_name``, ``account_key``, ``sas_token``, ``connection_string``,
+        ``headers``; in those of obstore, whatever its store takes; as well as the following arguments. What
+        obstore does not know is refused. ``headers`` go with every request to a web server, but not to
+        another server if it redirects there. With others than ``Authorization``, ``Cookie`` and what any
+        server may see, each request has a connection of its own.
     read_only : bool
         Refuse every write.
     concurrency : int, default 64
         How many requests there are at most at a time. See also :mod:`xzarr3.stores.in_flight`.
     retries : int, default 10
-        How often a request is tried again; 3 times at most if there is no connection. Pauses grow from 0.1
-        to 15 seconds; what a server says in ``Retry-After`` is not seen.
+        How often obstore tries a request again. Pauses grow from 0.1 to 15 seconds, or a quarter of
+        `deadline` if that is less; what a server says in ``Retry-After`` is not seen.
     deadline : float, default 12
         Seconds after which a request is not tried again, so that a fault that does not go away is reported
-        within 20 seconds. Give more for a service that may be down for longer than that.
+        within 20 seconds. Give more for a service that may be down for longer than that. What others have
+        begun at the same time is waited for as long, if one of several requests fails.
     timeout : float, default 7
         Seconds without a byte of the answer after which one attempt has failed, however long an answer
         takes that keeps coming. For an attempt that sends more than 1 MiB it is `deadline`, or 180 seconds if
@@ -166,14 +158,15 @@ class ObjectStore(Store):
     (True, 64)
     >>> ObjectStore("https://example.org/era5.zarr").writeable
     False
-    >>> ObjectStore("s3://bucket", storage_options={"anon": True, "secret": "x"})
+    >>> ObjectStore("s3://bucket", storage_options={"anon": True, "key": "x", "secret": "y"})
     Traceback (most recent call last):
-    xzarr3.errors.StoreError: storage_options of S3: 'secret_access_key' alone; accepted: 'key' with it
+    xzarr3.errors.StoreError: storage_options of S3: 'anon' contradicts 'access_key_id'; accepted: one of them
     """
 
     request_bytes = 2**20
     concurrency = _CONCURRENCY
     erases_conditionally = False
+    _tells = False  # Its client does.
 
     def __init__(
         self,
@@ -191,8 +184,8 @@ class ObjectStore(Store):
         conditional: str | None = None,
     ) -> None:
         super().__init__(read_only=read_only)
-        obstore_image.require()
-        asked: dict[str, Any] = {
+        require()
+        asked = {
             "concurrency": concurrency,
             "retries": retries,
             "deadline": deadline,
@@ -202,41 +195,38 @@ class ObjectStore(Store):
             "over_read": over_read,
             "conditional": conditional,
         }
+        given = {name: _setting(name, value) for name, value in asked.items() if value is not None}
         self._ready: Any = None
         self._ready_pid = os.getpid()
+        unknown = False
         if isinstance(store, (str, os.PathLike)):
             place = parse(os.fspath(store), storage_options)
-            self._recipe, self._prefix = place.recipe, place.prefix
+            self._recipe, self._prefix, unknown = place.recipe, place.prefix, place.unknown
             for name, value in place.settings.items():
-                if name == "read_only":
-                    if not isinstance(value, bool):
-                        raise StoreError(
-                            f"'read_only' in storage_options is {shorten(value)}; accepted: a bool"
-                        )
-                    self.read_only = read_only or value
-                    continue
-                _check_setting(name, value)
-                if asked[name] not in (None, value):
+                try:
+                    found = _setting(name, value)
+                except ValueError as error:
+                    raise StoreError(f"storage_options: {error}") from error
+                if given.setdefault(name, found) != found:
                     raise StoreError(
                         f"'{name}' in storage_options contradicts the argument; accepted: one of them"
                     )
-                asked[name] = value
         else:
             self._take(store, storage_options)
-        self.concurrency = _whole("concurrency", asked["concurrency"], _CONCURRENCY, 1)
-        self.request_bytes = _whole("request_bytes", asked["request_bytes"], ObjectStore.request_bytes, 0)
-        self.over_read = _factor(asked["over_read"])
-        self._retries = _whole("retries", asked["retries"], _RETRIES, 0)
-        self._deadline = _seconds("deadline", asked["deadline"], _DEADLINE)
-        self._timeout = min(_seconds("timeout", asked["timeout"], _TIMEOUT), self._deadline)
-        self._absent_status = _statuses(asked["absent_status"])
-        self._conditional = asked["conditional"] or _PLACES[0]
-        if self._conditional not in _PLACES:
-            raise ValueError(f"conditional={shorten(self._conditional)}; accepted: 'service', 'process'")
+        self.read_only = read_only or given.get("read_only", False)
+        self.concurrency = given.get("concurrency", _CONCURRENCY)
+        self.request_bytes = given.get("request_bytes", ObjectStore.request_bytes)
+        self.over_read = given.get("over_read", ObjectStore.over_read)
+        self._retries = given.get("retries", _RETRIES)
+        self._deadline = given.get("deadline", _DEADLINE)
+        self._timeout = min(given.get("timeout", _TIMEOUT), self._deadline)
+        self._absent_status = given.get("absent_status", (404,))
+        self._conditional = given.get("conditional", "service")
         self.erases_conditionally = self._conditional == "process"
-        self._limit: int | None = None
         self._client: Client | None = None
         self._tags: dict[str, str] = {}
+        if unknown:
+            self._use().made()  # obstore refuses what it does not know, at once.
 
     def _take(self, store: Any, storage_options: Mapping[str, Any] | None) -> None:
         """Use a ready store."""
@@ -317,6 +307,11 @@ class ObjectStore(Store):
     def listable(self) -> bool:
         return not self._is_web and super().listable
 
+    @property
+    def writes_conditionally(self) -> bool:  # type: ignore[override]
+        """Whether the service compares."""
+        return self._conditional == "service" and self._has("compare_and_set")
+
     def _check_writable(self) -> None:
         super()._check_writable()
         if self._is_web:
@@ -339,7 +334,6 @@ class ObjectStore(Store):
             if self._ready is None:
                 client = shared.get(self._recipe, *bounds)
             elif self._ready_pid != os.getpid():
-                obstore_image.keep(self._ready)
                 raise StoreError(
                     f"{self} was made before this process was forked and cannot be used here; accepted: "
                     "spawned processes, or a store by URL"
@@ -348,11 +342,6 @@ class ObjectStore(Store):
                 client = Client(self._recipe, *bounds, ready=self._ready)
             self._client = client
         return client
-
-    def _request(
-        self, call: Callable[[Any, Any], Result], use: Use | None = None, *, changes: bool = False
-    ) -> Result | Failure:
-        return self._use().request(call, use, changes=changes)
 
     def _path(self, key: str) -> str:
         return self._checked(self._prefix + check_key(key), key)
@@ -420,7 +409,7 @@ class ObjectStore(Store):
         client = self._use()
         if failure.status == 404 and not client.place_is_known:
             # Where only the head was asked for, it may be the bucket that is missing.
-            asked = None if failure.names_key else self._request(fetch(path, {"range": (0, 1)}, None))
+            asked = None if failure.names_key else self._use().request(fetch(path, {"range": (0, 1)}, None))
             if isinstance(asked, Failure) and not (asked.beyond or self._names_absence(asked)):
                 raise self._error("read", key, asked)
             client.place_is_known = True
@@ -430,7 +419,7 @@ class ObjectStore(Store):
         self, key: str, path: str, options: dict[str, Any] | None, limit: int | None = None
     ) -> Answer | Failure | None:
         """A value or a part of it; None if there is none, a failure if there is no such part."""
-        found = self._request(fetch(path, options, limit))
+        found = self._use().request(fetch(path, options, limit))
         if isinstance(found, Failure):
             if (
                 found.beyond
@@ -443,14 +432,13 @@ class ObjectStore(Store):
             self._use().place_is_known = True
         return found
 
-    def _whole(self, key: str, path: str, limit: int | None = None) -> Answer | None:
-        found = self._ask(key, path, None, limit)
-        if isinstance(found, Failure):
-            raise self._error("read", key, found)
-        return found
-
     def _head(self, key: str, path: str) -> Answer | None:
-        found = self._ask(key, path, {"head": True})
+        return self._whole(key, path, options={"head": True})
+
+    def _whole(
+        self, key: str, path: str, limit: int | None = None, options: dict[str, Any] | None = None
+    ) -> Answer | None:
+        found = self._ask(key, path, options, limit)
         if isinstance(found, Failure):
             raise self._error("read", key, found)
         return found
@@ -483,15 +471,13 @@ class ObjectStore(Store):
 
     # Readable
 
-    def get(self, key: str, byte_range: ByteRange | None = None) -> Buffer | None:
+    def _get(self, key: str, byte_range: ByteRange | None) -> Buffer | None:
         path = self._path(key)
         if byte_range is None or byte_range == (0, None):
             answer = self._whole(key, path)
             self._note_tag(key, answer)
             return None if answer is None else answer.body
         start, length = byte_range
-        if length is not None and length < 0:
-            raise negative_length(length)
 
         def read() -> Buffer | None:
             reader = self._open(key, path, start, length)
@@ -499,45 +485,11 @@ class ObjectStore(Store):
 
         return _steady(read)
 
-    def exists(self, key: str) -> bool:
+    def _exists(self, key: str) -> bool:
         return self._head(key, self._path(key)) is not None
 
-    def open_value(self, key: str) -> ValueReader | None:
-        path = self._path(key)
-        answer = self._head(key, path)
-        return None if answer is None else ObjectReader(self, key, path, answer)
-
-    def open_part(
-        self, key: str, start: int, length: int, version: object | None = None
-    ) -> ValueReader | None:
-        path = self._path(key)
-        if isinstance(version, tuple) and len(version) == 2:
-            return ObjectReader(self, key, path, None, version)
-        return self._open(key, path, start, length)
-
-    def scratch_loader(self, scratch: Scratch, limit: int) -> Loader:
-        def load(key: str) -> Buffer | None:
-            answer = self._whole(key, self._path(key), limit)
-            return None if answer is None else answer.body
-
-        return load
-
-    def _bounded_loader(self, limit: int) -> Loader:
-        def load(key: str) -> Buffer | None:
-            answer = self._whole(key, self._path(key), limit)
-            self._note_tag(key, answer)
-            return None if answer is None else answer.body
-
-        return load
-
-    def range_loader(self) -> RangeLoader:
-        def load(
-            key: str, starts: Sequence[int], lengths: Sequence[int]
-        ) -> tuple[int | None, list[Buffer]] | None:
-            path = self._path(key)
-            return _steady(lambda: self._parts(key, path, starts, lengths))
-
-        return load
+    def _reader(self, scratch: Scratch | None, limit: int) -> Reader:
+        return _ObjectsReader(self, scratch, limit)
 
     def _parts(
         self, key: str, path: str, starts: Sequence[int], lengths: Sequence[int]
@@ -559,18 +511,6 @@ class ObjectStore(Store):
         ]
         return first.size or 0, parts
 
-    def into_loader(self) -> IntoLoader:
-        def load(key: str, start: int, out: memoryview) -> tuple[int | None, int] | None:
-            path = self._path(key)
-
-            def read() -> tuple[int | None, int] | None:
-                reader = self._open(key, path, start, len(out))
-                return None if reader is None else (reader.size, reader.read_into(start, out))
-
-            return _steady(read)
-
-        return load
-
     def tag(self, key: str) -> str | None:
         return self._tags.get(key)
 
@@ -584,27 +524,27 @@ class ObjectStore(Store):
 
     # Changes that lose no others
 
-    def get_versioned(self, key: str) -> tuple[Buffer | None, object]:
-        if self._conditional != "service":
-            return super().get_versioned(key)
-        answer = self._whole(key, self._path(key), self._limit)
-        self._note_tag(key, answer)
-        if answer is None:
-            return None, _ABSENT_VERSION
-        return answer.body, (answer.tag, answer.generation)
+    def _get_versioned(self, key: str) -> tuple[Buffer | None, object]:
+        return self._versioned(key, None)
 
-    def compare_and_set(self, key: str, version: object, value: Buffer | None) -> bool:
+    def _versioned(self, key: str, limit: int | None) -> tuple[Buffer | None, object]:
         if self._conditional != "service":
-            return super().compare_and_set(key, version, value)
-        self._check_writable()
+            return super()._get_versioned(key)
+        answer = self._whole(key, self._path(key), limit)
+        self._note_tag(key, answer)
+        return (None, ABSENT) if answer is None else (answer.body, (answer.tag, answer.generation))
+
+    def _compare_and_set(self, key: str, version: object, value: bytes | None) -> bool:
+        if self._conditional != "service":
+            return super()._compare_and_set(key, version, value)
         path = self._path(key)
         if value is None:
             raise StoreCapabilityError(
                 f"{self} cannot erase key '{key}' on condition; accepted: a value, or erase() without one"
             )
-        content = flat(value, key)
+        content = memoryview(value)
         mode: object = "create"
-        if version != _ABSENT_VERSION:
+        if version != ABSENT:
             tag, generation = version if isinstance(version, tuple) and len(version) == 2 else (None, None)
             mode = {
                 name: known for name, known in (("e_tag", tag), ("version", generation)) if known is not None
@@ -626,11 +566,12 @@ class ObjectStore(Store):
         turns = Pace(sys.maxsize, self.conflict_deadline, _LONGEST_TURN)
         in_doubt = False
         while True:
-            found = client.once(_put(path, content, mode), _use_for(content, mode), changes=True)
+            # obstore would make it again after an error 5xx, and take what it has stored for another's value.
+            found = client.once(_put(path, content, mode), sends=content.nbytes > _LONG, changes=True)
             if not isinstance(found, Failure):
                 self._confirm(key, path, kind, content)
                 return True
-            in_doubt |= found.ambiguous or found.repeated > 0
+            in_doubt |= found.ambiguous
             if found.refused or (kind == "update" and found.status == 404 and not found.no_place):
                 if found.status == 412:
                     client.confirmed.add(kind)
@@ -688,7 +629,7 @@ class ObjectStore(Store):
             if kind in client.confirmed:
                 return
             mode: object = "create" if kind == "create" else {"e_tag": _WRONG_TAG, "version": "1"}
-            found = self._request(_put(path, content, mode), _use_for(content, mode), changes=True)
+            found = client.request(_put(path, content, mode), sends=content.nbytes > _LONG, changes=True)
             if not isinstance(found, Failure):
                 client.ignored.add(kind)
                 raise self._unconditional(key, _IGNORED)
@@ -705,33 +646,27 @@ class ObjectStore(Store):
         error.__cause__ = failure.cause()
         return error
 
-    def updater(
-        self, scratch: Scratch | None = None, limit: int = sys.maxsize
-    ) -> AbstractContextManager[Updater]:
+    def _writer(self, scratch: Scratch | None, limit: int) -> Writer:
         self._use()
-        twin = type(self).__new__(type(self))
-        twin.__dict__.update(self.__dict__, _limit=limit)
-        return contextlib.nullcontext(twin._update)
+        return _ObjectsWriter(self, scratch, limit)
 
     # Writeable
 
-    def set(self, key: str, value: Buffer) -> None:
-        self._check_writable()
+    def _set(self, key: str, value: bytes) -> None:
         path = self._path(key)
-        content = flat(value, key)
-        found = self._request(_put(path, content, None), _use_for(content, None), changes=True)
+        content = memoryview(value)
+        found = self._use().request(_put(path, content, None), sends=content.nbytes > _LONG, changes=True)
         if isinstance(found, Failure):
             raise self._error("write", key, found)
 
-    def copy_values(self, pairs: Iterable[tuple[str, str]]) -> None:
-        self._check_writable()
-        plainly = super().copy_values
+    def _copy_values(self, pairs: Sequence[tuple[str, str]]) -> None:
+        plainly = super()._copy_values
 
         def copy(pair: tuple[str, str]) -> None:
             source, target = map(self._path, pair)
             before = self._head(pair[1], target)
-            found = self._request(
-                lambda image, store: image.copy(store, source, target), Use.SEND, changes=True
+            found = self._use().request(
+                lambda obstore, store: obstore.copy(store, source, target), sends=True, changes=True
             )
             # A service may say that all is well before it fails, or know of no copies.
             old, new = self._head(pair[0], source), self._head(pair[1], target)
@@ -741,10 +676,9 @@ class ObjectStore(Store):
 
         spread(copy, pairs, self.concurrency)
 
-    def erase(self, key: str) -> None:
-        self._check_writable()
+    def _erase(self, key: str) -> None:
         path = self._path(key)
-        found = self._request(lambda image, store: image.delete(store, path), changes=True)
+        found = self._use().request(lambda obstore, store: obstore.delete(store, path), changes=True)
         if isinstance(found, Failure):
             self._settle(key, found)
 
@@ -756,8 +690,7 @@ class ObjectStore(Store):
         if failure.status != 404 or failure.no_place or failure.sort or (listed and not failure.names_key):
             raise self._error("erase", key, failure)
 
-    def erase_values(self, keys: Iterable[str]) -> None:
-        self._check_writable()
+    def _erase_values(self, keys: Sequence[str]) -> None:
         wanted = {key: self._path(key) for key in keys}
         if self._recipe.kind != "s3" or len(wanted) < 2:
             spread(self.erase, wanted, self.concurrency)
@@ -766,7 +699,7 @@ class ObjectStore(Store):
 
         def erase(at: int) -> None:
             some = paths[at : at + _BULK]
-            found = self._request(lambda image, store: image.delete(store, some), changes=True)
+            found = self._use().request(lambda obstore, store: obstore.delete(store, some), changes=True)
             if isinstance(found, Failure):
                 self._settle("", found)
 
@@ -774,60 +707,72 @@ class ObjectStore(Store):
 
     # Listable
 
-    def list(self) -> Iterator[str]:
-        return self.list_prefix("")
-
-    def list_prefix(self, prefix: str) -> Iterator[str]:
-        self._check_listable()
-        return self._listed(self._prefix + check_prefix(prefix), prefix)
+    def _list(self, prefix: str) -> Iterator[str]:
+        within = self._prefix + prefix
+        self._checked(within[:-1], prefix)
+        return self._listed(within, prefix)
 
     def _listed(self, within: str, prefix: str) -> Iterator[str]:
-        self._checked(within[:-1], prefix)
-        found = self._found(within, prefix)
-        if found:
+        cut = len(self._prefix)
+        for page in self._pages(within, prefix):
             self._use().place_is_known = True
-        return iter([path[len(self._prefix) :] for path in self._objects(within, found)])
+            for path in self._objects(within, dict(page)):
+                yield path[cut:]
 
-    def _found(self, within: str, prefix: str) -> Mapping[str, int]:
-        """The sizes of the objects whose names begin so.
+    def _pages(self, within: str, prefix: str) -> Iterator[Sizes]:
+        """The objects whose names begin so, and their sizes.
 
-        The end of a list is believed once the last name came twice with nothing new behind it.
+        obstore takes an HTML page of a server that asks to log in for the end of a list of S3 or Google. A
+        page of a list has a round number of names. Where there are as many, or none, the end is believed once
+        the last name came twice with nothing new behind it.
         """
-        listing = self._listing(within)
-        known = -1
-        believable = False
-        for _ in range(_LISTS):
-            while True:
-                more = self._request(listing.page, Use.MANY)
-                if isinstance(more, Failure):
-                    raise self._error("list", prefix, more)
-                if not more:
-                    break
-            number = len(listing.found)
-            checked = number == known and (number == 0 or listing.confirmed)
-            if checked or self._recipe.kind not in _LENIENT:
-                if number == 0:
-                    self._check_page(within)
-                return listing.found
-            believable |= listing.confirmed
-            last = listing.expected
-            if last is not None and not listing.confirmed and self._is_gone(last):
-                del listing.found[last]
-                believable = True
-            known = len(listing.found)
-            listing.check()
-        if believable:
-            return listing.found  # Others keep storing and erasing.
-        raise self._error(
-            "list", prefix, Failure("the answers do not agree, some may be HTML pages", attempts=_LISTS)
-        )
+        ordered = self._recipe.kind in _LENIENT and not self._recipe.arguments["config"].get("s3_express")
+        offset: str | None = None
+        last: deque[str] = deque(maxlen=2)
+        stream: Any = None
+        number, checks, seen, grew = 0, 0, False, False
+
+        def ask(obstore: Any, store: Any) -> Sizes:
+            nonlocal stream
+            if stream is None:
+                pages = obstore.list(store, within or None, offset=offset, chunk_size=object_client.PAGE)
+                stream = iter(pages)
+            pages, stream = stream, None  # After a failure it begins anew.
+            page = next(pages, ())
+            stream = pages
+            return [(entry["path"], entry["size"]) for entry in page]
+
+        while True:
+            # What comes in no order cannot go on behind a name.
+            again = ordered or stream is None
+            page = self._use().request(ask) if again else self._use().once(ask, alone=False)
+            if isinstance(page, Failure):
+                raise self._error("list", prefix, page)
+            if page:
+                new = [entry for entry in page if entry[0] not in last] if ordered else page
+                seen |= len(new) < len(page)
+                grew |= bool(new)
+                number += len(new)
+                last.extend(path for path, _ in new)
+                offset = last[-1] if ordered else None
+                yield new
+                continue
+            if self._recipe.kind not in _LENIENT or number % _ROUND:
+                break
+            if checks and not grew and (seen or not last or self._is_gone(last[-1])):
+                break
+            if checks == _LISTS or not ordered:
+                break
+            checks, seen, grew = checks + 1, False, False
+            offset, stream = last[0] if len(last) == 2 else None, None
+        if number == 0:
+            self._check_page(within)
+        elif checks == _LISTS:
+            failure = Failure("the answers do not agree, some may be HTML pages", attempts=_LISTS)
+            raise self._error("list", prefix, failure)
 
     def _is_gone(self, path: str) -> bool:
         return self._head(path[len(self._prefix) :], path) is None
-
-    def _listing(self, within: str) -> Listing:
-        in_order = self._recipe.kind in _LENIENT and not self._recipe.arguments["config"].get("s3_express")
-        return Listing(within, ordered=in_order)
 
     def _check_page(self, within: str) -> None:
         """See to it that the service does not answer everything by a page that asks to log in."""
@@ -845,37 +790,28 @@ class ObjectStore(Store):
         gone = {path for path, is_there in zip(empty, there, strict=True) if not is_there}
         return [path for path in inside if path not in gone]
 
-    def list_dir(self, prefix: str) -> tuple[KeySet, KeySet]:
-        self._check_listable()
-        within = self._prefix + check_prefix(prefix)
+    def _list_dir(self, prefix: str) -> tuple[KeySet, KeySet]:
+        within = self._prefix + prefix
         self._checked(within[:-1], prefix)
-        objects: dict[str, int] = {}
-        folders: KeySet = set()
-        before: tuple[KeySet, KeySet] | None = None
 
-        def ask(_: object = None) -> Any:
-            return self._request(
-                lambda image, store: image.list_with_delimiter(store, within or None), Use.MANY
+        def ask() -> tuple[dict[str, int], set[str]]:
+            found = self._use().request(
+                lambda obstore, store: obstore.list_with_delimiter(store, within or None)
             )
-
-        answers = spread(ask, range(2 if self._recipe.kind in _LENIENT else 1), self.concurrency)
-        for attempt in range(_WHOLE_LISTS):
-            found = answers[attempt] if attempt < len(answers) else ask()
             if isinstance(found, Failure):
                 raise self._error("list", prefix, found)
-            objects |= {entry["path"]: entry["size"] for entry in found["objects"]}
-            folders |= set(found["common_prefixes"])
-            now = {entry["path"] for entry in found["objects"]}, set(found["common_prefixes"])
-            # What ends early differs from what does not; what others change meanwhile does, too.
-            lacks_nothing = before is not None and now[0] >= before[0] and now[1] >= before[1]
-            if now == before or (attempt > 1 and lacks_nothing) or self._recipe.kind not in _LENIENT:
-                objects = {path: size for path, size in objects.items() if path in now[0]}
-                folders = now[1]
-                break
-            before = now
-        number = len(objects) + len(folders)
-        if number % object_client.PAGE == 0 or number >= _SHORTEST_PAGE:
+            return {entry["path"]: entry["size"] for entry in found["objects"]}, set(found["common_prefixes"])
+
+        objects, folders = ask()
+        for _ in range(_WHOLE_LISTS):
+            if self._recipe.kind not in _LENIENT or (len(objects) + len(folders)) % _ROUND:
+                break  # As for other lists: pages are of round numbers.
+            before = objects.keys() | folders
+            # A server that asks to log in answers the same to everything.
             self._check_page(within)
+            objects, folders = ask()
+            if objects.keys() | folders >= before:
+                break
         cut = len(self._prefix)
         prefixes = {f"{path.rstrip('/')}/" for path in folders}
         return (
@@ -884,19 +820,62 @@ class ObjectStore(Store):
         )
 
 
-def _use_for(content: memoryview, mode: object) -> Use:
-    if mode is None and content.nbytes > _LARGE:
-        return Use.MANY
-    return Use.SEND if content.nbytes > _LONG else Use.ONE
+class _ObjectsReader(Reader):
+    """Reads objects."""
+
+    _store: ObjectStore
+
+    def get(self, key: str) -> Buffer | None:
+        store = self._store
+        answer = store._whole(key, store._path(key), self._limit)
+        if self._scratch is None:
+            store._note_tag(key, answer)
+        return None if answer is None else answer.body
+
+    def get_ranges(
+        self, key: str, starts: Sequence[int], lengths: Sequence[int]
+    ) -> tuple[int | None, list[Buffer]] | None:
+        path = self._store._path(key)
+        return _steady(lambda: self._store._parts(key, path, starts, lengths))
+
+    def get_into(self, key: str, start: int, out: memoryview) -> tuple[int | None, int] | None:
+        path = self._store._path(key)
+
+        def read() -> tuple[int | None, int] | None:
+            reader = self._store._open(key, path, start, len(out))
+            return None if reader is None else (reader.size, reader.read_into(start, out))
+
+        return _steady(read)
+
+    def open(
+        self, key: str, part: tuple[int, int] | None = None, version: object | None = None
+    ) -> ValueReader | None:
+        store = self._store
+        path = store._path(key)
+        if isinstance(version, tuple) and len(version) == 2:
+            return ObjectReader(store, key, path, None, version)
+        if part is not None:
+            return store._open(key, path, *part)
+        answer = store._head(key, path)
+        return None if answer is None else ObjectReader(store, key, path, answer)
+
+
+class _ObjectsWriter(Writer):
+    """Changes objects that are not too large."""
+
+    _store: ObjectStore
+
+    def _versioned(self, key: str) -> tuple[Buffer | None, object]:
+        return self._store._versioned(key, self._limit)
 
 
 def _put(path: str, content: memoryview, mode: object) -> Callable[[Any, Any], Any]:
-    def call(image: Any, store: Any) -> Any:
+    def call(obstore: Any, store: Any) -> Any:
         if mode is None and content.nbytes > _LARGE:
-            return image.put(
+            return obstore.put(
                 store, path, content, use_multipart=True, chunk_size=_SENT_PART, max_concurrency=_SENT_AT_ONCE
             )
-        return image.put(store, path, content, mode=mode or "overwrite", use_multipart=False)
+        return obstore.put(store, path, content, mode=mode or "overwrite", use_multipart=False)
 
     return call
 
@@ -1030,57 +1009,29 @@ class ObjectReader(ValueReader):
         return spread(lambda part: self.read(*part), wanted, self._store.concurrency)
 
 
-def _check_setting(name: str, value: object) -> None:
-    """See to it that an argument among the options has a value that can be."""
-    try:
-        if name in _NUMBERS:
-            _whole(name, value, 1, _NUMBERS[name])
-        elif name in ("deadline", "timeout"):
-            _seconds(name, value, 1.0)
-        elif name == "over_read":
-            _factor(value)
-        elif name == "absent_status":
-            _statuses(value)
-        elif value not in (None, *_PLACES):
-            raise ValueError(f"conditional={shorten(value)}; accepted: 'service', 'process'")
-    except ValueError as error:
-        raise StoreError(f"storage_options: {error}") from error
-
-
-def _whole(name: str, value: object, default: int, least: int) -> int:
-    """An integer among the arguments."""
-    if value is None:
-        return default
-    try:
-        number = index(value)  # type: ignore[arg-type]
-    except TypeError:
-        number = least - 1
-    if number < least:
-        raise ValueError(f"{name}={shorten(value)}; accepted: an integer of at least {least}")
-    return number
-
-
-def _seconds(name: str, value: object, default: float) -> float:
-    if value is None:
-        return default
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= 10**6:
-        return float(value)
-    raise ValueError(f"{name}={shorten(value)}; accepted: seconds, more than 0")
-
-
-def _factor(value: object) -> float:
-    if value is None:
-        return ObjectStore.over_read
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 1:
-        return float(value)
-    raise ValueError(f"over_read={shorten(value)}; accepted: a number of at least 1")
-
-
-def _statuses(value: object) -> tuple[int, ...]:
-    if value is None:
-        return (404,)
-    if isinstance(value, (tuple, list)) and all(isinstance(one, int) and 400 <= one < 500 for one in value):
-        return tuple(value)
-    raise ValueError(
-        f"absent_status={shorten(value)}; accepted: HTTP statuses from 400 to 499, as in (404, 403)"
-    )
+def _setting(name: str, value: Any) -> Any:
+    """The value of an argument, if it can be."""
+    number = isinstance(value, Real) and not isinstance(value, bool)
+    if name in _NUMBERS:
+        if number and isinstance(value, Integral) and int(value) >= _NUMBERS[name]:
+            return int(value)
+        accepted = f"an integer of at least {_NUMBERS[name]}"
+    elif name in ("deadline", "timeout"):
+        if number and 0 < value <= 10**6:
+            return float(value)
+        accepted = "seconds, more than 0"
+    elif name == "over_read":
+        if number and value >= 1:
+            return float(value)
+        accepted = "a number of at least 1"
+    elif name == "absent_status":
+        if isinstance(value, (tuple, list)) and all(
+            isinstance(one, int) and 400 <= one < 500 for one in value
+        ):
+            return tuple(value)
+        accepted = "HTTP statuses from 400 to 499, as in (404, 403)"
+    else:
+        if value in {"read_only": (True, False), "conditional": ("service", "process")}[name]:
+            return value
+        accepted = "a bool" if name == "read_only" else "'service', 'process'"
+    raise ValueError(f"{name}={shorten(value)}; accepted: {accepted}")

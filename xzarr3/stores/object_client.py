@@ -1,32 +1,37 @@
 """Requests to an object store: one client for all stores of a recipe, its bounds, and trying again.
 
-A client belongs to the process that made it. It is made at its first request, and shared by all copies of a
-store that are read back from pickles, so that they have one pool of connections and one bound together.
+obstore signs requests, keeps connections, bounds the time of an answer and tries again what it knows to be
+safe. A client belongs to the process that made it. It is made at its first request, and shared by all copies
+of a store that are read back from pickles, so that they have one pool of connections and one bound together.
+
+The threads of obstore do not come along when a process is forked, and whoever uses it in the child waits for
+ever. There it is an error, therefore, if it was loaded before the fork.
 """
 
 from __future__ import annotations
 
 import contextlib
-import heapq
+import importlib.util
 import os
 import random
+import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from enum import Enum
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from xzarr3.concurrency import pause, undisturbed, waiters
+from xzarr3.counting import add
 from xzarr3.errors import StoreError
-from xzarr3.stores import obstore_image
 from xzarr3.stores.base import OversizedError
 from xzarr3.stores.in_flight import reserved
-from xzarr3.stores.object_errors import Failure, describe, scrub
-from xzarr3.stores.object_options import Recipe, missing, others
+from xzarr3.stores.object_errors import AnswerError, Failure, describe, scrub
+from xzarr3.stores.object_options import Recipe, accepted, is_forked, missing, others
+from xzarr3.telling import UNHEARD, Request, sent
 
 Result = TypeVar("Result")
 
@@ -34,7 +39,6 @@ _FIRST_PAUSE = 0.1  # Seconds
 _LONGEST_PAUSE = 15.0
 _KEPT = 8  # Clients of a process that nobody uses just now: the next task may.
 _CONNECT = 5.0  # Seconds
-_ENOUGH = 4  # Attempts to get a connection.
 _SENDING = 180.0  # Seconds without an answer while much is sent.
 _LONGEST_ANSWER = 86400.0  # Seconds for one answer, as long as it keeps coming.
 _GLANCE = 0.5  # Seconds after which a waiting thread looks whether it is still to wait.
@@ -48,23 +52,39 @@ _WITHOUT_BOTO3 = (
 )
 
 
-class Use(Enum):
-    """What a store of obstore is used for; each has its own settings."""
+def require() -> None:
+    """See to it that obstore is installed, without loading it.
 
-    ONE = 1
-    """A single request."""
-    SEND = 2
-    """A request that sends much, so that its answer may be long in coming."""
-    MANY = 3
-    """Several requests, each of which obstore makes again itself."""
+    Raises
+    ------
+    StoreError
+        If it is not.
+    """
+    if sys.modules.get("obstore") is None and importlib.util.find_spec("obstore") is None:
+        raise StoreError(
+            "object storage and HTTP need the package obstore, which is not installed; accepted: "
+            "pip install 'xzarr3[object]'"
+        )
 
 
-class AnswerError(Exception):
-    """An answer that is not what was asked for."""
+def _usable() -> Any:
+    """The package obstore.
 
-    def __init__(self, failure: Failure) -> None:
-        super().__init__(failure.text)
-        self.failure = failure
+    Raises
+    ------
+    StoreError
+        If it is not installed, or was loaded before this process was forked.
+    """
+    if is_forked():
+        raise StoreError(
+            f"process {os.getpid()} was forked from one that had loaded obstore, whose threads are not here, "
+            "so that no request would ever be answered; accepted: processes started by the method 'spawn' or "
+            "'forkserver' of multiprocessing, or a parent that uses no object store before it forks"
+        )
+    require()
+    import obstore.store
+
+    return obstore
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +138,15 @@ class Pace:
 
     def again(self, failure: Failure) -> bool:
         """Wait for the next attempt; returns whether there may be one and it makes sense."""
-        if not failure.passing or (failure.unreachable and self.attempts >= _ENOUGH):
-            return False
         seconds = self._pause * random.uniform(0.5, 1.0)
-        if self._left <= 0 or time.monotonic() + seconds >= self._end or not pause(seconds):
+        if (
+            not failure.passing
+            or self._left <= 0
+            or time.monotonic() + seconds >= self._end
+            or not pause(seconds)
+        ):
             return False
+        add({"retries": 1})
         self._pause = min(2 * self._pause, self._longest)
         self._left -= 1
         self.attempts += 1
@@ -166,42 +190,57 @@ class Client:
         self._timeout = timeout
         self._deadline = deadline
         self._lock = threading.Lock()
-        self._image = obstore_image.image if ready is None else obstore_image.original
-        self._stores: dict[Use, Any] = {} if ready is None else dict.fromkeys(Use, ready)
+        self._ready = ready
+        self._stores: dict[tuple[bool, bool], Any] = {}
+        self._web: Any = None
+        if recipe.private_headers():
+            from xzarr3.stores.object_web import Web
 
-    def _made(self, use: Use) -> Any:
-        """The store of obstore for a kind of requests."""
-        found = self._stores.get(use)
+            self._web = Web(recipe, timeout)
+
+    def made(self, *, once: bool = False, sends: bool = False) -> Any:
+        """The store of obstore for a kind of requests.
+
+        Parameters
+        ----------
+        once : bool
+            Whether obstore must not make a request again. It would make a conditional put again after an
+            error of the service, and then take what it stored itself for somebody else's.
+        sends : bool
+            Whether much is sent, so that the answer may be long in coming.
+        """
+        if self._ready is not None:
+            return self._ready
+        found = self._stores.get((once, sends))
         if found is None:
             with self._lock:
-                found = self._stores.get(use)
+                found = self._stores.get((once, sends))
                 if found is None:
-                    found = self._stores[use] = self._make(use)
+                    found = self._stores[once, sends] = self._make(once, sends)
         return found
 
-    def _make(self, use: Use) -> Any:
+    def _make(self, once: bool, sends: bool) -> Any:
         recipe = self.recipe
-        image = obstore_image.image()
+        obstore = _usable()
         arguments = dict(recipe.arguments)
         if recipe.kind == "local":
-            return image._store.LocalStore(**arguments)
-        options = {
+            return obstore.store.LocalStore(**arguments)
+        if "config" in arguments:
+            arguments["config"] = missing(recipe.kind, arguments["config"], recipe.address)
+        arguments["client_options"] = {
             "timeout": timedelta(seconds=max(self._deadline, _LONGEST_ANSWER)),
-            "read_timeout": timedelta(
-                seconds=max(self._deadline, _SENDING) if use is Use.SEND else self._timeout
-            ),
+            "read_timeout": timedelta(seconds=max(self._deadline, _SENDING) if sends else self._timeout),
             "connect_timeout": timedelta(seconds=min(self._timeout, _CONNECT)),
             **arguments.get("client_options", {}),
         }
-        if "config" in arguments:
-            arguments["config"] = missing(recipe.kind, arguments["config"], recipe.address)
-        arguments["client_options"] = options
+        # obstore looks at the time before a pause, not after it: the last attempt begins before the deadline.
+        longest = min(_LONGEST_PAUSE, self._deadline / 4)
         arguments["retry_config"] = {
-            "max_retries": self._retries if use is Use.MANY else 0,
-            "retry_timeout": timedelta(seconds=self._deadline),
+            "max_retries": 0 if once else self._retries,
+            "retry_timeout": timedelta(seconds=self._deadline - longest),
             "backoff": {
-                "init_backoff": timedelta(seconds=_FIRST_PAUSE),
-                "max_backoff": timedelta(seconds=_LONGEST_PAUSE),
+                "init_backoff": timedelta(seconds=min(_FIRST_PAUSE, longest)),
+                "max_backoff": timedelta(seconds=longest),
             },
         }
         if recipe.kind == "s3" and "credential_provider" not in arguments:
@@ -211,10 +250,10 @@ class Client:
                 arguments["config"] = {**getattr(session, "config", {}), **arguments["config"]}
         url = arguments.pop("url", None)
         try:
-            return getattr(image._store, recipe.class_name)(*(() if url is None else (url,)), **arguments)
-        except (image.exceptions.BaseError, OSError, ValueError, TypeError, RuntimeError) as error:
+            return getattr(obstore.store, recipe.class_name)(*(() if url is None else (url,)), **arguments)
+        except (obstore.exceptions.BaseError, OSError, ValueError, TypeError, RuntimeError) as error:
             text = scrub(str(error).partition("\n\nDebug source")[0], recipe.secrets)
-        raise StoreError(f"no client for {recipe.address}: {text}; accepted: options that obstore takes")
+        raise StoreError(f"no client for {recipe.address}: {text}; accepted: {accepted(recipe.kind)}")
 
     def _session(self) -> Any:
         """Credentials as boto3 finds them, where a profile or a file of credentials says so."""
@@ -249,22 +288,37 @@ class Client:
         )
 
     def once(
-        self, call: Callable[[Any, Any], Result], use: Use | None = None, *, changes: bool = False
+        self,
+        call: Callable[[Any, Any], Result],
+        *,
+        changes: bool = False,
+        sends: bool = False,
+        alone: bool = True,
     ) -> Result | Failure:
-        """Make a request; ``call`` gets the compiled module and the store.
+        """Make a request; ``call`` gets the package obstore and the store.
 
-        With ``changes`` it is something else after that, so that Ctrl-C is heard when the answer is there.
+        Parameters
+        ----------
+        call : callable
+        changes : bool
+            Whether something is another after that, so that Ctrl-C is heard when the answer is there.
+        sends : bool
+            See :meth:`made`.
+        alone : bool
+            Whether obstore must not make it again.
         """
-        image = self._image()
-        store = self._made(use or Use.ONE)
+        obstore: Any = _usable()
+        asked = (self._web, None) if self._web else (obstore, self.made(once=alone, sends=sends))
         if not self._admitted():
             return Failure("it is not wanted any more, because something done at the same time has failed")
+        telling = sent("list")  # Another page of a list is asked for without the package.
         try:
-            return (undisturbed if changes else _interruptible)(lambda: call(image, store))
+            return (undisturbed if changes else _interruptible)(lambda: _told(telling, call, *asked))
         except AnswerError as error:
             return error.failure
-        except (image.exceptions.BaseError, OSError, ValueError, TypeError, RuntimeError) as error:
-            return describe(error, self.recipe.secrets)
+        except (obstore.exceptions.BaseError, OSError, ValueError, TypeError, RuntimeError) as error:
+            insisted = getattr(error, "insisted", False)
+            return replace(describe(error, self.recipe.secrets), insisted=insisted)
         finally:
             self._slots.release()
 
@@ -276,19 +330,23 @@ class Client:
         return True
 
     def request(
-        self, call: Callable[[Any, Any], Result], use: Use | None = None, *, changes: bool = False
+        self, call: Callable[[Any, Any], Result], *, changes: bool = False, sends: bool = False
     ) -> Result | Failure:
-        """Make a request, and again as long as that may help."""
-        pace: Pace | None = None
-        begun = time.monotonic()
+        """Make a request, and again as long as that may help.
+
+        obstore does that, but for lists whose answer ends early, values without a tag of which the rest does
+        not come, deletions without an answer, which it thinks must not be made twice, and what S3 refuses
+        because another change of the same key is under way.
+        """
+        pace = Pace(self._retries, self._deadline)
+        tried = 0
         while True:
-            found = self.once(call, use, changes=changes)
+            found = self.once(call, changes=changes, sends=sends, alone=False)
             if not isinstance(found, Failure):
                 return found
-            if pace is None:
-                pace = Pace(self._retries, self._deadline - (time.monotonic() - begun))
-            if found.repeated or not pace.again(found):
-                return replace(found, attempts=found.repeated + pace.attempts)
+            tried += found.attempts
+            if found.attempts > 1 or found.insisted or not pace.again(found):
+                return replace(found, attempts=tried)
 
 
 def _interruptible(call: Callable[[], Result]) -> Result:
@@ -300,6 +358,46 @@ def _interruptible(call: Callable[[], Result]) -> Result:
     except RuntimeError:  # The interpreter is shutting down and starts no more threads.
         return call()
     return waiting.result()
+
+
+def _told(request: Request, call: Callable[[Any, Any], Result], package: Any, store: Any) -> Result:
+    """Make a request, and tell of it whoever listens."""
+    if request is UNHEARD:
+        return call(package, store)
+    with request:
+        found = call(_Told(package, request), store)
+        request.size = request.size or len(getattr(found, "body", b""))
+        return found
+
+
+class _Told:
+    """The package obstore, which notes what is asked of it."""
+
+    def __init__(self, package: Any, request: Request) -> None:
+        self._package = package
+        self._request = request
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._package, name)
+
+    def get(self, store: Any, path: str, *, options: Any = None) -> Any:
+        wanted = options or {}
+        self._request.operation = "head" if "head" in wanted else "get_range" if "range" in wanted else "get"
+        return self._package.get(store, path, options=options)
+
+    def put(self, store: Any, path: str, content: memoryview, **options: Any) -> Any:
+        self._request.operation = "put"
+        found = self._package.put(store, path, content, **options)
+        self._request.size = content.nbytes
+        return found
+
+    def copy(self, *args: Any, **options: Any) -> Any:
+        self._request.operation = "put"
+        return self._package.copy(*args, **options)
+
+    def delete(self, *args: Any, **options: Any) -> Any:
+        self._request.operation = "delete"
+        return self._package.delete(*args, **options)
 
 
 def fetch(path: str, options: dict[str, Any] | None, limit: int | None) -> Callable[[Any, Any], Answer]:
@@ -333,7 +431,12 @@ def fetch(path: str, options: dict[str, Any] | None, limit: int | None) -> Calla
             if limit is not None and size > limit:
                 raise OversizedError(size, limit)
             with reserved(size):
-                body = memoryview(result.bytes())
+                try:
+                    body = memoryview(result.bytes())
+                except Exception as error:
+                    # obstore has asked for the rest, on condition of the tag, and does not say how often.
+                    error.insisted = meta["e_tag"] is not None  # type: ignore[attr-defined]
+                    raise
             if len(body) != size:
                 raise AnswerError(
                     Failure(
@@ -345,55 +448,6 @@ def fetch(path: str, options: dict[str, Any] | None, limit: int | None) -> Calla
     return call
 
 
-class Listing:
-    """What is listed below a prefix, page by page.
-
-    obstore takes an HTML page for the end of a list, so that an end has to be checked: who asks again from
-    the last but one name on must get the last one, and nothing new behind it.
-
-    Parameters
-    ----------
-    prefix : str
-    ordered : bool
-        Whether names come in order, so that a list can go on behind a name and does not begin again.
-    """
-
-    def __init__(self, prefix: str, *, ordered: bool) -> None:
-        self.found: dict[str, int] = {}
-        """Sizes by name."""
-        self.expected: str | None = None
-        """The last name, if the end is being checked."""
-        self.confirmed = False
-        """Whether it came again."""
-        self._offset: str | None = None
-        self._prefix = prefix
-        self._ordered = ordered
-        self._stream: Iterator[Any] | None = None
-
-    def check(self) -> None:
-        """Ask for the end once more from now on."""
-        last = heapq.nlargest(2, self.found)
-        self._stream = None
-        self.expected, self.confirmed = (last[0] if last else None), False
-        self._offset = last[1] if self._ordered and len(last) > 1 else None
-
-    def page(self, image: Any, store: Any) -> bool:
-        """Ask for a page, for :meth:`Client.request`; returns whether there was one."""
-        if self._stream is None:
-            self._stream = iter(image.list(store, self._prefix or None, offset=self._offset, chunk_size=PAGE))
-        stream, self._stream = self._stream, None
-        page = next(stream, None)
-        if page is None:
-            return False
-        self._stream = stream
-        self.found.update((entry["path"], entry["size"]) for entry in page)
-        names = [entry["path"] for entry in page]
-        self.confirmed |= self.expected in names
-        if self._ordered and names:
-            self._offset = names[-1]
-        return True
-
-
 class _Shared:
     """The clients of this process by recipe and bounds."""
 
@@ -401,6 +455,7 @@ class _Shared:
         self._clients: WeakValueDictionary[object, Client] = WeakValueDictionary()
         self._recent: deque[Client] = deque(maxlen=_KEPT)
         self._lock = threading.Lock()
+        self._of_parent: list[object] = []
 
     def get(self, recipe: Recipe, concurrency: int, retries: int, timeout: float, deadline: float) -> Client:
         key = recipe.key(), others(recipe.kind), concurrency, retries, timeout, deadline
@@ -414,8 +469,8 @@ class _Shared:
             return client
 
     def renew(self) -> None:
-        """Begin anew in a forked child; what the parent has made must not be taken apart there."""
-        obstore_image.keep([*self._clients.values(), *self._recent])
+        """Begin anew in a forked child, where what the parent has made must not be taken apart."""
+        self._of_parent.append([*self._clients.values(), *self._recent])
         self._clients.clear()
         self._recent.clear()
         self._lock = threading.Lock()

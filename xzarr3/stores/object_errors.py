@@ -1,39 +1,34 @@
 """What a failed request to an object store means, and what may be said of it.
 
-obstore's errors are texts, which hold URLs with their queries (signatures, tokens) and what the server said.
-Here they are taken apart: the HTTP status, the service's own code, whether the request may succeed later and
-whether it may have been carried out. What is said of them names no URL and none of the secrets.
+The type of obstore's error decides where there is one for the case: what is not there, what may not be read,
+a condition that did not hold. Everything else has one type, and a text that names the HTTP status and the
+service's own code. The texts hold URLs with their queries (signatures, tokens) and what the server said; what
+is said of them here names no URL and none of the secrets.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-_STATUS = re.compile(
-    r" in [\d.]+\w*s(?:, after [\w\s,:.]{1,150})? - Server returned non-2xx status code: (\d{3})[^:\n]*: ?"
+_STATUS = re.compile(r" status code: (\d{3})[^:\n]*: ?")
+_RETRIES = re.compile(r", after (\d+) retries")
+_CODE = re.compile(
+    r"<Code>([\w.]{1,80})</Code>|\"(?:code|reason)\": ?\"([\w.]{1,80})\"|\bcode: ([\w.]{1,80})"
 )
-_REPEATED = re.compile(r"\bretries: ([1-9]\d*)")
-_CODE = re.compile(r"<Code>([\w.]{1,80})</Code>|\"(?:code|reason)\": ?\"([\w.]{1,80})\"")
 _MESSAGE = re.compile(r"<Message>([^<\n\r]{1,300})")
-_LACKING = re.compile(r"([\w-]+) Header missing from response")
-_KIND = re.compile(r"HttpError \{\s*kind: (\w+)")
-_CREDENTIALS = re.compile(r"169\.254\.\d+\.\d+|metadata\.google|token request|//sts\.|AssumeRole")
-_PROVIDER = re.compile(r"External \w+ credential provider: ([\w.]+)")
-_OF_MACHINE = re.compile(r"169\.254\.\d+\.\d+|metadata\.google")
 _URL = re.compile(r"\b[a-z][a-z0-9+.-]*://[^\s'\"<>,)]*", re.IGNORECASE)
 _PARAMETER = re.compile(
     r"\b(sig|signature|x-amz-[\w-]+|x-goog-[\w-]+|awsaccesskeyid|authorization|token|password|secret|"
     r"(?:account|access)[_-]?key)(=|: ?)(?:(?:bearer|basic|sharedkey) )?[^\s&'\"<>]+",
     re.IGNORECASE,
 )
-_NO_CONTAINER = "The specified container does not exist."
 _HIDDEN = "***"
 _SHORTEST = 4  # Characters of a secret; shorter ones would hide half of every text.
 _LONGEST = 300
 
-_OF_CLASS = {
+_OF_TYPE = {
     "FileNotFoundError": 404,
     "PermissionDeniedError": 403,
     "UnauthenticatedError": 401,
@@ -42,21 +37,14 @@ _OF_CLASS = {
     "AlreadyExistsError": 412,
 }
 _PASSING = frozenset({408, 425, 429, 500, 502, 503, 504, 509, 520, 521, 522, 523, 524, 529})
-_PASSING_CODES = frozenset(
-    {
-        *(
-            "RequestTimeout",
-            "SlowDown",
-            "InternalError",
-            "ServiceUnavailable",
-            "OperationAborted",
-            "ServerBusy",
-        ),
-        "ConditionalRequestConflict",
-    }
-)
-_NOTHING_DONE = frozenset({501, 503})
 _TOO_BUSY = frozenset({"SlowDown", "ServiceUnavailable", "ServerBusy"})
+_PASSING_CODES = _TOO_BUSY | {
+    "RequestTimeout",
+    "InternalError",
+    "OperationAborted",
+    "ConditionalRequestConflict",
+}
+_NOTHING_DONE = frozenset({501, 503})
 _NO_PLACE = frozenset(
     {"NoSuchBucket", "ContainerNotFound", "ContainerBeingDeleted", "ContainerDisabled", "AccountNotFound"}
 )
@@ -64,14 +52,33 @@ _NO_KEY = frozenset({"NoSuchKey", "BlobNotFound", "NoSuchVersion"})
 _EXISTS = frozenset({"BlobAlreadyExists"})
 _BAD_CREDENTIALS = frozenset(
     {
-        "AuthenticationFailed",
-        "ExpiredToken",
-        "InvalidAccessKeyId",
-        "InvalidToken",
-        "RequestTimeTooSkewed",
-        "SignatureDoesNotMatch",
-        "TokenRefreshRequired",
+        *("AuthenticationFailed", "ExpiredToken", "InvalidAccessKeyId", "InvalidToken"),
+        *("RequestTimeTooSkewed", "SignatureDoesNotMatch", "TokenRefreshRequired"),
     }
+)
+# Where obstore asks for credentials if none are given: the machine, which mostly has none, or a service.
+_OF_MACHINE = ("169.254.", "metadata.google")
+_OF_CREDENTIALS = (*_OF_MACHINE, "token request", "//sts.", "AssumeRole")
+# What obstore's texts hold where there was no answer, or none that it could use, and what that means.
+_CONNECTIONS = (
+    ("TooManyRedirects", "the server redirects again and again"),
+    ("dns error", "the name of the host is not known"),
+    ("ConnectionRefused", "the connection is refused"),
+    ("certificate", "the certificate is not accepted"),
+    ("kind: Connect,", "no connection"),
+    ("kind: Timeout", "no answer in time"),
+    ("IncompleteBody", "the body is shorter than promised"),
+    ("UnexpectedEof", "the body is shorter than promised"),
+    ("", "the connection broke"),
+)
+_FINAL = frozenset(("TooManyRedirects", "certificate"))
+_ANSWERS = (
+    # So S3 says that the bucket is in another region.
+    ("redirect without LOCATION", "status 301, it is somewhere else", 301, ""),
+    ("NotPartial", "the answer is not the range that was asked for (status 200)", 200, "whole"),
+    ("RangeNotSupported", "the answer is not the range that was asked for (status 200)", 200, "whole"),
+    ("Wanted range starting at", "the value ends before", 416, ""),
+    ("bytes 0--1/0", "the value ends before", 416, ""),
 )
 
 
@@ -95,15 +102,15 @@ class Failure:
         Whether the same request may succeed later.
     ambiguous : bool
         Whether the request may have been carried out nevertheless.
-    repeated : int
-        How often obstore has made it once more, so that a refusal may be due to the first time.
     unreachable : bool
         Whether there was no connection at all, which rarely changes soon.
     sort : str
         ``"whole"`` for an answer that ignores the range, ``"unsupported"`` for what cannot be asked for,
         ``"credentials"`` if they cannot be had, ``"other"`` for an answer that is not about the key.
     attempts : int
-        How often it was made.
+        How often it was made, as far as that is told.
+    insisted : bool
+        Whether obstore has made it again as often as it may, and does not say how often that was.
     """
 
     text: str
@@ -111,10 +118,10 @@ class Failure:
     code: str = ""
     passing: bool = False
     ambiguous: bool = False
-    repeated: int = 0
     unreachable: bool = False
     sort: str = ""
     attempts: int = field(default=1, compare=False)
+    insisted: bool = field(default=False, compare=False)
 
     @property
     def refused(self) -> bool:
@@ -151,6 +158,14 @@ class Failure:
         return ServiceError(self.text)
 
 
+class AnswerError(Exception):
+    """An answer that is not what was asked for."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.text)
+        self.failure = failure
+
+
 def describe(error: BaseException, secrets: Sequence[str] = ()) -> Failure:
     """Take an error of obstore apart.
 
@@ -169,93 +184,62 @@ def describe(error: BaseException, secrets: Sequence[str] = ()) -> Failure:
     (503, 'SlowDown', True, 'status 503, SlowDown')
     """
     name = type(error).__name__
-    whole = str(error)
-    head, _, debug = whole.partition("\n\nDebug source")
-    found = _STATUS.search(head)
-    status = int(found[1]) if found else _OF_CLASS.get(name)
-    provider = _PROVIDER.search(head) if name == "UnauthenticatedError" and found is None else None
-    if provider is not None:
-        return Failure(f"the credential provider fails with {provider[1]}", sort="credentials")
-    if status == 404 and found is None and _NO_CONTAINER in debug:
-        return Failure("status 404, the container does not exist", 404, "ContainerNotFound")
-    again = _REPEATED.search(debug)
-    repeated = int(again[1]) if again else 0
-    if name == "GenericError" and _CREDENTIALS.search(head):
+    head, _, debug = str(error).partition("\n\nDebug source")
+    found, again = _STATUS.search(head), _RETRIES.search(head)
+    attempts = 1 + int(again[1]) if again else 1
+    status = int(found[1]) if found else _OF_TYPE.get(name)
+    if name not in _OF_TYPE and any(sign in head for sign in _OF_CREDENTIALS):
         return _credentials(head, status)
+    if name == "UnauthenticatedError" and found is None:
+        return Failure("the provider of credentials fails", sort="credentials")
     if status is not None:
-        body = head[found.end() :] if found else ""
-        named = _CODE.search(body)
-        code = (named[1] or named[2]) if named else ""
-        said = _MESSAGE.search(body)
-        parts = [f"status {status}", code, "" if said is None else scrub(said[1], secrets)]
+        if status == 404 and "container does not exist" in debug:  # The answer to HEAD has no body.
+            return Failure("status 404, the container does not exist", 404, "ContainerNotFound")
+        failure = describe_status(status, head[found.end() :] if found else "", secrets)
+        other = status in (401, 403, 404) and name not in _OF_TYPE
+        return replace(failure, attempts=attempts, sort="other" if other else "")
+    for sign, text, meaning, sort in _ANSWERS:
+        if sign in head or sign in debug:
+            return Failure(text, meaning, sort=sort)
+    if "builder error" not in head and "HTTP error" in head:
+        sign, text = next(pair for pair in _CONNECTIONS if pair[0] in debug)
+        unreachable = "kind: Connect," in debug
+        passing = sign not in _FINAL
         return Failure(
-            ", ".join(part for part in parts if part),
-            status,
-            code,
-            passing=status in _PASSING or code in _PASSING_CODES,
-            ambiguous=status >= 500 and status not in _NOTHING_DONE and code not in _TOO_BUSY,
-            repeated=repeated,
-            sort="other" if status == 404 and name == "GenericError" else "",
+            text, passing=passing, ambiguous=not unreachable, unreachable=unreachable, attempts=attempts
         )
-    if "redirect without LOCATION" in head:  # So S3 says that the bucket is in another region.
-        return Failure("status 301, it is somewhere else", 301)
-    kind = _KIND.search(debug)
-    if kind is not None or "HTTP error" in head:
-        return _connection(kind[1] if kind else "Unknown", debug, head, secrets, repeated)
-    lacking = _LACKING.search(head)
-    if lacking is not None:
-        return Failure(f"the answer has no {lacking[1]}")
-    if "NotPartial" in debug or "RangeNotSupported" in debug:
-        return Failure("the answer is not the range that was asked for (status 200)", 200, sort="whole")
-    if "Wanted range starting at" in head or "bytes 0--1/0" in head:
-        return Failure("the value ends before", 416)
-    if "DeleteFailed" in debug:
-        named = re.search(r"code: ([\w.]{1,80})", head)
-        code = named[1] if named else ""
-        return Failure(
-            f"a key was not erased{', ' + code if code else ''}", code=code, passing=code in _PASSING_CODES
-        )
+    code = _code(head)
     sort = "unsupported" if name == "NotSupportedError" or isinstance(error, NotImplementedError) else ""
-    return Failure(scrub(f"{name}: {head}", secrets), sort=sort)
+    return Failure(scrub(f"{name}: {head}", secrets), code=code, passing=code in _PASSING_CODES, sort=sort)
+
+
+def describe_status(status: int, body: str, secrets: Sequence[str]) -> Failure:
+    """What a status means, and the body of its answer."""
+    code, said = _code(body), _MESSAGE.search(body)
+    parts = [f"status {status}", code, "" if said is None else scrub(said[1], secrets)]
+    return Failure(
+        ", ".join(part for part in parts if part),
+        status,
+        code,
+        passing=status in _PASSING or code in _PASSING_CODES,
+        ambiguous=status >= 500 and status not in _NOTHING_DONE and code not in _TOO_BUSY,
+    )
+
+
+def _code(text: str) -> str:
+    named = _CODE.search(text)
+    return next(filter(None, named.groups())) if named else ""
 
 
 def _credentials(head: str, status: int | None) -> Failure:
     """Credentials are asked of the machine if none are given; of most machines in vain."""
-    busy = status is not None and (status >= 500 or status == 429)
-    if _OF_MACHINE.search(head):
-        return Failure(
-            "no credentials are given, and this machine has none", passing=busy, sort="credentials"
-        )
-    answer = "no answer" if status is None else f"status {status}"
-    return Failure(
-        f"the service that gives credentials does not: {answer}",
-        passing=busy or status is None,
-        sort="credentials",
-    )
-
-
-def _connection(kind: str, debug: str, head: str, secrets: Sequence[str], repeated: int) -> Failure:
-    if "TooManyRedirects" in debug:
-        return Failure("the server redirects again and again")
-    if kind == "Connect":
-        text = "no connection"
-        for sign, meaning in (
-            ("dns error", "the name of the host is not known"),
-            ("ConnectionRefused", "the connection is refused"),
-            ("certificate", "the certificate is not accepted"),
-        ):
-            if sign in debug:
-                text = meaning
-        return Failure(text, passing="certificate" not in debug, repeated=repeated, unreachable=True)
-    text = {
-        "Timeout": "no answer in time",
-        "Interrupted": "the connection broke",
-    }.get(kind, "the answer could not be read")
-    if "IncompleteBody" in debug or "UnexpectedEof" in debug:
-        text = "the body is shorter than promised"
-    if "builder error" in head or "BadScheme" in debug:
-        return Failure(scrub(head, secrets))
-    return Failure(text, passing=True, ambiguous=True, repeated=repeated)
+    passing = status is not None and (status >= 500 or status == 429)
+    text = "no credentials are given, and this machine has none"
+    if not any(sign in head for sign in _OF_MACHINE):
+        answer = "no answer" if status is None else f"status {status}"
+        text = f"the service that gives credentials does not: {answer}"
+        passing |= status is None
+    return Failure(text, passing=passing, sort="credentials")
 
 
 def scrub(text: str, secrets: Iterable[str] = ()) -> str:

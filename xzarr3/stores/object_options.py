@@ -1,7 +1,9 @@
 """URLs and options of object stores, in the words of fsspec and of obstore, and the recipe made from them.
 
-A recipe is all it takes to make a client: it is compared, pickled and sent to other processes. It holds
-secrets, so that it is never shown; what may be shown of a place is its :attr:`Recipe.address`.
+Only the common words of fsspec are known here; what else there is goes to obstore as it is, which refuses
+what it does not know. A recipe is all it takes to make a client: it is compared, pickled and sent to other
+processes. It holds secrets, so that it is never shown; what may be shown of a place is its
+:attr:`Recipe.address`.
 """
 
 from __future__ import annotations
@@ -12,16 +14,20 @@ import json
 import os
 import pickle
 import re
-from collections.abc import Callable, Iterable, Mapping
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
-from xzarr3.errors import StoreError, listed, shorten
+from xzarr3.errors import StoreError, listed
 from xzarr3.stores.object_errors import scrub
-from xzarr3.stores.opening import OBJECT_SCHEMES
 
+OBJECT_SCHEMES: Final = frozenset(
+    ("s3", "s3a", "gs", "gcs", "az", "azure", "abfs", "abfss", "adl", "http", "https")
+)
+"""The schemes of URLs that :class:`~xzarr3.stores.ObjectStore` is for."""
 SETTINGS: Final = frozenset(
     {
         *("concurrency", "retries", "deadline", "timeout", "absent_status", "request_bytes"),
@@ -31,82 +37,50 @@ SETTINGS: Final = frozenset(
 """Arguments of the store itself, which may be among the options, too."""
 
 _KINDS = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs", "http": "http", "https": "http"}
-_TITLES = {"s3": "S3", "gs": "Google Cloud Storage", "az": "Azure", "http": "HTTP"}
-_BUCKET = re.compile(r"arn:[a-z0-9:_-]+|[^/\\?#@:\s\x00-\x1f\x7f]+")
-_HOST_OF_S3 = re.compile(r"(.+\.)?(s3([.-][a-z0-9-]+)*\.amazonaws\.com(\.cn)?|r2\.cloudflarestorage\.com)")
-_HOST_OF_AZURE = re.compile(r"([a-z0-9]+)\.(?:blob|dfs)\.(?:core\.windows\.net|fabric\.microsoft\.com)")
-
-# The option as obstore has it, and what else it is called.
-_S3 = {
-    "access_key_id": ("key", "aws_access_key_id"),
-    "secret_access_key": ("secret", "aws_secret_access_key"),
-    "session_token": ("token", "aws_session_token", "aws_token"),
-    "skip_signature": ("anon", "aws_skip_signature"),
-    "endpoint": ("endpoint_url", "aws_endpoint", "aws_endpoint_url", "aws_endpoint_url_s3"),
-    "region": ("region_name", "aws_region", "default_region", "aws_default_region"),
-    "request_payer": ("requester_pays", "aws_request_payer"),
-    "virtual_hosted_style_request": ("aws_virtual_hosted_style_request",),
-    "unsigned_payload": ("aws_unsigned_payload",),
-    "checksum_algorithm": ("aws_checksum_algorithm",),
-    "server_side_encryption": ("aws_server_side_encryption",),
-    "sse_kms_key_id": ("aws_sse_kms_key_id",),
-    "sse_bucket_key_enabled": ("aws_sse_bucket_key_enabled",),
-    "sse_customer_key_base64": ("aws_sse_customer_key_base64",),
-    "s3_express": ("aws_s3_express",),
-    "disable_tagging": ("aws_disable_tagging",),
-    "disable_bulk_delete": ("aws_disable_bulk_delete",),
-    "imdsv1_fallback": ("aws_imdsv1_fallback",),
-    "metadata_endpoint": ("aws_metadata_endpoint",),
-    "role_arn": ("aws_role_arn",),
-    "role_session_name": ("aws_role_session_name",),
-    "web_identity_token_file": ("aws_web_identity_token_file",),
-    "sts_endpoint": ("aws_endpoint_url_sts",),
-    "profile": ("profile_name", "aws_profile"),
+TITLES: Final = {"s3": "S3", "gs": "Google Cloud Storage", "az": "Azure", "http": "HTTP"}
+_CLASSES = {
+    "s3": "S3Store",
+    "gs": "GCSStore",
+    "az": "AzureStore",
+    "http": "HTTPStore",
+    "local": "LocalStore",
 }
-_GS = {
-    "bearer_token": ("google_bearer_token",),
-    "skip_signature": ("anon", "google_skip_signature"),
-    "base_url": ("endpoint", "endpoint_url", "google_base_url"),
-    "service_account": (
-        *("service_account_path", "service_account_file", "google_service_account"),
-        "google_service_account_path",
-    ),
-    "service_account_key": ("google_service_account_key",),
-    "application_credentials": ("google_application_credentials",),
-    "token": (),
+_PREFIXES = {"s3": ("aws_",), "gs": ("google_",), "az": ("azure_storage_", "azure_")}  # Of obstore's names.
+_ENDPOINT = {"s3": "endpoint", "gs": "base_url", "az": "endpoint"}
+_CONTAINER = {"s3": "bucket", "gs": "bucket", "az": "container_name"}
+# What others call an option, and what it is called here; obstore's own names have lost their prefix by then.
+SPELLINGS: Final[dict[str, dict[str, str]]] = {
+    "s3": {
+        "key": "access_key_id",
+        "secret": "secret_access_key",
+        "token": "session_token",
+        "anon": "skip_signature",
+        "requester_pays": "request_payer",
+        "profile_name": "profile",
+        "endpoint_url": "endpoint",
+        "endpoint_url_s3": "endpoint",
+        "region_name": "region",
+        "default_region": "region",
+    },
+    "gs": {
+        "anon": "skip_signature",
+        "endpoint": "base_url",
+        "endpoint_url": "base_url",
+        "service_account_file": "service_account",
+        "service_account_path": "service_account",
+    },
+    "az": {
+        "anon": "skip_signature",
+        "endpoint_url": "endpoint",
+        "account": "account_name",
+        "access_key": "account_key",
+        "sas_token": "sas_key",
+        "bearer_token": "token",
+    },
+    "http": {"user": "username", "token": "bearer_token"},
 }
-_AZ = {
-    "account_name": ("account", "azure_storage_account_name", "storage_account_name"),
-    "account_key": ("azure_storage_account_key", "access_key"),
-    "sas_key": ("sas_token", "azure_storage_sas_token", "azure_storage_sas_key"),
-    "token": ("bearer_token", "azure_storage_token"),
-    "skip_signature": ("anon", "azure_skip_signature"),
-    "endpoint": ("endpoint_url", "azure_storage_endpoint", "azure_endpoint"),
-    "account_host": (),
-    "connection_string": ("azure_storage_connection_string",),
-    "client_id": ("azure_client_id", "azure_storage_client_id"),
-    "client_secret": ("azure_client_secret", "azure_storage_client_secret"),
-    "tenant_id": ("azure_tenant_id", "azure_storage_tenant_id"),
-    "authority_host": ("azure_authority_host", "azure_storage_authority_host"),
-    "use_emulator": ("azure_storage_use_emulator",),
-    "use_azure_cli": ("azure_use_azure_cli",),
-    "use_fabric_endpoint": ("azure_use_fabric_endpoint",),
-    "msi_endpoint": ("azure_msi_endpoint",),
-    "object_id": ("azure_object_id",),
-    "msi_resource_id": ("azure_msi_resource_id",),
-    "federated_token_file": ("azure_federated_token_file",),
-    "credential_type": ("azure_credential_type",),
-    "disable_tagging": ("azure_disable_tagging",),
-    "encryption_key": ("azure_encryption_key",),
-}
-_HTTP = {"headers": (), "username": ("user",), "password": (), "bearer_token": ("token",)}
-_COMMON = {"allow_http": (), "use_ssl": (), "verify": (), "client_kwargs": (), "client_options": ()}
-_NAMES: dict[str, dict[str, tuple[str, ...]]] = {
-    "s3": {**_S3, "config_kwargs": (), "credential_provider": ()},
-    "gs": {**_GS, "credential_provider": ()},
-    "az": {**_AZ, "credential_provider": ()},
-    "http": _HTTP,
-}
+_COMMON = ("use_ssl", "verify", "allow_http", "client_kwargs", "client_options")
+_HTTP = ("headers", "username", "password", "bearer_token")
 # Of fsspec: how its own caches and loops work, which are not here.
 _WITHOUT_EFFECT = frozenset(
     {
@@ -114,32 +88,12 @@ _WITHOUT_EFFECT = frozenset(
         *("use_listings_cache", "listings_expiry_time", "max_paths", "asynchronous", "cache_regions"),
     }
 )
-_SECRET = frozenset(
-    {
-        *(
-            "access_key_id",
-            "secret_access_key",
-            "session_token",
-            "bearer_token",
-            "service_account_key",
-            "token",
-        ),
-        *("account_key", "sas_key", "client_secret", "password", "sse_customer_key_base64", "encryption_key"),
-    }
-)
-_SWITCHES = frozenset(
-    {
-        *(
-            "skip_signature",
-            "request_payer",
-            "virtual_hosted_style_request",
-            "unsigned_payload",
-            "s3_express",
-        ),
-        *("sse_bucket_key_enabled", "disable_tagging", "disable_bulk_delete", "imdsv1_fallback"),
-        *("use_emulator", "use_azure_cli", "use_fabric_endpoint", "allow_http", "use_ssl", "verify"),
-    }
-)
+_SECRET = re.compile("key|secret|token|password|sas_")
+_SIGNS = {
+    "s3": ("access_key_id", "profile", "role_arn", "web_identity_token_file"),
+    "gs": ("bearer_token", "service_account", "service_account_key", "application_credentials"),
+    "az": ("account_key", "sas_key", "token", "client_secret", "federated_token_file", "use_azure_cli"),
+}
 # The options that say where something is, and the variables of the environment that do; the first one counts.
 _PLACES: dict[str, dict[str, tuple[str, ...]]] = {
     "s3": {
@@ -153,14 +107,11 @@ _PLACES: dict[str, dict[str, tuple[str, ...]]] = {
         "account_name": ("AZURE_STORAGE_ACCOUNT_NAME",),
         "endpoint": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
         "use_emulator": ("AZURE_STORAGE_USE_EMULATOR",),
-        "use_fabric_endpoint": ("AZURE_USE_FABRIC_ENDPOINT",),
+        "use_fabric_endpoint": ("AZURE_STORAGE_USE_FABRIC_ENDPOINT", "AZURE_USE_FABRIC_ENDPOINT"),
     },
 }
-_READ_BY_OBSTORE = {
-    "s3": ("AWS_",),
-    "gs": ("GOOGLE_",),
-    "az": ("AZURE_", "MSI_", "IDENTITY_"),
-}
+_SWITCHES = frozenset(("virtual_hosted_style_request", "s3_express", "use_emulator", "use_fabric_endpoint"))
+_READ_BY_OBSTORE = {"s3": ("AWS_",), "gs": ("GOOGLE_",), "az": ("AZURE_", "MSI_", "IDENTITY_")}
 _YES = frozenset({"1", "true", "on", "yes", "y"})
 # Separate parts of AWS, where buckets may have the names that others have elsewhere.
 _PARTITIONS = {
@@ -170,16 +121,33 @@ _PARTITIONS = {
     "eu-iso": "aws-iso",
     "eusc-": "aws-eusc",
 }
-_ENDPOINT_OPTION = {"s3": "endpoint", "gs": "base_url", "az": "endpoint"}
-_CLASSES = {
-    "s3": "S3Store",
-    "gs": "GCSStore",
-    "az": "AzureStore",
-    "http": "HTTPStore",
-    "local": "LocalStore",
-}
+_BUCKET = re.compile(r"arn:[a-z0-9:_-]+|[^/\\?#@:\s\x00-\x1f\x7f]+")
+_HOST_OF_S3 = re.compile(
+    r"(?:(.+)\.)?(s3(?:[.-][a-z0-9-]+)*\.amazonaws\.com(?:\.cn)?|r2\.cloudflarestorage\.com)"
+)
+_HOST_OF_AZURE = re.compile(r"([a-z0-9]+)\.(?:blob|dfs)\.(?:core\.windows\.net|fabric\.microsoft\.com)")
+ANYWHERE: Final = frozenset(
+    ("user-agent", "accept", "accept-encoding", "accept-language", "range", "if-match")
+)
+"""Headers that any server may see."""
+_DROPPED = frozenset(("authorization", "cookie"))  # By obstore, where a server redirects to another one.
 _EMULATOR = "http://127.0.0.1:10000/devstoreaccount1"
 _DIGEST_KEY = os.urandom(16)  # What is made of secrets is of no use elsewhere.
+_forked = False
+
+
+def is_forked() -> bool:
+    """Whether this process was forked from one that had loaded obstore, whose threads are not here."""
+    return _forked
+
+
+def _note_fork() -> None:
+    global _forked
+    _forked |= "obstore" in sys.modules
+
+
+if hasattr(os, "register_at_fork"):  # This module is imported with the package, to hear of every fork.
+    os.register_at_fork(after_in_child=_note_fork)
 
 
 @dataclass(frozen=True, repr=False)
@@ -216,6 +184,18 @@ class Recipe:
         """What is equal for equal recipes."""
         return self.kind, self.class_name, _frozen(self.arguments), self.profile
 
+    def private_headers(self) -> dict[str, str]:
+        """All headers, if some of them would follow a redirect of a web server to another one; else none."""
+        if self.kind != "http":
+            return {}
+        headers = dict(self.arguments.get("client_options", {})).get("default_headers", {})
+        if all(name.lower() in ANYWHERE | _DROPPED for name in headers):
+            return {}
+        return {
+            name: value.decode() if isinstance(value, bytes) else str(value)
+            for name, value in headers.items()
+        }
+
     def __hash__(self) -> int:
         return hash(self.key())
 
@@ -234,11 +214,14 @@ class Place:
         What keys begin with, empty or ending with ``/``.
     settings : mapping
         Arguments of the store that were among the options.
+    unknown : bool
+        Whether there are options that only obstore may know.
     """
 
     recipe: Recipe
     prefix: str
     settings: Mapping[str, Any]
+    unknown: bool = False
 
 
 def parse(url: str, options: Mapping[str, Any] | None = None) -> Place:
@@ -247,16 +230,13 @@ def parse(url: str, options: Mapping[str, Any] | None = None) -> Place:
     Raises
     ------
     StoreError
-        If there is an option that is not known, or options contradict each other or the URL.
+        If it is no URL of an object store, or options contradict each other or the URL.
 
     Examples
     --------
     >>> place = parse("s3://bucket/era5.zarr", {"anon": True, "endpoint_url": "http://localhost:9000"})
     >>> place.recipe.kind, place.prefix, place.recipe.address
     ('s3', 'era5.zarr/', 's3://bucket at http://localhost:9000')
-    >>> parse("s3://bucket", {"secrte": "x"})
-    Traceback (most recent call last):
-    xzarr3.errors.StoreError: storage_options of S3: 'secrte' not known; accepted: 'access_key_id' ('key', ...
     """
     given = dict(options or {})
     for name in given:
@@ -272,22 +252,21 @@ def parse(url: str, options: Mapping[str, Any] | None = None) -> Place:
         )
     kind = _KINDS.get(scheme, "az")
     settings = {name: given.pop(name) for name in sorted(SETTINGS & given.keys())}
-    place, prefix = "", ""
     if kind == "http":
         try:
             kind, place, prefix = _of_web(url, given)
         except ValueError:
             raise StoreError(
-                f"not a URL: what follows '{scheme}://' is no host with a path; accepted: as in "
-                "https://example.org/era5.zarr, https://[::1]/era5.zarr"
+                f"not a URL: what follows '{scheme}://' is no host with a path and a port; accepted: as in "
+                "https://example.org/era5.zarr, https://[::1]:8080/era5.zarr"
             ) from None
     else:
         place, _, prefix = rest.partition("/")
-        account, host = "", ""
         if kind == "az" and "@" in place:
             place, _, host = place.partition("@")
             account = host.partition(".")[0]
-            given = _with(given, "account_name", account, f"the URL names account '{account}'", _AZ)
+            if given.setdefault("account_name", account) != account:
+                raise _contradict(kind, f"'account_name', for the URL names account '{account}',", "it")
         if not _BUCKET.fullmatch(place):
             shown = "***" if ":" in rest else _public(rest)
             raise StoreError(
@@ -295,13 +274,32 @@ def parse(url: str, options: Mapping[str, Any] | None = None) -> Place:
                 f"accepted: '{scheme}://', its name without ':' and '@', '/' and the path"
             )
     wanted = _named(kind, given)
-    _check(kind, wanted)
-    recipe = _recipe(kind, place, wanted)
-    return Place(recipe, _prefix(prefix, url), settings)
+    unknown = bool(wanted.keys() - _known(kind))
+    return Place(_recipe(kind, place, wanted), _prefix(prefix, url), settings, unknown)
+
+
+def _contradict(kind: str, one: str, other: str) -> StoreError:
+    return StoreError(f"storage_options of {TITLES[kind]}: {one} contradicts {other}; accepted: one of them")
+
+
+def _known(kind: str) -> set[str]:
+    more = _HTTP if kind == "http" else ("credential_provider", "config_kwargs", "profile", "region")
+    return {*SPELLINGS[kind].values(), *_COMMON, *more, *_SIGNS.get(kind, ()), "token", "connection_string"}
+
+
+def accepted(kind: str) -> str:
+    """The options that are known by several names, for a message."""
+    names: dict[str, list[str]] = {name: [] for name in (*_COMMON, *(_HTTP if kind == "http" else ()))}
+    for spelling, name in SPELLINGS[kind].items():
+        names.setdefault(name, []).append(spelling)
+    told = [f"'{name}'" + (f" ({listed(also)})" if also else "") for name, also in sorted(names.items())]
+    return f"{', '.join(told)}, {listed(sorted(SETTINGS))}" + (
+        "" if kind == "http" else f", and what {_CLASSES[kind]} of obstore takes"
+    )
 
 
 def _of_web(url: str, given: dict[str, Any]) -> tuple[str, str, str]:
-    """Kind, place and prefix of an http or https URL."""
+    """Kind, place and prefix of an http or https URL, which may be that of a service."""
     parts = urlsplit(url)
     if not parts.hostname or parts.query or parts.fragment:
         raise StoreError(
@@ -309,318 +307,231 @@ def _of_web(url: str, given: dict[str, Any]) -> tuple[str, str, str]:
             "and a path, '?' and '#' in it spelled as '%3F' and '%23'; headers={...} for what signs requests"
         )
     path = parts.path.strip("/")
-    foreign = given.keys() - {*_COMMON, *_HTTP, *(name for names in _HTTP.values() for name in names)}
-    azure = _HOST_OF_AZURE.fullmatch(parts.hostname)
-    if azure and foreign & _every(_AZ):
+    foreign = given.keys() - {*_COMMON, *_HTTP, *SPELLINGS["http"], *_WITHOUT_EFFECT}
+    azure, s3 = _HOST_OF_AZURE.fullmatch(parts.hostname), _HOST_OF_S3.fullmatch(parts.hostname)
+    if foreign and azure:
         container, _, prefix = path.partition("/")
         given.setdefault("account_name", azure[1])
         given.setdefault("endpoint", f"https://{parts.hostname.replace('.dfs.', '.blob.')}")
         return "az", container, unquote(prefix)
-    s3 = _HOST_OF_S3.fullmatch(parts.hostname)
-    if s3 and foreign & _every(_S3):
-        within = (s3[1] or "").rstrip(".")
-        host = s3[2]
-        if "r2." in host:
-            bucket, _, prefix = path.partition("/")
-            given.setdefault("endpoint", f"https://{within}.{host}" if within else f"https://{host}")
+    if foreign and s3:
+        bucket, prefix = s3[1], path
+        if s3[2].startswith("r2."):
+            given.setdefault("endpoint", f"https://{parts.hostname}")
             given.setdefault("region", "auto")
+            bucket = None
         else:
-            region = re.search(r"s3[.-](?:dualstack\.)?([a-z]{2}(?:-[a-z]+)+-\d)\.", host)
+            region = re.search(r"s3[.-](?:dualstack\.)?([a-z]{2}(?:-[a-z]+)+-\d)\.", s3[2])
             if region:
                 given.setdefault("region", region[1])
-            bucket, prefix = (within, path) if within else (path.partition("/")[0], path.partition("/")[2])
+        if bucket is None:
+            bucket, _, prefix = path.partition("/")
         return "s3", bucket, unquote(prefix)
     if parts.username is not None:
         given.setdefault("username", unquote(parts.username))
         given.setdefault("password", unquote(parts.password or ""))
-    try:
-        port = parts.port
-    except ValueError as error:
-        raise StoreError(
-            f"not a URL: the port of {parts.hostname} is no number; accepted: 1 to 65535"
-        ) from error
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    where = f"{parts.scheme.lower()}://{host}" + ("" if port is None else f":{port}")
+    where = f"{parts.scheme.lower()}://{host}" + ("" if parts.port is None else f":{parts.port}")
     return "http", f"{where}/{path}" if path else where, ""
 
 
-def _every(names: Mapping[str, Iterable[str]]) -> set[str]:
-    return {*names, *(other for others in names.values() for other in others)}
-
-
-def _with(
-    given: dict[str, Any], name: str, value: str, why: str, names: Mapping[str, Iterable[str]]
-) -> dict[str, Any]:
-    for spelling in (name, *names[name]):
-        if given.get(spelling) not in (None, value):
-            raise StoreError(
-                f"storage_options: '{spelling}' contradicts the URL: {why}; accepted: one of them"
-            )
-        given.pop(spelling, None)
-    return {**given, name: value}
+def _canonical(kind: str, spelling: str) -> str:
+    name = spelling.lower()
+    for prefix in _PREFIXES.get(kind, ()):
+        name = name.removeprefix(prefix)
+    return SPELLINGS[kind].get(name, name)
 
 
 def _named(kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options by the names that obstore has for them."""
-    names = {**_NAMES[kind], **_COMMON}
-    spelled = {spelling: name for name, others in names.items() for spelling in (name, *others)}
-    items = [(name, value) for name, value in given.items() if value is not None]
-    for outer in ("client_kwargs", "config_kwargs"):
-        inner = given.get(outer)
-        if outer in names and inner is not None:
-            items += _inner(kind, outer, inner)
-    unknown = sorted({name for name, _ in items} - spelled.keys() - _WITHOUT_EFFECT)
-    if unknown:
-        accepted = ", ".join(
-            f"'{name}'" + (f" ({listed(others)})" if others else "") for name, others in sorted(names.items())
-        )
+    """The options by one name each, and what fsspec hands on to the library that it uses among them."""
+    items = [item for item in given.items() if item[0] not in (*_WITHOUT_EFFECT, "client_kwargs")]
+    inner = given.get("client_kwargs") or {}
+    if not isinstance(inner, Mapping):
         raise StoreError(
-            f"storage_options of {_TITLES[kind]}: {listed(unknown)} not known; accepted: {accepted}, and "
-            f"{listed(sorted(SETTINGS))}"
+            f"storage_options: 'client_kwargs' is {type(inner).__name__}; accepted: a dictionary"
         )
     wanted: dict[str, Any] = {}
     by: dict[str, str] = {}
-    for spelling, value in items:
-        name = spelled.get(spelling)
-        if name is None or name in ("client_kwargs", "config_kwargs"):
+    for spelling, value in (*items, *inner.items()):
+        if value is None:
             continue
-        value = _checked(kind, name, spelling, value)
-        if name in wanted and wanted[name] != value:
-            raise StoreError(
-                f"storage_options of {_TITLES[kind]}: '{by[name]}' and '{spelling}' mean the same and have "
-                "different values; accepted: one of them"
-            )
-        wanted[name], by[name] = value, spelling
+        name = _canonical(kind, str(spelling))
+        value = os.fspath(value) if isinstance(value, os.PathLike) else value
+        if name == "skip_signature" and isinstance(value, str):
+            value = {"true": True, "false": False}.get(value.lower(), value)
+        if name == "request_payer" and value == "requester":
+            value = True
+        if name == _ENDPOINT.get(kind) and isinstance(value, str):
+            value = value.rstrip("/")
+        if wanted.setdefault(name, value) != value:
+            raise _contradict(kind, f"'{by[name]}'", f"'{spelling}'")
+        by[name] = str(spelling)
+    _settle(kind, wanted)
     return wanted
 
 
-def _inner(kind: str, outer: str, inner: object) -> list[tuple[str, Any]]:
-    """What fsspec hands on to the library that it uses."""
-    if not isinstance(inner, Mapping):
-        raise StoreError(f"storage_options: '{outer}' is {type(inner).__name__}; accepted: a dictionary")
-    if outer == "client_kwargs":
-        return [(str(name), value) for name, value in inner.items() if value is not None]
-    found: list[tuple[str, Any]] = []
-    for name, value in inner.items():
-        style = value.get("addressing_style") if name == "s3" and isinstance(value, Mapping) else None
-        if style not in ("path", "virtual", "auto") or len(value) > 1:
+def _settle(kind: str, wanted: dict[str, Any]) -> None:
+    """What takes more than another name: options of fsspec that obstore has in another form."""
+    for name in ("headers", "client_options"):
+        value = wanted.get(name, {})
+        if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
             raise StoreError(
-                f"storage_options of {_TITLES[kind]}: {shorten({name: '...'})} in 'config_kwargs'; accepted: "
+                f"storage_options of {TITLES[kind]}: '{name}' is of type {type(value).__name__}; accepted: a "
+                "dictionary with names for keys"
+            )
+    if kind == "s3":
+        style = wanted.pop("config_kwargs", {"s3": {"addressing_style": "auto"}})
+        styles = {"path": False, "virtual": True, "auto": None}
+        named = [key for key in styles if style == {"s3": {"addressing_style": key}}]
+        if not named:
+            raise StoreError(
+                f"storage_options of {TITLES[kind]}: 'config_kwargs' with something else than accepted: "
                 "{'s3': {'addressing_style': 'path' or 'virtual'}}"
             )
-        if style != "auto":
-            found.append(("virtual_hosted_style_request", style == "virtual"))
-    return found
-
-
-def _checked(kind: str, name: str, spelling: str, value: Any) -> Any:
-    """The value of an option, of the type it must have; what it is is never said, for it may be a secret."""
-
-    def refused(accepted: str) -> StoreError:
-        return StoreError(
-            f"storage_options of {_TITLES[kind]}: '{spelling}' is of type {type(value).__name__}; accepted: "
-            f"{accepted}"
+        if styles[named[0]] is not None:
+            wanted.setdefault("virtual_hosted_style_request", styles[named[0]])
+    elif kind == "gs":
+        _settle_token(wanted)
+    elif kind == "az":
+        if "connection_string" in wanted:
+            _settle_connection(wanted)
+        if "account_host" in wanted:
+            wanted.setdefault("endpoint", f"https://{wanted.pop('account_host')}")
+    elif kind == "http":
+        _settle_headers(wanted)
+    # obstore would sign, or not, without a word.
+    signs = [name for name in (*_SIGNS.get(kind, ()), "credential_provider") if wanted.get(name)]
+    if wanted.get("skip_signature") is True and signs:
+        raise _contradict(kind, "'anon'", f"'{signs[0]}'")
+    if "profile" in wanted and len(signs) > 1:
+        raise _contradict(kind, "'profile'", f"'{next(name for name in signs if name != 'profile')}'")
+    provider = wanted.get("credential_provider")
+    if provider is not None and not callable(provider):
+        raise StoreError(
+            f"storage_options of {TITLES[kind]}: 'credential_provider' is of type {type(provider).__name__}; "
+            "accepted: a function that gives credentials, as obstore takes them"
         )
 
-    if name in _SWITCHES:
-        if name == "request_payer" and isinstance(value, str) and value.lower() == "requester":
-            return True
-        if isinstance(value, str) and value.lower() in ("true", "false"):
-            return value.lower() == "true"
-        if not isinstance(value, bool):
-            if name == "verify":
-                raise refused(
-                    "True or False; client_options={'root_certificate': ...} for certificates of yours"
-                )
-            raise refused("True or False")
-        return value
-    if name in ("headers", "client_options"):
-        if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-            raise refused("a dictionary with names for keys")
-        return dict(value)
-    if name == "credential_provider":
-        if not callable(value):
-            raise refused("a function that gives credentials, as obstore takes them")
-        return value
-    if kind == "gs" and name in ("token", "service_account_key") and isinstance(value, Mapping):
-        return json.dumps(dict(value), sort_keys=True)
-    if isinstance(value, os.PathLike):
-        value = os.fspath(value)
-    if not isinstance(value, str):
-        raise refused("a string")
-    if not value:
-        raise refused("a string that is not empty")
-    return value.rstrip("/") if name in ("endpoint", "base_url") else value
 
-
-def _check(kind: str, wanted: dict[str, Any]) -> None:
-    """See to it that options do not contradict each other, and settle what they say together."""
-    title = _TITLES[kind]
-
-    def contradict(one: str, other: str) -> StoreError:
-        return StoreError(f"storage_options of {title}: {one} contradicts {other}; accepted: one of them")
-
-    if kind == "s3":
-        pair = [name for name in ("access_key_id", "secret_access_key") if name in wanted]
-        if len(pair) == 1:
-            other = {"access_key_id": "secret", "secret_access_key": "key"}[pair[0]]
-            raise StoreError(f"storage_options of {title}: '{pair[0]}' alone; accepted: '{other}' with it")
-        if "session_token" in wanted and not pair:
-            raise StoreError(
-                f"storage_options of {title}: 'token' alone; accepted: 'key' and 'secret' with it"
-            )
-        if pair and "profile" in wanted:
-            raise contradict("'profile'", "'key'")
-    if kind == "gs" and "token" in wanted:
-        _settle_token(wanted, contradict)
-    if kind == "az" and "connection_string" in wanted:
-        _settle_connection(wanted, contradict)
-    if kind == "az" and "account_host" in wanted:
-        host = f"https://{wanted.pop('account_host')}"
-        if wanted.setdefault("endpoint", host) != host:
-            raise contradict("'account_host'", "'endpoint'")
-    signing = {
-        "s3": ("access_key_id", "profile", "role_arn", "web_identity_token_file"),
-        "gs": ("bearer_token", "service_account", "service_account_key", "application_credentials"),
-        "az": ("account_key", "sas_key", "token", "client_secret", "federated_token_file", "use_azure_cli"),
-        "http": (),
-    }[kind]
-    given = [name for name in (*signing, "credential_provider") if wanted.get(name)]
-    if wanted.get("skip_signature") and given:
-        raise contradict("'anon'", f"'{given[0]}'")
-    if "credential_provider" in given and len(given) > 1:
-        raise contradict("'credential_provider'", f"'{given[0]}'")
-    several = [name for name in ("account_key", "sas_key", "token") if name in wanted and kind == "az"]
-    if len(several) > 1 and "credential_type" not in wanted:
-        raise contradict(f"'{several[0]}'", f"'{several[1]}'")
-    if kind == "http":
-        _settle_headers(wanted, contradict)
-
-
-def _settle_token(wanted: dict[str, Any], contradict: Callable[[str, str], StoreError]) -> None:
+def _settle_token(wanted: dict[str, Any]) -> None:
     """gcsfs's ``token``: "anon", a file, or what would be in it."""
-    token = wanted.pop("token")
-    if token in ("google_default", "cloud"):
+    token = wanted.pop("token", None)
+    if isinstance(token, Mapping):
+        token = json.dumps(dict(token), sort_keys=True)
+    if token in (None, "google_default", "cloud"):
         return
+    value: object = token
     if token == "anon":
         name, value = "skip_signature", True
-    elif token.lstrip().startswith("{"):
-        name, value = "service_account_key", token
-    elif token in ("cache", "browser"):
+    elif not isinstance(token, str) or token in ("cache", "browser"):
         raise StoreError(
-            f"storage_options of Google Cloud Storage: token='{token}'; accepted: 'anon', the path of a file "
-            "with credentials, its content, 'google_default'; bearer_token= for a token itself"
+            f"storage_options of Google Cloud Storage: 'token' is {scrub(str(token)[:7])}; accepted: 'anon', "
+            "the path of a file with credentials, its content, 'google_default'; bearer_token= for a token"
         )
+    elif token.lstrip().startswith("{"):
+        name = "service_account_key"
     else:
         name, value = "application_credentials", os.path.expanduser(token)
     if wanted.setdefault(name, value) != value:
-        raise contradict("'token'", f"'{name}'")
+        raise _contradict("gs", "'token'", f"'{name}'")
 
 
-def _settle_connection(wanted: dict[str, Any], contradict: Callable[[str, str], StoreError]) -> None:
+def _settle_connection(wanted: dict[str, Any]) -> None:
     """Azure's connection string, which is a list of options itself."""
-    parts: dict[str, str] = {}
-    for part in wanted.pop("connection_string").split(";"):
-        name, mark, value = part.strip().partition("=")
-        if name and mark:
-            parts[name.lower()] = value
-    found: dict[str, Any] = {}
-    for name, option in (
-        ("accountname", "account_name"),
-        ("accountkey", "account_key"),
-        ("sharedaccesssignature", "sas_key"),
-        ("blobendpoint", "endpoint"),
-    ):
-        if parts.get(name):
-            found[option] = parts[name].rstrip("/") if option == "endpoint" else parts[name]
-    if parts.get("usedevelopmentstorage", "").lower() == "true":
-        found["use_emulator"] = True
-    elif "endpoint" not in found and "account_name" in found and parts.get("endpointsuffix"):
-        scheme = parts.get("defaultendpointsprotocol", "https")
-        found["endpoint"] = f"{scheme}://{found['account_name']}.blob.{parts['endpointsuffix']}"
+    parts = {}
+    for part in str(wanted.pop("connection_string")).split(";"):
+        name, _, value = part.strip().partition("=")
+        parts[name.lower()] = value
+    found: dict[str, Any] = {
+        "account_name": parts.get("accountname"),
+        "account_key": parts.get("accountkey"),
+        "sas_key": parts.get("sharedaccesssignature"),
+        "endpoint": (parts.get("blobendpoint") or "").rstrip("/"),
+        "use_emulator": parts.get("usedevelopmentstorage", "").lower() == "true",
+    }
+    found = {name: value for name, value in found.items() if value}
     if not found:
         raise StoreError(
             "storage_options of Azure: 'connection_string' names no account; accepted: "
             "'AccountName=...;AccountKey=...', 'SharedAccessSignature=...', 'BlobEndpoint=...'"
         )
+    if (
+        "account_name" in found
+        and parts.get("endpointsuffix")
+        and not found.keys() & {"endpoint", "use_emulator"}
+    ):
+        scheme = parts.get("defaultendpointsprotocol", "https")
+        found["endpoint"] = f"{scheme}://{found['account_name']}.blob.{parts['endpointsuffix']}"
     for option, value in found.items():
         if wanted.setdefault(option, value) != value:
-            raise contradict("'connection_string'", f"'{option}'")
+            raise _contradict("az", "'connection_string'", f"'{option}'")
 
 
-def _settle_headers(wanted: dict[str, Any], contradict: Callable[[str, str], StoreError]) -> None:
-    headers = wanted.pop("headers", {})
+def _settle_headers(wanted: dict[str, Any]) -> None:
+    """Names, passwords and tokens are a header."""
+    headers = dict(wanted.pop("headers", {}))
     user, password = wanted.pop("username", None), wanted.pop("password", None)
     bearer = wanted.pop("bearer_token", None)
     if password is not None and user is None:
         raise StoreError("storage_options of HTTP: 'password' alone; accepted: 'username' with it")
-    signs = [name for name in headers if name.lower() == "authorization"]
-    if bearer is not None and (user is not None or signs):
-        raise contradict("'bearer_token'", "'username'" if user is not None else "'headers'")
-    if user is not None:
-        if signs:
-            raise contradict("'username'", "'headers'")
-        pair = base64.b64encode(f"{user}:{password or ''}".encode()).decode()
-        headers = {**headers, "Authorization": f"Basic {pair}"}
-        wanted["_secrets"] = (password or "", pair)
-    if bearer is not None:
-        headers = {**headers, "Authorization": f"Bearer {bearer}"}
-        wanted["_secrets"] = (bearer,)
     if not all(isinstance(value, str) for value in headers.values()):
         raise StoreError(
             "storage_options of HTTP: 'headers' has a value that is no string; accepted: strings"
         )
+    signs = [name for name in headers if name.lower() == "authorization"]
+    ways = [name for name, value in (("username", user), ("bearer_token", bearer)) if value is not None]
+    ways += ["headers"] if signs else []
+    if len(ways) > 1:
+        raise _contradict("http", f"'{ways[0]}'", f"'{ways[1]}'")
+    if user is not None:
+        pair = base64.b64encode(f"{user}:{password or ''}".encode()).decode()
+        headers["Authorization"] = f"Basic {pair}"
+        wanted["_secrets"] = (password or "", pair)
+    elif bearer is not None:
+        headers["Authorization"] = f"Bearer {bearer}"
     if headers:
         wanted["headers"] = headers
 
 
 def _recipe(kind: str, place: str, wanted: dict[str, Any]) -> Recipe:
-    secrets = [value for name, value in wanted.items() if name in _SECRET and isinstance(value, str)]
-    secrets += [*wanted.pop("_secrets", ()), *wanted.get("headers", {}).values()]
+    secrets = [value for name, value in wanted.items() if _SECRET.search(name) and isinstance(value, str)]
+    secrets += wanted.pop("_secrets", ())
+    client = dict(wanted.pop("client_options", {}))
+    if wanted.pop("verify", True) is False:
+        client["allow_invalid_certificates"] = True
+    headers = {**client.get("default_headers", {}), **wanted.pop("headers", {})}
+    if headers:
+        client["default_headers"] = headers
+        secrets += map(str, headers.values())
     for secret in list(secrets):
         signed = re.findall(r"sig=([^&]+)", secret)
         secrets += [*secret.split(" "), unquote(secret), *signed, *map(unquote, signed)]
         if secret.lstrip().startswith("{"):
             secrets += re.findall(r"\"([^\"]{12,})\"", secret)
-    client = dict(wanted.pop("client_options", {}))
     allow, ssl = wanted.pop("allow_http", None), wanted.pop("use_ssl", None)
-    if wanted.pop("verify", True) is False:
-        client["allow_invalid_certificates"] = True
-    headers = wanted.pop("headers", None)
-    if headers:
-        client["default_headers"] = {**client.get("default_headers", {}), **headers}
-    if isinstance(client.get("default_headers"), Mapping):
-        secrets += [str(value) for value in client["default_headers"].values()]
-    provider = wanted.pop("credential_provider", None)
-    profile = wanted.pop("profile", None)
+    provider, profile = wanted.pop("credential_provider", None), wanted.pop("profile", None)
     wanted.update(_of_environment(kind, wanted))
-    endpoint = place if kind == "http" else wanted.get(_ENDPOINT_OPTION[kind])
-    if endpoint is not None and "://" not in endpoint:
+    endpoint = place if kind == "http" else wanted.get(_ENDPOINT[kind])
+    if endpoint is not None and "://" not in str(endpoint):
         endpoint = f"{'http' if ssl is False else 'https'}://{endpoint}"
-        wanted[_ENDPOINT_OPTION[kind]] = endpoint
+        wanted[_ENDPOINT[kind]] = endpoint
     elif wanted.get("use_emulator"):
         endpoint = endpoint or _EMULATOR
-    plain = endpoint is not None and endpoint.lower().startswith("http://")
-    if plain and (ssl is True or allow is False):
-        option = "use_ssl=True" if ssl is True else "allow_http=False"
-        raise StoreError(
-            f"storage_options of {_TITLES[kind]}: {option} contradicts the address, which begins with "
-            "'http://'; accepted: 'https://'"
-        )
-    if not plain and ssl is False and kind != "http":
-        raise StoreError(
-            f"storage_options of {_TITLES[kind]}: use_ssl=False contradicts the address, which does not "
-            "begin with 'http://'; accepted: endpoint_url='http://...'"
-        )
+    plain = endpoint is not None and str(endpoint).lower().startswith("http://")
+    if (plain and (ssl is True or allow is False)) or (ssl is False and not plain):
+        option = f"use_ssl={ssl}" if ssl is not None else "allow_http=False"
+        raise _contradict(kind, option, "the address")
     if plain or allow:
         client["allow_http"] = True
     arguments: dict[str, Any] = {"client_options": client}
     if kind == "http":
-        arguments["url"] = place
-        address = place
+        if wanted:
+            raise StoreError(
+                f"storage_options of HTTP: {listed(sorted(wanted))} not known; accepted: {accepted(kind)}"
+            )
+        arguments["url"] = address = place
     else:
-        name = {"s3": "bucket", "gs": "bucket", "az": "container_name"}[kind]
-        arguments["config"] = {**wanted, name: place}
+        arguments["config"] = {**wanted, _CONTAINER[kind]: place}
         if provider is not None:
             arguments["credential_provider"] = provider
         address = _address(kind, place, endpoint, wanted)
@@ -634,10 +545,10 @@ def _of_environment(kind: str, wanted: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for option, names in _PLACES.get(kind, {}).items():
         value = next((os.environ[name] for name in names if os.environ.get(name)), None)
-        if value is None or option in wanted or (wanted.get("use_emulator") is True and option in _AZ):
+        if value is None or option in wanted or (wanted.get("use_emulator") is True and kind == "az"):
             continue
         if option not in _SWITCHES:
-            found[option] = value.rstrip("/") if option == _ENDPOINT_OPTION[kind] else value
+            found[option] = value.rstrip("/") if option == _ENDPOINT[kind] else value
         elif value.lower() in _YES and not (option == "use_emulator" and "endpoint" in wanted):
             found[option] = True
     return found
@@ -658,9 +569,7 @@ def missing(kind: str, config: Mapping[str, Any], address: str) -> dict[str, Any
                 f"the environment names the {option.replace('_', ' ')} of {address} now, but did not when "
                 f"the store was made; accepted: '{option}' in storage_options, or the same environment"
             )
-    for option in _PLACES.get(kind, {}):
-        if option in _SWITCHES:
-            complete.setdefault(option, False)
+    complete |= dict.fromkeys(_SWITCHES & _PLACES.get(kind, {}).keys() - complete.keys(), False)
     if kind == "s3" and "endpoint" in complete:
         complete["aws_endpoint_url_s3"] = complete.pop("endpoint")  # It counts more than all variables.
     return complete
@@ -678,28 +587,18 @@ def _partition(region: object) -> str:
     return next((name for start, name in _PARTITIONS.items() if str(region).startswith(start)), "")
 
 
-def _address(kind: str, place: str, endpoint: str | None, config: Mapping[str, Any]) -> str:
-    """Where something is, and nothing that is secret."""
-    if endpoint is not None:
-        return f"{kind}://{place} at {_shown(endpoint)}"
-    of = config.get("account_name", "") if kind == "az" else ""
-    if kind == "s3":
-        of = _partition(config.get("region"))
-    return f"{kind}://{place}" + (f" of {of}" if of else "")
-
-
-def _shown(endpoint: str) -> str:
-    """An address without user, password and query."""
+def _address(kind: str, place: str, endpoint: object, config: Mapping[str, Any]) -> str:
+    """Where something is, and nothing that is secret: no user, password or query."""
+    if endpoint is None:
+        of = _partition(config.get("region")) if kind == "s3" else config.get("account_name", "")
+        return f"{kind}://{place}" + (f" of {of}" if of and kind != "gs" else "")
     try:
-        parts = urlsplit(endpoint)
+        parts = urlsplit(str(endpoint))
+        port = "" if parts.port is None else f":{parts.port}"
     except ValueError:
         raise StoreError("an endpoint is no URL; accepted: as in https://example.org:9000") from None
-    try:
-        port = parts.port
-    except ValueError:
-        port = None
-    where = f"{parts.scheme}://{parts.hostname or ''}" + ("" if port is None else f":{port}")
-    return where + parts.path.rstrip("/")
+    where = f"{parts.scheme}://{parts.hostname or ''}{port}{parts.path.rstrip('/')}"
+    return where if kind == "http" else f"{kind}://{place} at {where}"
 
 
 def _public(rest: str) -> str:
@@ -737,40 +636,23 @@ def _frozen(value: object) -> object:
 def of_ready(store: Any) -> tuple[Recipe, str] | None:
     """The recipe of a ready store of obstore and its prefix; None if it cannot be made again."""
     name = type(store).__name__
-    kinds = {name: kind for kind, name in _CLASSES.items()}
-    kind = kinds.get(name)
+    kind = next((kind for kind, found in _CLASSES.items() if found == name), None)
     remake = getattr(store, "__getnewargs_ex__", None)
     if kind is None or remake is None:
         return None
     positional, arguments = remake()
     arguments = {key: value for key, value in arguments.items() if value is not None}
+    first = str(positional[0]) if positional and positional[0] is not None else ""
     if kind == "local":
-        root = str(positional[0]) if positional and positional[0] is not None else "/"
+        root = first or "/"
         return Recipe(kind, name, {**arguments, "prefix": root}, f"obstore.LocalStore {root}"), ""
-    prefix = str(arguments.pop("prefix", ""))
-    arguments.pop("retry_config", None)
-    given = arguments.get("config", {})
-    config = dict(given)
-    secrets = [value for key, value in config.items() if key in _SECRET and isinstance(value, str)]
-    secrets += [
-        str(value) for value in dict(arguments.get("client_options", {})).get("default_headers", {}).values()
-    ]
+    options = dict(arguments.get("config", {}))
+    options |= {key: arguments[key] for key in ("client_options", "credential_provider") if key in arguments}
     if kind == "http":
-        url = str(positional[0] if positional else arguments.pop("url")).rstrip("/")
-        arguments["url"] = url
-        address = _shown(url)
-    else:
-        place = config.get("bucket") or config.get("container_name") or (positional[0] if positional else "")
-        config["container_name" if kind == "az" else "bucket"] = place
-        foremost = config.pop("endpoint_url_s3", None) or os.environ.get(_PLACES["s3"]["endpoint"][0])
-        if kind == "s3" and foremost:
-            config["endpoint"] = foremost
-        config.update(_of_environment(kind, config))
-        arguments["config"] = config
-        endpoint = config.get("endpoint") or config.get("base_url")
-        plain = endpoint is not None and str(endpoint).lower().startswith("http://")
-        if plain and endpoint not in dict(given).values():
-            arguments["client_options"] = {**dict(arguments.get("client_options", {})), "allow_http": True}
-        address = _address(kind, str(place), None if endpoint is None else str(endpoint), config)
-    recipe = Recipe(kind, name, arguments, address, None, tuple(dict.fromkeys(filter(None, secrets))))
-    return recipe, _prefix(prefix, f"{kind}://{prefix}")
+        place = parse((first or str(arguments["url"])).rstrip("/"), options)
+        return place.recipe, place.prefix
+    if kind == "s3" and "endpoint_url_s3" not in options and os.environ.get("AWS_ENDPOINT_URL_S3"):
+        options.pop("endpoint", None)  # The variable counts more.
+    container = options.pop(_CONTAINER[kind], None) or first
+    place = parse(f"{kind}://{container}/{arguments.get('prefix', '')}", options)
+    return place.recipe, place.prefix

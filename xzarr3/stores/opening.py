@@ -9,17 +9,15 @@ from typing import Any, Literal, TypeAlias
 from urllib.parse import unquote, urlsplit
 
 from xzarr3.errors import StoreError, StoreOptionError, listed, shorten
-from xzarr3.stores import obstore_image  # noqa: F401 - it hears of every fork from now on
 from xzarr3.stores.base import Store
 from xzarr3.stores.local import LocalStore
+from xzarr3.stores.object_options import OBJECT_SCHEMES
 
 StoreLike: TypeAlias = Any
 """A path, a URL, a :class:`Store`, a store of obstore, or a mapper of fsspec."""
 
 Mode: TypeAlias = Literal["r", "r+", "a"]
 
-OBJECT_SCHEMES = frozenset(("s3", "s3a", "gs", "gcs", "az", "azure", "abfs", "abfss", "adl", "http", "https"))
-"""The schemes of URLs that :class:`~xzarr3.stores.ObjectStore` is for."""
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)(::|://)")
 _ACCEPTED = "a path, a URL, a Store, a store of obstore, a mapper or file system of fsspec"
 

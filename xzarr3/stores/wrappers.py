@@ -6,97 +6,24 @@ xzarr3 adds to be fast and to lose no changes, so that a wrapped store does all 
 
 from __future__ import annotations
 
-import functools
-import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import Any, ClassVar, Concatenate, NoReturn, ParamSpec, TypeVar, cast
+from typing import Any, NoReturn
 
+from xzarr3._types import Buffer, ByteRange
 from xzarr3.errors import ReadOnlyError
-from xzarr3.stores.base import Change, Scratch, Store, Updater
+from xzarr3.stores.base import KeySet, Parts, Store
 from xzarr3.stores.opening import StoreLike, open_store
+from xzarr3.stores.readers import Reader, Scratch, Writer
 from xzarr3.stores.sharing import reduced
 
-_Wrapper = TypeVar("_Wrapper", bound="WrapperStore")
-_Arguments = ParamSpec("_Arguments")
-_Result = TypeVar("_Result")
-
-_READ = ("get", "get_partial_values")
-_WRITE = ("set", "set_partial_values")
-_ERASE = ("erase", "erase_values")
-_LIST = ("list", "list_prefix", "list_dir")
-_READ_VALUES = (
-    *("get_values", "open_value", "open_part"),
-    *("loader", "scratch_loader", "range_loader", "into_loader"),
-)
-_CHANGE = (*_READ, *_WRITE, *_ERASE, "get_versioned")
-
-_MADE_FROM: dict[str, tuple[str, ...]] = {
-    "get": ("get_partial_values",),
-    "get_partial_values": ("get",),
-    "get_values": _READ,
-    "exists": _READ,
-    "open_value": _READ,
-    "open_part": (*_READ, "open_value"),
-    "loader": _READ,
-    "scratch_loader": (*_READ, "loader"),
-    "range_loader": (*_READ, "open_value"),
-    "into_loader": (*_READ, "open_value"),
-    "stamp": _READ,
-    "version": _READ,
-    "tag": _READ,
-    "get_versioned": _READ,
-    "compare_and_set": _CHANGE,
-    "updater": (*_CHANGE, "compare_and_set"),
-    "update": (*_CHANGE, "compare_and_set", "updater"),
-    "set": ("set_partial_values",),
-    "set_partial_values": (*_READ, "set", "get_versioned", "compare_and_set", "updater", "update"),
-    "set_values": _WRITE,
-    "copy_values": (*_READ, *_WRITE),
-    "writer": _WRITE,
-    "erase": ("erase_values",),
-    "erase_values": ("erase",),
-    "erase_prefix": (*_ERASE, *_LIST),
-    "sweep": (),
-    "list": ("list_prefix", "list_dir"),
-    "list_prefix": ("list", "list_dir"),
-    "list_dir": ("list", "list_prefix"),
-}
-"""The operations, and what each of them is made from as soon as a derived class overrides that."""
-
-_WRITING = {
-    *("set", "set_partial_values", "set_values", "copy_values", "writer", "compare_and_set"),
-    *("erase", "erase_values", "erase_prefix", "sweep"),
-}
 _ABILITIES = {
-    **dict.fromkeys(_READ, "readable"),
-    **dict.fromkeys(_WRITE, "writeable"),
-    **dict.fromkeys(_ERASE, "erasable"),
-    **dict.fromkeys(_LIST, "listable"),
+    **dict.fromkeys(("get", "get_partial_values"), "readable"),
+    **dict.fromkeys(("set", "set_partial_values"), "writeable"),
+    **dict.fromkeys(("erase", "erase_values"), "erasable"),
+    **dict.fromkeys(("list", "list_dir"), "listable"),
+    "stamp": "tells_changes",
 }
-
-
-def handed_on(
-    function: Callable[Concatenate[_Wrapper, _Arguments], _Result],
-) -> Callable[Concatenate[_Wrapper, _Arguments], _Result]:
-    """Mark an operation that is handed on to the wrapped store.
-
-    Of a derived class that overrides what :class:`Store` makes it from, but not the operation itself, it is
-    made from that.
-    """
-    name = function.__name__
-    default = getattr(Store, name)
-
-    @functools.wraps(function)
-    def operation(self: _Wrapper, *args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
-        if name in self._made:
-            made: _Result = default(self, *args, **kwargs)
-            return made
-        return function(self, *args, **kwargs)
-
-    operation._is_handed_on = True  # type: ignore[attr-defined]
-    return cast("Callable[Concatenate[_Wrapper, _Arguments], _Result]", operation)
 
 
 class _OfInner:
@@ -109,16 +36,16 @@ class _OfInner:
         return getattr(Store if store is None else store.inner, self._name)
 
 
-class WrapperStore(Store):
+class WrapperStore(Store, hands_on=True):
     """A store that hands every operation on to another one, to be derived from.
 
-    A derived class overrides what it does in another way. Operations that :class:`Store` makes from those are
-    then made from them; ``loader`` and ``open_value`` from ``get``, for one. The overridden ones call
-    ``super()``, or the wrapped store, which is :attr:`inner`.
+    A derived class has methods for what it does in another way: ``_get``, ``_set`` and the others that
+    :class:`Store` names. What is made from these is then made from them; what ``reader()`` gives from
+    ``_get``, for one. They call ``super()``, or the wrapped store, which is :attr:`inner`.
 
     Some promises end there unless a derived class renews them. One that overrides how values are read has an
     ``identity`` of its own, and neither ``stamp`` nor ``version`` tell whether a value has changed. One that
-    overrides ``get`` or ``set``, but not ``get_versioned`` and ``compare_and_set``, compares within this
+    has ``_get`` or ``_set``, but not ``_get_versioned`` and ``_compare_and_set``, compares within this
     process only.
 
     Parameters
@@ -132,40 +59,30 @@ class WrapperStore(Store):
     >>> from xzarr3 import MemoryStore
     >>> class Counting(WrapperStore):
     ...     number = 0
-    ...     def get(self, key, byte_range=None):
+    ...     def _get(self, key, byte_range):
     ...         self.number += 1
-    ...         return super().get(key, byte_range)
+    ...         return super()._get(key, byte_range)
     >>> store = Counting(MemoryStore({"a": b"1", "b": b"2"}))
-    >>> store.get_values(["a", "b", "c"]), store.exists("a"), store.loader()("b")
-    ([b'1', b'2', None], True, b'2')
+    >>> store.get("a"), store.exists("a"), store.reader().get("b")
+    (b'1', True, b'2')
     >>> store.number
-    5
+    3
     >>> store
     <Counting <MemoryStore, 2 keys>>
     """
 
-    _overridden: ClassVar[frozenset[str]] = frozenset()
-    _made: ClassVar[frozenset[str]] = frozenset()
+    _tells = False
 
     request_bytes: int = _OfInner()  # type: ignore[assignment]
     over_read: float = _OfInner()  # type: ignore[assignment]
     concurrency: int = _OfInner()  # type: ignore[assignment]
     conflict_deadline: float = _OfInner()  # type: ignore[assignment]
     erases_conditionally: bool = _OfInner()  # type: ignore[assignment]
+    publishes_at_close: bool = _OfInner()  # type: ignore[assignment]
 
     def __init__(self, store: StoreLike, *, read_only: bool | None = None) -> None:
         self.inner = open_store(store)
         super().__init__(read_only=self.inner.read_only if read_only is None else read_only)
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        overridden = {name for name in _MADE_FROM if not hasattr(getattr(cls, name), "_is_handed_on")}
-        cls._overridden = frozenset(overridden)
-        cls._made = frozenset(
-            name
-            for name, others in _MADE_FROM.items()
-            if name not in overridden and not overridden.isdisjoint(others)
-        )
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.inner}>"
@@ -192,13 +109,18 @@ class WrapperStore(Store):
 
     @property
     def _reads_otherwise(self) -> bool:
-        return not self._overridden.isdisjoint((*_READ, *_READ_VALUES))
+        return not self._does_itself.isdisjoint(("get", "get_partial_values", "reader"))
 
-    def _has(self, operation: str) -> bool:
-        if operation in self._overridden:
-            return True
-        if operation in self._made:
-            return False
+    @property
+    def writes_conditionally(self) -> bool:  # type: ignore[override]
+        """Whether the wrapped store loses no change of other processes, and is what compares."""
+        return "compare_and_set" not in self._makes_again and self.inner.writes_conditionally
+
+    def _has(self, *operations: str) -> bool:
+        handed_on = (name for name in operations if name not in self._makes_again)
+        return super()._has(*operations) or any(map(self._inner_has, handed_on))
+
+    def _inner_has(self, operation: str) -> bool:
         ability = _ABILITIES.get(operation)
         return self.inner._has(operation) if ability is None else bool(getattr(self.inner, ability))
 
@@ -206,6 +128,10 @@ class WrapperStore(Store):
         if self.read_only and self.inner.read_only:
             self.inner._check_writable()  # It may know why.
         super()._check_writable()
+
+    def _check_listable(self) -> None:
+        if not self._has("list", "list_dir"):
+            self.inner._check_listable()
 
     def close(self) -> None:
         """Close the wrapped store."""
@@ -216,39 +142,69 @@ class WrapperStore(Store):
     ) -> None:
         self.inner.__exit__(kind, error, trace)  # It may forget what was written if there is an error.
 
-    @handed_on
-    def update(self, key: str, change: Change) -> None:
-        self._check_writable()
+    def _get(self, key: str, byte_range: ByteRange | None) -> Buffer | None:
+        return self.inner.get(key, byte_range)
+
+    def _get_partial_values(self, wanted: Sequence[tuple[str, ByteRange]]) -> list[Buffer | None]:
+        return self.inner.get_partial_values(wanted)
+
+    def _exists(self, key: str) -> bool:
+        return self.inner.exists(key)
+
+    def _getsize(self, key: str) -> int | None:
+        return self.inner.getsize(key)
+
+    def _reader(self, scratch: Scratch | None, limit: int) -> Reader:
+        return self.inner.reader(scratch, limit)
+
+    def stamp(self, keys: Sequence[str]) -> object:
+        return self.inner.stamp(keys)
+
+    def version(self, key: str) -> object | None:
+        return self.inner.version(key)
+
+    def tag(self, key: str) -> str | None:
+        return self.inner.tag(key)
+
+    def _get_versioned(self, key: str) -> tuple[Buffer | None, object]:
+        return self.inner.get_versioned(key)
+
+    def _compare_and_set(self, key: str, version: object, value: bytes | None) -> bool:
+        return self.inner.compare_and_set(key, version, value)
+
+    def _writer(self, scratch: Scratch | None, limit: int) -> Writer:
         if self.conflict_deadline != self.inner.conflict_deadline:
-            super().update(key, change)
-        else:
-            self.inner.update(key, change)
+            return super()._writer(scratch, limit)
+        return self.inner.writer(scratch, limit)
 
-    @handed_on
-    def updater(
-        self, scratch: Scratch | None = None, limit: int = sys.maxsize
-    ) -> AbstractContextManager[Updater]:
-        self._check_writable()
-        if self.conflict_deadline != self.inner.conflict_deadline:
-            return super().updater(scratch, limit)
-        return self.inner.updater(scratch, limit)
+    def _set(self, key: str, value: bytes) -> None:
+        self.inner.set(key, value)
 
+    def _set_partial_values(self, parts: dict[str, Parts]) -> None:
+        self.inner.set_partial_values(
+            (key, start, piece) for key, pieces in parts.items() for start, piece in pieces
+        )
 
-def _delegated(name: str) -> Callable[..., Any]:
-    """The operation of that name of the wrapped store."""
-    is_write = name in _WRITING
+    def _copy_values(self, pairs: Sequence[tuple[str, str]]) -> None:
+        self.inner.copy_values(pairs)
 
-    @functools.wraps(getattr(Store, name))
-    def operation(self: WrapperStore, *args: Any, **kwargs: Any) -> Any:
-        if is_write:
-            self._check_writable()
-        return getattr(self.inner, name)(*args, **kwargs)
+    def _erase(self, key: str) -> None:
+        self.inner.erase(key)
 
-    return handed_on(operation)
+    def _erase_values(self, keys: Sequence[str]) -> None:
+        self.inner.erase_values(keys)
 
+    def _erase_prefix(self, prefix: str) -> None:
+        self.inner.erase_prefix(prefix)
 
-for _name in _MADE_FROM.keys() - vars(WrapperStore).keys():
-    setattr(WrapperStore, _name, _delegated(_name))
+    def _sweep(self, prefix: str) -> None:
+        self.inner.sweep(prefix)
+
+    def _list(self, prefix: str) -> Iterable[str]:
+        return self.inner.list_prefix(prefix)
+
+    def _list_dir(self, prefix: str) -> tuple[KeySet, KeySet]:
+        return self.inner.list_dir(prefix)
 
 
 class ReadOnlyStore(WrapperStore):

@@ -17,7 +17,6 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -25,18 +24,14 @@ from xzarr3._types import Buffer, ByteRange
 from xzarr3.errors import ChangedError, ReadOnlyError, StoreError, printable
 from xzarr3.stores.base import (
     KeySet,
-    Loader,
     OversizedError,
-    RangeLoader,
+    Reader,
     Scratch,
     Store,
     ValueReader,
     Writer,
-    check_erasable_prefix,
     check_key,
-    check_prefix,
     flat,
-    is_same,
     negative_length,
 )
 from xzarr3.stores.zip_files import (
@@ -158,6 +153,8 @@ class ZipStore(Store):
     """
 
     request_bytes = 2**12
+    writes_conditionally = True
+    publishes_at_close = True
 
     def __init__(
         self,
@@ -425,8 +422,7 @@ class ZipStore(Store):
 
     # Readable
 
-    def get(self, key: str, byte_range: ByteRange | None = None) -> Buffer | None:
-        check_key(key)
+    def _get(self, key: str, byte_range: ByteRange | None) -> Buffer | None:
         view = self._opened()
         member = view.members.get(key)
         if member is None:
@@ -435,59 +431,11 @@ class ZipStore(Store):
             return view.whole(member)
         return view.parts(member, [byte_range])[0]
 
-    def exists(self, key: str) -> bool:
-        return check_key(key) in self._opened().members
+    def _exists(self, key: str) -> bool:
+        return key in self._opened().members
 
-    def open_value(self, key: str) -> ValueReader | None:
-        if not is_same(type(self).get, ZipStore.get):  # A derived class, which is to be asked then.
-            return super().open_value(key)
-        view = self._opened()
-        member = view.members.get(check_key(key))
-        return None if member is None else _MemberReader(view, member)
-
-    def _is_read_here(self) -> bool:
-        """Whether no derived class reads in its own way."""
-        kind = type(self)
-        own = is_same(kind.get, ZipStore.get) and is_same(kind.open_value, ZipStore.open_value)
-        return own and is_same(kind.loader, Store.loader)
-
-    def range_loader(self) -> RangeLoader:
-        if not self._is_read_here():
-            return super().range_loader()
-
-        def load(
-            key: str, starts: Sequence[int], lengths: Sequence[int]
-        ) -> tuple[int | None, list[Buffer]] | None:
-            view = self._opened()
-            member = view.members.get(key)
-            if member is None:
-                return None
-            return member.file_size, view.parts(member, zip(starts, lengths, strict=True))
-
-        return load
-
-    def scratch_loader(self, scratch: Scratch, limit: int) -> Loader:
-        if not self._is_read_here():
-            return super().scratch_loader(scratch, limit)
-
-        def load(key: str) -> Buffer | None:
-            view = self._opened()
-            member = view.members.get(key)
-            if member is None:
-                return None
-            size = member.file_size
-            # What is deflated may be a bit longer than without.
-            if size > limit or member.compress_size > limit + limit // 1000 + 1000:
-                raise OversizedError(max(size, member.compress_size), limit)
-            if not member.is_plain or not isinstance(view.file, LocalFile):
-                return view.whole(member)
-            if len(scratch.memory) < size:
-                scratch.memory = memoryview(bytearray(max(size, 2**17)))
-            memory = scratch.memory[:size]
-            view.read_into(view.file, member, 0, memory)
-            return memory
-
-        return load
+    def _reader(self, scratch: Scratch | None, limit: int) -> Reader:
+        return _ZipReader(self, scratch, limit)
 
     def stamp(self, keys: Sequence[str]) -> object:
         view = self._opened()
@@ -499,8 +447,8 @@ class ZipStore(Store):
 
     # Writeable
 
-    def set(self, key: str, value: Buffer) -> None:
-        self._put(check_key(key), [flat(value, key)])
+    def _set(self, key: str, value: bytes) -> None:
+        self._put(key, [memoryview(value)])
 
     def _put(self, key: str, contents: list[memoryview]) -> None:
         member = _member_of(key, contents)
@@ -508,24 +456,17 @@ class ZipStore(Store):
             draft.append(member, contents)
             view.put(key, member)
 
-    def writer(self) -> AbstractContextManager[Writer]:
-        if not is_same(type(self).set, ZipStore.set):
-            return super().writer()
+    def _writer(self, scratch: Scratch | None, limit: int) -> Writer:
+        return _ZipWriter(self, scratch, limit)
 
-        def write(key: str, pieces: Sequence[Buffer]) -> None:
-            self._put(check_key(key), [flat(piece, key) for piece in pieces])
-
-        return contextlib.nullcontext(write)
-
-    def get_versioned(self, key: str) -> tuple[Buffer | None, object]:
+    def _get_versioned(self, key: str) -> tuple[Buffer | None, object]:
         view = self._opened()
-        member = view.members.get(check_key(key))
+        member = view.members.get(key)
         return (None, _ABSENT) if member is None else (view.whole(member), view.version(member))
 
-    def compare_and_set(self, key: str, version: object, value: Buffer | None) -> bool:
-        self._check_writable()
-        contents = [] if value is None else [flat(value, check_key(key))]
-        member = _member_of(check_key(key), contents)
+    def _compare_and_set(self, key: str, version: object, value: bytes | None) -> bool:
+        contents = [] if value is None else [memoryview(value)]
+        member = _member_of(key, contents)
         with self._writing() as (draft, view):
             if (view.version(view.members.get(key)) or _ABSENT) != version:
                 return False
@@ -536,30 +477,69 @@ class ZipStore(Store):
                 view.put(key, member)
             return True
 
-    def erase(self, key: str) -> None:
-        self.erase_values([key])
-
-    def erase_values(self, keys: Iterable[str]) -> None:
-        wanted = [check_key(key) for key in keys]
+    def _erase_values(self, keys: Sequence[str]) -> None:
         with self._writing() as (_, view):
-            view.remove(wanted)
+            view.remove(keys)
 
-    def erase_prefix(self, prefix: str) -> None:
-        check_erasable_prefix(prefix)
+    def _erase_prefix(self, prefix: str) -> None:
         with self._writing() as (_, view):
             view.remove(view.below(prefix))
 
     # Listable
 
-    def list_prefix(self, prefix: str) -> Iterator[str]:
-        check_prefix(prefix)
+    def _list(self, prefix: str) -> Iterator[str]:
         with self._lock:
             return iter(self._opened().below(prefix))
 
-    def list_dir(self, prefix: str) -> tuple[KeySet, KeySet]:
-        check_prefix(prefix)
+    def _list_dir(self, prefix: str) -> tuple[KeySet, KeySet]:
         with self._lock:
             return self._opened().directly_below(prefix)
+
+
+class _ZipReader(Reader):
+    """Reads members of a zip."""
+
+    _store: ZipStore
+
+    def get(self, key: str) -> Buffer | None:
+        view = self._store._opened()
+        member = view.members.get(key)
+        if member is None:
+            return None
+        size, limit = member.file_size, self._limit
+        # What is deflated may be a bit longer than without.
+        if size > limit or member.compress_size > limit + limit // 1000 + 1000:
+            raise OversizedError(max(size, member.compress_size), limit)
+        if self._scratch is None or not member.is_plain or not isinstance(view.file, LocalFile):
+            return view.whole(member)
+        memory = self._scratch.part(size)
+        view.read_into(view.file, member, 0, memory)
+        return memory
+
+    def get_ranges(
+        self, key: str, starts: Sequence[int], lengths: Sequence[int]
+    ) -> tuple[int | None, list[Buffer]] | None:
+        view = self._store._opened()
+        member = view.members.get(key)
+        if member is None:
+            return None
+        return member.file_size, view.parts(member, zip(starts, lengths, strict=True))
+
+    def open(
+        self, key: str, part: tuple[int, int] | None = None, version: object | None = None
+    ) -> ValueReader | None:
+        view = self._store._opened()
+        member = view.members.get(key)
+        return None if member is None else _MemberReader(view, member)
+
+
+class _ZipWriter(Writer):
+    """Puts members into a zip, in pieces."""
+
+    _store: ZipStore
+
+    def set(self, key: str, pieces: Sequence[Buffer]) -> None:
+        self._store._put(key, [flat(piece, key) for piece in pieces])
 
 
 def _member_of(key: str, contents: list[memoryview]) -> Member:

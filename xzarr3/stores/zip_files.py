@@ -173,7 +173,7 @@ class ValueFile:
         self._store = store
         self._key = key
         self._where = where
-        reader = store.open_part(key, -TAIL, TAIL)
+        reader = store.reader().open(key, (-TAIL, TAIL))
         if reader is None:
             raise NodeNotFoundError(f"there is no {where}; accepted: the key of a zip, or another mode")
         self.tail = reader.read(-TAIL, TAIL)
@@ -194,7 +194,7 @@ class ValueFile:
         if self._reader is not None:
             yield self._reader
             return
-        reader = self._store.open_part(self._key, start, length, self.version)
+        reader = self._store.reader().open(self._key, (start, length), self.version)
         if reader is None:
             raise ChangedError(f"{self._where} has been erased since it was opened")
         with reader:

@@ -18,7 +18,7 @@ from xzarr3.formats import ZarrFormat
 from xzarr3.group import Group
 from xzarr3.hierarchy import open_group
 from xzarr3.missing import Missing
-from xzarr3.stores import LocalStore, Store, StoreLike, open_store
+from xzarr3.stores import Store, StoreLike, open_store
 from xzarr3.xarray.decoding import decoded_datasets
 from xzarr3.xarray.lazy import LazyArray
 from xzarr3.xarray.variables import MissingDimensionNamesError, Xzarr3DataStore, for_xarray
@@ -65,8 +65,8 @@ def open_dataset(store: StoreLike, *, chunks: Any = "grouped", **options: Any) -
     engine: Any = Xzarr3BackendEntrypoint
     place: Any = opened if opened.tells_changes else _Place(opened)  # Neither is of xarray's types.
     dataset: Dataset = xr.open_dataset(place, engine=engine, chunks=chunks, **options)
-    if isinstance(opened, LocalStore) and not isinstance(store, Store):
-        dataset.encoding.setdefault("source", opened.root)
+    if opened.folder is not None and opened is not store:
+        dataset.encoding.setdefault("source", opened.folder)
     return dataset
 
 

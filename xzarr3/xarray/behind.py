@@ -5,14 +5,12 @@ Other processes may store them, too, as long as the write goes on that has taken
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
-from xzarr3._types import Buffer
 from xzarr3.array import Array
 from xzarr3.commit.lease import PATIENCE
 from xzarr3.commit.length import GuardedStore, Length
@@ -22,7 +20,7 @@ from xzarr3.formats import Format
 from xzarr3.formats.base import Held
 from xzarr3.metadata import ArrayMetadata
 from xzarr3.stores import Store
-from xzarr3.stores.base import Change, Scratch, Updater
+from xzarr3.stores.base import Change, Scratch, Writer
 
 
 class Growing(Array):
@@ -53,27 +51,37 @@ class BehindStore(GuardedStore):
     def identity(self) -> object:
         return BEHIND, super().identity
 
-    def set(self, key: str, value: Buffer) -> None:
+    def _set(self, key: str, value: bytes) -> None:
         with self._length.writing():
-            super().set(key, value)
+            super()._set(key, value)
 
-    def compare_and_set(self, key: str, version: object, value: Buffer | None) -> bool:
+    def _compare_and_set(self, key: str, version: object, value: bytes | None) -> bool:
         with self._length.writing():
-            return super().compare_and_set(key, version, value)
+            return super()._compare_and_set(key, version, value)
 
-    @contextmanager
-    def updater(self, scratch: Scratch | None = None, limit: int = sys.maxsize) -> Iterator[Updater]:
-        with super().updater(scratch, limit) as update:
+    def _writer(self, scratch: Scratch | None, limit: int) -> Writer:
+        return _BehindWriter(self, super()._writer(scratch, limit))
 
-            def update_admitted(key: str, change: Change) -> None:
-                with self._length.writing():
-                    update(key, change)
-
-            yield update_admitted
-
-    def erase_values(self, keys: Iterable[str]) -> None:
+    def _erase_values(self, keys: Sequence[str]) -> None:
         with self._length.writing():
-            super().erase_values(keys)
+            super()._erase_values(keys)
+
+
+class _BehindWriter(Writer):
+    """Changes values as long as the write goes on."""
+
+    _store: BehindStore
+
+    def __init__(self, store: BehindStore, inner: Writer) -> None:
+        super().__init__(store)
+        self._inner = inner
+
+    def update(self, key: str, change: Change) -> None:
+        with self._store._length.writing():
+            self._inner.update(key, change)
+
+    def close(self) -> None:
+        self._inner.close()
 
 
 class SharedLength(Length):

@@ -18,7 +18,6 @@ from xarray.namedarray.daskmanager import DaskManager
 from xarray.namedarray.parallelcompat import guess_chunkmanager
 
 from xzarr3._types import AnyArray
-from xzarr3.stores import LocalStore
 from xzarr3.xarray.lazy import LazyArray
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ class Variable(xr.Variable):
         lazy = found_in(variable._data)
         if lazy is None or not variable.ndim or type(variable) is not xr.Variable:
             return variable
-        if not lazy.native and isinstance(lazy.array.store, LocalStore):
+        if not lazy.native and lazy.array.store.folder is not None:
             return variable
         data: Any = variable._data
         made: xr.Variable = cls(variable._dims, data, variable._attrs, variable._encoding, fastpath=True)

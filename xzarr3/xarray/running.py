@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import dask
 import dask.threaded
@@ -36,7 +36,7 @@ from xzarr3.dask.writing import plan_writes
 from xzarr3.errors import ConflictError
 from xzarr3.progress import Asked, shown
 from xzarr3.staging import _remove, _StagedKeys
-from xzarr3.stores import LocalStore, Store, ZipStore, in_flight
+from xzarr3.stores import LocalStore, Store, in_flight
 from xzarr3.stores.local import STAGED
 
 
@@ -158,8 +158,8 @@ def templated(write: Any, opened: Store | None) -> Delayed:
     ]
     write.jobs = []
     write.finish(write.begin())
-    if isinstance(opened, ZipStore):
-        opened.flush()
+    if opened is not None and opened.publishes_at_close:
+        cast("Any", opened).flush()
     placed = [Job(job.source, target, ...) for job, target in zip(jobs, targets, strict=True)]
     return _ending(plan_in_turn(placed), partial(_closed, opened))
 
@@ -387,8 +387,8 @@ class Aside:
         self._target = store
         self._top = f"{STAGED}{uuid.uuid4().hex}"
         self.store: Store = _StagedKeys(store, f"{self._top}/new/")
-        if isinstance(store, LocalStore):
-            self.store = LocalStore(os.path.join(store.root, self._top, "new"))
+        if store.folder is not None:
+            self.store = LocalStore(os.path.join(store.folder, self._top, "new"))
 
     def array(self, number: int, job: Job) -> Array:
         """What takes the values of a job, in chunks that are as large as those that they are for."""
@@ -414,9 +414,9 @@ class Aside:
 
     def clean(self) -> None:
         """Remove what lies there."""
-        if isinstance(self._target, LocalStore):
-            if os.path.isdir(os.path.join(self._target.root, self._top)):
-                _remove(os.path.join(self._target.root, self._top))
+        if self._target.folder is not None:
+            if os.path.isdir(os.path.join(self._target.folder, self._top)):
+                _remove(os.path.join(self._target.folder, self._top))
         else:
             self._target.erase_prefix(f"{self._top}/")
 
