@@ -22,6 +22,7 @@ from xzarr3._types import Buffer
 from xzarr3.array import Array
 from xzarr3.commit.lease import PATIENCE, LeaseLostError
 from xzarr3.commit.length import GuardedStore, Length
+from xzarr3.commit.replace import Replacement
 from xzarr3.concurrency import spread
 from xzarr3.dask.sources import BEHIND
 from xzarr3.errors import (
@@ -45,7 +46,6 @@ from xzarr3.node_documents import (
     refresh_consolidated,
     store_documents,
 )
-from xzarr3.replacement import Replacement
 from xzarr3.stores import Store
 from xzarr3.stores.base import UNCHANGED, Scratch, Unchanged, Updater
 from xzarr3.stores.base import Change as Changing
@@ -311,7 +311,7 @@ class Changes:
             None,
             {path: metadata},
             how="mode 'w'",
-            is_leased=path in self._lengths,
+            lease=self._lengths[path].lease if path in self._lengths else None,
         )
         try:
             place = new(overwrite=isinstance(what, Change))

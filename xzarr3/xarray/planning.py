@@ -15,6 +15,7 @@ import numpy as np
 from xarray import DataArray, Dataset, Variable, conventions
 from xarray.backends.api import DATAARRAY_NAME, DATAARRAY_VARIABLE
 
+from xzarr3.commit.replace import format_aside
 from xzarr3.conventions import encode_fill_value, fill_value_is_mask
 from xzarr3.creation import array_metadata
 from xzarr3.dtypes import parse_dtype
@@ -25,7 +26,6 @@ from xzarr3.literals import finite_marks
 from xzarr3.lookup import find_format, format_for_new
 from xzarr3.metadata import ArrayMetadata
 from xzarr3.nodes import check_new_path
-from xzarr3.staging import format_aside
 from xzarr3.stores import Store
 from xzarr3.xarray.encoding import (
     array_settings,

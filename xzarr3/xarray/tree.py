@@ -83,6 +83,7 @@ def plan_tree(
     zarr_format: ZarrFormat | None,
     widen_units: bool,
     resume: bool = False,
+    in_place: bool = False,
 ) -> Write:
     """What writes a tree below the group at ``path``; see :func:`xzarr3.to_zarr` for the rest.
 
@@ -149,7 +150,10 @@ def plan_tree(
         else:
             new[top][relative[len(node_prefix(top)) :]] = planned
     if not changed:
-        return Creation(store, format, path, new[""], consolidated, overwrite=mode == "w", resume=resume)
+        overwrite = mode == "w"
+        return Creation(
+            store, format, path, new[""], consolidated, overwrite=overwrite, resume=resume, in_place=in_place
+        )
     wanted = mode != "r+" and to_be_consolidated(consolidated, store, format, path)
     changes = Changes(store, format, [*changed.values()], wanted, write_empty_chunks=write_empty_chunks)
     if not new:

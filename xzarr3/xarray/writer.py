@@ -25,6 +25,7 @@ from dask.highlevelgraph import HighLevelGraph, Layer, MaterializedLayer
 from xarray import DataArray, Dataset, DataTree
 
 from xzarr3.array import Array
+from xzarr3.commit.replace import Replacement
 from xzarr3.concurrency import spread
 from xzarr3.dask.cleanup import Cleanup, Writing
 from xzarr3.dask.journal import Journal
@@ -38,7 +39,6 @@ from xzarr3.metadata import GroupMetadata, NodeMetadata
 from xzarr3.node_documents import store_documents
 from xzarr3.nodes import normal_path
 from xzarr3.progress import Asked, check_asked, shown
-from xzarr3.replacement import Replacement
 from xzarr3.resuming import check_resumable
 from xzarr3.stores import MemoryStore, Store, StoreLike, ZipStore, in_flight, open_store
 from xzarr3.xarray.appending import plan_changes
@@ -57,6 +57,7 @@ from xzarr3.xarray.selfreads import Aside, Job, plan_in_turn, reads_below
 from xzarr3.xarray.taking_up import Resumable, plan_of_creation, resumable
 
 WriteMode: TypeAlias = Literal["w", "w-", "a", "a-", "r+"]
+ReplaceHow: TypeAlias = Literal["staged", "in place"]
 Region: TypeAlias = Mapping[Any, slice | Literal["auto"]] | Literal["auto"]
 """What ``region=`` takes."""
 
@@ -85,6 +86,7 @@ def to_zarr(
     widen_units: bool = ...,
     progress: Asked = ...,
     resume: bool = ...,
+    replace: ReplaceHow = ...,
 ) -> Group: ...
 
 
@@ -110,6 +112,7 @@ def to_zarr(
     widen_units: bool = ...,
     progress: Asked = ...,
     resume: bool = ...,
+    replace: ReplaceHow = ...,
 ) -> Delayed: ...
 
 
@@ -134,6 +137,7 @@ def to_zarr(
     widen_units: bool = False,
     progress: Asked = False,
     resume: bool = False,
+    replace: ReplaceHow = "staged",
 ) -> Group | Delayed:
     """Write a dataset, a data array or a tree of datasets to a Zarr store.
 
@@ -203,6 +207,11 @@ def to_zarr(
     resume : bool
         Keep what is written if the write is cut off, and write only what is left if one with the same data
         and settings was; see below. Not for what adds variables to a group that is there.
+    replace : {"staged", "in place"}
+        How ``mode="w"`` replaces what is there in a store that cannot rename, such as one of objects:
+        ``"staged"`` stores the new data beside the old ones, which stay readable until then, and copies them
+        to their places within the store; ``"in place"`` erases the old data first and stores the new ones
+        once, for who can compute them again. In a directory new data are renamed in either case.
 
     Returns
     -------
@@ -246,9 +255,14 @@ def to_zarr(
     ``mode="w"`` in every case. The directory goes with a later call of this function for the same store once
     it has not changed for a day; if it holds what was replaced, only with one that replaces the same group.
 
-    Other stores cannot rename. There the old values are first copied to keys that begin in the same way,
-    then erased, then the new values are copied to their places. What a killed process leaves of that is
-    recognized and removed as it is in a directory.
+    Other stores cannot rename. Where nothing is there, data are stored in place, and the documents last. What
+    is replaced stays readable while new data are stored below a key that begins in the same way. Then one
+    swap follows: the lease of the place says so, the old documents are erased, then the old chunks; the new
+    chunks are copied within the store, the documents stored, that of the group last, and what was stored
+    beside is erased. A process that is killed before the swap leaves the old dataset. One that is killed in
+    it leaves all that is needed to finish it, which :func:`xzarr3.recover` does, or the next write to the
+    group; who opens the group meanwhile gets an :class:`IncompleteWriteError`, which says who writes it and
+    since when.
 
     ``mode="w"`` erases only keys of the hierarchy: documents, chunks of the arrays that are there, and what
     has the name of a chunk of an array that is written. All other files stay, also in the directories of
@@ -325,6 +339,10 @@ def to_zarr(
         raise ValueError(f"compute={compute!r} is not supported by to_zarr; accepted: True, False, 'later'")
     if resume and compute is not True:
         raise ValueError("resume=True needs a write that is carried out now; accepted: compute=True")
+    if replace not in ("staged", "in place"):
+        raise ValueError(f"replace={replace!r} is not supported by to_zarr; accepted: 'staged', 'in place'")
+    if replace == "in place" and mode != "w":
+        raise ValueError(f"replace='in place' goes with mode='w'; found mode={mode!r}")
     if zarr_format is not None:
         parse_format(zarr_format)
     path = normal_path(group or "")
@@ -348,6 +366,7 @@ def to_zarr(
                 zarr_format=zarr_format,
                 widen_units=widen_units,
                 resume=resume,
+                in_place=replace == "in place",
             )
         if resume:
             write = resumable(write, opened, path)
@@ -379,6 +398,7 @@ def _planned(
     zarr_format: ZarrFormat | None,
     widen_units: bool,
     resume: bool,
+    in_place: bool,
 ) -> Write:
     """What will be written, worked out and checked."""
     if resume:
@@ -400,6 +420,7 @@ def _planned(
             zarr_format=zarr_format,
             widen_units=widen_units,
             resume=resume,
+            in_place=in_place,
         )
     data = as_dataset(dataset)
     if mode not in ("w", "w-"):
@@ -421,7 +442,10 @@ def _planned(
     format = format_to_write(opened, path, zarr_format)
     growing = growing_dimensions(data, append_dim)
     planned = plan_group(data, format, path, encoding, write_empty_chunks, growing=growing)
-    return Creation(opened, format, path, {"": planned}, consolidated, overwrite=mode == "w", resume=resume)
+    groups, overwrite = {"": planned}, mode == "w"
+    return Creation(
+        opened, format, path, groups, consolidated, overwrite=overwrite, resume=resume, in_place=in_place
+    )
 
 
 def chosen_mode(mode: str | None, append_dim: Hashable | None, region: object) -> WriteMode:
@@ -621,6 +645,13 @@ class Creation:
         Replace what is there; otherwise there must be nothing.
     resume : bool
         Keep what was written if the write is cut off, and go on from there if it was.
+    in_place : bool
+        Erase what is replaced before the first value is stored, where nothing can be renamed.
+
+    Raises
+    ------
+    ValueError
+        If that would be read afterwards.
     """
 
     def __init__(
@@ -633,6 +664,7 @@ class Creation:
         *,
         overwrite: bool,
         resume: bool = False,
+        in_place: bool = False,
     ) -> None:
         consolidated = to_be_consolidated(consolidated, store, format, path)
         self.store = store
@@ -650,6 +682,11 @@ class Creation:
             for variable in group.variables
         }
         lazy = {name: variable for name, variable in planned.items() if variable.is_lazy}
+        if in_place and any(reads_below([variable.data for variable in lazy.values()], store, path)):
+            raise ValueError(
+                f"variables are made of what is in '/{path}' of {store}, which would be erased before it is "
+                "read; accepted: replace='staged', which keeps it until all is written"
+            )
         self._variables = {
             name: replace(variable, data=None) if name in lazy else variable
             for name, variable in planned.items()
@@ -667,6 +704,7 @@ class Creation:
             overwrite=overwrite,
             how="mode 'w'",
             plan=plan,
+            in_place=in_place,
         )
         self.journal = None if plan is None else Journal(store, plan.journal, plan.fingerprint)
         self.jobs = [Job(var.data, self.array(name, var), ...) for name, var in lazy.items()]
