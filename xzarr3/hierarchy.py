@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from xzarr3.array import Array
 from xzarr3.chunk_keys import ChunkKeyEncoding
+from xzarr3.commit.lease import check_complete
 from xzarr3.creation import make_array
 from xzarr3.dtypes import ZDType
 from xzarr3.errors import MetadataError, NodeNotFoundError, NodeTypeError, StorePermissionError
@@ -102,6 +103,8 @@ def _not_found(store: Store, path: str, what: str, zarr_format: ZarrFormat | Non
     formats = FORMATS.values() if zarr_format is None else (parse_format(zarr_format),)
     keys = [repr(key) for format in formats for key in format.defining_keys(path)]
     hint = ""
+    if not isinstance(store, LocalStore):
+        check_complete(store, path, f"{what} at '/{path}'")
     if isinstance(store, LocalStore) and not os.path.isdir(store.root):
         hint = "; there is no such directory"
     if zarr_format is not None and not hint and find_node(store, path) is not None:
