@@ -101,6 +101,28 @@ def test_module_needs_only_declared_dependencies(source: Path) -> None:
     assert imported(source) - declared - sys.stdlib_module_names == set()
 
 
+def _run_imports(tree: ast.AST) -> set[str]:
+    """What a module imports when it runs, also within functions, by the names below ``xzarr3.xarray``."""
+    names = set()
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            continue
+        if isinstance(node, ast.ImportFrom) and node.module is not None:
+            inside = [f"{node.module}.{alias.name}" for alias in node.names]
+            names |= {name.split(".")[2] for name in inside if name.startswith("xzarr3.xarray.")}
+        names |= _run_imports(node)
+    return names
+
+
+def test_no_modules_for_xarray_import_each_other_in_a_circle() -> None:
+    sources = (ROOT / "xzarr3" / "xarray").glob("*.py")
+    left = {source.stem: _run_imports(ast.parse(source.read_text(encoding="utf-8"))) for source in sources}
+    while ready := [name for name, needed in left.items() if not needed & left.keys()]:
+        for name in ready:
+            del left[name]
+    assert not left
+
+
 def test_zarr_is_no_runtime_dependency() -> None:
     assert [source for source in SOURCES if "zarr" in imported(source)] == []
     assert not any(requirement.startswith("zarr") for requirement in PROJECT["dependencies"])

@@ -246,6 +246,22 @@ def test_nothing_is_written_if_one_node_cannot_be(tmp_path: Path) -> None:
     xr.testing.assert_identical(ours(tmp_path / "a"), tree())
 
 
+def test_values_of_all_new_groups_are_stored_before_the_first_is_in_its_place() -> None:
+    class FullStore(xzarr3.MemoryStore):
+        def set(self, key: str, value: Any) -> None:
+            if key.endswith("d/w/c/0"):
+                raise xzarr3.StoreError(f"disk is full at '{key}'")
+            super().set(key, value)
+
+    store = FullStore()
+    xzarr3.to_zarr(tree(), store)
+    before = {key: bytes(store.get(key) or b"") for key in keys(store)}
+    added = {"/c": xr.Dataset({"v": ("x", [1, 2, 3])}), "/d": xr.Dataset({"w": ("x", [4, 5, 6])})}
+    with pytest.raises(xzarr3.StoreError, match="disk is full"):
+        xzarr3.to_zarr(xr.DataTree.from_dict({"/": xr.Dataset(attrs={"n": 0}), **added}), store, mode="a")
+    assert {key: bytes(store.get(key) or b"") for key in keys(store)} == before
+
+
 @pytest.mark.parametrize("group", [None, pytest.param("below", marks=pytest.mark.slow)])
 def test_any_failing_change_leaves_the_old_tree_or_the_new_one(group: str | None) -> None:
     count = RecordingStore()
