@@ -94,7 +94,7 @@ def _load(
 
 def _place_for_new(store: Store, path: str, zarr_format: ZarrFormat | None) -> tuple[Format, str, Look]:
     normal = normal_path(path)
-    look = Look.around(store, normal)
+    look = Look.around(store, normal, listed=True)
     format = format_for_new(look, normal, zarr_format)
     return format, check_new_path(normal, format), look
 
