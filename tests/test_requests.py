@@ -15,7 +15,7 @@ import xarray as xr
 from _fault_server import FaultServer
 
 import xzarr3
-from xzarr3 import to_zarr
+from xzarr3 import cli, to_zarr
 from xzarr3.stores import object_client
 
 pytest.importorskip("obstore")
@@ -168,3 +168,26 @@ def test_a_write_killed_at_any_request_leaves_the_old_the_new_or_a_swap_that_can
         if not killed:
             break
     assert [name for name, _ in itertools.groupby(seen)] == ["old", "incomplete", "new"]
+
+
+def test_the_command_recover_ends_a_swap(
+    place: Counted, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = {"storage_options": place.options}
+    arguments = ["recover", place.url]
+    for name, value in place.options.items():
+        arguments += ["--option", f"{name}={value}"]
+    to_zarr(variables(1, False), place.url, **options)  # type: ignore[call-overload]
+    assert cli.main(arguments) == 0
+    assert capsys.readouterr().out == "nothing was left to finish\n"
+    copies = (
+        1 + 1 + 10 + 1 + 1 + 3
+    )  # Lease, mark, chunks, list, lease, and some of what is erased and copied.
+    new = variables(2, False)
+    assert killed_at(monkeypatch, copies, lambda: to_zarr(new, place.url, mode="w", **options))  # type: ignore[call-overload]
+    with pytest.raises(xzarr3.IncompleteWriteError):
+        xzarr3.open_group(place.url, **options)  # type: ignore[arg-type]
+    assert cli.main(arguments) == 0
+    assert capsys.readouterr().out == "put in its place: /\n"
+    xr.testing.assert_equal(xr.open_dataset(place.url, engine="xzarr3", **options).load(), new)  # type: ignore[arg-type]
+    place.taken()

@@ -561,7 +561,7 @@ def recover_swaps(store: Store) -> list[str]:
         key = begun.get("lease")
         if not isinstance(key, str):
             continue
-        holder = Holder.parse(store.get(key))
+        holder = Lease(store, key, "replace").there()
         if holder.top != top:  # Its writer has lost the place, and gives up.
             remove_staged(store, top)
         elif holder.state in SWAPS:
@@ -585,9 +585,10 @@ def remove_abandoned(store: Store, tops: Iterable[str]) -> None:
     for top in tops:
         begun, leased = store.get_values([f"{top}{BEGUN}", lease_key(top)])
         said = said_in(begun)
-        if isinstance(said.get("lease"), str) and Holder.parse(store.get(said["lease"])).top == top:
+        named = said.get("lease")
+        if isinstance(named, str) and Lease(store, named, "replace").there().top == top:
             continue  # The next one to write there takes it up, or removes it.
-        if isinstance(said.get("lease"), str) and said.get("resumable") is not True:
+        if isinstance(named, str) and said.get("resumable") is not True:
             is_kept = False
         elif begun is None:  # Somebody has begun to remove it.
             is_kept = leased is not None and Holder.parse(leased).is_dead is not True
