@@ -580,6 +580,69 @@ def test_what_is_replaced_in_place_is_not_read_afterwards() -> None:
         to_zarr(filled(1), store, mode="w", replace="twice")  # type: ignore[call-overload]
 
 
+def test_who_opens_within_a_swap_is_told_who_is_at_it() -> None:
+    seen: list[str] = []
+
+    class WatchedStore(MemoryStore):
+        def copy_values(self, pairs: Any) -> None:
+            for group in ("", "t"):
+                with pytest.raises(xzarr3.IncompleteWriteError) as caught:
+                    xzarr3.open(self, group)
+                seen.append(str(caught.value))
+            with pytest.raises(NodeExistsError, match="somebody else is writing"):
+                xzarr3.recover(self)
+            with pytest.raises(NodeExistsError, match="somebody else is writing"):
+                to_zarr(filled(7), self, mode="w")
+            super().copy_values(pairs)
+
+    store = WatchedStore()
+    to_zarr(filled(1), store)
+    to_zarr(filled(2), store, mode="w")
+    assert values(store) == [2, 2, 2, 2]
+    assert not staged(store)
+    for text in seen:
+        assert f"process {os.getpid()} of host" in text
+        assert "is running" in text
+        assert "accepted: waiting until it has ended" in text
+    assert len(seen) == 2
+
+
+def test_what_a_living_writer_has_stored_is_not_removed() -> None:
+    store = MemoryStore()
+    to_zarr(filled(1), store)
+    to_zarr(filled(1), store, group="other")
+
+    def others() -> None:
+        assert xzarr3.recover(store) == []
+        to_zarr(filled(3), store, group="other", mode="w")
+        assert values(store) == [1, 1, 1, 1]
+
+    with dask.config.set(scheduler="synchronous"):
+        to_zarr(at_block(3, others), store, mode="w", encoding={"t": {"chunks": (1,)}})
+    assert values(store) == [5, 5, 5, 5]
+    assert not staged(store)
+
+
+class DottedStore(MemoryStore):
+    """Refuses names that begin with a dot, as some web servers do."""
+
+    def get(self, key: str, byte_range: Any = None) -> Any:
+        if "/." in f"/{key}" and key.endswith("lease"):
+            raise xzarr3.StorePermissionError(f"cannot read key '{key}'")
+        return super().get(key, byte_range)
+
+
+def test_a_lease_that_cannot_be_read_hides_no_absence() -> None:
+    store = DottedStore()
+    xzarr3.create_group(store)
+    with pytest.raises(
+        xzarr3.NodeNotFoundError, match="whether somebody is just replacing it cannot be read"
+    ):
+        xzarr3.open(store, "a")
+    with pytest.raises(xzarr3.NodeNotFoundError, match="cannot be read: cannot read key"):
+        xzarr3.open_group(store)["a"]
+
+
 def test_a_list_of_what_is_left_to_do_that_is_none() -> None:
     store = UnreadableStore()
     to_zarr(filled(0), store)

@@ -240,7 +240,9 @@ class Group(Node, Mapping[str, "Array | Group"]):
             there = ""
             if self._documents is not None or self.store.listable:
                 there = f"; there are: {', '.join(self) or 'none'}"
-            check_complete(self.store, node_prefix(self.path) + normal_path(path), f"array or group '{path}'")
+            there += check_complete(
+                self.store, node_prefix(self.path) + normal_path(path), f"array or group '{path}'"
+            )
             raise NodeNotFoundError(f"no array or group '{path}' in {self!r}{there}")
         return found
 

@@ -94,7 +94,7 @@ def _load(
 
 def _place_for_new(store: Store, path: str, zarr_format: ZarrFormat | None) -> tuple[Format, str, Look]:
     normal = normal_path(path)
-    look = Look.around(store, normal)
+    look = Look.around(store, normal, listed=True)
     format = format_for_new(look, normal, zarr_format)
     return format, check_new_path(normal, format), look
 
@@ -104,7 +104,7 @@ def _not_found(store: Store, path: str, what: str, zarr_format: ZarrFormat | Non
     keys = [repr(key) for format in formats for key in format.defining_keys(path)]
     hint = ""
     if not isinstance(store, LocalStore):
-        check_complete(store, path, f"{what} at '/{path}'")
+        hint = check_complete(store, path, f"{what} at '/{path}'")
     if isinstance(store, LocalStore) and not os.path.isdir(store.root):
         hint = "; there is no such directory"
     if zarr_format is not None and not hint and find_node(store, path) is not None:

@@ -669,7 +669,7 @@ class Lease:
                 store.erase(key)
 
 
-def check_complete(store: Store, path: str, what: str) -> None:
+def check_complete(store: Store, path: str, what: str) -> str:
     """See to it that a node is not absent because somebody is just replacing it, or one above it.
 
     Parameters
@@ -680,6 +680,11 @@ def check_complete(store: Store, path: str, what: str) -> None:
     what : str
         The node, for the message.
 
+    Returns
+    -------
+    str
+        What the message about its absence is to add: nothing, or that leases cannot be read.
+
     Raises
     ------
     IncompleteWriteError
@@ -689,10 +694,15 @@ def check_complete(store: Store, path: str, what: str) -> None:
     above = ["/".join(names[:at]) + "/" for at in range(1, len(names) + 1)]
     # Chunks lie there, or in the draft of version 3 below one more name.
     keys = [lease_key(prefix) for prefix in ("", *above, *(f"data/root/{each}" for each in above))]
-    for key, value in zip(keys, store.get_values(keys), strict=True):
+    try:
+        values = store.get_values(keys)
+    except StoreError as error:  # Some web servers refuse all names that begin with a dot.
+        return f"; whether somebody is just replacing it cannot be read: {error}"
+    for key, value in zip(keys, values, strict=True):
         found = Holder.parse(value)
         if found.state:
             raise IncompleteWriteError(_incomplete(found, store, key, what))
+    return ""
 
 
 def _incomplete(found: Holder, store: Store, key: str, what: str) -> str:

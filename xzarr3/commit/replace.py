@@ -592,7 +592,8 @@ def recover(store: StoreLike, *, storage_options: Mapping[str, Any] | None = Non
     []
     """
     opened = open_store(store, storage_options, mode="r+")
-    if isinstance(opened, LocalStore):
-        sweep_directory(opened)
-        return []
-    return recover_swaps(opened)
+    with contextlib.nullcontext() if opened is store else opened:
+        if isinstance(opened, LocalStore):
+            sweep_directory(opened)
+            return []
+        return recover_swaps(opened)

@@ -436,7 +436,8 @@ class StagedKeys(Store):
             raise self._renamed(error) from error.__cause__
 
     def set(self, key: str, value: Buffer) -> None:
-        if self._format is not None and self._format.place(key) is not None:
+        format = self._format
+        if format is not None and (format.place(key) is not None or key in format.hierarchy_documents()):
             self.documents[key] = bytes(value)
             return
         try:

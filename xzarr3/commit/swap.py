@@ -316,10 +316,8 @@ class Beside(Staging):
             check_left(self._lease, self._plan, self._target, self._places.path)
             if not goes_on:  # Somebody was about to remove what is there.
                 self._target.erase_prefix(self._top)
-        try:
-            self._target.set(f"{self._top}{BEGUN}", self._begun())
-        except StoreError as error:
-            raise without(error, self._top) from error.__cause__
+        said = now(staged=True, lease=self._key, resumable=self._plan is not None)
+        self._note(BEGUN, said)
 
     def swap(self) -> None:
         """It needs to know of the nodes."""
@@ -362,7 +360,7 @@ class Beside(Staging):
         self._others = [top for top in staged_prefixes(store) if top != self._top]
         forget_settings(store, self._others, path)
         self._copied = swap.copies
-        store.set(f"{self._top}{_SWAP}", swap.text())
+        self._note(_SWAP, swap.text())
         self._say(SWAPPING)
         self._swapping = True
         try:
@@ -374,8 +372,12 @@ class Beside(Staging):
             )
             raise
 
-    def _begun(self) -> bytes:
-        return now(staged=True, lease=self._key, resumable=self._plan is not None)
+    def _note(self, name: str, said: bytes) -> None:
+        """Store what a write says of itself beside its values."""
+        try:
+            self._target.set(f"{self._top}{name}", said)
+        except StoreError as error:
+            raise without(error, self._top) from error.__cause__
 
     @property
     def _key(self) -> str:
@@ -559,7 +561,7 @@ def recover_swaps(store: Store) -> list[str]:
         key = begun.get("lease")
         if not isinstance(key, str):
             continue
-        holder = Holder.parse(store.get(key))
+        holder = Lease(store, key, "replace").there()
         if holder.top != top:  # Its writer has lost the place, and gives up.
             remove_staged(store, top)
         elif holder.state in SWAPS:
@@ -583,9 +585,10 @@ def remove_abandoned(store: Store, tops: Iterable[str]) -> None:
     for top in tops:
         begun, leased = store.get_values([f"{top}{BEGUN}", lease_key(top)])
         said = said_in(begun)
-        if isinstance(said.get("lease"), str) and Holder.parse(store.get(said["lease"])).top == top:
+        named = said.get("lease")
+        if isinstance(named, str) and Lease(store, named, "replace").there().top == top:
             continue  # The next one to write there takes it up, or removes it.
-        if isinstance(said.get("lease"), str) and said.get("resumable") is not True:
+        if isinstance(named, str) and said.get("resumable") is not True:
             is_kept = False
         elif begun is None:  # Somebody has begun to remove it.
             is_kept = leased is not None and Holder.parse(leased).is_dead is not True
