@@ -286,10 +286,14 @@ class Replacement:
             prefix = node_prefix(self._path)
             changes.note_documents(self._target, [f"{prefix}{each}".rstrip("/") for each in nodes])
             if self._path:
-                finish_above(self._target, self._format, self._path, nodes, consolidate, journal)
+                self._finish_above(nodes, consolidate, journal)
         except BaseException as error:
             self._undo(before, journal, error)
             raise
+
+    def _finish_above(self, nodes: Mapping[str, NodeMetadata], consolidate: bool, journal: Journal) -> None:
+        """Bring documents above up to date; not of what a caller puts beside others that follow."""
+        finish_above(self._target, self._format, self._path, nodes, consolidate, journal)
 
     def _undo(self, before: Mapping[str, bytes | None], journal: Journal, error: BaseException) -> None:
         """Put back what was there before ``error``, or tell in a note what could not be."""
