@@ -227,7 +227,7 @@ def test_documents_of_a_dataset_are_written_together(zarr_format: Any, rounds: i
     assert len(written) == len(set(written))
     kept = [(operation, key) for operation, key in count.requests if key.startswith(".xzarr3-")]
     assert [operation for operation, _ in kept] == ["set", "get", "erase"]  # The lease.
-    assert len(count.requests) - len(kept) - (len(written) - 1) == (5 if zarr_format == 3 else 6)
+    assert len(count.requests) - len(kept) - (len(written) - 1) == (4 if zarr_format == 3 else 5)
     last = {3: "zarr.json", 2: ".zmetadata", DRAFT: "zarr.json"}[zarr_format]
     assert written[-1] == last
     xr.testing.assert_identical(xr.open_dataset(store, engine="xzarr3").load(), dataset())

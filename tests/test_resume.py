@@ -29,11 +29,12 @@ import xzarr3
 import xzarr3.dask.journal
 from xzarr3 import LocalStore, MemoryStore, NodeExistsError, Store, StoreCapabilityError, to_zarr
 from xzarr3.commit import lease
+from xzarr3.commit.stage import Places
+from xzarr3.commit.stage import lease_at as _lease_at
 from xzarr3.dask.blocks import Regions
 from xzarr3.dask.journal import Journal
 from xzarr3.dask.sources import stamps_of_others
 from xzarr3.formats.v3 import V3
-from xzarr3.staging import Places, _lease_at
 
 SHAPE = (12, 10)
 ENCODING: dict[str, Any] = {

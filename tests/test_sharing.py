@@ -21,8 +21,8 @@ import xzarr3
 from xzarr3 import ChunkDecodeError, LocalStore, MemoryStore, Store, StoreError
 from xzarr3._types import Buffer, ByteRange
 from xzarr3.codecs import BytesBytesCodec, ShardingCodec, register_codec, registry
+from xzarr3.commit.renaming import StagedFolder as _StagedFolder
 from xzarr3.concurrency import cores
-from xzarr3.staging import _StagedFolder
 from xzarr3.stores.base import ValueReader
 
 TOO_LONG = 30.0  # Seconds after which a thread hangs.

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import xzarr3
-from xzarr3 import staging
+from xzarr3.commit import stage
 from xzarr3.concurrency import pause, spread
 from xzarr3.errors import ChangedError, StoreError
 from xzarr3.stores import cut, in_flight
@@ -436,7 +436,7 @@ def test_nothing_is_replaced_that_is_not_listed() -> None:
 
 
 def test_what_other_processes_wrote_must_be_listed() -> None:
-    staged = staging._StagedKeys(Forgetful(), "staged/")
+    staged = stage.StagedKeys(Forgetful(), "staged/")
     staged.set("a", b"1")
     assert staged.written() == {"a"}
     twin = pickle.loads(pickle.dumps(staged))
@@ -449,38 +449,6 @@ def test_what_other_processes_wrote_must_be_listed() -> None:
     staged._store.forgets = lambda key: key == "staged/a"
     with pytest.raises(StoreError, match=r"'a'.*other processes"):
         staged.written()
-
-
-def test_without_a_new_document_nothing_is_erased() -> None:
-    store, old, new = forgetful()
-    before = dict(store._values)
-
-    class Lost(staging._StagedKeys):
-        def written(self) -> set[str]:
-            return {"t/c/0"}
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(staging, "_StagedKeys", Lost)
-        with pytest.raises(StoreError, match="its new document is not among the 1 keys"):
-            xzarr3.to_zarr(new, store, mode="w")
-    assert store._values == before
-    xr.testing.assert_identical(xr.open_dataset(store, engine="xzarr3").load(), old)
-
-
-def test_documents_that_did_not_arrive_put_the_old_values_back() -> None:
-    store, old, new = forgetful()
-    before = dict(store._values)
-    copy_values = store.copy_values
-
-    def copy(pairs: Any) -> None:
-        copy_values(pair for pair in pairs if not (pair[0].endswith("new/t/zarr.json") or "?" in pair[0]))
-
-    store.copy_values = copy  # type: ignore[method-assign]
-    store.forgets = lambda key: "/old/" in key  # What was moved aside is known without a list.
-    with pytest.raises(StoreError, match=r"1 of its new documents did not arrive, 't/zarr.json'"):
-        xzarr3.to_zarr(new, store, mode="w")
-    assert {key: value for key, value in store._values.items() if key in before} == before
-    xr.testing.assert_identical(xr.open_dataset(store, engine="xzarr3").load(), old)
 
 
 def test_the_first_error_is_raised() -> None:

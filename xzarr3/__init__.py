@@ -21,6 +21,7 @@ from xzarr3.errors import (
     ConflictError,
     DataTypeValidationError,
     FallbackWarning,
+    IncompleteWriteError,
     InvalidKeyError,
     InvalidRangeError,
     LargeWriteWarning,
@@ -55,6 +56,7 @@ from xzarr3.storage_transformers import StorageTransformer, register_storage_tra
 from xzarr3.stores import LocalStore, MemoryStore, Store, open_store
 
 if TYPE_CHECKING:
+    from xzarr3.commit.replace import recover
     from xzarr3.dask import from_zarr, store
     from xzarr3.stores import (
         CacheStore,
@@ -84,6 +86,7 @@ __all__ = [
     "FallbackWarning",
     "FsspecStore",
     "Group",
+    "IncompleteWriteError",
     "InvalidKeyError",
     "InvalidRangeError",
     "LargeWriteWarning",
@@ -122,6 +125,7 @@ __all__ = [
     "open_dataset",
     "open_group",
     "open_store",
+    "recover",
     "register_storage_transformer",
     "set_options",
     "store",
@@ -139,6 +143,7 @@ _LAZY = {
         "xzarr3.stores",
     ),
     "from_zarr": "xzarr3.dask",
+    "recover": "xzarr3.commit.replace",
     "open_dataset": "xzarr3.xarray",
     "store": "xzarr3.dask",
     "to_zarr": "xzarr3.xarray",

@@ -1,4 +1,4 @@
-"""The command ``xzarr3``: ``copy``, ``demo``, ``explain`` and ``info``."""
+"""The command ``xzarr3``: ``copy``, ``demo``, ``explain``, ``info`` and ``recover``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import xzarr3
-from xzarr3.errors import SelectionError, Xzarr3Error, shorten
+from xzarr3.errors import SelectionError, Xzarr3Error, printable, shorten
 
 FAILURE = 1
 INTERRUPTED = 128 + 2
@@ -28,6 +28,11 @@ def _demo(arguments: argparse.Namespace) -> None:
 def _info(arguments: argparse.Namespace) -> None:
     node = xzarr3.open(arguments.store, arguments.path, storage_options=dict(arguments.option))
     print(node.info if isinstance(node, xzarr3.Array) else node.tree())
+
+
+def _recover(arguments: argparse.Namespace) -> None:
+    paths = xzarr3.recover(arguments.store, storage_options=dict(arguments.option))
+    print("\n".join(f"put in its place: {printable(path)}" for path in paths) or "nothing was left to finish")
 
 
 def _explain(arguments: argparse.Namespace) -> None:
@@ -269,6 +274,16 @@ def parser() -> argparse.ArgumentParser:
     _takes_options(copy, "--source-option", "the store to copy from")
     _takes_options(copy, "--target-option", "the store to copy to")
     copy.set_defaults(command=_copy)
+
+    recover = commands.add_parser(
+        "recover",
+        help="finish what a killed writer was putting in place",
+        description="Finish what writers were just putting in its place in an object store when they were "
+        "killed, and remove what others left there.",
+    )
+    recover.add_argument("store", metavar="STORE", help="path or URL of the store")
+    _takes_options(recover, "--option", "the store")
+    recover.set_defaults(command=_recover)
     return top
 
 

@@ -26,6 +26,7 @@ from xzarr3.codecs.bytes import BytesCodec
 from xzarr3.codecs.chain import CodecChain
 from xzarr3.codecs.registry import parse_codecs
 from xzarr3.codecs.transpose import TransposeCodec
+from xzarr3.commit.replace import Replacement
 from xzarr3.concurrency import Helper, Work, available_threads, to_the_end
 from xzarr3.conventions import (
     fill_value_is_mask,
@@ -49,7 +50,6 @@ from xzarr3.metadata import ArrayMetadata, GroupMetadata
 from xzarr3.node_documents import write_documents
 from xzarr3.nodes import check_new_path, normal_path
 from xzarr3.progress import Asked, Progress, check_asked
-from xzarr3.replacement import Replacement
 from xzarr3.stores import Store, StoreLike, in_flight, open_store
 
 _KEEP = "keep"

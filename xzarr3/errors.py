@@ -120,6 +120,10 @@ class NodeNotFoundError(Xzarr3Error, FileNotFoundError, KeyError):
     """There is no store, or no array or group at the path."""
 
 
+class IncompleteWriteError(NodeNotFoundError):
+    """There will be a node once somebody has put it in its place, who is at it or was killed at it."""
+
+
 class NodeExistsError(Xzarr3Error, FileExistsError):
     """There is an array or group already where one was to be made."""
 

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from xzarr3._types import Buffer
 from xzarr3.array import Array
+from xzarr3.commit.lease import check_complete
 from xzarr3.creation import make_array
 from xzarr3.errors import InvalidKeyError, MetadataError, NodeNotFoundError, NodeTypeError, printable
 from xzarr3.formats import Format, ZarrFormat, documents, parse_format
@@ -239,6 +240,9 @@ class Group(Node, Mapping[str, "Array | Group"]):
             there = ""
             if self._documents is not None or self.store.listable:
                 there = f"; there are: {', '.join(self) or 'none'}"
+            there += check_complete(
+                self.store, node_prefix(self.path) + normal_path(path), f"array or group '{path}'"
+            )
             raise NodeNotFoundError(f"no array or group '{path}' in {self!r}{there}")
         return found
 

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from xzarr3.array import Array
 from xzarr3.chunk_keys import ChunkKeyEncoding
+from xzarr3.commit.lease import check_complete
 from xzarr3.creation import make_array
 from xzarr3.dtypes import ZDType
 from xzarr3.errors import MetadataError, NodeNotFoundError, NodeTypeError, StorePermissionError
@@ -93,7 +94,7 @@ def _load(
 
 def _place_for_new(store: Store, path: str, zarr_format: ZarrFormat | None) -> tuple[Format, str, Look]:
     normal = normal_path(path)
-    look = Look.around(store, normal)
+    look = Look.around(store, normal, listed=True)
     format = format_for_new(look, normal, zarr_format)
     return format, check_new_path(normal, format), look
 
@@ -102,6 +103,8 @@ def _not_found(store: Store, path: str, what: str, zarr_format: ZarrFormat | Non
     formats = FORMATS.values() if zarr_format is None else (parse_format(zarr_format),)
     keys = [repr(key) for format in formats for key in format.defining_keys(path)]
     hint = ""
+    if store.folder is None:
+        hint = check_complete(store, path, f"{what} at '/{path}'")
     if store.folder is not None and not os.path.isdir(store.folder):
         hint = "; there is no such directory"
     if zarr_format is not None and not hint and find_node(store, path) is not None:

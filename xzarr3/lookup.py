@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 
 from xzarr3._types import Buffer, ByteRange
 from xzarr3.concurrency import spread
@@ -16,7 +17,7 @@ from xzarr3.metadata import GroupMetadata, NodeMetadata
 from xzarr3.nodes import ancestors
 from xzarr3.options import max_document_bytes
 from xzarr3.stores import Store
-from xzarr3.stores.base import OversizedError, check_key, cut
+from xzarr3.stores.base import ABSENT, OversizedError, check_key, cut
 
 
 class Look(Store):
@@ -80,12 +81,25 @@ class Look(Store):
         return self._store.list_prefix(prefix)
 
     @classmethod
-    def around(cls, store: Store, path: str) -> Look:
-        """A look at all documents that tell what there is at a path, and above it."""
+    def around(cls, store: Store, path: str, *, listed: bool = False) -> Look:
+        """A look at all documents that tell what there is at a path, and above it.
+
+        With ``listed`` one list tells where answers have to be waited for that nothing is at the path itself.
+        """
         look = cls(store)
-        places = [*ancestors(path), path]
-        keys = [key for place in places for key in (node_prefix(place) + DOCUMENT, *V2.defining_keys(place))]
-        look.fetch([*keys, *V2.documents(GroupMetadata(zarr_format=2), path)])
+        own = [node_prefix(path) + DOCUMENT, *V2.document_keys(path)]
+        above = [
+            key
+            for place in ancestors(path)
+            for key in (node_prefix(place) + DOCUMENT, *V2.defining_keys(place))
+        ]
+        looks: list[Callable[[], object]] = [partial(look.fetch, above)]
+        if listed and store.listable and store.concurrency > 1:
+            looks.append(partial(look.list_dir, node_prefix(path)))
+        spread(lambda ask: ask(), looks, store.concurrency)
+        if not any(look._listed.get(node_prefix(path), ("fetch",))):
+            look._found.update((key, (None, ABSENT)) for key in own)
+        look.fetch(own)
         return look
 
 

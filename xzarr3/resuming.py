@@ -1,7 +1,7 @@
 """Writes that can be taken up again: what a plan is, and what a killed one leaves.
 
 All that such a write leaves lies below a name made of the fingerprint of its plan, so that the next call with
-the same plan finds it; see :mod:`xzarr3.dask.journal` and :mod:`xzarr3.staging`.
+the same plan finds it; see :mod:`xzarr3.dask.journal` and :mod:`xzarr3.commit.replace`.
 """
 
 from __future__ import annotations

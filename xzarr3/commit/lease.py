@@ -25,16 +25,19 @@ import uuid
 import weakref
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from typing import Any, Literal, TypeAlias
 
 from xzarr3._types import Buffer
 from xzarr3.concurrency import spread
 from xzarr3.errors import (
     ConflictError,
+    IncompleteWriteError,
     NodeExistsError,
     OutcomeUnknownError,
     StoreCapabilityError,
     StoreError,
+    printable,
 )
 from xzarr3.stores import platform
 from xzarr3.stores.base import ABSENT, Store
@@ -44,6 +47,11 @@ PATIENCE = 45.0
 """Seconds after which a lease that was not renewed is nobody's any more, if nothing else tells."""
 NAME = ".xzarr3-lease"
 """The last name of the key of a lease that lies where the node is which it is about."""
+
+SWAPPING, CLOSING, IN_PLACE = "swapping", "closing", "in place"
+"""States of a place whose documents are away: new values are copied to it; all but the last documents are
+there; or new values are computed and stored there."""
+SWAPS = (SWAPPING, CLOSING)
 
 Purpose: TypeAlias = Literal["replace", "resize", "write"]
 
@@ -110,6 +118,12 @@ class Holder:
         The write was cut off, and nobody goes on with it now.
     term : str
         What the times have in common that copies of one lease held it, one right after the other.
+    since : str
+        When it was taken, on the clock of its host: for people to read, never compared.
+    state : str
+        ``SWAPPING``, ``CLOSING`` or ``IN_PLACE`` while the place holds no whole node, because of this writer.
+    top : str
+        What the keys begin with under which its values lie until they take their place.
     """
 
     owner: str = ""
@@ -123,6 +137,9 @@ class Holder:
     counter: int = 0
     left: bool = False
     term: str = ""
+    since: str = ""
+    state: str = ""
+    top: str = ""
 
     @classmethod
     def parse(cls, value: Buffer | None) -> Holder:
@@ -203,6 +220,8 @@ class Lease:
         Fingerprint of what is written, if that can be taken up again.
     beside : tuple of (str, callable), optional
         A key whose value is renewed with it, now and then, if it is there, and what makes the value.
+    top : str
+        What the keys begin with under which values lie until they take their place.
     """
 
     def __init__(
@@ -213,12 +232,14 @@ class Lease:
         *,
         plan: str | None = None,
         beside: tuple[str, Callable[[], bytes]] | None = None,
+        top: str = "",
     ) -> None:
         self._store = store
         self.key = key
         self._purpose = purpose
         self.plan = plan
         self._beside = beside
+        self._top = top
         self._beside_renewed = 0.0
         self.inherits = False
         """Whether nobody but this owner carries out its plan, so that what that had before is its own."""
@@ -306,6 +327,8 @@ class Lease:
             purpose=self._purpose,
             plan=self.plan,
             term=uuid.uuid4().hex,
+            since=datetime.now(UTC).isoformat(timespec="seconds"),
+            top=self._top,
         )
         self._pid = 0
         self.continues = False
@@ -337,6 +360,7 @@ class Lease:
             free = is_dead is True
             if free:
                 self.displaced = None if stored is None or is_own else found
+                self._inherit(found)
             over = until is not None and time.monotonic() >= until
             if is_dead is False and (over or until is None):
                 return False
@@ -351,6 +375,13 @@ class Lease:
         self.continues = bool(found.owner) and _family(found.owner) == _family(self.owner)
         self._said = replace(self._said, term=found.term if self.continues else term)
         return self.continues
+
+    def _inherit(self, found: Holder) -> None:
+        """Go on saying what a dead writer has said of a place that is not whole."""
+        if found.state and self._purpose != "replace":
+            raise IncompleteWriteError(_incomplete(found, self._store, self.key, "array or group"))
+        top = found.top if found.state in SWAPS else self._top
+        self._said = replace(self._said, state=found.state, top=top)
 
     def _put(self, version: object) -> bool:
         try:
@@ -485,6 +516,55 @@ class Lease:
             self._said, self._proven = said, asked
         return done
 
+    def say(self, path: str, state: str, top: str | None = None) -> None:
+        """Tell all who look what becomes of the place, on condition that the lease is still held.
+
+        Parameters
+        ----------
+        path : str
+            Path of the node, for the message.
+        state : str
+            ``SWAPPING``, ``CLOSING``, ``IN_PLACE``, or nothing if the place is whole.
+        top : str, optional
+            What the keys of its values begin with; by default what was said before.
+
+        Raises
+        ------
+        LeaseLostError
+            If it is not held any more.
+        """
+        with self._renewing:
+            said = replace(self._said, state=state, top=self._said.top if top is None else top)
+            try:
+                done = self._change(said)
+            except OutcomeUnknownError:
+                there = self.there()
+                done = (there.owner, there.state, there.top) == (self.owner, state, said.top)
+                self._said = said if done else self._said
+        if not done:
+            self.verify(path)
+            raise LeaseLostError(f"cannot change key '{self.key}' of {self._store}: others keep changing it")
+
+    @property
+    def state(self) -> str:
+        """What is said of the place, as far as this owner knows."""
+        return self._said.state
+
+    @property
+    def top(self) -> str:
+        """What is said of where values are staged: by a writer that was killed within a swap, or this one."""
+        return self._said.top
+
+    @property
+    def own_top(self) -> str:
+        """Where this owner has its values."""
+        return self._top
+
+    @property
+    def is_held(self) -> bool:
+        """Whether this process holds it, as far as it knows."""
+        return self._pid == os.getpid()
+
     def take_anew(self) -> None:
         """Hold it by another name, so that a copy of this in another process does not.
 
@@ -596,6 +676,59 @@ class Lease:
         with key_lock(store.identity, key):
             if was_just_seen or self.holds():
                 store.erase(key)
+
+
+def check_complete(store: Store, path: str, what: str) -> str:
+    """See to it that a node is not absent because somebody is just replacing it, or one above it.
+
+    Parameters
+    ----------
+    store : Store
+    path : str
+        Path of the node that was not found.
+    what : str
+        The node, for the message.
+
+    Returns
+    -------
+    str
+        What the message about its absence is to add: nothing, or that leases cannot be read.
+
+    Raises
+    ------
+    IncompleteWriteError
+        If a lease says so.
+    """
+    names = path.split("/") if path else []
+    above = ["/".join(names[:at]) + "/" for at in range(1, len(names) + 1)]
+    # Chunks lie there, or in the draft of version 3 below one more name.
+    keys = [lease_key(prefix) for prefix in ("", *above, *(f"data/root/{each}" for each in above))]
+    try:
+        values = store.get_values(keys)
+    except StoreError as error:  # Some web servers refuse all names that begin with a dot.
+        return f"; whether somebody is just replacing it cannot be read: {error}"
+    for key, value in zip(keys, values, strict=True):
+        found = Holder.parse(value)
+        if found.state:
+            raise IncompleteWriteError(_incomplete(found, store, key, what))
+    return ""
+
+
+def _incomplete(found: Holder, store: Store, key: str, what: str) -> str:
+    who = f"process {found.pid} of host {found.host!r}" if found.host else "somebody"
+    doing = "being put in place" if found.state in SWAPS else "being replaced in place"
+    is_dead = found.is_dead
+    end = "has ended" if is_dead else "is running" if is_dead is False else "may be running"
+    if found.state == IN_PLACE:
+        accepted = "waiting until it has ended" if not is_dead else "writing all of it again with mode 'w'"
+    elif is_dead is False:
+        accepted = "waiting until it has ended"
+    else:
+        accepted = "xzarr3.recover(store), or another write with mode 'w', which finish what it began"
+    return (
+        f"no {what} in {store} yet: its values are {doing} by {printable(who)}, which began at "
+        f"{printable(found.since)} and {end}, as key '{printable(key)}' says; accepted: {accepted}"
+    )
 
 
 # Renewing: a thread for each store, so that one which is slow keeps no other waiting.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from typing import Any
 
 from xzarr3._types import Buffer
 
@@ -13,18 +14,23 @@ ABANDONED = 24 * 3600.0
 _END_OF_TIME = 2.0**53  # Seconds
 
 
-def now() -> bytes:
-    """A value that tells when it was stored."""
-    return json.dumps({"time": time.time()}).encode()
+def now(**said: object) -> bytes:
+    """A value that tells when it was stored, and more."""
+    return json.dumps({"time": time.time(), **said}).encode()
+
+
+def said_in(value: Buffer | None) -> dict[str, Any]:
+    """What a value of :func:`now` tells; nothing if it is none."""
+    try:
+        said = {} if value is None else json.loads(bytes(value))
+    except (ValueError, RecursionError):
+        return {}
+    return said if isinstance(said, dict) else {}
 
 
 def age(value: Buffer) -> float:
     """Seconds since a value of :func:`now` was stored; infinite if it is none, or of a day to come."""
-    try:
-        said = json.loads(bytes(value))
-    except (ValueError, RecursionError):
-        return math.inf
-    stored = said.get("time") if isinstance(said, dict) else None
+    stored = said_in(value).get("time")
     if not isinstance(stored, (int, float)) or not abs(stored) < _END_OF_TIME:
         return math.inf
     found = time.time() - stored

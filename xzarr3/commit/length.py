@@ -204,7 +204,7 @@ class Length:
         longest = _FIRST_PAUSE
         while True:
             pieces = change(self.document)
-            self.verify()  # After the version was read: nobody else has stored it.
+            self.verify_now_and_then()  # After the version was read: nobody else has stored it.
             if isinstance(pieces, Unchanged):
                 return
             try:

@@ -2,9 +2,9 @@
 
 A journal belongs to a plan, which is known by its fingerprint: of the place, the format, the layout of all
 arrays and the names of the dask arrays that are written, which dask derives from what they are made of. It
-lies beside the values, where :mod:`xzarr3.staging` has put them, as a few keys, each a page that one process
-writes. A tile is entered once its values are stored, and pages are stored about once a second; what a killed
-process has not entered any more is written again, whole, which changes nothing.
+lies beside the values, where :mod:`xzarr3.commit.replace` has put them, as a few keys, each a page that one
+process writes. A tile is entered once its values are stored, and pages are stored about once a second; what a
+killed process has not entered any more is written again, whole, which changes nothing.
 
 Only one process at a time carries out a plan: it holds a lease, by which another host can tell within a
 minute that it is gone. What is appended is known by what it is and not by where it goes, which is noted

@@ -14,7 +14,8 @@ from functools import partial
 from typing import Any
 
 from xzarr3.array import Array
-from xzarr3.commit.lease import LeaseLostError
+from xzarr3.commit.lease import Lease, LeaseLostError
+from xzarr3.commit.replace import Replacement
 from xzarr3.concurrency import spread
 from xzarr3.dask.journal import Journal
 from xzarr3.errors import ConflictError, MetadataError, NodeExistsError, OutcomeUnknownError, StoreError
@@ -30,14 +31,13 @@ from xzarr3.node_documents import (
     refresh_consolidated,
     store_documents,
 )
-from xzarr3.replacement import Replacement
 from xzarr3.resuming import Plan as Resumed
 from xzarr3.staging import Room
 from xzarr3.stores import Store
 from xzarr3.xarray.behind import Growing, SharedLength
 from xzarr3.xarray.comparing import Change, ChangedGroup, Plan
 from xzarr3.xarray.planning import PlannedArray, PlannedGroup, stored_documents
-from xzarr3.xarray.running import Job
+from xzarr3.xarray.running import Job, reads_below
 from xzarr3.xarray.taking_up import plan_of_creation
 
 _STRAGGLING = 0.25  # Seconds that other processes get to store what they were just storing.
@@ -69,8 +69,15 @@ class Placement:
         Replace what is there; otherwise there must be nothing.
     resume : bool
         Keep what was written if the write is cut off, and go on from there if it was.
-    is_leased : bool
-        The caller has the lease of the place.
+    in_place : bool
+        Erase what is replaced before the first value is stored, where nothing can be renamed.
+    lease : Lease, optional
+        That of the place, if the caller has it.
+
+    Raises
+    ------
+    ValueError
+        If what is erased would be read afterwards.
     """
 
     def __init__(
@@ -84,8 +91,15 @@ class Placement:
         consolidated: bool = False,
         overwrite: bool,
         resume: bool = False,
-        is_leased: bool = False,
+        in_place: bool = False,
+        lease: Lease | None = None,
     ) -> None:
+        lazy = [array.data for array in arrays.values() if array.is_lazy]
+        if in_place and any(reads_below(lazy, store, path)):
+            raise ValueError(
+                f"variables are made of what is in '/{path}' of {store}, which would be erased before it is "
+                "read; accepted: replace='staged', which keeps it until all is written"
+            )
         self.path = path
         self.consolidated = consolidated
         self._format = format
@@ -111,7 +125,8 @@ class Placement:
             overwrite=overwrite,
             how="mode 'w'",
             plan=self.resumed,
-            is_leased=is_leased,
+            lease=lease,
+            in_place=in_place,
         )
         self.jobs = [
             Job(each.data, self._target(places[relative], each), ...) for relative, each in arrays.items()
@@ -225,6 +240,7 @@ class Commit:
             consolidated=self._consolidated and alone,
             overwrite=plan.asked.mode == "w",
             resume=plan.asked.resume and alone,
+            in_place=plan.asked.in_place,
         )
         self._place(created)
         if created.resumed is not None:
@@ -239,7 +255,7 @@ class Commit:
             path,
             {},
             {"": variable},
-            is_leased=path in self._lengths,
+            lease=self._lengths[path].lease if path in self._lengths else None,
         )
         try:
             self._place(new(overwrite=replaced))

@@ -17,6 +17,7 @@ import numpy as np
 from xarray import Dataset, Variable, conventions
 
 from xzarr3.array import Array
+from xzarr3.commit.replace import format_aside
 from xzarr3.concurrency import spread
 from xzarr3.conventions import fill_value_is_mask
 from xzarr3.errors import (
@@ -33,7 +34,6 @@ from xzarr3.group import Group
 from xzarr3.hierarchy import open_group
 from xzarr3.lookup import find_format, format_for_new
 from xzarr3.metadata import ArrayMetadata
-from xzarr3.staging import format_aside
 from xzarr3.stores import Store
 from xzarr3.xarray.encoding import encode_attributes
 from xzarr3.xarray.planning import (

@@ -50,6 +50,7 @@ class Request:
     zarr_format: ZarrFormat | None
     widen_units: bool
     resume: bool
+    in_place: bool = False
 
 
 @dataclass(frozen=True, eq=False)

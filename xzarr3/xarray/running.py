@@ -26,6 +26,8 @@ from dask.delayed import Delayed
 from dask.highlevelgraph import HighLevelGraph, Layer, MaterializedLayer
 
 from xzarr3.array import Array
+from xzarr3.commit.renaming import remove
+from xzarr3.commit.stage import StagedKeys
 from xzarr3.creation import array_metadata
 from xzarr3.dask.cleanup import Cleanup, Writing, fetched
 from xzarr3.dask.reading import from_zarr
@@ -35,7 +37,6 @@ from xzarr3.dask.write_layer import Made
 from xzarr3.dask.writing import plan_writes
 from xzarr3.errors import ConflictError
 from xzarr3.progress import Asked, shown
-from xzarr3.staging import _remove, _StagedKeys
 from xzarr3.stores import LocalStore, Store, in_flight
 from xzarr3.stores.local import STAGED
 
@@ -386,7 +387,7 @@ class Aside:
     def __init__(self, store: Store) -> None:
         self._target = store
         self._top = f"{STAGED}{uuid.uuid4().hex}"
-        self.store: Store = _StagedKeys(store, f"{self._top}/new/")
+        self.store: Store = StagedKeys(store, f"{self._top}/new/")
         if store.folder is not None:
             self.store = LocalStore(os.path.join(store.folder, self._top, "new"))
 
@@ -416,7 +417,7 @@ class Aside:
         """Remove what lies there."""
         if self._target.folder is not None:
             if os.path.isdir(os.path.join(self._target.folder, self._top)):
-                _remove(os.path.join(self._target.folder, self._top))
+                remove(os.path.join(self._target.folder, self._top))
         else:
             self._target.erase_prefix(f"{self._top}/")
 

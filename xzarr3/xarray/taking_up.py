@@ -13,6 +13,7 @@ import numpy as np
 from xzarr3._types import AnyArray
 from xzarr3.commit.lease import lease_key
 from xzarr3.commit.length import Length
+from xzarr3.commit.replace import sweep
 from xzarr3.dask.journal import Journal, fingerprint
 from xzarr3.dask.sources import stamps_of_others
 from xzarr3.errors import ConflictError, StoreError, printable
@@ -20,7 +21,6 @@ from xzarr3.formats import Format
 from xzarr3.formats.base import node_prefix
 from xzarr3.group import Group
 from xzarr3.resuming import Continuation, Plan
-from xzarr3.staging import sweep
 from xzarr3.stores import Store
 from xzarr3.xarray.comparing import Change
 from xzarr3.xarray.planning import PlannedArray, stored_documents

@@ -31,6 +31,7 @@ from xzarr3.xarray.running import templated, write_blocks, written_later
 from xzarr3.xarray.taking_up import resumable
 
 WriteMode: TypeAlias = Literal["w", "w-", "a", "a-", "r+"]
+ReplaceHow: TypeAlias = Literal["staged", "in place"]
 Region: TypeAlias = Mapping[Any, slice | Literal["auto"]] | Literal["auto"]
 """What ``region=`` takes."""
 
@@ -59,6 +60,7 @@ def to_zarr(
     widen_units: bool = ...,
     progress: Asked = ...,
     resume: bool = ...,
+    replace: ReplaceHow = ...,
 ) -> Group: ...
 
 
@@ -84,6 +86,7 @@ def to_zarr(
     widen_units: bool = ...,
     progress: Asked = ...,
     resume: bool = ...,
+    replace: ReplaceHow = ...,
 ) -> Delayed: ...
 
 
@@ -108,6 +111,7 @@ def to_zarr(
     widen_units: bool = False,
     progress: Asked = False,
     resume: bool = False,
+    replace: ReplaceHow = "staged",
 ) -> Group | Delayed:
     """Write a dataset, a data array or a tree of datasets to a Zarr store.
 
@@ -177,6 +181,11 @@ def to_zarr(
     resume : bool
         Keep what is written if the write is cut off, and write only what is left if one with the same data
         and settings was; see below. Not for what adds variables to a group that is there.
+    replace : {"staged", "in place"}
+        How ``mode="w"`` replaces what is there in a store that cannot rename, such as one of objects:
+        ``"staged"`` stores the new data beside the old ones, which stay readable until then, and copies them
+        to their places within the store; ``"in place"`` erases the old data first and stores the new ones
+        once, for who can compute them again. In a directory new data are renamed in either case.
 
     Returns
     -------
@@ -220,9 +229,14 @@ def to_zarr(
     ``mode="w"`` in every case. The directory goes with a later call of this function for the same store once
     it has not changed for a day; if it holds what was replaced, only with one that replaces the same group.
 
-    Other stores cannot rename. There the old values are first copied to keys that begin in the same way,
-    then erased, then the new values are copied to their places. What a killed process leaves of that is
-    recognized and removed as it is in a directory.
+    Other stores cannot rename. Where nothing is there, data are stored in place, and the documents last. What
+    is replaced stays readable while new data are stored below a key that begins in the same way. Then one
+    swap follows: the lease of the place says so, the old documents are erased, then the old chunks; the new
+    chunks are copied within the store, the documents stored, that of the group last, and what was stored
+    beside is erased. A process that is killed before the swap leaves the old dataset. One that is killed in
+    it leaves all that is needed to finish it, which :func:`xzarr3.recover` does, or the next write to the
+    group; who opens the group meanwhile gets an :class:`IncompleteWriteError`, which says who writes it and
+    since when.
 
     ``mode="w"`` erases only keys of the hierarchy: documents, chunks of the arrays that are there, and what
     has the name of a chunk of an array that is written. All other files stay, also in the directories of
@@ -299,6 +313,10 @@ def to_zarr(
         raise ValueError(f"compute={compute!r} is not supported by to_zarr; accepted: True, False, 'later'")
     if resume and compute is not True:
         raise ValueError("resume=True needs a write that is carried out now; accepted: compute=True")
+    if replace not in ("staged", "in place"):
+        raise ValueError(f"replace={replace!r} is not supported by to_zarr; accepted: 'staged', 'in place'")
+    if replace == "in place" and mode != "w":
+        raise ValueError(f"replace='in place' goes with mode='w'; found mode={mode!r}")
     if zarr_format is not None:
         parse_format(zarr_format)
     path = normal_path(group or "")
@@ -313,6 +331,7 @@ def to_zarr(
         zarr_format=zarr_format,
         widen_units=widen_units,
         resume=resume,
+        in_place=replace == "in place",
     )
     opened = MemoryStore() if store is None else open_store(store, storage_options, mode="a")
     with ExitStack() as ours:

@@ -1,0 +1,603 @@
+"""Putting a node, with all that is below it, into its place in a store: the old one or the new one is there.
+
+Values and documents are first written to where they are out of the way: in a directory beside what is
+there, see :mod:`xzarr3.commit.renaming`; in other stores beside it as well, see :mod:`xzarr3.commit.swap`, or
+in place where there is nothing, or where the user can compute it again. Then they take the place of what is
+there, and the documents of the groups above are brought up to date.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from xzarr3 import changes, looks
+from xzarr3._types import Buffer
+from xzarr3.carrying import Kept
+from xzarr3.commit.lease import IN_PLACE, Lease, keeps_leases
+from xzarr3.commit.leftovers import now
+from xzarr3.commit.renaming import Directories, recover_moves, sweep_directory
+from xzarr3.commit.stage import (
+    BEGUN,
+    Places,
+    Staging,
+    begun_staged,
+    check_left,
+    foreign_keys,
+    goes_on_in_place,
+    is_occupied,
+    kept_at,
+    lease_at,
+    left_plan,
+    occupied,
+    staged_prefixes,
+    taken_up,
+    values_aside,
+    verified,
+)
+from xzarr3.commit.swap import (
+    Beside,
+    finish_above,
+    finish_swap,
+    format_swapped,
+    recover_swaps,
+    remove_abandoned,
+    take,
+)
+from xzarr3.concurrency import spread
+from xzarr3.errors import (
+    MetadataError,
+    NodeExistsError,
+    ReadOnlyError,
+    StoreCapabilityError,
+    StoreError,
+    printable,
+)
+from xzarr3.folding import check_names
+from xzarr3.formats import Format, documents
+from xzarr3.formats.base import Held, node_prefix
+from xzarr3.lookup import Look, find_format, held_below, read_metadata
+from xzarr3.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
+from xzarr3.node_documents import Journal, drop_from_consolidated
+from xzarr3.node_erasing import chunks_of, documents_among, erase_stages, keys_at
+from xzarr3.node_making import groups_missing
+from xzarr3.nodes import ancestors, document_lock
+from xzarr3.resuming import Plan, check_resumable, forget_settings
+from xzarr3.stores import LocalStore, Store, StoreLike, open_store
+from xzarr3.stores.base import UNCHANGED, Unchanged
+
+_SWEPT = 8  # Of what other writes have left, by one that replaces nothing.
+
+
+class Replacement:
+    """A node on its way to its place in a store.
+
+    Parameters
+    ----------
+    store : Store
+    format : Format
+        How it is stored.
+    path : str
+        Path of the node.
+    names : iterable of str, optional
+        Names of the nodes directly below it that are written; None for an array, which has chunks.
+    arrays : mapping of str to ArrayMetadata
+        The arrays that are written, by path.
+    overwrite : bool
+        Replace what is there; otherwise there must be nothing.
+    how : str
+        What a user says to replace what is there, for messages.
+    plan : Plan, optional
+        What is written, if it is to be possible to take that up again where it was cut off.
+    lease : Lease, optional
+        The lease of the place, which the caller has from before :meth:`put` to after it.
+    in_place : bool
+        Erase what is there before the first value is stored, where nothing can be renamed.
+
+    Raises
+    ------
+    NodeExistsError
+        If there is something and ``overwrite`` is not set, or if something is there that may be chunks of
+        an array whose documents cannot be read. Other files are kept.
+    NodeTypeError
+        If there is an array above.
+    ReadOnlyError, StoreError
+        If the store cannot be written.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        format: Format,
+        path: str,
+        names: Iterable[str] | None,
+        arrays: Mapping[str, ArrayMetadata],
+        *,
+        overwrite: bool,
+        how: str,
+        plan: Plan | None = None,
+        lease: Lease | None = None,
+        in_place: bool = False,
+    ) -> None:
+        if store.read_only:
+            raise ReadOnlyError(f"cannot write to {store}, which is read-only")
+        names = None if names is None else list(names)
+        self._target = store
+        self._format = format
+        self._path = path
+        self._overwrite = overwrite
+        self._how = how
+        below = [node_prefix(path) + name for name in names or ()]
+        check_names(store, format, path, [*below, *arrays])
+        self._places = Places.of(store, format, path)
+        self._arrays = dict(arrays)
+        self._plan = plan
+        self._begun = False
+        if plan is not None:
+            check_resumable(store)
+        self._staging = self._chosen(names, lease, in_place)
+        if store.concurrency > 1:
+            looks.in_the_making(self.store, map(format.array_key, self._arrays))
+
+    @property
+    def store(self) -> Store:
+        """What takes the values and documents, under the keys that they will have."""
+        return self._staging.store
+
+    def _chosen(self, names: list[str] | None, lease: Lease | None, in_place: bool) -> Staging:
+        """The way to write that suits the store and what is there; whatever is in the way is refused."""
+        store, places, plan, arrays = self._target, self._places, self._plan, self._arrays
+        if isinstance(store, LocalStore):
+            if plan is not None:
+                recover_moves(store, places, plan)
+            for folder in places.folders:
+                _check_folders(store, folder, self._path)
+            groups_missing(Look(store), self._format, self._path)
+            kept = kept_at(store, places, arrays) if self._overwrite else Kept()
+            self._check_room()
+            return Directories(store, places, arrays, overwrite=self._overwrite, plan=plan, kept=kept)
+        groups_missing(Look(store), self._format, self._path)
+        if goes_on_in_place(store, places, plan) or not self._overwrite:
+            if not self._overwrite and not goes_on_in_place(store, places, plan):
+                self._check_room()
+            return InPlace(store, places, names, arrays, plan=plan, lease=lease)
+        there = keys_at(store, places.formats, self._path)
+        key = lease_at(store, places).key
+        if lease is None and key in there and finish_swap(store, key, self._path) is not None:
+            self._places = places = Places.of(store, self._format, self._path)
+            there = keys_at(store, places.formats, self._path)
+        there = places.own(there)
+        seen = there, foreign_keys(store, places, arrays, keys=there)
+        if there and not store.erasable:
+            raise StoreCapabilityError(
+                f"{store} cannot erase, so '/{self._path}' cannot be replaced; accepted: another place"
+            )
+        if in_place or (seen[1] == there and not (plan is not None and begun_staged(store, plan))):
+            return InPlace(store, places, names, arrays, plan=plan, lease=lease, seen=seen)
+        return Beside(store, places, arrays, plan=plan, lease=lease, seen=seen)
+
+    def _check_room(self) -> None:
+        if not self._overwrite and is_occupied(self._target, self._places):
+            raise NodeExistsError(
+                f"'/{self._path}' in {self._target} is not empty; accepted: another place, or {self._how} to "
+                "replace what is there"
+            )
+
+    def begin(self) -> None:
+        """Make room for values, before the first one is stored.
+
+        Raises
+        ------
+        NodeExistsError
+            If something has come into the way since the replacement was planned.
+        """
+        if self._plan is None:
+            with self.discarding():
+                self._staging.begin()
+            return
+        try:
+            self._staging.begin()
+        except BaseException as error:
+            try:
+                self._staging.leave()  # It may have been reserved before.
+            except StoreError as another:
+                error.add_note(f"others may have to wait for minutes, as the place is reserved: {another}")
+            raise
+        self._begun = True
+
+    def check_again(self) -> None:
+        """Refuse what came into the way since, before documents are stored."""
+        groups_missing(Look(self._target), self._format, self._path)
+        self._staging.check()
+
+    @contextmanager
+    def discarding(self) -> Iterator[None]:
+        """Remove what was written if the block fails."""
+        try:
+            yield
+        except BaseException as error:
+            self.discard(error)
+            raise
+
+    def discard(self, error: BaseException, *, close: bool = False) -> None:
+        """Remove what was written before ``error``; with ``close``, for good.
+
+        What can be taken up again stays.
+        """
+        if self._plan is not None:
+            self._leave(error)
+            return
+        try:
+            if close:
+                self._staging.close()
+            self._staging.discard()
+        except StoreError as another:
+            error.add_note(f"chunks that were written already could not be removed: {another}")
+
+    def _leave(self, error: BaseException) -> None:
+        if not self._begun:
+            return
+        try:
+            self._staging.leave()
+        except StoreError as another:
+            error.add_note(f"others may have to wait for minutes, as the place is still reserved: {another}")
+        error.add_note(
+            f"what was stored for '/{self._path}' in {self._target} is kept: the same call with resume=True "
+            "writes what is left; a call without it begins anew"
+        )
+
+    def put(self, nodes: Mapping[str, NodeMetadata], *, consolidate: bool = False) -> None:
+        """Put what was written in its place, and into the documents above; all of it or nothing.
+
+        Parameters
+        ----------
+        nodes : mapping of str to metadata
+            What was written, by path relative to the node, which itself has the empty path.
+        consolidate : bool
+            Make the consolidated metadata of the root anew.
+        """
+        with self.discarding(), document_lock(self._target):
+            if isinstance(self._staging, Beside):
+                self._staging.replace(nodes, consolidate)
+            else:
+                self._put(nodes, consolidate)
+        try:
+            self._staging.clean()
+        except StoreError as error:
+            warnings.warn(
+                f"what was written to '/{printable(self._path)}' in {self._target} is in its place, but not "
+                f"all could be removed of what it replaced, or needed until then: {error}",
+                stacklevel=4,
+            )
+
+    def _put(self, nodes: Mapping[str, NodeMetadata], consolidate: bool) -> None:
+        before = self._documents_above()
+        journal: Journal = {}
+        try:
+            for format in self._places.formats:  # First, so that no copy outlives what it says.
+                drop_from_consolidated(self._target, format, self._path, journal)
+            self._staging.swap()
+            prefix = node_prefix(self._path)
+            changes.note_documents(self._target, [f"{prefix}{each}".rstrip("/") for each in nodes])
+            if self._path:
+                self._finish_above(nodes, consolidate, journal)
+        except BaseException as error:
+            self._undo(before, journal, error)
+            raise
+
+    def _finish_above(self, nodes: Mapping[str, NodeMetadata], consolidate: bool, journal: Journal) -> None:
+        """Bring documents above up to date; not of what a caller puts beside others that follow."""
+        finish_above(self._target, self._format, self._path, nodes, consolidate, journal)
+
+    def _undo(self, before: Mapping[str, bytes | None], journal: Journal, error: BaseException) -> None:
+        """Put back what was there before ``error``, or tell in a note what could not be."""
+        note = f"what was there could not be put back; old and new data are in {self._staging.whereabouts()}"
+        try:
+            self._staging.put_back()
+            note = (
+                f"what was there is in its place, but documents above '/{self._path}' are not; their "
+                "consolidated metadata can be made anew with consolidate_metadata()"
+            )
+            for key, value in before.items():
+                if key in journal:
+                    self._undo_document(key, value, journal[key])
+        except BaseException as another:
+            error.add_note(f"{note}: {another}")
+            raise error from another
+
+    def _undo_document(self, key: str, before: bytes | None, ours: bytes) -> None:
+        """Put a document back, or what was said in it of the node, if others have changed it since."""
+
+        def change(stored: Buffer | None) -> list[Buffer] | Unchanged | None:
+            if stored is None or stored == before:
+                return UNCHANGED
+            if stored == ours:
+                return None if before is None else [before]
+            if before is None:
+                return UNCHANGED
+            changed = self._put_back_copies(key, stored)
+            return UNCHANGED if changed is None else [changed]
+
+        if before is None and not self._target.erases_conditionally:
+            if self._target.get(key) == ours:
+                self._target.erase(key)
+            return
+        self._target.update(key, change)
+
+    def _put_back_copies(self, key: str, stored: Buffer) -> bytes | None:
+        """A consolidated document as others left it, with the node as it is stored and what is below it."""
+        for above in ancestors(self._path):
+            for format in self._places.formats:
+                if key != format.consolidated_key(above):
+                    continue
+                document = documents.decode(stored, above, key.rpartition("/")[2])
+                relative = self._path[len(node_prefix(above)) :]
+                changed = format.update_consolidated(document, relative, None)
+                meta = read_metadata(self._target, format, self._path, consolidated=False, again=True)
+                if changed is None or meta is None:
+                    continue
+                found: dict[str, Held] = {}
+                if isinstance(meta, GroupMetadata):
+                    found = held_below(self._target, format, self._path)
+                for below, each in {"": meta, **found}.items():
+                    place = f"{self._path}/{below}" if below else self._path
+                    said = each if not below else format.parse_again(each, place)
+                    there = f"{relative}/{below}" if below else relative
+                    changed = format.update_consolidated(changed, there, said) or changed
+                return documents.encode(changed, above)
+        return None
+
+    def _documents_above(self) -> dict[str, bytes | None]:
+        """The documents above that putting the node in its place may change, by key."""
+        keys = [*self._format.hierarchy_documents()] if self._path else []
+        for above in ancestors(self._path):
+            for format in self._places.formats:
+                keys.extend(format.document_keys(above))
+        keys = list(dict.fromkeys(keys))
+        values = self._target.get_values(keys)
+        return {key: None if value is None else bytes(value) for key, value in zip(keys, values, strict=True)}
+
+
+def format_aside(store: Store) -> Format | None:
+    """The format of a root that a killed write was replacing, if there is one."""
+    if not isinstance(store, LocalStore):
+        return format_swapped(store)
+    for aside in values_aside(store):
+        with contextlib.suppress(StoreError, MetadataError):
+            found = find_format(aside, "")
+            if found is not None:
+                return found
+    return None
+
+
+class InPlace(Staging):
+    """For where nothing is to be replaced, or may be away for long: the last document makes it seen.
+
+    The place is reserved before the first value is stored, so that of several writers that find it empty one
+    gets it; the others hear of that. Nothing is erased once another writer has taken the place.
+
+    Parameters
+    ----------
+    store : Store
+    places : Places
+    names : list of str, optional
+        Names of the nodes directly below; None for an array.
+    arrays : mapping of str to ArrayMetadata
+        The arrays that are written, by path.
+    plan : Plan, optional
+        What is written, if that can be taken up again.
+    lease : Lease, optional
+        The lease of the place, if the caller has it.
+    seen : (set of str, set of str), optional
+        The keys that were there before, and those that stay; the others are erased first.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        places: Places,
+        names: list[str] | None,
+        arrays: Mapping[str, ArrayMetadata],
+        *,
+        plan: Plan | None = None,
+        lease: Lease | None = None,
+        seen: tuple[set[str], set[str]] | None = None,
+    ) -> None:
+        self.store = store
+        self._places = places
+        self._arrays = arrays
+        self._names = names
+        self._plan = plan
+        self._seen = seen
+        self._given = lease
+        self._lease = lease_at(store, places, plan) if lease is None and keeps_leases(store) else None
+        self._whole = False
+        self._is_mixed = False  # With what somebody has written who reserves nothing.
+
+    def begin(self) -> None:
+        self._is_mixed = False
+        if self._lease is None:
+            self._make_room(Look(self.store))
+            return
+        # Before it is reserved, as what was reserved is not known any more after that.
+        goes_on = goes_on_in_place(self.store, self._places, self._plan)
+        take(self._lease, self.store, self._places)
+        if self._plan is not None:
+            goes_on = goes_on and left_plan(self._lease) in (None, self._plan.fingerprint)
+            check_left(self._lease, self._plan, self.store, self._places.path)
+            if not goes_on:
+                self.store.erase_prefix(self._plan.top)
+        look = Look(self.store)
+        try:
+            if not goes_on:
+                self._make_room(look)
+        except BaseException:
+            self._lease.release()
+            raise
+        if self._plan is not None:  # After what was there has gone: nothing of it is taken for its own.
+            self.store.set(f"{self._plan.top}{BEGUN}", now())
+        if not goes_on:
+            # Of arrays that were there before, and may have had the same documents.
+            forget_settings(self.store, staged_prefixes(look), self._places.path)
+
+    def _make_room(self, look: Look) -> None:
+        """Erase what is there if it is to be replaced; otherwise there must be nothing."""
+        if self._seen is None:
+            if self._lease is not None and is_occupied(look, self._places):  # By who has finished since.
+                raise occupied(self.store, self._places)
+            return
+        places, store = self._places, self.store
+        there = places.keys(store)
+        known, kept = self._seen
+        if not there <= known:
+            kept = foreign_keys(store, places, self._arrays, keys=there)
+        coming = {key for path in self._arrays for key in places.formats[0].document_keys(path)}
+        coming.update(places.formats[0].document_keys(places.path))
+        leaving = there - (kept - taken_up(places.formats[0], kept, coming.__contains__))
+        lease = self._lease or self._given
+        if leaving and lease is not None and lease.is_held:
+            lease.say(places.path, IN_PLACE)
+        for format in places.formats if leaving else ():
+            drop_from_consolidated(store, format, places.path)
+        erase_stages(store, places.stages(leaving))
+
+    def check(self) -> None:
+        format, path = self._places.formats[0], self._places.path
+        keys = format.defining_keys(path)
+        there: list[Callable[[], bool]] = [partial(self._is_there, key) for key in keys]
+        if self._lease is not None:
+            there.append(partial(verified, self._lease, path))
+        found = spread(lambda ask: ask(), there, self.store.concurrency)
+        if any(found):
+            self._is_mixed = True
+            error = occupied(self.store, self._places)
+            error.add_note("chunks that were written are not removed, as they may be of either writer")
+            raise error
+
+    def _is_there(self, key: str) -> bool:
+        """Whether somebody else has stored a document."""
+        if self._plan is None or key not in self._plan.documents:
+            return self.store.exists(key)
+        stored = self.store.get(key)
+        return stored is not None and bytes(stored) != self._plan.documents[key]
+
+    def swap(self) -> None:
+        self._whole = True
+
+    def put_back(self) -> None:
+        self._whole = False
+
+    def clean(self) -> None:
+        if self._plan is not None:
+            self.store.erase_prefix(self._plan.top)
+        if self._lease is not None:
+            self._lease.release()
+        elif self._given is not None and self._given.is_held and self._given.state:
+            self._given.say(self._places.path, "")
+
+    def leave(self) -> None:
+        if self._lease is not None:
+            self._lease.leave()
+
+    def discard(self) -> None:
+        if self._lease is not None and not self._lease.holds():
+            return  # Whatever is there is somebody else's, or nothing was begun.
+        try:
+            if not self._whole and not self._is_mixed:
+                self._erase()
+        finally:
+            if self._lease is not None:
+                self._lease.release()
+
+    def _erase(self) -> None:
+        if self._names is None:
+            self.store.erase_values(self._own(self._places.keys(self.store)))
+            return
+        format, path = self._places.formats[0], self._places.path
+        hierarchy = () if path else format.hierarchy_documents()
+        self.store.erase_values([*hierarchy, *format.document_keys(path)])
+        below = [f"{path}/{name}" if path else name for name in self._names]
+        self.store.erase_values([key for each in below for key in format.document_keys(each)])
+        prefixes = [prefix for each in below for prefix in format.prefixes(each)]
+        keys = {key for prefix in prefixes for key in self.store.list_prefix(prefix)}
+        self.store.erase_values(self._own(keys))
+
+    def _own(self, keys: set[str]) -> set[str]:
+        """What is part of the hierarchy among keys where there was nothing before."""
+        formats = self._places.formats
+        return {*documents_among(formats, keys), *chunks_of(formats[0], self._arrays, keys)}
+
+    def whereabouts(self) -> str:
+        return f"'/{self._places.path}' of {self.store}"
+
+
+def _check_folders(store: LocalStore, folder: str, path: str) -> None:
+    """See to it that whatever there is on the way to a directory of the node is one."""
+    place = os.path.join(store.root, folder) if folder else store.root
+    while not os.path.lexists(place) and os.path.dirname(place) != place:
+        place = os.path.dirname(place)
+    if os.path.exists(place) and not os.path.isdir(place):
+        raise StoreError(
+            f"cannot write to '/{path}' in {store}: '{place}' is a file, not a directory; accepted: another "
+            "place, or removing the file by hand"
+        )
+
+
+def sweep(store: Store) -> None:
+    """Remove what was left by killed writes that had replaced nothing, or a few of them in other stores.
+
+    Raises
+    ------
+    StoreError
+        If it is not possible.
+    """
+    if isinstance(store, LocalStore):
+        sweep_directory(store)
+        return
+    tops = staged_prefixes(store)
+    remove_abandoned(store, random.sample(tops, min(len(tops), _SWEPT)))
+
+
+def recover(store: StoreLike, *, storage_options: Mapping[str, Any] | None = None) -> list[str]:
+    """Finish what writers were just putting in its place when they were killed; remove what others left.
+
+    A write with ``mode="w"`` to an object store ends in a short swap, in which the old node has left and the
+    new one is not whole; whoever opens it then gets an :class:`IncompleteWriteError`. All that is needed to
+    finish the swap is stored by then. The next write to the same place finishes it as well.
+
+    Parameters
+    ----------
+    store : path, URL or Store
+    storage_options : mapping, optional
+        What the store takes besides; see :func:`xzarr3.open_store`.
+
+    Returns
+    -------
+    list of str
+        Paths of the nodes that are in their place now.
+
+    Raises
+    ------
+    NodeExistsError
+        If a writer is still at it, as far as can be told within a minute.
+    StoreError
+        If the store cannot be read or written.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.recover(xzarr3.MemoryStore())
+    []
+    """
+    opened = open_store(store, storage_options, mode="r+")
+    with contextlib.nullcontext() if opened is store else opened:
+        if isinstance(opened, LocalStore):
+            sweep_directory(opened)
+            return []
+        return recover_swaps(opened)

@@ -1,0 +1,464 @@
+"""Where the values of a write lie until they take their place, and what there is at that place."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import threading
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from xzarr3._types import Buffer, ByteRange
+from xzarr3.carrying import Kept
+from xzarr3.commit.lease import Lease, is_lease, lease_key
+from xzarr3.commit.leftovers import now, said_in
+from xzarr3.concurrency import spread
+from xzarr3.errors import NodeExistsError, StoreError, listed, printable
+from xzarr3.formats import Format
+from xzarr3.metadata import ArrayMetadata
+from xzarr3.node_erasing import (
+    chunks_among,
+    documents_among,
+    foreign_among,
+    formats_in,
+    keys_at,
+    leaving_stages,
+)
+from xzarr3.resuming import Plan
+from xzarr3.stores import LocalStore, Store
+from xzarr3.stores.local import STAGED
+
+NEW, OLD = "new", "old"
+BEGUN = "begun"  # Is there from the beginning of a write to its end.
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where in a store a node is with all that is below it, whatever of that there is yet.
+
+    Parameters
+    ----------
+    path : str
+        Path of the node.
+    formats : tuple of Format
+        The formats in which nodes can be there, the one that is written first.
+    folders : tuple of str
+        Keys that begin with one of these and a ``/`` belong to it; all keys if one is empty.
+    documents : tuple of str
+        Keys of documents of the node that lie elsewhere.
+    """
+
+    path: str
+    formats: tuple[Format, ...]
+    folders: tuple[str, ...]
+    documents: tuple[str, ...]
+
+    @classmethod
+    def of(cls, store: Store, format: Format, path: str) -> Places:
+        """Those of the node at ``path``, which is to be written in ``format``."""
+        prefixes = format.prefixes(path)
+        formats = [format]
+        for there in (store, *values_aside(store)):
+            for other in formats_in(there):
+                # Below the root, another format may be found in these places but has none of its own.
+                if other not in formats and (not path or other.prefixes(path) == prefixes):
+                    formats.append(other)
+        folders = {prefix.rstrip("/") for each in formats for prefix in each.prefixes(path)}
+        if "" in folders:
+            return cls(path, tuple(formats), ("",), ())
+        below = tuple(f"{folder}/" for folder in folders)
+        keys = {key for each in formats for key in each.document_keys(path) if not key.startswith(below)}
+        return cls(path, tuple(formats), tuple(sorted(folders)), tuple(sorted(keys)))
+
+    def keys(self, store: Store) -> set[str]:
+        """The keys that are there, without leases and values of writes that are under way or were killed."""
+        return self.own(keys_at(store, self.formats, self.path))
+
+    @staticmethod
+    def own(keys: Iterable[str]) -> set[str]:
+        """Those of some keys that are no leases and no values of writes that go on or were killed."""
+        return {key for key in keys if not key.startswith(STAGED) and not is_lease(key)}
+
+    def stages(self, keys: Iterable[str]) -> list[list[str]]:
+        """Keys in the order in which they are to be removed, all of a list together."""
+        return leaving_stages(self.formats, self.path, keys)
+
+    def rank(self, key: str) -> tuple[bool, bool, int, bool, str]:
+        """Sorts keys in the order in which they are to be removed.
+
+        Documents come first, from the top down, and among those of a node what makes it one; before them all
+        what holds the documents of all nodes.
+        """
+        kinds = [place.kind for place in (each.place(key) for each in self.formats) if place is not None]
+        tells_all = any(key == each.consolidated_key(self.path) for each in self.formats)
+        return not tells_all, not kinds, key.count("/"), "other" in kinds, key
+
+
+def is_occupied(store: Store, places: Places) -> bool:
+    """Whether there is anything but leases and values of writes that are under way or were killed.
+
+    A store that cannot list is only asked for the documents of a node.
+    """
+    documents = places.documents
+    if not store.listable:
+        documents = tuple(key for each in places.formats for key in each.document_keys(places.path))
+    if any(spread(store.exists, documents, store.concurrency)):
+        return True
+    if not store.listable:
+        return False
+    folders = [f"{folder}/" if folder else "" for folder in places.folders]
+    for keys, prefixes in spread(store.list_dir, folders, store.concurrency):
+        if any(not found.startswith(STAGED) and not is_lease(found) for found in keys | prefixes):
+            return True
+    return False
+
+
+def foreign_keys(
+    store: Store,
+    places: Places,
+    arrays: Mapping[str, ArrayMetadata],
+    moved_from: Store | None = None,
+    keys: set[str] | None = None,
+) -> set[str]:
+    """The keys that are there and no part of a Zarr hierarchy: they stay where that is replaced.
+
+    Parameters
+    ----------
+    store : Store
+    places : Places
+    arrays : mapping of str to ArrayMetadata
+        The arrays that will be there, by path. What has the name of one of their chunks is replaced with
+        them: they would take it for their own, and killed writes leave chunks without documents.
+    moved_from : Store, optional
+        Where the keys of ``store`` have been moved from.
+    keys : set of str, optional
+        The keys that are there, if they were listed already.
+
+    Raises
+    ------
+    NodeExistsError
+        If some may be chunks of an array whose documents cannot be read, or cannot lie beside the new ones.
+    """
+    if keys is None:
+        keys = places.keys(store)
+    home = store if moved_from is None else moved_from
+    return foreign_among(
+        store,
+        places.formats,
+        places.path,
+        keys,
+        documents_among(places.formats, keys),
+        format=places.formats[0],
+        arrays=arrays,
+        undone="nothing was written",
+        home=home,
+        chunks_elsewhere=partial(_orphans, home, places),
+    )
+
+
+def kept_at(store: Store, places: Places, arrays: Mapping[str, ArrayMetadata]) -> Kept:
+    """What stays at a place that is about to be replaced, if there is something that may not be, an error.
+
+    Raises
+    ------
+    NodeExistsError
+        As :func:`foreign_keys`.
+    """
+    keys = places.keys(store)
+    foreign = foreign_keys(store, places, arrays, keys=keys)
+    return Kept.among(store.root, foreign, keys) if isinstance(store, LocalStore) else Kept()
+
+
+def taken_up(format: Format, keys: Iterable[str], is_there: Callable[[str], bool]) -> set[str]:
+    """Those of some keys that a new node takes for its own, such as a lone document of attributes."""
+    places = {key: format.place(key) for key in keys}
+    return {
+        key
+        for key, place in places.items()
+        if place is not None and any(map(is_there, (key, *format.defining_keys(place.path))))
+    }
+
+
+def _orphans(store: Store, places: Places, keys: set[str]) -> set[str]:
+    """Those of ``keys`` that belong to nodes whose documents are where a killed write left them."""
+    found: set[str] = set()
+    for aside in values_aside(store):
+        with contextlib.suppress(StoreError):  # It was just removed, or is not ours to read.
+            there = places.keys(aside)
+            found.update(keys.intersection(documents_among(places.formats, there | keys)))
+            documents = documents_among(places.formats, there)
+            found |= chunks_among(aside, places.formats, documents, keys)[0]
+    return found
+
+
+def values_aside(store: Store) -> Iterator[Store]:
+    """What writes to a directory have moved aside, or were about to move there."""
+    if isinstance(store, LocalStore):
+        for folder in staging_folders(store):
+            for part in (OLD, NEW):
+                if os.path.isdir(os.path.join(folder, part)):
+                    yield LocalStore(os.path.join(folder, part), read_only=True)
+
+
+def staged_prefixes(store: Store) -> list[str]:
+    """What the keys begin with that writes have moved aside, or noted."""
+    if not store.listable:
+        return []
+    return sorted(prefix for prefix in store.list_dir("")[1] if prefix.startswith(STAGED))
+
+
+def staging_folders(store: LocalStore) -> list[str]:
+    try:
+        with os.scandir(store.root) as entries:
+            return [
+                entry.path
+                for entry in entries
+                if entry.name.startswith(STAGED) and entry.is_dir(follow_symlinks=False)
+            ]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise StoreError(f"cannot list {store}: {error.strerror or error}") from error
+
+
+class Staging(ABC):
+    """The values of one write, from the first chunk until they are what is found at their place.
+
+    ``store`` takes them, under the keys that they will have.
+    """
+
+    store: Store
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Make room for values, before the first one is stored.
+
+        Raises
+        ------
+        NodeExistsError
+            If something has come into the way since the write was planned.
+        """
+
+    def check(self) -> None:  # noqa: B027 - others see it when they swap
+        """Refuse, before the documents are stored, what has come into the way since."""
+
+    @abstractmethod
+    def swap(self) -> None:
+        """Put what was written in the place of what is there, which is kept.
+
+        Raises
+        ------
+        NodeExistsError
+            If there is what may not be replaced.
+        StoreError
+            If some of what was written is not there any more, or it cannot be put in its place.
+        """
+
+    def put_back(self) -> None:  # noqa: B027 - not where it only goes forward
+        """Undo :meth:`swap`, or as much of it as was done."""
+
+    @abstractmethod
+    def clean(self) -> None:
+        """Remove what was replaced, once the new values are whole, and what killed writes left."""
+
+    def close(self) -> None:  # noqa: B027 - most need not know
+        """Take no more values: the write has failed, but some of its tasks may not have ended."""
+
+    @abstractmethod
+    def discard(self) -> None:
+        """Remove what was written, unless it or what it replaces is the only copy of something."""
+
+    def leave(self) -> None:  # noqa: B027 - most cannot be taken up again
+        """Leave everything as it is for a write that takes it up again."""
+
+    @abstractmethod
+    def whereabouts(self) -> str:
+        """Where old and new values lie, for the case that they could not be put back."""
+
+
+def lease_at(store: Store, places: Places, plan: Plan | None = None, top: str = "") -> Lease:
+    """The lease of a place.
+
+    It lies there, but not in a directory, of which the place is renamed away.
+    """
+    key = lease_key(places.formats[0].chunk_prefix(places.path) if places.path else "")
+    if isinstance(store, LocalStore):
+        place = hashlib.blake2b(places.path.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+        key = lease_key(f"{STAGED}{place}/")
+    if plan is None:
+        return Lease(store, key, "replace", top=top)
+    beside = f"{plan.top}{BEGUN}", partial(now, staged=bool(top), lease=key, resumable=True)
+    return Lease(store, key, "replace", plan=plan.fingerprint, beside=beside, top=top)
+
+
+def occupied(store: Store, places: Places) -> NodeExistsError:
+    return NodeExistsError(
+        f"'/{places.path}' in {store} is not empty: somebody else has written there since this write was "
+        "planned; accepted: another place, or replacing what is there with a new call"
+    )
+
+
+def verified(lease: Lease, path: str) -> bool:
+    """Whether anybody is in the way; who has lost the place hears of it by an error."""
+    lease.verify(path)
+    return False
+
+
+def left_plan(lease: Lease) -> str | None:
+    """The plan of the write that had a place before, if it can be taken up again."""
+    return None if lease.displaced is None else lease.displaced.plan
+
+
+def check_left(lease: Lease, plan: Plan, store: Store, path: str) -> None:
+    """Warn of a write of another plan that was cut off here."""
+    if left_plan(lease) not in (None, plan.fingerprint):
+        warnings.warn(
+            f"a write to '/{printable(path)}' in {store} was cut off that is not the same as this one, so "
+            "nothing of it is taken up: its data or encoding are others, or dask has given its arrays other "
+            "names, as it does for what it cannot name by its content; what it left is removed by a later "
+            "call, once it has not changed for a day",
+            stacklevel=2,
+        )
+
+
+def begun_staged(store: Store, plan: Plan) -> bool | None:
+    """Whether a write of a plan that was cut off has its values to the side; None if none has begun."""
+    value = store.get(f"{plan.top}{BEGUN}")
+    return None if value is None else said_in(value).get("staged") is True
+
+
+def goes_on_in_place(store: Store, places: Places, plan: Plan | None) -> bool:
+    """Whether what is there was left by a write of this plan, which was cut off before it was whole."""
+    if plan is None or isinstance(store, LocalStore):
+        return False
+    if lease_at(store, places).there().plan != plan.fingerprint or begun_staged(store, plan) is not False:
+        return False
+    return not _foreign_documents(store, places, plan)
+
+
+def _foreign_documents(store: Store, places: Places, plan: Plan) -> bool:
+    """Whether there is a document that makes the node one and is not that of a plan."""
+    keys = sorted({key for each in places.formats for key in each.defining_keys(places.path)})
+    found = zip(keys, store.get_values(keys), strict=True)
+    return any(value is not None and bytes(value) != plan.documents.get(key) for key, value in found)
+
+
+def without(error: StoreError, *prefixes: str) -> StoreError:
+    """An error in whose message keys are called what they will be."""
+    for prefix in prefixes:
+        error.args = tuple(
+            argument.replace(prefix, "") if isinstance(argument, str) else argument for argument in error.args
+        )
+    return error
+
+
+def gone_text(store: Store) -> str:
+    """What is said of values that somebody has removed."""
+    return f"cannot write to {store}: values that this write stored before are gone"
+
+
+class StagedKeys(Store):
+    """Keys below a prefix, called in messages what they will be; documents stay in memory.
+
+    Parameters
+    ----------
+    store : Store
+    prefix : str
+    format : Format, optional
+        The format of the documents that are kept.
+    """
+
+    def __init__(self, store: Store, prefix: str, format: Format | None = None) -> None:
+        super().__init__(read_only=store.read_only)
+        self.concurrency = store.concurrency
+        self.request_bytes = store.request_bytes
+        self.over_read = store.over_read
+        self._store = store
+        self._prefix = prefix
+        self._format = format
+        self._guard = threading.Lock()
+        self._written: set[str] = set()
+        self._alone = True  # No copy of this one may have written something.
+        self.documents: dict[str, bytes] = {}
+        """The documents that were stored, which are small and the last of all."""
+
+    def __getstate__(self) -> dict[str, object]:
+        self._alone = False
+        return {**self.__dict__, "_guard": None, "_written": set()}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state)
+        self._guard = threading.Lock()
+
+    def written(self) -> set[str]:
+        """The keys of all values that were stored and not erased, in other processes, too.
+
+        Raises
+        ------
+        StoreError
+            If some that were stored here are not listed.
+        """
+        with self._guard:
+            found = set(self._written)
+        there = set(self.list_prefix(""))
+        lost = sorted(found - there)
+        if lost and self._alone and all(spread(self.exists, lost, self.concurrency)):
+            return found | there  # A list may be behind.
+        if lost:
+            raise StoreError(
+                f"{gone_text(self)}: {len(lost)} are not listed, {listed(lost[:3])}, so that those of other "
+                "processes may not be either; accepted: a new call, to a store that lists all of its keys"
+            )
+        return there
+
+    def __repr__(self) -> str:
+        return repr(self._store)
+
+    @property
+    def writeable(self) -> bool:
+        return self._store.writeable
+
+    @property
+    def erasable(self) -> bool:
+        return self._store.erasable
+
+    def _renamed(self, error: StoreError) -> StoreError:
+        return without(error, self._prefix)
+
+    def get(self, key: str, byte_range: ByteRange | None = None) -> Buffer | None:
+        try:
+            return self._store.get(self._prefix + key, byte_range)
+        except StoreError as error:
+            raise self._renamed(error) from error.__cause__
+
+    def set(self, key: str, value: Buffer) -> None:
+        format = self._format
+        if format is not None and (format.place(key) is not None or key in format.hierarchy_documents()):
+            self.documents[key] = bytes(value)
+            return
+        try:
+            self._store.set(self._prefix + key, value)
+        except StoreError as error:
+            raise self._renamed(error) from error.__cause__
+        with self._guard:
+            self._written.add(key)
+
+    def erase(self, key: str) -> None:
+        self.erase_values([key])
+
+    def erase_values(self, keys: Iterable[str]) -> None:
+        wanted = list(keys)
+        with self._guard:
+            self._written.difference_update(wanted)
+        try:
+            self._store.erase_values([self._prefix + key for key in wanted])
+        except StoreError as error:
+            raise self._renamed(error) from error.__cause__
+
+    def list_prefix(self, prefix: str) -> Iterator[str]:
+        for key in self._store.list_prefix(self._prefix + prefix):
+            yield key[len(self._prefix) :]

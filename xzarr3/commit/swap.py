@@ -1,0 +1,600 @@
+"""Replacing where nothing can be renamed: new values are stored beside the old ones, then copied over them.
+
+The old node stays readable while the new one is computed. Then one short swap follows, which only goes
+forward: what is to be done is stored as a list beside the new values; the lease of the place says that it is
+under way; the documents leave, then the chunks; the new chunks are copied within the store; the documents
+come, those of children first. A writer that is killed before the lease says so leaves the old node. One
+that is killed later leaves all that is needed to go on: the next writer does, or :func:`xzarr3.recover`, and
+who opens the node meanwhile is told.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+from xzarr3 import changes
+from xzarr3._types import Buffer
+from xzarr3.commit.lease import CLOSING, SWAPPING, SWAPS, Holder, Lease, keeps_leases, lease_key
+from xzarr3.commit.leftovers import ABANDONED, age, now, said_in
+from xzarr3.commit.stage import (
+    BEGUN,
+    NEW,
+    Places,
+    StagedKeys,
+    Staging,
+    begun_staged,
+    check_left,
+    foreign_keys,
+    lease_at,
+    staged_prefixes,
+    taken_up,
+    without,
+)
+from xzarr3.concurrency import spread
+from xzarr3.errors import StoreError, listed
+from xzarr3.formats import Format, ZarrFormat, documents, parse_format
+from xzarr3.formats.base import node_prefix
+from xzarr3.hierarchy import open_group
+from xzarr3.lookup import read_documents
+from xzarr3.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
+from xzarr3.node_documents import Journal, drop_from_consolidated, refresh_consolidated, store_documents
+from xzarr3.node_erasing import erase_stages, formats_in
+from xzarr3.node_making import make_groups_above
+from xzarr3.nodes import ancestors
+from xzarr3.resuming import Plan, forget_settings
+from xzarr3.stores import Store
+from xzarr3.stores.base import UNCHANGED, Unchanged
+from xzarr3.stores.local import STAGED
+
+_SWAP = "swap"  # The list of what is to be done, beside the new values.
+
+
+@dataclass(frozen=True)
+class Swap:
+    """What puts staged values in their place, so that another writer can do it as well.
+
+    Parameters
+    ----------
+    path : str
+        Path of the node.
+    zarr_format : {3, 2, "3-draft"}
+    lease : str
+        Key of the lease of the place.
+    away : list of lists of str
+        The keys that leave, all of a list before the next one.
+    copies : list of str
+        The keys that come, from below where they are staged.
+    documents : mapping
+        For each path of a node its documents by key.
+    consolidate : bool
+        Make the consolidated metadata of the root anew.
+    """
+
+    path: str
+    zarr_format: ZarrFormat
+    lease: str
+    away: list[list[str]]
+    copies: list[str]
+    documents: dict[str, dict[str, str]]
+    consolidate: bool
+
+    def text(self) -> bytes:
+        """The list as it is stored."""
+        return json.dumps(asdict(self), separators=(",", ":")).encode("utf-8", "surrogatepass")
+
+    @classmethod
+    def parse(cls, value: Buffer, key: str) -> Swap:
+        """What :meth:`text` has made.
+
+        Raises
+        ------
+        StoreError
+            If it is something else.
+        """
+        try:
+            said = json.loads(bytes(value))
+            found = cls(**said)
+            keys = [each for stage in found.away for each in stage] + found.copies
+            keys += [each for own in found.documents.values() for each in own]
+            if all(isinstance(each, str) for each in (*keys, found.path, found.lease)):
+                return found
+        except (ValueError, TypeError, AttributeError, RecursionError):
+            pass
+        raise StoreError(f"key '{key}' is no list of what is left to do; accepted: writing the node again")
+
+    def carry_out(self, store: Store, top: str, format: Format, say: Callable[[str], None]) -> None:
+        """Do all that is to be done, from the beginning; what was done already is done again.
+
+        Parameters
+        ----------
+        store : Store
+        top : str
+            What the keys begin with of what is staged.
+        format : Format
+        say : callable
+            Tells others the state of the place, and that it is still this writer's.
+        """
+        for each in formats_in(store, self.path, format):  # First, so that no copy outlives what it says.
+            drop_from_consolidated(store, each, self.path)
+        erase_stages(store, self.away)
+        self._copy(store, f"{top}{NEW}/")
+        encoded = self._encoded()
+        last = {self.path: encoded.get(self.path, {})}
+        store_documents(store, format, {path: own for path, own in encoded.items() if path not in last})
+        say(CLOSING)  # From now on, what is there of the last documents is new, and may have been changed.
+        store_documents(store, format, last, last=self.path)
+        changes.note_documents(store, list(encoded))
+        if self.path:
+            finish_above(store, format, self.path, self._nodes(format, encoded), self.consolidate, {})
+
+    def close(self, store: Store, format: Format) -> None:
+        """Store what is missing of the last documents, and bring the copies above up to date."""
+        encoded = self._encoded()
+        own = encoded.get(self.path, {})
+        there = dict(zip(own, spread(store.exists, own, store.concurrency), strict=True))
+        copied = format.consolidated_key(self.path)
+        if any(there.values()) and not there.get(str(copied), True):  # What it says may be old by now.
+            own = {key: value for key, value in own.items() if key != copied}
+        missing = {key: value for key, value in own.items() if not there[key]}
+        store_documents(store, format, {self.path: missing}, last=self.path)
+        changes.note_documents(store, list(encoded))
+        options: Any = {"mode": "r+", "zarr_format": format.zarr_format, "use_consolidated": False}
+        if len(own) < len(there):
+            open_group(store, self.path, **options).consolidate()
+        if self.path:
+            made = make_groups_above(store, format, self.path)
+            refresh_consolidated(store, format, [*made, *encoded])
+            if self.consolidate:
+                open_group(store, **options).consolidate()
+
+    def _encoded(self) -> dict[str, dict[str, bytes]]:
+        return {
+            path: {key: text.encode("utf-8", "surrogatepass") for key, text in own.items()}
+            for path, own in self.documents.items()
+        }
+
+    def _copy(self, store: Store, staged: str) -> None:
+        """Copy values, and see to it that they have come: nothing else is at their keys."""
+        missing = set(self.copies)
+        for copy in (store.copy_values, partial(Store.copy_values, store)):
+            try:
+                copy((staged + key, key) for key in sorted(missing))
+            except StoreError as error:
+                raise without(error, staged) from error.__cause__
+            if missing:
+                prefix = _common_prefix(missing)
+                missing.difference_update(store.list_prefix(prefix))
+            if not missing:
+                return
+        asked = sorted(missing)  # A list may be behind.
+        found = spread(store.exists, asked, store.concurrency)
+        lost = [key for key, is_there in zip(asked, found, strict=True) if not is_there]
+        if lost:
+            raise StoreError(
+                f"cannot replace '/{self.path}' in {store}: {len(lost)} values were not copied, "
+                f"{listed(lost[:5])}"
+            )
+
+    def _nodes(self, format: Format, encoded: Mapping[str, Mapping[str, bytes]]) -> dict[str, NodeMetadata]:
+        """The nodes by path relative to the uppermost one, which has the empty path."""
+        nodes: dict[str, NodeMetadata] = {}
+        cut = len(node_prefix(self.path))
+        for path, own in encoded.items():
+            said = {key: documents.decode(text, path, key.rpartition("/")[2]) for key, text in own.items()}
+            held = format.held(path, said)
+            if held is not None:
+                nodes[path[cut:]] = format.parse_again(held, path)
+            elif format.implicit_groups:
+                nodes[path[cut:]] = GroupMetadata(zarr_format=format.zarr_format)
+        return nodes
+
+
+def _common_prefix(keys: Iterable[str]) -> str:
+    """The longest prefix, empty or with a '/' at its end, with which all keys begin."""
+    first, last = min(keys), max(keys)
+    at = 0
+    while at < min(len(first), len(last)) and first[at] == last[at]:
+        at += 1
+    return first[: first.rfind("/", 0, at) + 1]
+
+
+def finish_above(
+    store: Store,
+    format: Format,
+    path: str,
+    nodes: Mapping[str, NodeMetadata],
+    consolidate: bool,
+    journal: Journal,
+) -> None:
+    """Make the groups above that are missing, and bring the copies that others hold up to date.
+
+    Parameters
+    ----------
+    store : Store
+    format : Format
+    path : str
+        Path of what was written.
+    nodes : mapping of str to metadata
+        What was written, by relative path.
+    consolidate : bool
+        Make the consolidated metadata of the root anew.
+    journal : dict
+        Gets the documents that are stored, by key.
+    """
+    made = make_groups_above(store, format, path, None, journal)
+    metas: dict[str, NodeMetadata] = {each: GroupMetadata(zarr_format=format.zarr_format) for each in made}
+    metas.update((f"{path}/{name}" if name else path, meta) for name, meta in nodes.items())
+    holders = {
+        str(format.consolidated_key(above)): above
+        for above in ancestors(path)
+        if format.consolidated_key(above) is not None
+        and not (consolidate and not above)  # The root's is made anew.
+    }
+    for key, document in zip(holders, read_documents(store, [*holders]), strict=True):
+        above = holders[key]
+        prefix = node_prefix(above)
+        below = {each[len(prefix) :]: meta for each, meta in metas.items() if each.startswith(prefix)}
+        if document is not None and format.update_consolidated(document, *next(iter(below.items()))):
+            store.update(key, partial(_with_nodes, format, above, key, below, journal))
+    if consolidate:
+        options: Any = {"zarr_format": format.zarr_format, "use_consolidated": False}
+        open_group(store, mode="r+", **options).consolidate()
+
+
+def _with_nodes(
+    format: Format,
+    holder: str,
+    key: str,
+    below: Mapping[str, NodeMetadata],
+    journal: Journal,
+    stored: Buffer | None,
+) -> list[Buffer] | Unchanged:
+    """A consolidated document that holds these nodes."""
+    if stored is None:
+        return UNCHANGED
+    document = documents.decode(stored, holder, key.rpartition("/")[2])
+    for relative, meta in below.items():
+        document = format.update_consolidated(document, relative, meta) or document
+    journal[key] = documents.encode(document, holder)
+    return [journal[key]]
+
+
+class Beside(Staging):
+    """Keys that are copied to their places once all are there.
+
+    Of several writers one at a time does that at a place.
+
+    Parameters
+    ----------
+    store : Store
+    places : Places
+    arrays : mapping of str to ArrayMetadata
+        The arrays that are written, by path.
+    plan : Plan, optional
+        What is written, if that can be taken up again.
+    lease : Lease, optional
+        The lease of the place, if the caller has it.
+    seen : (set of str, set of str), optional
+        The keys that were there before, and those of them that stay.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        places: Places,
+        arrays: Mapping[str, ArrayMetadata],
+        *,
+        plan: Plan | None = None,
+        lease: Lease | None = None,
+        seen: tuple[set[str], set[str]] | None = None,
+    ) -> None:
+        self._target = store
+        self._places = places
+        self._arrays = arrays
+        self._plan = plan
+        self._seen = seen
+        self._top = f"{STAGED}{uuid.uuid4().hex}/" if plan is None else plan.top
+        self._given = lease
+        self._lease = lease
+        if lease is None and keeps_leases(store):
+            self._lease = lease_at(store, places, plan, self._top)
+        self.store: StagedKeys = StagedKeys(store, f"{self._top}{NEW}/", places.formats[0])
+        self._swapping = False
+        self._others: list[str] = []
+        self._copied: list[str] = []
+
+    def begin(self) -> None:
+        goes_on = self._plan is not None and begun_staged(self._target, self._plan) is True
+        if self._lease is not None and self._given is None:
+            take(self._lease, self._target, self._places)
+        if self._plan is not None and self._lease is not None:
+            check_left(self._lease, self._plan, self._target, self._places.path)
+            if not goes_on:  # Somebody was about to remove what is there.
+                self._target.erase_prefix(self._top)
+        said = now(staged=True, lease=self._key, resumable=self._plan is not None)
+        self._note(BEGUN, said)
+
+    def swap(self) -> None:
+        """It needs to know of the nodes."""
+        raise NotImplementedError
+
+    def replace(self, nodes: Iterable[str], consolidate: bool) -> None:
+        """Put what was written in the place of what is there, which leaves.
+
+        Parameters
+        ----------
+        nodes : iterable of str
+            Paths of the nodes, relative to the uppermost one.
+        consolidate : bool
+            Make the consolidated metadata of the root anew.
+
+        Raises
+        ------
+        StoreError
+            If some of what was written is not there any more, or the store fails; with a note if the swap is
+            to be ended by another call.
+        """
+        format, path, store = self._places.formats[0], self._places.path, self._target
+        new = self.store.written()
+        encoded: dict[str, dict[str, str]] = {f"{node_prefix(path)}{each}".rstrip("/"): {} for each in nodes}
+        for key, value in self.store.documents.items():
+            place = format.place(key)
+            own = encoded.setdefault("" if place is None else place.path, {})
+            own[key] = value.decode("utf-8", "surrogatepass")
+        if not any(key in self.store.documents for key in format.defining_keys(path)):
+            raise StoreError(
+                f"cannot replace '/{path}' in {store}: its new document is not among the "
+                f"{len(self.store.documents)} that were written; accepted: a new call"
+            )
+        there = self._places.keys(store)
+        self._check_listed(there)
+        kept = self._kept(there)
+        coming = new | self.store.documents.keys()
+        away = self._places.stages(there - (kept - taken_up(format, kept, coming.__contains__)))
+        swap = Swap(path, format.zarr_format, self._key, away, sorted(new), encoded, consolidate)
+        self._others = [top for top in staged_prefixes(store) if top != self._top]
+        forget_settings(store, self._others, path)
+        self._copied = swap.copies
+        self._note(_SWAP, swap.text())
+        self._say(SWAPPING)
+        self._swapping = True
+        try:
+            swap.carry_out(store, self._top, format, self._say)
+        except BaseException as error:
+            error.add_note(
+                f"'/{path}' in {store} is replaced only in part; all of it is stored, and "
+                "xzarr3.recover(store) or the next write to it puts it in its place"
+            )
+            raise
+
+    def _note(self, name: str, said: bytes) -> None:
+        """Store what a write says of itself beside its values."""
+        try:
+            self._target.set(f"{self._top}{name}", said)
+        except StoreError as error:
+            raise without(error, self._top) from error.__cause__
+
+    @property
+    def _key(self) -> str:
+        return self._lease.key if self._lease is not None else lease_at(self._target, self._places).key
+
+    @property
+    def _is_held(self) -> bool:
+        return self._lease is not None and (self._given is None or self._given.is_held)
+
+    def _say(self, state: str) -> None:
+        """Tell others that the place is not whole from now on."""
+        lease = self._lease if self._is_held else None
+        _say(self._target, self._key, self._places.path, self._top, lease, state)
+
+    def _kept(self, there: set[str]) -> set[str]:
+        """Those of the keys that are there which are no part of a hierarchy."""
+        if self._seen is not None and there <= self._seen[0]:
+            return self._seen[1] & there
+        return foreign_keys(self._target, self._places, self._arrays, keys=there)
+
+    def _check_listed(self, there: set[str]) -> None:
+        """See to it that documents of the node that are there are listed; or else others may be missed."""
+        keys = {key for format in self._places.formats for key in format.defining_keys(self._places.path)}
+        if not keys.isdisjoint(there):
+            return
+        asked = sorted(keys)
+        for key, found in zip(
+            asked, spread(self._target.exists, asked, self._target.concurrency), strict=True
+        ):
+            if found:
+                raise StoreError(
+                    f"cannot replace '/{self._places.path}' in {self._target}: key '{key}' is there, but not "
+                    "listed; accepted: a store that lists all of its keys"
+                )
+
+    def clean(self) -> None:
+        known = [f"{self._top}{NEW}/{key}" for key in self._copied] if self._plan is None else None
+        try:
+            remove_staged(self._target, self._top, known)
+        except BaseException:
+            self.leave()
+            raise
+        self._swapping = False
+        if not self._is_held:
+            self._target.erase(self._key)
+        elif self._given is not None:
+            self._given.say(self._places.path, "", "")
+        elif self._lease is not None:
+            self._lease.release()
+        remove_abandoned(self._target, self._others)
+
+    def leave(self) -> None:
+        if self._lease is not None and self._given is None:
+            self._lease.leave()
+
+    def discard(self) -> None:
+        if self._swapping:
+            self.leave()
+            return
+        try:
+            remove_staged(self._target, self._top)
+        finally:
+            if self._lease is not None and self._given is None:
+                self._lease.release()
+
+    def whereabouts(self) -> str:
+        return f"keys of {self._target} that begin with '{self._top}'"
+
+
+def remove_staged(store: Store, top: str, known: list[str] | None = None) -> None:
+    """Remove what a write has stored to the side: first the list, as nothing is left to be done.
+
+    Parameters
+    ----------
+    store : Store
+    top : str
+    known : list of str, optional
+        The keys of its values; by default those that are listed.
+    """
+    store.erase(f"{top}{_SWAP}")
+    ends = {f"{top}{BEGUN}", f"{top}{_SWAP}"}
+    keys = sorted(set(store.list_prefix(top)) - ends) if known is None else known
+    store.erase_values([*keys, f"{top}{BEGUN}"])
+
+
+def take(lease: Lease, store: Store, places: Places) -> None:
+    """Take the lease of a place, and end what the one before was putting there when it was killed.
+
+    Raises
+    ------
+    NodeExistsError
+        If somebody else has it, and lives.
+    """
+    lease.reserve(places.path)
+    if lease.state in SWAPS:
+        try:
+            _finish(lease, store, lease.key, lease.state, lease.top)
+        except BaseException:
+            lease.leave()
+            raise
+        lease.say(places.path, "", lease.own_top)
+
+
+def finish_swap(store: Store, key: str, path: str) -> Swap | None:
+    """End what a killed writer was putting in a place, which has a lease with this key.
+
+    Returns
+    -------
+    Swap or None
+        What was done, if there was something left to do.
+
+    Raises
+    ------
+    NodeExistsError
+        If it lives.
+    """
+    lease = Lease(store, key, "replace")
+    found = lease.there()
+    if found.state not in SWAPS:
+        return None
+    if not keeps_leases(store):
+        done = _finish(None, store, key, found.state, found.top)
+        store.erase(key)
+        return done
+    lease.reserve(path)
+    try:
+        done = _finish(lease, store, key, lease.state, lease.top)
+    except BaseException:
+        lease.leave()
+        raise
+    lease.release()
+    return done
+
+
+def _finish(lease: Lease | None, store: Store, lease_key: str, state: str, top: str) -> Swap | None:
+    """End a swap that is under way; None if nothing but its values were left to remove."""
+    key = f"{top}{_SWAP}"
+    value = store.get(key) if state in SWAPS else None
+    swap = None if value is None else Swap.parse(value, key)
+    if swap is not None and state == SWAPPING:
+        say = partial(_say, store, lease_key, swap.path, top, lease)
+        swap.carry_out(store, top, _format_of(store, swap.zarr_format), say)
+    elif swap is not None:
+        swap.close(store, _format_of(store, swap.zarr_format))
+    remove_staged(store, top)
+    return swap
+
+
+def _say(store: Store, key: str, path: str, top: str, lease: Lease | None, state: str) -> None:
+    """Tell others the state of a place."""
+    if lease is not None:
+        lease.say(path, state, top)
+    else:  # Nobody keeps others away; a reader is told nevertheless.
+        store.set(key, Holder(state=state, top=top, left=True).text())
+
+
+def format_swapped(store: Store) -> Format | None:
+    """The format of a root that a killed writer was putting in its place."""
+    found = Holder.parse(store.get(lease_key("")))
+    value = store.get(f"{found.top}{_SWAP}") if found.state in SWAPS else None
+    return None if value is None else _format_of(store, Swap.parse(value, _SWAP).zarr_format)
+
+
+def _format_of(store: Store, zarr_format: ZarrFormat) -> Format:
+    """The format of the documents of a swap."""
+    there = [each for each in formats_in(store) if each.zarr_format == zarr_format]
+    return there[0] if there else parse_format(zarr_format)
+
+
+def recover_swaps(store: Store) -> list[str]:
+    """End what killed writers were putting in place, and remove what others have left.
+
+    Returns
+    -------
+    list of str
+        Paths of the nodes that are in their place now.
+    """
+    ended: list[str] = []
+    for top in staged_prefixes(store):
+        begun = said_in(store.get(f"{top}{BEGUN}"))
+        key = begun.get("lease")
+        if not isinstance(key, str):
+            continue
+        holder = Lease(store, key, "replace").there()
+        if holder.top != top:  # Its writer has lost the place, and gives up.
+            remove_staged(store, top)
+        elif holder.state in SWAPS:
+            done = finish_swap(store, key, _path_of(key))
+            ended += [] if done is None else [f"/{done.path}"]
+        elif begun.get("resumable") is not True:
+            lease = Lease(store, key, "replace")
+            if lease.take():
+                remove_staged(store, top)
+                lease.release()
+    return ended
+
+
+def _path_of(key: str) -> str:
+    """The path of a node, for messages, by the key of its lease."""
+    return key.rpartition("/")[0]
+
+
+def remove_abandoned(store: Store, tops: Iterable[str]) -> None:
+    """Remove what killed writes left that nobody is to take up, of those with these prefixes."""
+    for top in tops:
+        begun, leased = store.get_values([f"{top}{BEGUN}", lease_key(top)])
+        said = said_in(begun)
+        named = said.get("lease")
+        if isinstance(named, str) and Lease(store, named, "replace").there().top == top:
+            continue  # The next one to write there takes it up, or removes it.
+        if isinstance(named, str) and said.get("resumable") is not True:
+            is_kept = False
+        elif begun is None:  # Somebody has begun to remove it.
+            is_kept = leased is not None and Holder.parse(leased).is_dead is not True
+        else:
+            is_kept = age(begun) < ABANDONED
+        if not is_kept:
+            # First: its writer, if there is one, must not go on without the rest.
+            store.erase_values([f"{top}{BEGUN}", lease_key(top)])
+            store.erase_prefix(top)
