@@ -22,7 +22,7 @@ from xzarr3.lookup import Look, _is_implied, read_documents, read_metadata
 from xzarr3.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
 from xzarr3.nodes import ancestors
 from xzarr3.stores import Store
-from xzarr3.stores.base import UNCHANGED, Unchanged
+from xzarr3.stores.base import ABSENT, UNCHANGED, Unchanged
 
 
 def change_document(
@@ -215,7 +215,12 @@ Journal: TypeAlias = dict[str, bytes]
 
 def _create(store: Store, key: str, version: object, value: bytes) -> bool:
     try:
-        return store.compare_and_set(key, version, value)
+        if store.compare_and_set(key, version, value):
+            return True
+        if version != ABSENT:
+            return False
+        there, version = store.get_versioned(key)  # A store of somebody's own may call it something else.
+        return there is None and store.compare_and_set(key, version, value)
     except StoreCapabilityError:  # It cannot tell others apart, so it does what it can.
         store.set(key, value)
         return True

@@ -10,7 +10,7 @@ import stat
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -271,7 +271,7 @@ class Directories(Staging):
             return False
         return os.path.isdir(os.path.join(self._target.root, os.path.dirname(name), target))
 
-    def swap(self) -> None:
+    def swap(self, nodes: Iterable[str], consolidate: bool) -> None:
         left: frozenset[str] = frozenset()
         for _ in range(_ATTEMPTS):
             self._check_undone()

@@ -263,8 +263,8 @@ class Replacement:
             Make the consolidated metadata of the root anew.
         """
         with self.discarding(), document_lock(self._target):
-            if isinstance(self._staging, Beside):
-                self._staging.replace(nodes, consolidate)
+            if self._staging.goes_forward:
+                self._staging.swap(nodes, consolidate)
             else:
                 self._put(nodes, consolidate)
         try:
@@ -282,7 +282,7 @@ class Replacement:
         try:
             for format in self._places.formats:  # First, so that no copy outlives what it says.
                 drop_from_consolidated(self._target, format, self._path, journal)
-            self._staging.swap()
+            self._staging.swap(nodes, consolidate)
             prefix = node_prefix(self._path)
             changes.note_documents(self._target, [f"{prefix}{each}".rstrip("/") for each in nodes])
             if self._path:
@@ -487,7 +487,7 @@ class InPlace(Staging):
         stored = self.store.get(key)
         return stored is not None and bytes(stored) != self._plan.documents[key]
 
-    def swap(self) -> None:
+    def swap(self, nodes: Iterable[str], consolidate: bool) -> None:
         self._whole = True
 
     def put_back(self) -> None:

@@ -232,6 +232,8 @@ class Staging(ABC):
     """
 
     store: Store
+    goes_forward = False
+    """Whether :meth:`swap` brings all documents up to date, and is ended rather than undone if it fails."""
 
     @abstractmethod
     def begin(self) -> None:
@@ -247,8 +249,15 @@ class Staging(ABC):
         """Refuse, before the documents are stored, what has come into the way since."""
 
     @abstractmethod
-    def swap(self) -> None:
-        """Put what was written in the place of what is there, which is kept.
+    def swap(self, nodes: Iterable[str], consolidate: bool) -> None:
+        """Put what was written in the place of what is there, which is kept unless this only goes forward.
+
+        Parameters
+        ----------
+        nodes : iterable of str
+            Paths of the nodes, relative to the uppermost one.
+        consolidate : bool
+            Make the consolidated metadata of the root anew.
 
         Raises
         ------

@@ -283,6 +283,8 @@ class Beside(Staging):
         The keys that were there before, and those of them that stay.
     """
 
+    goes_forward = True
+
     def __init__(
         self,
         store: Store,
@@ -319,26 +321,7 @@ class Beside(Staging):
         said = now(staged=True, lease=self._key, resumable=self._plan is not None)
         self._note(BEGUN, said)
 
-    def swap(self) -> None:
-        """It needs to know of the nodes."""
-        raise NotImplementedError
-
-    def replace(self, nodes: Iterable[str], consolidate: bool) -> None:
-        """Put what was written in the place of what is there, which leaves.
-
-        Parameters
-        ----------
-        nodes : iterable of str
-            Paths of the nodes, relative to the uppermost one.
-        consolidate : bool
-            Make the consolidated metadata of the root anew.
-
-        Raises
-        ------
-        StoreError
-            If some of what was written is not there any more, or the store fails; with a note if the swap is
-            to be ended by another call.
-        """
+    def swap(self, nodes: Iterable[str], consolidate: bool) -> None:
         format, path, store = self._places.formats[0], self._places.path, self._target
         new = self.store.written()
         encoded: dict[str, dict[str, str]] = {f"{node_prefix(path)}{each}".rstrip("/"): {} for each in nodes}
