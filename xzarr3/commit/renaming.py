@@ -23,10 +23,11 @@ from xzarr3.commit.stage import (
     NEW,
     OLD,
     Places,
+    Room,
     Staging,
     check_left,
     foreign_keys,
-    gone_text,
+    gone,
     is_occupied,
     kept_at,
     lease_at,
@@ -37,21 +38,14 @@ from xzarr3.commit.stage import (
 from xzarr3.errors import NodeExistsError, StoreError, listed
 from xzarr3.metadata import ArrayMetadata
 from xzarr3.resuming import Plan, forget_moves, forget_moves_at, note_end, note_moves, undo_moves
-from xzarr3.stores import LocalStore, Store
-from xzarr3.stores.base import Writer
+from xzarr3.stores import LocalStore, Store, platform
+from xzarr3.stores.base import Change, Scratch
 from xzarr3.stores.folders import Folders
-from xzarr3.stores.local import STAGED, TEMPORARY, is_busy
+from xzarr3.stores.local import STAGED, TEMPORARY, FileWriter, is_busy
 
 _CARRIED = "carried"  # Beside what has begun: that files were brought back which are no part of a hierarchy.
 _ATTEMPTS = 10
-_NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
-
-
-def _gone(store: Store) -> StoreError:
-    return StoreError(
-        f"{gone_text(store)}, as somebody has removed them; another write does that if nothing was stored "
-        f"for {ABANDONED / 3600:g} hours; accepted: a new call"
-    )
+_ENDED = "ended"  # What BEGUN is called once somebody puts the values in their place, or removes them.
 
 
 def recover_moves(store: LocalStore, places: Places, plan: Plan) -> None:
@@ -90,25 +84,10 @@ class StagedFolder(LocalStore):
     def __reduce__(self) -> tuple[object, ...]:
         return partial(StagedFolder, **self._options()), (self.root, self._shown)
 
-    @contextlib.contextmanager
-    def _writer(self) -> Iterator[Writer]:
+    def _file_writer(self, scratch: Scratch | None, limit: int) -> FileWriter:
         if not os.path.isdir(self.root):  # It is made once; what was in it would be missed.
-            raise _gone(self)
-        with super()._writer() as write_here:
-
-            def write(key: str, pieces: Sequence[Buffer]) -> None:
-                # Dask's threads finish what they are at when another one has failed.
-                if self._closed:
-                    raise StoreError(
-                        f"cannot write key '{key}' of {self}: the write has failed and was given up"
-                    )
-                write_here(key, pieces)
-
-            try:
-                yield write
-            finally:
-                if self._closed:
-                    remove(os.path.dirname(self.root))
+            raise gone(self)
+        return _StagedWriter(self, scratch, limit)
 
     def close(self) -> None:
         """Take no more values."""
@@ -117,6 +96,32 @@ class StagedFolder(LocalStore):
     def reopen(self) -> None:
         """Take values again: what is computed later may be computed again."""
         self._closed = False
+
+
+class _StagedWriter(FileWriter):
+    """Puts values into a directory as long as the write goes on."""
+
+    _store: StagedFolder
+
+    def _check_open(self, key: str) -> None:
+        # Dask's threads finish what they are at when another one has failed.
+        if self._store._closed:
+            raise StoreError(
+                f"cannot write key '{key}' of {self._store}: the write has failed and was given up"
+            )
+
+    def set(self, key: str, pieces: Sequence[Buffer]) -> None:
+        self._check_open(key)
+        super().set(key, pieces)
+
+    def update(self, key: str, change: Change) -> None:
+        self._check_open(key)
+        super().update(key, change)
+
+    def close(self) -> None:
+        super().close()
+        if self._store._closed:
+            remove(os.path.dirname(self._store.root))
 
 
 class Directories(Staging):
@@ -153,6 +158,8 @@ class Directories(Staging):
         self._old = os.path.join(self._aside, OLD)
         self._new = os.path.join(self._top, NEW)
         self._begun = os.path.join(self._top, BEGUN)
+        self._ended = os.path.join(self._top, _ENDED)
+        self._is_ending = False
         self._staged = self.store = StagedFolder(self._new, repr(store), **store._options())
         self._moves: list[tuple[str, str]] = []
 
@@ -195,9 +202,32 @@ class Directories(Staging):
             with Folders(self._target.root) as folders:  # Somebody may have put a link there.
                 folders.make(f"{os.path.basename(self._top)}/{NEW}")
                 top = folders.open(os.path.basename(self._top))
-                os.close(os.open(BEGUN, os.O_WRONLY | os.O_CREAT | _NO_LINK, 0o666, dir_fd=top))
+                self.room = Room(_room_in(top))
         except OSError as error:
             raise StoreError(f"cannot write to {self._target}: {error.strerror or error}") from error
+        self._is_ending = False
+
+    def _end(self) -> bool:
+        """Let nobody else put the values in their place, or remove them; whether nobody else has done that.
+
+        It may be a task that is run once more, as its worker was lost, or what cleans up after an earlier
+        attempt.
+        """
+        if self._is_ending or self._plan is not None:
+            return os.path.lexists(self._begun if self._plan is not None else self._ended)
+        try:
+            with open(self._begun, "rb") as file:
+                if file.read().decode("ascii", "replace") != self.room.id:
+                    return False
+            platform.rename(self._begun, self._ended)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise StoreError(
+                f"cannot replace '/{self._places.path}' in {self._target}: {error.strerror or error}"
+            ) from error
+        self._is_ending = True
+        return True
 
     def check(self) -> None:
         if not self._overwrite and is_occupied(self._target, self._places):
@@ -216,7 +246,7 @@ class Directories(Staging):
             return False
         formats = self._places.formats
         for below, _, names in os.walk(os.path.join(self._target.root, unit)):
-            relative = os.path.relpath(below, self._target.root)
+            relative = platform.relative(below, self._target.root)
             if any(each.place(f"{relative}/{name}") is not None for name in names for each in formats):
                 return False  # Somebody has made a node there since.
         return True
@@ -273,6 +303,9 @@ class Directories(Staging):
 
     def swap(self, nodes: Iterable[str], consolidate: bool) -> None:
         left: frozenset[str] = frozenset()
+        self._check_undone()
+        if not self._end():
+            raise gone(self._target)
         for _ in range(_ATTEMPTS):
             self._check_undone()
             if self._lease is not None:
@@ -300,8 +333,8 @@ class Directories(Staging):
             self._carry_over(units)
             aside = [(os.path.join(root, unit), os.path.join(old, unit)) for unit in units]
             ahead = [(os.path.join(new, unit), os.path.join(root, unit)) for unit in self._units(new)[::-1]]
-            if not os.path.lexists(self._begun):  # Now, as what was found in it may not have been all.
-                raise _gone(self._target)
+            if not self._end():  # Now, as what was found in it may not have been all.
+                raise gone(self._target)
             for place, _ in aside:
                 self._check_inside(place)
             for _, place in ahead:
@@ -322,7 +355,7 @@ class Directories(Staging):
             if self._target.fsync:
                 with Folders(root) as folders:
                     for place in dict.fromkeys(os.path.dirname(target) for _, target in ahead):
-                        relative = os.path.relpath(place, root)
+                        relative = platform.relative(place, root)
                         folders.sync("" if relative == "." else relative)
         except StoreError:
             raise
@@ -386,7 +419,7 @@ class Directories(Staging):
             return
         with contextlib.suppress(NodeExistsError):  # Then it stays as it is.
             left = sorted(self._left_behind(old))
-            source = os.path.relpath(old, self._target.root)
+            source = platform.relative(old, self._target.root)
             with _removing(folder):
                 carry(self._target.root, source, "", left, replace=False, fsync=self._target.fsync)
                 _note_carried(self._target.root, folder)
@@ -403,7 +436,12 @@ class Directories(Staging):
     def discard(self) -> None:
         if os.path.lexists(self._old):
             raise StoreError(f"'{self._old}' may hold what was replaced")
-        remove(self._top)
+        if self._end():
+            remove_at_once(self._target, self._top)  # What is begun again there is not removed with it.
+            return
+        for folder in (self._new, self._top):
+            with contextlib.suppress(OSError):  # It holds something of another attempt.
+                os.rmdir(folder)
 
     def leave(self) -> None:
         if self._lease is not None:
@@ -411,6 +449,24 @@ class Directories(Staging):
 
     def whereabouts(self) -> str:
         return f"'{self._old}' and '{self._new}'"
+
+
+def _room_in(folder: platform.Folder) -> str:
+    """What tells a staged directory from others of its name, which is noted there by the first who asks."""
+    room = uuid.uuid4().hex
+    try:
+        file = platform.open_at(folder, BEGUN, os.O_WRONLY | os.O_CREAT | os.O_EXCL | platform.NO_FOLLOW)
+    except FileExistsError:
+        file = platform.open_at(folder, BEGUN, os.O_RDONLY | platform.NO_FOLLOW)
+        try:
+            return os.read(file, 2 * len(room)).decode("ascii", "replace")
+        finally:
+            os.close(file)
+    try:
+        os.write(file, room.encode())
+    finally:
+        os.close(file)
+    return room
 
 
 def _holds_files(folder: str) -> bool:
@@ -429,18 +485,18 @@ def _note_carried(root: str, folder: str) -> None:
     """Note that all files were brought back: what is left are values, of which nothing may tell later."""
     with Folders(root) as folders:
         top = folders.open(os.path.basename(folder))
-        os.close(os.open(_CARRIED, os.O_WRONLY | os.O_CREAT | _NO_LINK, 0o666, dir_fd=top))
+        os.close(platform.open_at(top, _CARRIED, os.O_WRONLY | os.O_CREAT | platform.NO_FOLLOW))
 
 
 def _rename(folders: Folders, root: str, source: str, target: str) -> None:
     """Rename within a store; no link on the way leads out of it."""
-    folders.rename(os.path.relpath(source, root), os.path.relpath(target, root))
+    folders.rename(platform.relative(source, root), platform.relative(target, root))
 
 
 def _move_back(target: str, source: str) -> None:
     if os.path.lexists(source):
         raise StoreError(f"'{target}' cannot be moved back, because there is '{source}'")
-    os.rename(target, source)
+    platform.rename(target, source)
 
 
 @contextlib.contextmanager
@@ -495,11 +551,11 @@ def _remove_tree(folder: str) -> None:
         shutil.rmtree(folder, onerror=failed)
 
 
-def remove_at_once(store: LocalStore, folder: str) -> None:
+def remove_at_once(store: Store, folder: str) -> None:
     """Remove a directory under another name: its writer, if there is one, must not find a part of it."""
-    removed = os.path.join(store.root, f"{STAGED}{uuid.uuid4().hex}")
+    removed = os.path.join(str(store.folder), f"{STAGED}{uuid.uuid4().hex}")
     try:
-        os.rename(folder, removed)
+        platform.rename(folder, removed)
     except FileNotFoundError:
         return
     except OSError as error:
@@ -507,7 +563,7 @@ def remove_at_once(store: LocalStore, folder: str) -> None:
     remove(removed)
 
 
-def sweep_directory(store: LocalStore) -> None:
+def sweep_directory(store: Store) -> None:
     """Remove what was left by killed writes that had replaced nothing."""
     for folder in staging_folders(store):
         if not os.path.lexists(os.path.join(folder, OLD)) and is_abandoned(folder):

@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from xzarr3 import changes, looks
 from xzarr3._types import Buffer
@@ -26,11 +26,13 @@ from xzarr3.commit.renaming import Directories, recover_moves, sweep_directory
 from xzarr3.commit.stage import (
     BEGUN,
     Places,
+    Room,
     Staging,
     begun_staged,
     check_left,
     foreign_keys,
     goes_on_in_place,
+    gone,
     is_occupied,
     kept_at,
     lease_at,
@@ -153,15 +155,16 @@ class Replacement:
     def _chosen(self, names: list[str] | None, lease: Lease | None, in_place: bool) -> Staging:
         """The way to write that suits the store and what is there; whatever is in the way is refused."""
         store, places, plan, arrays = self._target, self._places, self._plan, self._arrays
-        if isinstance(store, LocalStore):
+        if store.renames_trees:
+            local = cast("LocalStore", store)
             if plan is not None:
-                recover_moves(store, places, plan)
+                recover_moves(local, places, plan)
             for folder in places.folders:
-                _check_folders(store, folder, self._path)
+                _check_folders(local, folder, self._path)
             groups_missing(Look(store), self._format, self._path)
             kept = kept_at(store, places, arrays) if self._overwrite else Kept()
             self._check_room()
-            return Directories(store, places, arrays, overwrite=self._overwrite, plan=plan, kept=kept)
+            return Directories(local, places, arrays, overwrite=self._overwrite, plan=plan, kept=kept)
         groups_missing(Look(store), self._format, self._path)
         if goes_on_in_place(store, places, plan) or not self._overwrite:
             if not self._overwrite and not goes_on_in_place(store, places, plan):
@@ -189,8 +192,8 @@ class Replacement:
                 "replace what is there"
             )
 
-    def begin(self) -> None:
-        """Make room for values, before the first one is stored.
+    def begin(self) -> Room:
+        """Make room for values, before the first one is stored; gives what :meth:`enter` takes.
 
         Raises
         ------
@@ -200,7 +203,7 @@ class Replacement:
         if self._plan is None:
             with self.discarding():
                 self._staging.begin()
-            return
+            return self._staging.room
         try:
             self._staging.begin()
         except BaseException as error:
@@ -210,6 +213,11 @@ class Replacement:
                 error.add_note(f"others may have to wait for minutes, as the place is reserved: {another}")
             raise
         self._begun = True
+        return self._staging.room
+
+    def enter(self, room: Room) -> None:
+        """End, or discard, what has begun there, maybe in another process."""
+        self._staging.enter(room)
 
     def check_again(self) -> None:
         """Refuse what came into the way since, before documents are stored."""
@@ -366,7 +374,7 @@ class Replacement:
 
 def format_aside(store: Store) -> Format | None:
     """The format of a root that a killed write was replacing, if there is one."""
-    if not isinstance(store, LocalStore):
+    if store.folder is None:
         return format_swapped(store)
     for aside in values_aside(store):
         with contextlib.suppress(StoreError, MetadataError):
@@ -428,6 +436,9 @@ class InPlace(Staging):
         # Before it is reserved, as what was reserved is not known any more after that.
         goes_on = goes_on_in_place(self.store, self._places, self._plan)
         take(self._lease, self.store, self._places)
+        self.room = Room(self._lease.term, self._lease, self._lease.owner)
+        if self._plan is None and self._lease.continues:
+            return
         if self._plan is not None:
             goes_on = goes_on and left_plan(self._lease) in (None, self._plan.fingerprint)
             check_left(self._lease, self._plan, self.store, self._places.path)
@@ -473,6 +484,8 @@ class InPlace(Staging):
         there: list[Callable[[], bool]] = [partial(self._is_there, key) for key in keys]
         if self._lease is not None:
             there.append(partial(verified, self._lease, path))
+            if not self.room.is_held:
+                raise gone(self.store)
         found = spread(lambda ask: ask(), there, self.store.concurrency)
         if any(found):
             self._is_mixed = True
@@ -493,6 +506,11 @@ class InPlace(Staging):
     def put_back(self) -> None:
         self._whole = False
 
+    def enter(self, room: Room) -> None:
+        self.room = room
+        if room.lease is not None:
+            self._lease = room.lease
+
     def clean(self) -> None:
         if self._plan is not None:
             self.store.erase_prefix(self._plan.top)
@@ -506,8 +524,16 @@ class InPlace(Staging):
             self._lease.leave()
 
     def discard(self) -> None:
-        if self._lease is not None and not self._lease.holds():
-            return  # Whatever is there is somebody else's, or nothing was begun.
+        if self._lease is not None:
+            if not self.room.is_held:
+                return
+            try:
+                self._lease.take_anew()  # Nobody begins the same again while it is removed.
+            except BaseException:
+                self._lease.release()
+                raise
+            if not self._lease.holds():
+                return  # Whatever is there is somebody else's, or nothing was begun.
         try:
             if not self._whole and not self._is_mixed:
                 self._erase()
@@ -557,7 +583,7 @@ def sweep(store: Store) -> None:
     StoreError
         If it is not possible.
     """
-    if isinstance(store, LocalStore):
+    if store.folder is not None:
         sweep_directory(store)
         return
     tops = staged_prefixes(store)
@@ -597,7 +623,7 @@ def recover(store: StoreLike, *, storage_options: Mapping[str, Any] | None = Non
     """
     opened = open_store(store, storage_options, mode="r+")
     with contextlib.nullcontext() if opened is store else opened:
-        if isinstance(opened, LocalStore):
+        if opened.folder is not None:
             sweep_directory(opened)
             return []
         return recover_swaps(opened)

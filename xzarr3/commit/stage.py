@@ -8,14 +8,14 @@ import os
 import threading
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from xzarr3._types import Buffer, ByteRange
 from xzarr3.carrying import Kept
 from xzarr3.commit.lease import Lease, is_lease, lease_key
-from xzarr3.commit.leftovers import now, said_in
+from xzarr3.commit.leftovers import ABANDONED, now, said_in
 from xzarr3.concurrency import spread
 from xzarr3.errors import NodeExistsError, StoreError, listed, printable
 from xzarr3.formats import Format
@@ -62,7 +62,7 @@ class Places:
         """Those of the node at ``path``, which is to be written in ``format``."""
         prefixes = format.prefixes(path)
         formats = [format]
-        for there in (store, *values_aside(store)):
+        for there in (store, *(values_aside(store) if store.renames_trees else ())):
             for other in formats_in(there):
                 # Below the root, another format may be found in these places but has none of its own.
                 if other not in formats and (not path or other.prefixes(path) == prefixes):
@@ -170,7 +170,7 @@ def kept_at(store: Store, places: Places, arrays: Mapping[str, ArrayMetadata]) -
     """
     keys = places.keys(store)
     foreign = foreign_keys(store, places, arrays, keys=keys)
-    return Kept.among(store.root, foreign, keys) if isinstance(store, LocalStore) else Kept()
+    return Kept() if store.folder is None else Kept.among(store.folder, foreign, keys)
 
 
 def taken_up(format: Format, keys: Iterable[str], is_there: Callable[[str], bool]) -> set[str]:
@@ -197,7 +197,7 @@ def _orphans(store: Store, places: Places, keys: set[str]) -> set[str]:
 
 def values_aside(store: Store) -> Iterator[Store]:
     """What writes to a directory have moved aside, or were about to move there."""
-    if isinstance(store, LocalStore):
+    if store.folder is not None:
         for folder in staging_folders(store):
             for part in (OLD, NEW):
                 if os.path.isdir(os.path.join(folder, part)):
@@ -211,9 +211,9 @@ def staged_prefixes(store: Store) -> list[str]:
     return sorted(prefix for prefix in store.list_dir("")[1] if prefix.startswith(STAGED))
 
 
-def staging_folders(store: LocalStore) -> list[str]:
+def staging_folders(store: Store) -> list[str]:
     try:
-        with os.scandir(store.root) as entries:
+        with os.scandir(str(store.folder)) as entries:
             return [
                 entry.path
                 for entry in entries
@@ -225,6 +225,30 @@ def staging_folders(store: LocalStore) -> list[str]:
         raise StoreError(f"cannot list {store}: {error.strerror or error}") from error
 
 
+@dataclass(frozen=True)
+class Room:
+    """Where a write has begun; picklable.
+
+    Parameters
+    ----------
+    id : str
+        Tells it from what is made in its place once it was removed. Who begins where it is goes on in it.
+    lease : Lease, optional
+        What reserves it.
+    owner : str
+        As whose it was reserved; the lease may have been taken again since.
+    """
+
+    id: str = ""
+    lease: Lease | None = None
+    owner: str = ""
+
+    @property
+    def is_held(self) -> bool:
+        """Whether nobody in this process has taken the lease again."""
+        return self.lease is None or self.lease.owner == self.owner
+
+
 class Staging(ABC):
     """The values of one write, from the first chunk until they are what is found at their place.
 
@@ -232,18 +256,24 @@ class Staging(ABC):
     """
 
     store: Store
+    room = Room()
+    """Where the write has begun that is ended or discarded."""
     goes_forward = False
     """Whether :meth:`swap` brings all documents up to date, and is ended rather than undone if it fails."""
 
     @abstractmethod
     def begin(self) -> None:
-        """Make room for values, before the first one is stored.
+        """Make room for values, before the first one is stored, or go on where that was done; see ``room``.
 
         Raises
         ------
         NodeExistsError
             If something has come into the way since the write was planned.
         """
+
+    def enter(self, room: Room) -> None:
+        """End, or discard, what has begun there, maybe in another process."""
+        self.room = room
 
     def check(self) -> None:  # noqa: B027 - others see it when they swap
         """Refuse, before the documents are stored, what has come into the way since."""
@@ -295,7 +325,7 @@ def lease_at(store: Store, places: Places, plan: Plan | None = None, top: str = 
     It lies there, but not in a directory, of which the place is renamed away.
     """
     key = lease_key(places.formats[0].chunk_prefix(places.path) if places.path else "")
-    if isinstance(store, LocalStore):
+    if store.renames_trees:
         place = hashlib.blake2b(places.path.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
         key = lease_key(f"{STAGED}{place}/")
     if plan is None:
@@ -342,7 +372,7 @@ def begun_staged(store: Store, plan: Plan) -> bool | None:
 
 def goes_on_in_place(store: Store, places: Places, plan: Plan | None) -> bool:
     """Whether what is there was left by a write of this plan, which was cut off before it was whole."""
-    if plan is None or isinstance(store, LocalStore):
+    if plan is None or store.renames_trees:
         return False
     if lease_at(store, places).there().plan != plan.fingerprint or begun_staged(store, plan) is not False:
         return False
@@ -365,9 +395,13 @@ def without(error: StoreError, *prefixes: str) -> StoreError:
     return error
 
 
-def gone_text(store: Store) -> str:
-    """What is said of values that somebody has removed."""
-    return f"cannot write to {store}: values that this write stored before are gone"
+def gone(store: Store, how: str = "as somebody has removed them") -> StoreError:
+    """The error for values that are not there any more."""
+    return StoreError(
+        f"cannot write to {store}: values that this write stored before are gone, {how}; another write does "
+        f"that if nothing was stored for {ABANDONED / 3600:g} hours, and an earlier attempt at this one when "
+        "it is cleaned up late; accepted: the same again, or a new call"
+    )
 
 
 class StagedKeys(Store):
@@ -380,6 +414,8 @@ class StagedKeys(Store):
     format : Format, optional
         The format of the documents that are kept.
     """
+
+    _tells = False
 
     def __init__(self, store: Store, prefix: str, format: Format | None = None) -> None:
         super().__init__(read_only=store.read_only)
@@ -418,10 +454,7 @@ class StagedKeys(Store):
         if lost and self._alone and all(spread(self.exists, lost, self.concurrency)):
             return found | there  # A list may be behind.
         if lost:
-            raise StoreError(
-                f"{gone_text(self)}: {len(lost)} are not listed, {listed(lost[:3])}, so that those of other "
-                "processes may not be either; accepted: a new call, to a store that lists all of its keys"
-            )
+            raise gone(self, f"as {len(lost)} are not listed, {listed(lost[:3])}")
         return there
 
     def __repr__(self) -> str:
@@ -438,13 +471,13 @@ class StagedKeys(Store):
     def _renamed(self, error: StoreError) -> StoreError:
         return without(error, self._prefix)
 
-    def get(self, key: str, byte_range: ByteRange | None = None) -> Buffer | None:
+    def _get(self, key: str, byte_range: ByteRange | None) -> Buffer | None:
         try:
             return self._store.get(self._prefix + key, byte_range)
         except StoreError as error:
             raise self._renamed(error) from error.__cause__
 
-    def set(self, key: str, value: Buffer) -> None:
+    def _set(self, key: str, value: bytes) -> None:
         format = self._format
         if format is not None and (format.place(key) is not None or key in format.hierarchy_documents()):
             self.documents[key] = bytes(value)
@@ -456,18 +489,14 @@ class StagedKeys(Store):
         with self._guard:
             self._written.add(key)
 
-    def erase(self, key: str) -> None:
-        self.erase_values([key])
-
-    def erase_values(self, keys: Iterable[str]) -> None:
-        wanted = list(keys)
+    def _erase_values(self, keys: Sequence[str]) -> None:
         with self._guard:
-            self._written.difference_update(wanted)
+            self._written.difference_update(keys)
         try:
-            self._store.erase_values([self._prefix + key for key in wanted])
+            self._store.erase_values([self._prefix + key for key in keys])
         except StoreError as error:
             raise self._renamed(error) from error.__cause__
 
-    def list_prefix(self, prefix: str) -> Iterator[str]:
+    def _list(self, prefix: str) -> Iterator[str]:
         for key in self._store.list_prefix(self._prefix + prefix):
             yield key[len(self._prefix) :]

@@ -25,18 +25,20 @@ from xzarr3.commit.stage import (
     BEGUN,
     NEW,
     Places,
+    Room,
     StagedKeys,
     Staging,
     begun_staged,
     check_left,
     foreign_keys,
+    gone,
     lease_at,
     staged_prefixes,
     taken_up,
     without,
 )
 from xzarr3.concurrency import spread
-from xzarr3.errors import StoreError, listed
+from xzarr3.errors import ConflictError, StoreError, listed
 from xzarr3.formats import Format, ZarrFormat, documents, parse_format
 from xzarr3.formats.base import node_prefix
 from xzarr3.hierarchy import open_group
@@ -48,7 +50,7 @@ from xzarr3.node_making import make_groups_above
 from xzarr3.nodes import ancestors
 from xzarr3.resuming import Plan, forget_settings
 from xzarr3.stores import Store
-from xzarr3.stores.base import UNCHANGED, Unchanged
+from xzarr3.stores.base import UNCHANGED, Change, Unchanged
 from xzarr3.stores.local import STAGED
 
 _SWAP = "swap"  # The list of what is to be done, beside the new values.
@@ -307,6 +309,7 @@ class Beside(Staging):
             self._lease = lease_at(store, places, plan, self._top)
         self.store: StagedKeys = StagedKeys(store, f"{self._top}{NEW}/", places.formats[0])
         self._swapping = False
+        self._is_ending = False
         self._others: list[str] = []
         self._copied: list[str] = []
 
@@ -318,8 +321,62 @@ class Beside(Staging):
             check_left(self._lease, self._plan, self._target, self._places.path)
             if not goes_on:  # Somebody was about to remove what is there.
                 self._target.erase_prefix(self._top)
-        said = now(staged=True, lease=self._key, resumable=self._plan is not None)
-        self._note(BEGUN, said)
+        if self._plan is not None:
+            self._note(BEGUN, now(staged=True, lease=self._key, resumable=True))
+            return
+        owner = "" if self._lease is None else self._lease.owner
+        self.room = Room(self._enter(), self._lease, owner)
+        self._is_ending = False
+
+    def _enter(self) -> str:
+        """Note what tells this place from another one of its name, or go on with what was noted."""
+        room = uuid.uuid4().hex
+
+        def change(stored: Buffer | None) -> list[Buffer]:
+            nonlocal room
+            found = said_in(stored)
+            if found.get("ending") is True:
+                raise ConflictError(
+                    f"cannot write to {self._target}: an earlier attempt at this write is just being cleaned "
+                    "up; accepted: the same again in a moment, or a new call"
+                )
+            room = str(found.get("room") or room)
+            return [self._begun(room)]
+
+        self._update_begun(change)
+        return room
+
+    def _begun(self, room: str, *, ending: bool = False) -> bytes:
+        return now(staged=True, lease=self._key, resumable=False, room=room, ending=ending)
+
+    def _update_begun(self, change: Change) -> None:
+        try:
+            self._target.update(f"{self._top}{BEGUN}", change)
+        except StoreError as error:
+            raise without(error, self._top) from error.__cause__
+
+    def _end(self, *, is_lost: bool = False) -> bool:
+        """Let nobody else put the values in their place, or remove them; whether nobody else has.
+
+        With ``is_lost``, also where nothing says any more that the write has begun.
+        """
+        ends = False
+
+        def change(stored: Buffer | None) -> list[Buffer] | Unchanged:
+            nonlocal ends
+            found = said_in(stored)
+            ends = (
+                is_lost if stored is None else found.get("room") == self.room.id and not found.get("ending")
+            )
+            return [self._begun(self.room.id, ending=True)] if ends else UNCHANGED
+
+        self._update_begun(change)
+        return ends
+
+    def enter(self, room: Room) -> None:
+        self.room = room
+        if room.lease is not None:
+            self._lease = room.lease
 
     def swap(self, nodes: Iterable[str], consolidate: bool) -> None:
         format, path, store = self._places.formats[0], self._places.path, self._target
@@ -334,6 +391,10 @@ class Beside(Staging):
                 f"cannot replace '/{path}' in {store}: its new document is not among the "
                 f"{len(self.store.documents)} that were written; accepted: a new call"
             )
+        if self._plan is None:  # Whoever removes a value says so before: so the listed ones are all.
+            self._is_ending = self._end()
+            if not self._is_ending:
+                raise gone(store)
         there = self._places.keys(store)
         self._check_listed(there)
         kept = self._kept(there)
@@ -421,7 +482,8 @@ class Beside(Staging):
             self.leave()
             return
         try:
-            remove_staged(self._target, self._top)
+            if self._is_ending or self._plan is not None or self._end(is_lost=True):
+                remove_staged(self._target, self._top)
         finally:
             if self._lease is not None and self._given is None:
                 self._lease.release()

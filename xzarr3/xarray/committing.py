@@ -16,6 +16,7 @@ from typing import Any
 from xzarr3.array import Array
 from xzarr3.commit.lease import Lease, LeaseLostError
 from xzarr3.commit.replace import Replacement
+from xzarr3.commit.stage import Room
 from xzarr3.concurrency import spread
 from xzarr3.dask.journal import Journal
 from xzarr3.errors import ConflictError, MetadataError, NodeExistsError, OutcomeUnknownError, StoreError
@@ -32,7 +33,6 @@ from xzarr3.node_documents import (
     store_documents,
 )
 from xzarr3.resuming import Plan as Resumed
-from xzarr3.staging import Room
 from xzarr3.stores import Store
 from xzarr3.xarray.behind import Growing, SharedLength
 from xzarr3.xarray.comparing import Change, ChangedGroup, Plan
