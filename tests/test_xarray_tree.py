@@ -410,7 +410,8 @@ def test_little_is_done_for_documents(tmp_path: Path) -> None:
     written = [key for key in store.changes if key.endswith("zarr.json")]
     arrays = sum(len(node.to_dataset(inherit=False).variables) for node in data.subtree)
     assert len(written) == len(set(written)) == 80 + arrays
-    assert len([key for key in store.reads if key.endswith("zarr.json")]) <= 3
+    # One of them asks whether there is one: a class with a `get` of its own is asked by that.
+    assert len([key for key in store.reads if key.endswith("zarr.json")]) <= 4
 
 
 def test_changes_consolidate_once(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ class Look(Store):
     def fetch(self, keys: Iterable[str]) -> None:
         """Read those of the keys that were not read yet."""
         wanted = [key for key in dict.fromkeys(keys) if key not in self._found]
-        if self.concurrency == 1:  # Where it takes no request to look.
+        if self.concurrency == 1 and self._store._has("reader"):  # Where it takes no request to look.
             for key in wanted:
                 _check_size(self._store, key)
         found = spread(self._store.get_versioned, wanted, self.concurrency)

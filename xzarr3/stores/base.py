@@ -160,7 +160,7 @@ _MADE_FROM: Final[dict[str, tuple[str, ...]]] = {
     "get_partial_values": ("get",),
     "exists": _READ,
     "getsize": (*_READ, "reader"),
-    "reader": (*_READ, "exists"),
+    "reader": _READ,
     "stamp": _READ,
     "version": _READ,
     "tag": _READ,
@@ -416,10 +416,10 @@ class Store:
         self._check_writable()
         raise ReadOnlyError(f"{self} cannot be written; accepted: a store with 'set' or 'set_partial_values'")
 
-    def _check_listable(self) -> None:
+    def _check_listable(self, operation: str) -> None:
         """Refuse to list what cannot be listed, before the first key is asked for."""
         if not self._has(*_LIST):
-            self._lacks("list", "'list', 'list_prefix' or 'list_dir'")
+            self._lacks(operation, "'list', 'list_prefix' or 'list_dir'")
 
     # Who hears of requests
 
@@ -835,15 +835,15 @@ class Store:
 
     def list(self) -> Iterator[str]:
         """Every key."""
-        return self._keys_below("")
+        return self._keys_below("", "list")
 
     def list_prefix(self, prefix: str) -> Iterator[str]:
         """Every key that begins with ``prefix``."""
-        return self._keys_below(prefix)
+        return self._keys_below(prefix, "list_prefix")
 
-    def _keys_below(self, prefix: str) -> Iterator[str]:
+    def _keys_below(self, prefix: str, operation: str) -> Iterator[str]:
         check_prefix(prefix)
-        self._check_listable()
+        self._check_listable(operation)
         listeners = self._listening("list")
         keys: Iterator[str] = iter(self._list(prefix))
         if prefix:
@@ -865,7 +865,7 @@ class Store:
     def list_dir(self, prefix: str) -> tuple[KeySet, KeySet]:
         """The keys and the prefixes directly below ``prefix``."""
         check_prefix(prefix)
-        self._check_listable()
+        self._check_listable("list_dir")
         with self._telling("list_dir", prefix) as request:
             keys, prefixes = self._list_dir(prefix)
             request.number = len(keys) + len(prefixes)

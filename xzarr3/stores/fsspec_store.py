@@ -361,7 +361,7 @@ class FsspecStore(Store):
     def listable(self) -> bool:
         return self._home is not None or self._filesystem().lists
 
-    def _check_listable(self) -> None:
+    def _check_listable(self, operation: str) -> None:
         if not self._filesystem().lists:
             self._lacks("list", "listings, or consolidated metadata")
 

@@ -319,7 +319,7 @@ class ObjectStore(Store):
                 f"{self} cannot be written: it is a web server; accepted: s3://, gs://, az://"
             )
 
-    def _check_listable(self) -> None:
+    def _check_listable(self, operation: str) -> None:
         if self._is_web:
             raise StoreCapabilityError(
                 f"{self} cannot be listed: it is a web server; accepted: consolidated metadata, keys by name"

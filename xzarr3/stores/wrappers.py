@@ -129,9 +129,9 @@ class WrapperStore(Store, hands_on=True):
             self.inner._check_writable()  # It may know why.
         super()._check_writable()
 
-    def _check_listable(self) -> None:
+    def _check_listable(self, operation: str) -> None:
         if not self._has("list", "list_dir"):
-            self.inner._check_listable()
+            self.inner._check_listable(operation)
 
     def close(self) -> None:
         """Close the wrapped store."""
