@@ -112,12 +112,12 @@ def killed_at(monkeypatch: pytest.MonkeyPatch, n: int, act: Callable[[], object]
     """Whether the n-th changing request was the first of those that were not made any more."""
     real, guard, count = object_client.Client.once, threading.Lock(), itertools.count()
 
-    def once(self: Any, call: Any, use: Any = None, *, changes: bool = False) -> Any:
-        if changes:
+    def once(self: Any, call: Any, **options: Any) -> Any:
+        if options.get("changes"):
             with guard:
                 if next(count) >= n:
                     raise KilledError
-        return real(self, call, use, changes=changes)
+        return real(self, call, **options)
 
     with monkeypatch.context() as patch:
         patch.setattr(object_client.Client, "once", once)
