@@ -121,7 +121,7 @@ values[10:20] = -1
 np.testing.assert_array_equal(array[...], values)
 np.testing.assert_array_equal(array[100:3000], values[100:3000])
 store.set("big", b"7" * 5000)
-with store.open_value("big") as reader:
+with store.reader().open("big") as reader:
     assert reader.read(0) == b"7" * 5000
     assert reader.read_ranges([1, 2], [4000, 10]) == [b"7" * 4000, b"7" * 10]
 assert bytes(store.get("big")) == b"7" * 5000
