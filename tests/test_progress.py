@@ -336,7 +336,9 @@ def test_copies(capsys: pytest.CaptureFixture[str]) -> None:
     for options in ({}, {"compressors": None}, {"threads": 3}, {"zarr_format": 2}):
         calls = Calls()
         xzarr3.copy(store, MemoryStore(), progress=calls, **options)
-        assert calls.said == [(done, 92) for done in (0, 32, 64, 80, 84, 88, 92)]
+        said = [done for done, _ in calls.said]
+        assert (said[0], said[-1]) == (0, 92)
+        assert sorted(np.diff(said)) == [4, 4, 4, 16, 32, 32]
     xzarr3.copy(store, MemoryStore(), progress=True)
     assert "copying / to <MemoryStore" in (err := capsys.readouterr().err)
     assert "100%" in err.split("\r")[-1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import multiprocessing
 import os
 import random
 import signal
@@ -1247,8 +1248,15 @@ def test_what_cannot_be_taken_up(tmp_path: Path) -> None:
     assert made(tmp_path / "log") == 0
 
 
+def _write_to_a_service(url: str, options: dict[str, Any], log: Path, mode: Any, done: Path) -> None:
+    store = xzarr3.open_store(url, options, mode="a")
+    _in_threads(lambda: _unless_done(lambda: write(store, log, pause=0.01, mode=mode), done))()
+
+
 @pytest.mark.slow
 def test_killed_while_it_writes_to_a_service(tmp_path: Path, mode: Any, s3_server: Any) -> None:
+    """In processes that are spawned, as forked ones cannot use obstore."""
+
     def there(name: str) -> Store:
         return xzarr3.open_store(f"s3://{bucket}/{name}", s3_server.storage_options, mode="a")
 
@@ -1256,12 +1264,25 @@ def test_killed_while_it_writes_to_a_service(tmp_path: Path, mode: Any, s3_serve
     wanted = uninterrupted(there("wanted"), log, mode, None)
     if mode == "w":
         old(there("target"))
-
-    def work() -> None:
-        _unless_done(lambda: write(there("target"), log, pause=0.01, mode=mode), done)
-
-    moments = iter([0.4, 0.6, 0.8])
-    kills = _killed_again_and_again(_in_threads(work), moments)
+    given = (f"s3://{bucket}/target", s3_server.storage_options, log, mode, done)
+    kills = 0
+    for moment in (0.05, 0.1, 0.2, 120):
+        before = made(log)
+        process = multiprocessing.get_context("spawn").Process(target=_write_to_a_service, args=given)
+        process.start()
+        try:
+            end = time.monotonic() + 120
+            while made(log) == before and process.is_alive() and time.monotonic() < end:
+                time.sleep(0.001)
+            process.join(moment)  # Since it has made the first block.
+            if process.exitcode is not None:
+                assert process.exitcode == 0
+                break
+        finally:
+            process.kill()
+            process.join()
+        kills += 1
+    assert done.exists()
     check(there("target"), wanted)
     assert kills
-    assert made(log) <= BLOCKS + 16 * len(kills)
+    assert made(log) <= BLOCKS + 16 * kills

@@ -454,7 +454,11 @@ class StagedKeys(Store):
         if lost and self._alone and all(spread(self.exists, lost, self.concurrency)):
             return found | there  # A list may be behind.
         if lost:
-            raise gone(self, f"as {len(lost)} are not listed, {listed(lost[:3])}")
+            raise gone(
+                self,
+                f"as {len(lost)} are not listed, {listed(lost[:3])}, so that those of other processes may "
+                "not be either",
+            )
         return there
 
     def __repr__(self) -> str:

@@ -607,7 +607,7 @@ def recover_swaps(store: Store) -> list[str]:
         if not isinstance(key, str):
             continue
         holder = Lease(store, key, "replace").there()
-        if holder.top != top:  # Its writer has lost the place, and gives up.
+        if not _may_be_of(holder, top):  # Its writer has lost the place, and gives up.
             remove_staged(store, top)
         elif holder.state in SWAPS:
             done = finish_swap(store, key, _path_of(key))
@@ -618,6 +618,11 @@ def recover_swaps(store: Store) -> list[str]:
                 remove_staged(store, top)
                 lease.release()
     return ended
+
+
+def _may_be_of(holder: Holder, top: str) -> bool:
+    """Whether values may be those of who has a lease; one that is for more than these names none."""
+    return holder.top == top or bool(holder.owner and not holder.top)
 
 
 def _path_of(key: str) -> str:
@@ -631,7 +636,7 @@ def remove_abandoned(store: Store, tops: Iterable[str]) -> None:
         begun, leased = store.get_values([f"{top}{BEGUN}", lease_key(top)])
         said = said_in(begun)
         named = said.get("lease")
-        if isinstance(named, str) and Lease(store, named, "replace").there().top == top:
+        if isinstance(named, str) and _may_be_of(Lease(store, named, "replace").there(), top):
             continue  # The next one to write there takes it up, or removes it.
         if isinstance(named, str) and said.get("resumable") is not True:
             is_kept = False
