@@ -640,6 +640,8 @@ def gone(port: int, within: float = 120.0) -> bool:
             socket.create_connection(("127.0.0.1", port), 1).close()
         except ConnectionRefusedError:
             return True
+        except (ConnectionResetError, TimeoutError):
+            pass  # It is just being closed.
         time.sleep(0.05)
     return False
 
