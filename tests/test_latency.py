@@ -244,7 +244,7 @@ def test_a_dataset_is_replaced_in_few_rounds(zarr_format: Any) -> None:
     xr.testing.assert_identical(xr.open_dataset(store, engine="xzarr3").load(), new)
     with store.counted() as count:
         to_zarr(dataset(), store, group="below/it")
-    assert count.rounds <= 34
+    assert count.rounds <= 35  # One asks whether the group above is just being replaced.
     with store.counted() as count:
         del xzarr3.open_group(store, mode="r+")["below"]
     assert count.rounds <= 16

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from contextlib import nullcontext
 
+from xzarr3.commit.lease import check_complete, lease_key
 from xzarr3.concurrency import spread
 from xzarr3.errors import NodeExistsError, NodeTypeError
 from xzarr3.folding import check_names
@@ -34,6 +35,8 @@ def make_groups_above(
     ------
     NodeTypeError
         If there is an array above.
+    IncompleteWriteError
+        If one above is just being replaced.
     """
     look = Look(store) if look is None else look
     hierarchy = format.hierarchy_documents()
@@ -46,6 +49,8 @@ def make_groups_above(
                 journal[key] = value
     if format.implicit_groups or not missing:
         return []
+    if not store.renames_trees:  # Where they are away for a moment, none may come in their place.
+        check_complete(store, missing[0], f"group '/{missing[0]}'")
     meta = GroupMetadata(zarr_format=format.zarr_format)
     look.fetch(key for above in missing for key in format.documents(meta, above))
 
@@ -118,6 +123,8 @@ def make_node(
         whose documents cannot be read.
     NodeTypeError
         If there is an array above.
+    IncompleteWriteError
+        If the root, or a group above, is just being replaced.
     """
     if store.read_only:
         store._check_writable()
@@ -133,12 +140,19 @@ def make_node(
         else:
             orphans = orphans_of(look, format, path, meta) if isinstance(meta, ArrayMetadata) else ()
             _check_room(store, look, path, None if is_array else format, orphans)
+            if not path and not store.renames_trees and not (look.listable and _has_no_lease(look)):
+                check_complete(store, path, "array" if is_array else "group")
         made = make_groups_above(store, format, path, None if overwrite else look)
         if overwrite:
             write_documents(store, format, {path: meta})
         elif not create_documents(look, store, format, path, meta):
             raise _there_is_one(store, path)
         refresh_consolidated(store, format, [*made, path])
+
+
+def _has_no_lease(look: Look) -> bool:
+    """Whether a list, which was asked for anyway, shows that nobody replaces the root."""
+    return lease_key("") not in look.list_dir("")[0]
 
 
 def _there_is_one(store: Store, path: str) -> NodeExistsError:

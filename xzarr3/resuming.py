@@ -446,3 +446,8 @@ def _checked(said: Any, top: str) -> list[tuple[str, str, int, int]]:
 def _is_unit(path: str) -> bool:
     names = path.split("/")
     return not {"", ".", ".."} & set(names) and "\0" not in path and not path.startswith((STAGED, TEMPORARY))
+
+
+def is_top(prefix: str) -> bool:
+    """Whether keys that begin with this are those of one write, beside the values."""
+    return prefix.endswith("/") and _is_top(prefix[:-1])

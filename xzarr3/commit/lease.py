@@ -48,9 +48,9 @@ PATIENCE = 45.0
 NAME = ".xzarr3-lease"
 """The last name of the key of a lease that lies where the node is which it is about."""
 
-SWAPPING, CLOSING, IN_PLACE = "swapping", "closing", "in place"
+SWAPPING, CLOSING, ERASING, IN_PLACE = "swapping", "closing", "erasing", "in place"
 """States of a place whose documents are away: new values are copied to it; all but the last documents are
-there; or new values are computed and stored there."""
+there; what is replaced is being erased; or new values are computed and stored there."""
 SWAPS = (SWAPPING, CLOSING)
 
 Purpose: TypeAlias = Literal["replace", "resize", "write"]
@@ -719,7 +719,7 @@ def _incomplete(found: Holder, store: Store, key: str, what: str) -> str:
     doing = "being put in place" if found.state in SWAPS else "being replaced in place"
     is_dead = found.is_dead
     end = "has ended" if is_dead else "is running" if is_dead is False else "may be running"
-    if found.state == IN_PLACE:
+    if found.state not in SWAPS:
         accepted = "waiting until it has ended" if not is_dead else "writing all of it again with mode 'w'"
     elif is_dead is False:
         accepted = "waiting until it has ended"

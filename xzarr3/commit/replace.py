@@ -20,7 +20,7 @@ from typing import Any, cast
 from xzarr3 import changes, looks
 from xzarr3._types import Buffer
 from xzarr3.carrying import Kept
-from xzarr3.commit.lease import IN_PLACE, Lease, keeps_leases
+from xzarr3.commit.lease import ERASING, IN_PLACE, Lease, check_complete, keeps_leases
 from xzarr3.commit.leftovers import now
 from xzarr3.commit.renaming import Directories, recover_moves, sweep_directory
 from xzarr3.commit.stage import (
@@ -187,6 +187,8 @@ class Replacement:
 
     def _check_room(self) -> None:
         if not self._overwrite and is_occupied(self._target, self._places):
+            if not self._target.renames_trees:
+                check_complete(self._target, self._path, f"node '/{self._path}'")
             raise NodeExistsError(
                 f"'/{self._path}' in {self._target} is not empty; accepted: another place, or {self._how} to "
                 "replace what is there"
@@ -429,7 +431,7 @@ class InPlace(Staging):
         self._is_mixed = False  # With what somebody has written who reserves nothing.
 
     def begin(self) -> None:
-        self._is_mixed = False
+        self._is_mixed = self._whole = False
         if self._lease is None:
             self._make_room(Look(self.store))
             return
@@ -437,7 +439,7 @@ class InPlace(Staging):
         goes_on = goes_on_in_place(self.store, self._places, self._plan)
         take(self._lease, self.store, self._places)
         self.room = Room(self._lease.term, self._lease, self._lease.owner)
-        if self._plan is None and self._lease.continues:
+        if self._plan is None and self._lease.continues and self._lease.state != ERASING:
             return
         if self._plan is not None:
             goes_on = goes_on and left_plan(self._lease) in (None, self._plan.fingerprint)
@@ -448,6 +450,8 @@ class InPlace(Staging):
         try:
             if not goes_on:
                 self._make_room(look)
+            if self._lease.state == ERASING:  # From now on values are stored, which stay.
+                self._lease.say(self._places.path, IN_PLACE)
         except BaseException:
             self._lease.release()
             raise
@@ -468,15 +472,20 @@ class InPlace(Staging):
         known, kept = self._seen
         if not there <= known:
             kept = foreign_keys(store, places, self._arrays, keys=there)
+            # It was planned where there was nothing, so that nothing would be replaced before all is stored.
+            if known <= self._seen[1] and not there <= known | kept:
+                raise occupied(store, places)
         coming = {key for path in self._arrays for key in places.formats[0].document_keys(path)}
         coming.update(places.formats[0].document_keys(places.path))
         leaving = there - (kept - taken_up(places.formats[0], kept, coming.__contains__))
         lease = self._lease or self._given
         if leaving and lease is not None and lease.is_held:
-            lease.say(places.path, IN_PLACE)
+            lease.say(places.path, ERASING)
         for format in places.formats if leaving else ():
             drop_from_consolidated(store, format, places.path)
         erase_stages(store, places.stages(leaving))
+        if lease is not None and lease is self._given and lease.state == ERASING:
+            lease.say(places.path, IN_PLACE)
 
     def check(self) -> None:
         format, path = self._places.formats[0], self._places.path
@@ -532,8 +541,9 @@ class InPlace(Staging):
             except BaseException:
                 self._lease.release()
                 raise
-            if not self._lease.holds():
-                return  # Whatever is there is somebody else's, or nothing was begun.
+            if not self._lease.holds():  # Whatever is there is somebody else's, or nothing was begun.
+                self._lease.release()
+                return
         try:
             if not self._whole and not self._is_mixed:
                 self._erase()

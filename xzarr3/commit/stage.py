@@ -461,6 +461,12 @@ class StagedKeys(Store):
             )
         return there
 
+    def forget(self) -> None:
+        """Begin anew: what was stored has gone to its place, or was removed."""
+        with self._guard:
+            self._written.clear()
+            self.documents.clear()
+
     def __repr__(self) -> str:
         return repr(self._store)
 

@@ -38,7 +38,7 @@ from xzarr3.commit.stage import (
     without,
 )
 from xzarr3.concurrency import spread
-from xzarr3.errors import ConflictError, StoreError, listed
+from xzarr3.errors import ConflictError, NodeExistsError, StoreCapabilityError, StoreError, listed, printable
 from xzarr3.formats import Format, ZarrFormat, documents, parse_format
 from xzarr3.formats.base import node_prefix
 from xzarr3.hierarchy import open_group
@@ -48,9 +48,9 @@ from xzarr3.node_documents import Journal, drop_from_consolidated, refresh_conso
 from xzarr3.node_erasing import erase_stages, formats_in
 from xzarr3.node_making import make_groups_above
 from xzarr3.nodes import ancestors
-from xzarr3.resuming import Plan, forget_settings
+from xzarr3.resuming import Plan, forget_settings, is_top
 from xzarr3.stores import Store
-from xzarr3.stores.base import UNCHANGED, Change, Unchanged
+from xzarr3.stores.base import UNCHANGED, Change, Unchanged, joined
 from xzarr3.stores.local import STAGED
 
 _SWAP = "swap"  # The list of what is to be done, beside the new values.
@@ -75,6 +75,8 @@ class Swap:
         For each path of a node its documents by key.
     consolidate : bool
         Make the consolidated metadata of the root anew.
+    is_alone : bool
+        It brings the documents above up to date; otherwise whoever does more than this does.
     """
 
     path: str
@@ -84,6 +86,7 @@ class Swap:
     copies: list[str]
     documents: dict[str, dict[str, str]]
     consolidate: bool
+    is_alone: bool = True
 
     def text(self) -> bytes:
         """The list as it is stored."""
@@ -131,7 +134,7 @@ class Swap:
         say(CLOSING)  # From now on, what is there of the last documents is new, and may have been changed.
         store_documents(store, format, last, last=self.path)
         changes.note_documents(store, list(encoded))
-        if self.path:
+        if self.path and self.is_alone:
             finish_above(store, format, self.path, self._nodes(format, encoded), self.consolidate, {})
 
     def close(self, store: Store, format: Format) -> None:
@@ -148,7 +151,7 @@ class Swap:
         options: Any = {"mode": "r+", "zarr_format": format.zarr_format, "use_consolidated": False}
         if len(own) < len(there):
             open_group(store, self.path, **options).consolidate()
-        if self.path:
+        if self.path and self.is_alone:
             made = make_groups_above(store, format, self.path)
             refresh_consolidated(store, format, [*made, *encoded])
             if self.consolidate:
@@ -325,8 +328,11 @@ class Beside(Staging):
             self._note(BEGUN, now(staged=True, lease=self._key, resumable=True))
             return
         owner = "" if self._lease is None else self._lease.owner
-        self.room = Room(self._enter(), self._lease, owner)
-        self._is_ending = False
+        room = self._enter()
+        if room != self.room.id:
+            self.store.forget()
+        self.room = Room(room, self._lease, owner)
+        self._is_ending = self._swapping = False
 
     def _enter(self) -> str:
         """Note what tells this place from another one of its name, or go on with what was noted."""
@@ -350,8 +356,14 @@ class Beside(Staging):
         return now(staged=True, lease=self._key, resumable=False, room=room, ending=ending)
 
     def _update_begun(self, change: Change) -> None:
+        key = f"{self._top}{BEGUN}"
         try:
-            self._target.update(f"{self._top}{BEGUN}", change)
+            try:
+                self._target.update(key, change)
+            except StoreCapabilityError:  # It cannot tell attempts apart that come at the same time.
+                pieces = change(self._target.get(key))
+                if pieces is not None and pieces is not UNCHANGED:
+                    self._target.set(key, joined(pieces))
         except StoreError as error:
             raise without(error, self._top) from error.__cause__
 
@@ -377,6 +389,7 @@ class Beside(Staging):
         self.room = room
         if room.lease is not None:
             self._lease = room.lease
+            self._given = room.lease if self._given is not None else None
 
     def swap(self, nodes: Iterable[str], consolidate: bool) -> None:
         format, path, store = self._places.formats[0], self._places.path, self._target
@@ -400,7 +413,8 @@ class Beside(Staging):
         kept = self._kept(there)
         coming = new | self.store.documents.keys()
         away = self._places.stages(there - (kept - taken_up(format, kept, coming.__contains__)))
-        swap = Swap(path, format.zarr_format, self._key, away, sorted(new), encoded, consolidate)
+        alone = self._given is None
+        swap = Swap(path, format.zarr_format, self._key, away, sorted(new), encoded, consolidate, alone)
         self._others = [top for top in staged_prefixes(store) if top != self._top]
         forget_settings(store, self._others, path)
         self._copied = swap.copies
@@ -502,6 +516,11 @@ def remove_staged(store: Store, top: str, known: list[str] | None = None) -> Non
     known : list of str, optional
         The keys of its values; by default those that are listed.
     """
+    if not is_top(top):
+        raise StoreError(
+            f"nothing of {store} is removed: {printable(top)!r} is no prefix of what a write has staged; "
+            "accepted: a lease of xzarr3"
+        )
     store.erase(f"{top}{_SWAP}")
     ends = {f"{top}{BEGUN}", f"{top}{_SWAP}"}
     keys = sorted(set(store.list_prefix(top)) - ends) if known is None else known
@@ -549,7 +568,8 @@ def finish_swap(store: Store, key: str, path: str) -> Swap | None:
         return done
     lease.reserve(path)
     try:
-        done = _finish(lease, store, key, lease.state, lease.top)
+        # Whoever had it may just have come to its end.
+        done = _finish(lease, store, key, lease.state, lease.top) if lease.state in SWAPS else None
     except BaseException:
         lease.leave()
         raise
@@ -614,9 +634,20 @@ def recover_swaps(store: Store) -> list[str]:
             ended += [] if done is None else [f"/{done.path}"]
         elif begun.get("resumable") is not True:
             lease = Lease(store, key, "replace")
-            if lease.take():
-                remove_staged(store, top)
-                lease.release()
+            try:
+                lease.reserve(_path_of(key))
+            except NodeExistsError:  # Its writer lives.
+                continue
+            try:
+                if lease.state in SWAPS:  # That was said since.
+                    done = _finish(lease, store, key, lease.state, lease.top)
+                    ended += [] if done is None else [f"/{done.path}"]
+                else:
+                    remove_staged(store, top)
+            except BaseException:
+                lease.leave()
+                raise
+            lease.release()
     return ended
 
 
@@ -639,7 +670,8 @@ def remove_abandoned(store: Store, tops: Iterable[str]) -> None:
         if isinstance(named, str) and _may_be_of(Lease(store, named, "replace").there(), top):
             continue  # The next one to write there takes it up, or removes it.
         if isinstance(named, str) and said.get("resumable") is not True:
-            is_kept = False
+            # Where no leases are kept, nobody else writes, and nothing tells of who does.
+            is_kept = not keeps_leases(store) and age(begun or b"") < ABANDONED
         elif begun is None:  # Somebody has begun to remove it.
             is_kept = leased is not None and Holder.parse(leased).is_dead is not True
         else:

@@ -118,7 +118,7 @@ def to_zarr(
     What is written reads back the same with ``engine="xzarr3"`` and with xarray's own ``engine="zarr"``, and
     the arguments are those of :meth:`xarray.Dataset.to_zarr` and :meth:`xarray.DataTree.to_zarr`. Nothing is
     written before everything is known to fit. With ``mode="w"`` the old dataset stays in place until all new
-    data are stored, so that it may even be what ``dataset`` reads from. If something fails, it is put back.
+    data are stored, so that it may even be what ``dataset`` reads from. If something fails before, it stays.
 
     Parameters
     ----------
