@@ -18,7 +18,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -588,6 +588,11 @@ def clients() -> Iterator[list[tuple[Client, ExitStack]]]:
     clients: list[tuple[Client, ExitStack]] = []
     yield clients
     for _, stack in clients:
+        _close(stack)
+
+
+def _close(stack: ExitStack) -> None:
+    with suppress(KeyError):  # A cluster that has lost a worker may look for it in vain as it ends.
         stack.close()
 
 
@@ -598,7 +603,7 @@ def client(clients: list[tuple[Client, ExitStack]]) -> Client:
         try:
             clients[0][0].wait_for_workers(2, timeout=30)
         except TimeoutError:
-            clients.pop()[1].close()
+            _close(clients.pop()[1])
     if not clients:
         stack = ExitStack()
         clients.append((stack.enter_context(_cluster()), stack))
