@@ -172,7 +172,8 @@ class Replacement:
             return InPlace(store, places, names, arrays, plan=plan, lease=lease)
         there = keys_at(store, places.formats, self._path)
         key = lease_at(store, places).key
-        if lease is None and key in there and finish_swap(store, key, self._path) is not None:
+        if lease is None and key in there:
+            finish_swap(store, key, self._path)  # Whether here or by another writer, it has ended now.
             self._places = places = Places.of(store, self._format, self._path)
             there = keys_at(store, places.formats, self._path)
         there = places.own(there)

@@ -1,0 +1,221 @@
+"""Replacing in stores that cannot rename: what others do while a swap is under way, ends, or was cut off."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import pytest
+import xarray as xr
+from dask import delayed
+
+import xzarr3
+from xzarr3 import IncompleteWriteError, MemoryStore, NodeExistsError, StoreError, to_zarr
+from xzarr3.commit import lease
+from xzarr3.commit.lease import Lease
+from xzarr3.errors import StoreCapabilityError
+
+
+class CutOff(MemoryStore):
+    """A store in which copies to their places fail as long as ``fails`` says so."""
+
+    fails = False
+
+    def _copy_values(self, pairs: Iterable[tuple[str, str]]) -> None:
+        if self.fails:
+            raise StoreError("cut off")
+        super()._copy_values(pairs)
+
+    def _set(self, key: str, value: bytes) -> None:
+        if self.fails and "/c/" in key and not key.startswith("."):
+            raise StoreError("cut off")
+        super()._set(key, value)
+
+
+class KilledError(BaseException):
+    """The process dies."""
+
+
+class DyingStore(MemoryStore):
+    """A store whose writer dies before a change of it."""
+
+    left: int | None = None
+
+    def _change(self) -> None:
+        if self.left is not None:
+            if self.left == 0:
+                raise KilledError
+            self.left -= 1
+
+    def _set(self, key: str, value: bytes) -> None:
+        self._change()
+        super()._set(key, value)
+
+    def _erase(self, key: str) -> None:
+        self._change()
+        super()._erase(key)
+
+
+def dataset(start: float) -> xr.Dataset:
+    values = np.arange(start, start + 4)
+    return xr.Dataset({"a": ("x", values), "b": ("x", values)}, attrs={"start": start})
+
+
+def opened(store: Any, **options: Any) -> xr.Dataset:
+    return xr.open_dataset(store, engine="xzarr3", **options).load()
+
+
+def left(store: Any) -> list[str]:
+    return [key for key in store.list() if ".xzarr3" in key]
+
+
+@pytest.mark.parametrize("who", ["recover", "another writer"])
+def test_a_swap_that_ends_while_it_is_looked_at_is_not_ended_again(who: str) -> None:
+    """Whoever sees it under way takes the place when it is free, and there is nothing left to do."""
+    here = threading.current_thread()
+    swapping, go_on = threading.Event(), threading.Event()
+
+    class Slow(MemoryStore):
+        waits = False
+
+        def _copy_values(self, pairs: Iterable[tuple[str, str]]) -> None:
+            if self.waits:
+                swapping.set()
+                assert go_on.wait(120)
+            super()._copy_values(pairs)
+
+        def _get_versioned(self, key: str) -> tuple[Any, object]:
+            found = super()._get_versioned(key)
+            if self.waits and threading.current_thread() is here and b'"swapping"' in bytes(found[0] or b""):
+                self.waits = False  # This answer is slow: meanwhile the other writer comes to its end.
+                go_on.set()
+                other.join(120)
+            return found
+
+    store = Slow()
+    for group in ("one", "two"):
+        to_zarr(dataset(0), store, group=group)
+    store.waits = True
+    other = threading.Thread(target=lambda: to_zarr(dataset(1), store, group="one", mode="w"), daemon=True)
+    other.start()
+    assert swapping.wait(120)
+    if who == "recover":
+        xzarr3.recover(store)
+    else:
+        to_zarr(dataset(2), store, group="one", mode="w")
+    assert not other.is_alive()
+    assert opened(store, group="one").identical(dataset(1 if who == "recover" else 2))
+    assert opened(store, group="two").identical(dataset(0))
+    assert not left(store)
+
+
+def test_what_begins_to_be_swapped_while_it_is_looked_at_is_put_in_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = CutOff()
+    to_zarr(dataset(0), store)
+    store.fails = True
+    with pytest.raises(StoreError, match="cut off"):
+        to_zarr(dataset(1), store, mode="w")
+    store.fails = False
+    there = Lease.there
+    with monkeypatch.context() as patch:
+        patch.setattr(Lease, "there", lambda self: replace(there(self), state=""))  # As a moment before.
+        assert xzarr3.recover(store) == ["/"]
+    assert opened(store).identical(dataset(1))
+    assert not left(store)
+
+
+def test_a_dataset_is_replaced_where_nothing_is_written_on_condition() -> None:
+    class Plain(MemoryStore):
+        writes_conditionally = False
+
+        def _compare_and_set(self, key: str, version: object, value: bytes | None) -> bool:
+            raise StoreCapabilityError(f"cannot replace key '{key}' on condition")
+
+    store = Plain()
+    for start in range(3):
+        to_zarr(dataset(start), store, mode="w")
+        assert opened(store).identical(dataset(start))
+    assert not left(store)
+
+
+def test_nothing_is_made_where_a_writer_was_killed_within_a_swap() -> None:
+    """Until it is put in place: a node made there would hide what is to come, or be hidden by it."""
+    makes: list[Any] = [
+        lambda: xzarr3.create_group(store),
+        lambda: xzarr3.create_array(store, "q", shape=3, dtype="f8"),
+        lambda: xzarr3.open_group(store, mode="a"),
+        lambda: to_zarr(dataset(2), store, group="below"),
+    ]
+    states = []
+    for n in range(100):
+        store = DyingStore()
+        to_zarr(dataset(0), store)
+        store.left = n
+        with suppress(KilledError):
+            to_zarr(dataset(1), store, mode="w")
+            break
+        store.left = None
+        lease._live.clear()  # As if the process had gone.
+        lease._keepers.clear()
+        try:
+            states.append(opened(store).attrs["start"])
+        except IncompleteWriteError:
+            states.append("incomplete")
+            for make in makes:
+                with pytest.raises(IncompleteWriteError, match="recover"):
+                    make()
+        xzarr3.recover(store)
+        found = opened(store)
+        assert found.identical(opened(store, consolidated=False))
+        assert found.identical(dataset(0)) or found.identical(dataset(1))
+        assert [key for key in left(store) if "staged" in key] == []
+    assert sorted(set(states), key=str) == [0, 1, "incomplete"]
+    assert states == sorted(states, key=[0, "incomplete", 1].index), "old, then incomplete, then new"
+
+
+@pytest.mark.parametrize("second", ["all is there", "a task fails", "a chunk is empty"])
+@pytest.mark.parametrize("first", ["all is there", "a task fails", "copies fail"])
+@pytest.mark.parametrize("how", [{}, {"replace": "in place"}], ids=str)
+def test_what_is_computed_twice_keeps_nothing_of_the_first_time(
+    how: dict[str, Any], first: str, second: str
+) -> None:
+    now = ""
+
+    def block(n: int) -> Any:
+        if now == "a task fails" and n == 3:
+            raise RuntimeError("the task fails")
+        return np.full(2, np.nan if now == "a chunk is empty" and n == 1 else n + 1.0)
+
+    store = CutOff()
+    to_zarr(dataset(0), store)
+    blocks = [da.from_delayed(delayed(block, pure=False)(n), (2,), "f8") for n in range(4)]
+    source = xr.Dataset({"a": ("x", da.concatenate(blocks))})
+    later = to_zarr(source, store, mode="w", compute="later", encoding={"a": {"chunks": (2,)}}, **how)
+    for now in (first, second):
+        store.fails = now == "copies fail"
+        with suppress(RuntimeError, StoreError, NodeExistsError):
+            later.compute(scheduler="sync")
+    store.fails = False
+    with suppress(NodeExistsError):
+        xzarr3.recover(store)
+    wanted = np.repeat(np.arange(1.0, 5.0), 2)
+    may_be: list[Any] = [dataset(0), xr.Dataset({"a": ("x", wanted)})]
+    empty = wanted.copy()
+    empty[2:4] = np.nan
+    may_be.append(xr.Dataset({"a": ("x", empty)}))
+    try:
+        found = opened(store)
+    except (xzarr3.NodeNotFoundError, StoreError):
+        assert how, "only what is replaced in place may be gone"
+    else:
+        assert any(found.identical(each) for each in may_be)
+        if second == "all is there":
+            assert found.identical(may_be[1]) or first == "copies fail"
+    assert [key for key in left(store) if "staged" in key] == []
