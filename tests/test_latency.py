@@ -239,7 +239,7 @@ def test_a_dataset_is_replaced_in_few_rounds(zarr_format: Any) -> None:
     new = dataset().assign_attrs(title="new")
     with store.counted() as count:
         to_zarr(new, store, mode="w")
-    # Old values are copied aside, erased, and new ones copied to their places; under load a round may be two.
+    # New values are stored beside the old ones, then copied to their places; under load a round may be two.
     assert count.rounds <= 50
     xr.testing.assert_identical(xr.open_dataset(store, engine="xzarr3").load(), new)
     with store.counted() as count:

@@ -305,6 +305,8 @@ def _bar() -> Any:
         from tqdm.auto import tqdm
 
     class Bar(tqdm):  # type: ignore[misc]
-        monitor_interval = 0  # Or a thread is started, and stays.
+        """A bar without a thread of its own."""
+
+        monitor_interval = 0
 
     return Bar

@@ -28,7 +28,6 @@ from xzarr3.stores.platform import Folder
 _MOVES, _ABOUT, _BEGUN = "moves", "about", "begun"
 _NAME = re.compile(f"{re.escape(STAGED)}[0-9a-f]{{32}}", re.ASCII)
 _LARGEST = 2**24  # Bytes of the list of moves.
-_MOST_NAMES = 2**16  # Bytes of a list of names.
 
 
 @dataclass(frozen=True)
@@ -76,19 +75,6 @@ def check_resumable(store: Store) -> None:
         f"resume=True needs a journal beside the values, but {store} {lacks}; accepted: a directory, or "
         "another store that can be read, listed, written and erased; or resume=False"
     )
-
-
-def tops_listed(value: Buffer | None) -> list[str]:
-    """What keys begin with that a write has copied aside, of those that are listed in a value.
-
-    Examples
-    --------
-    >>> tops_listed(b".xzarr3-staged-0123456789abcdef0123456789abcdef/\\n../etc/")
-    ['.xzarr3-staged-0123456789abcdef0123456789abcdef/']
-    """
-    text = b"" if value is None else bytes(memoryview(value)[:_MOST_NAMES])
-    names = text.decode("ascii", "replace").split("\n")
-    return [name for name in names if name.endswith("/") and _is_top(name[:-1])]
 
 
 def _parsed(value: Buffer | None) -> dict[str, Any]:

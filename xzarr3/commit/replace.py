@@ -516,11 +516,6 @@ class InPlace(Staging):
     def put_back(self) -> None:
         self._whole = False
 
-    def enter(self, room: Room) -> None:
-        self.room = room
-        if room.lease is not None:
-            self._lease = room.lease
-
     def clean(self) -> None:
         if self._plan is not None:
             self.store.erase_prefix(self._plan.top)

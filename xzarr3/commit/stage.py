@@ -256,6 +256,7 @@ class Staging(ABC):
     """
 
     store: Store
+    _lease: Lease | None = None
     room = Room()
     """Where the write has begun that is ended or discarded."""
     goes_forward = False
@@ -274,6 +275,8 @@ class Staging(ABC):
     def enter(self, room: Room) -> None:
         """End, or discard, what has begun there, maybe in another process."""
         self.room = room
+        if room.lease is not None:
+            self._lease = room.lease
 
     def check(self) -> None:  # noqa: B027 - others see it when they swap
         """Refuse, before the documents are stored, what has come into the way since."""

@@ -386,10 +386,9 @@ class Beside(Staging):
         return ends
 
     def enter(self, room: Room) -> None:
-        self.room = room
-        if room.lease is not None:
-            self._lease = room.lease
-            self._given = room.lease if self._given is not None else None
+        super().enter(room)
+        if room.lease is not None and self._given is not None:
+            self._given = room.lease
 
     def swap(self, nodes: Iterable[str], consolidate: bool) -> None:
         format, path, store = self._places.formats[0], self._places.path, self._target
