@@ -414,7 +414,10 @@ def test_what_is_opened_of_version_2_is_written_by_the_zarr_engine(kind: str, tm
     for key in ("compressor", "filters", "chunks"):
         one, other = (json.loads((tmp_path / name / "a/.zarray").read_text())[key] for name in "ab")
         assert one == other
-    assert (tmp_path / "a/a/0").read_bytes() == (tmp_path / "b/a/0").read_bytes()
+    one, other = ((tmp_path / name / "a/0").read_bytes() for name in "ab")
+    if kind == "gzip":  # its header says when it was made
+        one, other = one[:4] + one[8:], other[:4] + other[8:]
+    assert one == other
     if kind == "nothing":
         found.to_zarr(tmp_path / "c", zarr_format=3, consolidated=False)
     else:
