@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -15,10 +16,18 @@ from _servers import (  # noqa: F401 - fixtures, and what says which of them the
     pytest_terminal_summary,
     s3_server,
 )
+from hypothesis import HealthCheck, settings
 
 from xzarr3 import LocalStore, MemoryStore, Store
 
 pytest.register_assert_rewrite("_conformance", "_unprivileged")
+
+# How quick the machine is says nothing about the code.
+settings.register_profile("any machine", suppress_health_check=[HealthCheck.too_slow], deadline=None)
+settings.load_profile("any machine")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # As in the background; children would inherit it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
