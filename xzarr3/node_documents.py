@@ -17,8 +17,8 @@ from xzarr3.commit.length import Length
 from xzarr3.concurrency import spread
 from xzarr3.errors import OutcomeUnknownError, StoreCapabilityError, StoreError
 from xzarr3.formats import Format, documents
-from xzarr3.formats.base import node_prefix
-from xzarr3.lookup import Look, _is_implied, read_documents, read_metadata
+from xzarr3.formats.base import Held, node_prefix
+from xzarr3.lookup import Look, _is_implied, held_below, read_documents, read_held, read_metadata
 from xzarr3.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
 from xzarr3.nodes import ancestors
 from xzarr3.stores import Store
@@ -319,6 +319,63 @@ def refresh_consolidated(
             for path in below
         ):
             store.update(key, partial(_refreshed, store, format, holder, key, below, removed, journal, None))
+
+
+def write_consolidated(store: Store, format: Format, path: str) -> tuple[GroupMetadata, dict[str, Held]]:
+    """Write the documents of all nodes below a group into the one of it that is made for them.
+
+    Returns
+    -------
+    GroupMetadata
+        The group.
+    dict
+        What was written, by relative path.
+
+    Raises
+    ------
+    MetadataError
+        If the format has no consolidated metadata.
+    StoreError
+        If there is no group.
+    """
+    key = format.consolidated_key(path)
+    if key is None:
+        raise format.refuse(
+            path, "consolidated_metadata", "consolidate()", "listing the store, or format 3 or 2"
+        )
+    written: list[tuple[bool, GroupMetadata, dict[str, Held]]] = []
+
+    def change(stored: Buffer | None) -> list[Buffer]:
+        # What is below is read after the document that will hold it: whoever changes something there
+        # changes that document afterwards, if it is consolidated, so that this is done again.
+        before, metadata = _group_with(store, format, path, key, stored)
+        below = held_below(Look(store), format, path)
+        written[:] = [(before, metadata, below)]
+        return [documents.encode(format.documents(metadata, path, below)[key], path)]
+
+    while True:
+        store.update(key, change)
+        before, metadata, below = written[0]
+        # It was not consolidated before, so that a change in between did not touch it.
+        if before or held_below(Look(store), format, path) == below:
+            return metadata, below
+
+
+def _group_with(
+    store: Store, format: Format, path: str, key: str, stored: Buffer | None
+) -> tuple[bool, GroupMetadata]:
+    """Whether there are consolidated metadata, and what a group is, as its document ``key`` has it."""
+    held = None
+    if not format.one_document:
+        held, before = read_held(store, format, path, consolidated=False), stored is not None
+    elif stored is not None:
+        found = format.held(path, {key: documents.decode(stored, path, key.rpartition("/")[2])})
+        held = format.without_consolidated(found)
+        before = held != found
+    metadata = None if held is None else format.parse_again(held, path)
+    if not isinstance(metadata, GroupMetadata):
+        raise gone(store, path)
+    return before, metadata
 
 
 def _holds_own(format: Format, path: str) -> bool:
