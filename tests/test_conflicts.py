@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import multiprocessing
 import os
@@ -18,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import xarray as xr
 from _waiting import WaitingStore
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -269,6 +271,46 @@ def test_what_changes_just_before_a_hierarchy_is_consolidated_is_in_it(zarr_form
     own.pauses = pause
     assert xzarr3.consolidate_metadata(own)["x"].attrs["late"] == 1
     assert xzarr3.open_group(store)["x"].attrs["late"] == 1
+
+
+@pytest.mark.parametrize("zarr_format", [3, 2])
+@pytest.mark.parametrize("group", ["", "g"])
+def test_copies_are_true_whenever_others_change_nodes_that_grow(zarr_format: Any, group: str) -> None:
+    data = xr.Dataset({"v": ("x", np.arange(4.0)), "x": ("x", np.arange(4.0))})
+    others: list[Callable[[xzarr3.Store], object]] = [
+        lambda store: xzarr3.open_array(store, f"{group}/v", mode="r+").attrs.update(late=1),
+        lambda store: xzarr3.open_group(store, mode="r+").attrs.update(late=1),
+        lambda store: xzarr3.open_array(store, f"{group}/w", mode="r+").append([2.0]),
+        lambda store: xzarr3.open_group(store, group, mode="r+").create_array("u", shape=1, dtype="i1"),
+        lambda store: xzarr3.consolidate_metadata(store),
+    ]
+    for other in others:
+        outcomes = set()
+        for n in itertools.count():
+            store = RacingStore()
+            xzarr3.to_zarr(data, store, group=group, zarr_format=zarr_format, consolidated=True)
+            xzarr3.create_array(store, f"{group}/w", data=np.ones(1), zarr_format=zarr_format)
+            xzarr3.consolidate_metadata(store)
+            own, another = processes(store, 2)
+            asked = itertools.count()
+
+            acts: Any = {n: partial(other, another)}
+            own.pauses = lambda *_, acts=acts, asked=asked: acts.pop(next(asked), int)()  # type: ignore[misc]
+            try:
+                xzarr3.to_zarr(data, own, group=group, append_dim="x")
+                outcomes.add("appended")
+            except ConflictError:
+                outcomes.add("refused")
+            root = xzarr3.open_group(store, use_consolidated=True)
+            assert root.consolidated
+            plain = xzarr3.open_group(store, use_consolidated=False)
+            for name in (f"{group}/v", f"{group}/x", f"{group}/w"):
+                assert root[name].shape == plain[name].shape, (n, name)
+                assert root[name].attrs == plain[name].attrs, (n, name)
+            assert sorted(root[group] if group else root) == sorted(plain[group] if group else plain), n
+            if next(asked) <= n:
+                break
+        assert "appended" in outcomes
 
 
 @pytest.mark.parametrize("zarr_format", [3, 2])

@@ -310,6 +310,54 @@ def test_a_write_to_one_store_does_not_wait_for_that_to_another() -> None:
         late.result(120)
 
 
+def test_leases_that_end_together_take_none_of_a_successor_away(world: World) -> None:
+    asked: list[list[str]] = []
+
+    class Watched(MemoryStore):
+        def erase_values(self, keys: Any) -> None:
+            asked.append(list(keys))
+            super().erase_values(keys)
+
+    store = Watched()
+    slow, *others = (Lease(store, lease_key(f"{name}/"), "resize") for name in "abcd")
+    assert slow.take()
+    with world.on("two"):
+        fast = Lease(store, slow.key, "resize")
+        assert fast.take()
+    for other in others:
+        assert other.take()
+    others[2].release()
+    lease.release_together([slow, *others])
+    assert asked == [[other.key for other in others[:2]]]
+    assert fast.holds()
+    assert slow.is_held
+    assert not any(other.is_held for other in others)
+    slow.release()
+    assert fast.holds()
+    fast.release()
+    assert not contents(store)
+
+
+def test_leases_that_could_not_be_taken_away_together_are_looked_at_one_by_one(world: World) -> None:
+    class Failing(MemoryStore):
+        def erase_values(self, keys: Any) -> None:
+            super().erase_values(keys)
+            raise StoreError("no answer")
+
+    store = Failing()
+    one, two = (Lease(store, lease_key(f"{name}/"), "resize") for name in "ab")
+    assert one.take()
+    assert two.take()
+    with pytest.raises(StoreError, match="no answer"):
+        lease.release_together([one, two])
+    with world.on("two"):
+        other = Lease(store, one.key, "resize")
+        assert other.take()
+    one.release()
+    two.release()
+    assert other.holds()
+
+
 def test_a_lease_that_could_not_be_taken_away_is_taken_away_later(monkeypatch: pytest.MonkeyPatch) -> None:
     class Failing(MemoryStore):
         fails = False

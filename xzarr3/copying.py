@@ -21,10 +21,11 @@ import numpy as np
 
 from xzarr3._types import Buffer, Scalar
 from xzarr3.array import Array
+from xzarr3.array_settings import chosen_filters, chosen_serializer
 from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, ChunkSpec, Codec
 from xzarr3.codecs.bytes import BytesCodec
 from xzarr3.codecs.chain import CodecChain
-from xzarr3.codecs.registry import parse_codecs
+from xzarr3.codecs.parsing import parse_codecs
 from xzarr3.codecs.transpose import TransposeCodec
 from xzarr3.commit.replace import Replacement
 from xzarr3.concurrency import Helper, Work, available_threads, to_the_end
@@ -35,7 +36,6 @@ from xzarr3.conventions import (
     without_literals,
 )
 from xzarr3.counting import for_array
-from xzarr3.creation import chosen_filters, chosen_serializer
 from xzarr3.errors import MetadataError, NodeExistsError, listed, printable
 from xzarr3.formats import Format, ZarrFormat, parse_format
 from xzarr3.formats.base import node_prefix

@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, ItemsView, Iterator, Mapping, 
 from dataclasses import replace
 from typing import Any, cast
 
-from xzarr3._types import Buffer
 from xzarr3.array import Array
 from xzarr3.commit.lease import check_complete
 from xzarr3.creation import make_array
@@ -18,9 +17,7 @@ from xzarr3.lookup import (
     children,
     depth_first,
     exists,
-    held_below,
     load_below,
-    read_held,
     read_metadata,
 )
 from xzarr3.metadata import ArrayMetadata, Consolidated, GroupMetadata, NodeMetadata
@@ -31,6 +28,7 @@ from xzarr3.node_documents import (
     gone,
     refresh_consolidated,
     with_attributes,
+    write_consolidated,
 )
 from xzarr3.node_erasing import erase_node
 from xzarr3.node_making import make_node
@@ -372,28 +370,7 @@ class Group(Node, Mapping[str, "Array | Group"]):
             If the format has no consolidated metadata.
         """
         self._check_writable()
-        key = self.format.consolidated_key(self.path)
-        if key is None:
-            raise self.format.refuse(
-                self.path, "consolidated_metadata", "consolidate()", "listing the store, or format 3 or 2"
-            )
-        written: list[tuple[bool, GroupMetadata, dict[str, Held]]] = []
-
-        def change(stored: Buffer | None) -> list[Buffer]:
-            # What is below is read after the document that will hold it: whoever changes something there
-            # changes that document afterwards, if it is consolidated, so that this is done again.
-            before, metadata = self._stored_with(key, stored)
-            below = held_below(Look(self.store), self.format, self.path)
-            written[:] = [(before, metadata, below)]
-            document = self.format.documents(metadata, self.path, below)[key]
-            return [documents.encode(document, self.path)]
-
-        while True:
-            self.store.update(key, change)
-            before, metadata, below = written[0]
-            # It was not consolidated before, so that a change in between did not touch it.
-            if before or held_below(Look(self.store), self.format, self.path) == below:
-                break
+        metadata, below = write_consolidated(self.store, self.format, self.path)
         self.metadata = metadata
         group = Group(
             self.store,
@@ -404,25 +381,6 @@ class Group(Node, Mapping[str, "Array | Group"]):
         )
         group.missing = self.missing
         return group
-
-    def _stored_with(self, key: str, stored: Buffer | None) -> tuple[bool, GroupMetadata]:
-        """Whether there are consolidated metadata, and what the group is, as its document ``key`` has it."""
-        held = None
-        name = key.rpartition("/")[2]
-        if not self.format.one_document:
-            held, before = (
-                read_held(self.store, self.format, self.path, consolidated=False),
-                stored is not None,
-            )
-        elif stored is not None:
-            document = documents.decode(stored, self.path, name)
-            found = self.format.held(self.path, {key: document})
-            held = self.format.without_consolidated(found)
-            before = held != found
-        metadata = None if held is None else self.format.parse_again(held, self.path)
-        if not isinstance(metadata, GroupMetadata):
-            raise gone(self.store, self.path)
-        return before, metadata
 
     def _change_attributes(self, change: Callable[[dict[str, Any]], Mapping[str, Any]]) -> None:
         self._check_writable()

@@ -79,6 +79,11 @@ def _digest(stored: Buffer | None) -> bytes:
     return b"-" if stored is None else hashlib.sha256(stored).digest()
 
 
+def note(store: Store, key: str, document: Buffer, metadata: NodeMetadata, time: float) -> None:
+    """Remember a document that was read at a time to find out more than that."""
+    _remember((store.identity, (key,)), Seen(time, _digest(document), metadata))
+
+
 def in_the_making(store: Store, keys: Iterable[str]) -> None:
     """Take it that these documents are not there yet, as whoever is about to write them knows."""
     for key in keys:

@@ -5,9 +5,9 @@ A document that is there is changed by compare-and-set, so that no change of oth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
@@ -15,14 +15,14 @@ from xzarr3 import changes
 from xzarr3._types import Buffer
 from xzarr3.commit.length import Length
 from xzarr3.concurrency import spread
-from xzarr3.errors import StoreCapabilityError, StoreError
+from xzarr3.errors import OutcomeUnknownError, StoreCapabilityError, StoreError
 from xzarr3.formats import Format, documents
-from xzarr3.formats.base import node_prefix
-from xzarr3.lookup import Look, _is_implied, read_documents, read_metadata
+from xzarr3.formats.base import Held, node_prefix
+from xzarr3.lookup import Look, _is_implied, held_below, read_documents, read_held, read_metadata
 from xzarr3.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
 from xzarr3.nodes import ancestors
 from xzarr3.stores import Store
-from xzarr3.stores.base import ABSENT, UNCHANGED, Unchanged
+from xzarr3.stores.base import ABSENT, UNCHANGED, Unchanged, joined
 
 
 def change_document(
@@ -33,6 +33,7 @@ def change_document(
     change: Callable[[NodeMetadata], NodeMetadata],
     *,
     length: Length | None = None,
+    before: Before | None = None,
 ) -> NodeMetadata:
     """Change one document of a node so that no change of others gets lost.
 
@@ -47,6 +48,8 @@ def change_document(
         Takes what the documents say and gives what they shall say; called again if somebody else was faster.
     length : Length, optional
         The document is changed only as long as this right to change the length of an array holds.
+    before : Before, optional
+        The document as it was, to which the change is made first.
 
     Returns
     -------
@@ -97,12 +100,55 @@ def change_document(
         document = documents.decode(stored, path, key.rpartition("/")[2])
         return bool(document.get("shape") == shape_said[0])
 
-    if length is None:
-        store.update(key, changed_document)
-    else:
+    if length is not None:
         length.commit(changed_document, is_changed)
+    elif before is None or not before.update(store, changed_document):
+        store.update(key, changed_document)
     changes.note_documents(store, [path])
     return changed[0]
+
+
+@dataclass
+class Before:
+    """A document that holds copies of nodes, as it was before these were changed.
+
+    What was stored in a node after this document was read may go into the copy without being read again, as
+    long as the document has stayed the same: whoever changes the node later brings the copy up to date later.
+
+    Parameters
+    ----------
+    key : str
+    value : bytes or None
+    version : object
+    nodes : dict of str to metadata
+        Nodes by path that were stored since, and what was.
+    """
+
+    key: str
+    value: Buffer | None
+    version: object
+    nodes: dict[str, NodeMetadata] = field(default_factory=dict)
+
+    @classmethod
+    def of_root(cls, store: Store, format: Format) -> Before | None:
+        """The document of the root that may hold copies of all nodes; None if the format has none."""
+        key = format.consolidated_key("")
+        return None if key is None else cls(key, *store.get_versioned(key))
+
+    def update(self, store: Store, change: Callable[[Buffer | None], Sequence[Buffer] | Unchanged]) -> bool:
+        """Change the document if it is still the same; returns whether it was, and is changed now.
+
+        ``nodes`` are good for this one attempt: in a later document they may be out of date.
+        """
+        try:
+            pieces = UNCHANGED if self.value is None else change(self.value)
+        finally:
+            self.nodes = {}
+        if isinstance(pieces, Unchanged):  # Others may have made it a holder of copies meanwhile.
+            return False
+        with suppress(StoreCapabilityError, OutcomeUnknownError):  # The document is looked at once more.
+            return store.compare_and_set(self.key, self.version, joined(pieces))
+        return False
 
 
 Kind = TypeVar("Kind", ArrayMetadata, GroupMetadata)
@@ -233,6 +279,8 @@ def refresh_consolidated(
     *,
     removed: bool = False,
     journal: Journal | None = None,
+    besides: Container[str] = (),
+    before: Before | None = None,
 ) -> None:
     """Bring consolidated copies up to date: those of the nodes themselves and of the groups above.
 
@@ -249,10 +297,18 @@ def refresh_consolidated(
         They, and what was below them, are about to be removed, or have been.
     journal : dict, optional
         Gets what is stored.
+    besides : container of str
+        Groups of which the copies are up to date.
+    before : Before, optional
+        A document that holds copies, as it was before the nodes changed.
     """
     above = [place for path in paths for place in ancestors(path) if format.consolidated_key(place)]
     own = [path for path in paths if not removed and _holds_own(format, path)]
-    holders = list(dict.fromkeys([*above, *own]))
+    holders = [holder for holder in dict.fromkeys([*above, *own]) if holder not in besides]
+    if before is not None:
+        changed = partial(_refreshed, store, format, "", before.key, paths, removed, journal, before)
+        if "" in holders and before.update(store, changed):
+            holders.remove("")
     keys = [str(format.consolidated_key(place)) for place in holders]
     found, holds = read_documents(store, keys), format.zarr_format
     for holder, key, document in zip(holders, keys, found, strict=True):
@@ -262,7 +318,64 @@ def refresh_consolidated(
             format.update_consolidated(document, path[len(prefix) :], GroupMetadata(zarr_format=holds))
             for path in below
         ):
-            store.update(key, partial(_refreshed, store, format, holder, key, below, removed, journal))
+            store.update(key, partial(_refreshed, store, format, holder, key, below, removed, journal, None))
+
+
+def write_consolidated(store: Store, format: Format, path: str) -> tuple[GroupMetadata, dict[str, Held]]:
+    """Write the documents of all nodes below a group into the one of it that is made for them.
+
+    Returns
+    -------
+    GroupMetadata
+        The group.
+    dict
+        What was written, by relative path.
+
+    Raises
+    ------
+    MetadataError
+        If the format has no consolidated metadata.
+    StoreError
+        If there is no group.
+    """
+    key = format.consolidated_key(path)
+    if key is None:
+        raise format.refuse(
+            path, "consolidated_metadata", "consolidate()", "listing the store, or format 3 or 2"
+        )
+    written: list[tuple[bool, GroupMetadata, dict[str, Held]]] = []
+
+    def change(stored: Buffer | None) -> list[Buffer]:
+        # What is below is read after the document that will hold it: whoever changes something there
+        # changes that document afterwards, if it is consolidated, so that this is done again.
+        before, metadata = _group_with(store, format, path, key, stored)
+        below = held_below(Look(store), format, path)
+        written[:] = [(before, metadata, below)]
+        return [documents.encode(format.documents(metadata, path, below)[key], path)]
+
+    while True:
+        store.update(key, change)
+        before, metadata, below = written[0]
+        # It was not consolidated before, so that a change in between did not touch it.
+        if before or held_below(Look(store), format, path) == below:
+            return metadata, below
+
+
+def _group_with(
+    store: Store, format: Format, path: str, key: str, stored: Buffer | None
+) -> tuple[bool, GroupMetadata]:
+    """Whether there are consolidated metadata, and what a group is, as its document ``key`` has it."""
+    held = None
+    if not format.one_document:
+        held, before = read_held(store, format, path, consolidated=False), stored is not None
+    elif stored is not None:
+        found = format.held(path, {key: documents.decode(stored, path, key.rpartition("/")[2])})
+        held = format.without_consolidated(found)
+        before = held != found
+    metadata = None if held is None else format.parse_again(held, path)
+    if not isinstance(metadata, GroupMetadata):
+        raise gone(store, path)
+    return before, metadata
 
 
 def _holds_own(format: Format, path: str) -> bool:
@@ -279,25 +392,36 @@ def _refreshed(
     paths: Sequence[str],
     removed: bool,
     journal: Journal | None,
+    before: Before | None,
     stored: Buffer | None,
 ) -> list[Buffer] | Unchanged:
     if stored is None:
         return UNCHANGED
-    before = document = documents.decode(stored, holder, key.rpartition("/")[2])
+    found = document = documents.decode(stored, holder, key.rpartition("/")[2])
     metas: list[NodeMetadata | None] = [None] * len(paths)
     if not removed:
-        # Not what a cache remembers.
-        read = partial(read_metadata, Look(store), format, consolidated=False, again=True)
-        metas = spread(read, paths, store.concurrency)
+        metas = nodes_now(store, format, paths, before)
     for path, meta in zip(paths, metas, strict=True):
         relative = path[len(node_prefix(holder)) :]
         document = format.update_consolidated(document, relative, meta) or document
-    if document == before:
+    if document == found:
         return UNCHANGED
     value = documents.encode(document, holder)
     if journal is not None:
         journal[key] = value
     return [value]
+
+
+def nodes_now(
+    store: Store, format: Format, paths: Sequence[str], before: Before | None
+) -> list[NodeMetadata | None]:
+    """What nodes are since a document was read that holds copies of them; None for those that are gone."""
+    known = {} if before is None else before.nodes
+    # Not what a cache remembers.
+    read = partial(read_metadata, Look(store), format, consolidated=False, again=True)
+    unknown = [path for path in paths if path not in known]
+    found = dict(zip(unknown, spread(read, unknown, store.concurrency), strict=True))
+    return [known[path] if path in known else found[path] for path in paths]
 
 
 @contextmanager

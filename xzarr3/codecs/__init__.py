@@ -10,11 +10,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, ChunkSpec, Codec
+from xzarr3.codecs.parsing import parse_codec
 from xzarr3.codecs.registry import (
     codec_from_json,
     codec_names,
     default_serializer,
-    parse_codec,
     register_codec,
 )
 

@@ -1,16 +1,15 @@
-"""Which codecs there are, and how a metadata document or a user names one."""
+"""Which codecs there are, and how a metadata document names one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from typing import Any, TypeVar, cast
 
 import msgspec
-import numpy as np
 
 from xzarr3._types import JSON
-from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, Codec
+from xzarr3.codecs.base import ArrayBytesCodec, Codec
 from xzarr3.dtypes import ZDType
 from xzarr3.dtypes.base import FOREIGN_ERRORS
 from xzarr3.errors import MetadataError, UnknownExtensionError, Xzarr3Error, listed
@@ -203,50 +202,6 @@ def _each_codec(data: list[JSON], field: str) -> Iterator[Codec]:
             yield codec
 
 
-def parse_codec(codec: Any) -> Codec:
-    """The codec that a user passes: a codec, its name, its JSON, or a codec of numcodecs or zarr-python.
-
-    Raises
-    ------
-    MetadataError
-        If nothing matches.
-
-    Examples
-    --------
-    >>> parse_codec("zstd")
-    ZstdCodec(level=0, checksum=False)
-    >>> parse_codec({"name": "gzip", "configuration": {"level": 1}})
-    GzipCodec(level=1)
-    >>> parse_codec({"id": "bz2", "level": 9})
-    Bz2Codec(level=9)
-    """
-    if isinstance(codec, Codec):
-        return codec
-    if isinstance(codec, str):
-        try:
-            return codec_class(codec)()
-        except TypeError as error:
-            raise MetadataError(
-                f"codec '{codec}' needs a configuration", found=codec, accepted="the codec itself"
-            ) from error
-    if isinstance(codec, Mapping):
-        codec = dict(codec)
-    elif callable(getattr(codec, "to_dict", None)):
-        codec = _from_zarr_python(codec)
-    elif callable(getattr(codec, "get_config", None)):
-        codec = codec.get_config()
-    else:
-        raise MetadataError(f"not a codec: {type(codec).__name__}", accepted="a codec, its name or its JSON")
-    if "id" in codec:
-        from xzarr3.codecs.numcodecs import from_numcodecs
-
-        return from_numcodecs(_plain(codec))
-    parsed = codec_from_json(_plain(codec))
-    if parsed is None:
-        raise UnknownExtensionError("unknown codec", found=codec, accepted=listed(codec_names()))
-    return parsed
-
-
 def default_serializer(data_type: ZDType) -> ArrayBytesCodec:
     """The codec from arrays to bytes of an array for which none is asked for.
 
@@ -275,52 +230,3 @@ def default_serializer(data_type: ZDType) -> ArrayBytesCodec:
 
 _SERIALIZERS = {"string": "vlen-utf8", "bytes": "vlen-bytes", "json2": "numcodecs.json2"}
 """The codecs that are made for data types whose elements have no fixed size."""
-
-
-def parse_codecs(codecs: Any, kind: Any) -> tuple[Codec, ...]:
-    """One codec or a sequence of them, each of which must be of ``kind``; None means no codec."""
-    if codecs is None:
-        return ()
-    single = isinstance(codecs, (str, Mapping, Codec)) or not isinstance(codecs, Iterable)
-    try:
-        given = (codecs,) if single else tuple(codecs)
-    except TypeError as error:  # An array of no dimensions, for one, has an __iter__ all the same.
-        raise MetadataError(
-            f"not codecs: {type(codecs).__name__}", accepted="a codec, its name or its JSON, or several"
-        ) from error
-    parsed = tuple(parse_codec(codec) for codec in given)
-    for codec in parsed:
-        if not isinstance(codec, kind):
-            raise MetadataError(
-                f"codec '{codec.name}' cannot be used here", found=codec.name, accepted=_KINDS[kind]
-            )
-    return parsed
-
-
-_KINDS: dict[Any, str] = {
-    ArrayArrayCodec: "codecs from arrays to arrays ('filters')",
-    ArrayBytesCodec: "a codec from arrays to bytes ('serializer')",
-    BytesBytesCodec: "codecs from bytes to bytes ('compressors')",
-    (ArrayArrayCodec, BytesBytesCodec): "codecs from arrays to arrays, or from bytes to bytes",
-}
-
-
-def _plain(value: Any) -> Any:
-    """``value`` with enumerations, numbers of numpy, tuples and mappings turned into what JSON has."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    if isinstance(value, np.generic):
-        return value.item()
-    return getattr(value, "value", value)
-
-
-def _from_zarr_python(codec: Any) -> Mapping[str, Any]:
-    """The JSON of a codec of zarr-python, without what it will choose itself once it knows the array."""
-    data: Mapping[str, Any] = codec.to_dict()
-    chosen = getattr(codec, "_tunable_attrs", None)
-    if not chosen:
-        return data
-    fields = {name: value for name, value in data["configuration"].items() if name not in chosen}
-    return {**data, "configuration": fields}

@@ -23,7 +23,7 @@ import threading
 import time
 import uuid
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Literal, TypeAlias
@@ -660,12 +660,15 @@ class Lease:
         """Whether it is only there because it could not be taken away."""
         return self.owner not in _live
 
+    def _was_just_seen(self) -> bool:
+        """Whether the lease cannot be anybody else's yet if no thread here takes it either."""
+        is_fresh = 0 <= _clock() - self._proven < PATIENCE / 8
+        return is_fresh and not self._shared and not self.has_ended
+
     def _erase(self) -> None:
         """Take the lease away, and no other one."""
         store, key = self._store, self.key
-        # What was just seen to be held cannot be anybody else's yet, as no thread here takes it either.
-        is_fresh = 0 <= _clock() - self._proven < PATIENCE / 8
-        was_just_seen = is_fresh and not self._shared and not self.has_ended
+        was_just_seen = self._was_just_seen()
         if store.erases_conditionally and not was_just_seen:
             with contextlib.suppress(StoreCapabilityError):
                 for _ in range(_ATTEMPTS):
@@ -676,6 +679,32 @@ class Lease:
         with key_lock(store.identity, key):
             if was_just_seen or self.holds():
                 store.erase(key)
+
+
+def release_together(leases: Sequence[Lease]) -> None:
+    """Give those of several leases in a store to others that were just seen to be held, all at once.
+
+    Raises
+    ------
+    StoreError
+        If nobody knows whether they were taken away, so that each has to be looked at.
+    """
+    with contextlib.ExitStack() as kept:
+        ended = []
+        for lease in sorted(leases, key=lambda lease: lease.key):
+            kept.enter_context(lease._renewing)
+            if lease._pid == os.getpid():
+                kept.enter_context(key_lock(lease._store.identity, lease.key))
+                ended.append(lease)
+        ended = [lease for lease in ended if lease._was_just_seen()]  # Once nothing is waited for any more.
+        for lease in ended:
+            lease._proven = -2 * PATIENCE  # Whatever becomes of the request, others may take it from now on.
+        if ended:
+            ended[0]._store.erase_values([lease.key for lease in ended])
+        for lease in ended:
+            lease._pid = 0
+    for lease in ended:
+        lease._end()
 
 
 def check_complete(store: Store, path: str, what: str) -> str:

@@ -83,6 +83,8 @@ class Length:
         """Whether it does; otherwise threads take turns, and that is all."""
         self.document: Buffer = b""
         """The document as it was when the lease had been taken."""
+        self.read_at = 0.0
+        """When it was read, on the clock of :func:`time.monotonic`."""
         self.store: Store = store
         """What stores values for the owner, as long as the lease holds."""
 
@@ -120,6 +122,7 @@ class Length:
         return self
 
     def _read(self) -> None:
+        self.read_at = time.monotonic()
         value, self._version = self._store.get_versioned(self._key)
         if value is None:
             raise StoreError(f"key '{self._key}' of {self._store} is gone; accepted: opening it again")

@@ -15,7 +15,6 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any
 
 from xzarr3 import changes
 from xzarr3._types import Buffer
@@ -41,10 +40,15 @@ from xzarr3.concurrency import spread
 from xzarr3.errors import ConflictError, NodeExistsError, StoreCapabilityError, StoreError, listed, printable
 from xzarr3.formats import Format, ZarrFormat, documents, parse_format
 from xzarr3.formats.base import node_prefix
-from xzarr3.hierarchy import open_group
 from xzarr3.lookup import read_documents
 from xzarr3.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
-from xzarr3.node_documents import Journal, drop_from_consolidated, refresh_consolidated, store_documents
+from xzarr3.node_documents import (
+    Journal,
+    drop_from_consolidated,
+    refresh_consolidated,
+    store_documents,
+    write_consolidated,
+)
 from xzarr3.node_erasing import erase_stages, formats_in
 from xzarr3.node_making import make_groups_above
 from xzarr3.nodes import ancestors
@@ -148,14 +152,13 @@ class Swap:
         missing = {key: value for key, value in own.items() if not there[key]}
         store_documents(store, format, {self.path: missing}, last=self.path)
         changes.note_documents(store, list(encoded))
-        options: Any = {"mode": "r+", "zarr_format": format.zarr_format, "use_consolidated": False}
         if len(own) < len(there):
-            open_group(store, self.path, **options).consolidate()
+            write_consolidated(store, format, self.path)
         if self.path and self.is_alone:
             made = make_groups_above(store, format, self.path)
             refresh_consolidated(store, format, [*made, *encoded])
             if self.consolidate:
-                open_group(store, **options).consolidate()
+                write_consolidated(store, format, "")
 
     def _encoded(self) -> dict[str, dict[str, bytes]]:
         return {
@@ -247,8 +250,7 @@ def finish_above(
         if document is not None and format.update_consolidated(document, *next(iter(below.items()))):
             store.update(key, partial(_with_nodes, format, above, key, below, journal))
     if consolidate:
-        options: Any = {"zarr_format": format.zarr_format, "use_consolidated": False}
-        open_group(store, mode="r+", **options).consolidate()
+        write_consolidated(store, format, "")
 
 
 def _with_nodes(

@@ -27,7 +27,7 @@ from dask.blockwise import Blockwise, blockwise
 from dask.highlevelgraph import HighLevelGraph
 
 from xzarr3.array import Array
-from xzarr3.creation import array_metadata
+from xzarr3.array_settings import array_metadata
 from xzarr3.dask.blocks import Regions, label
 from xzarr3.dask.ending import Gate
 from xzarr3.dask.layers import SelectLayer

@@ -21,8 +21,11 @@ from dask._task_spec import Task, TaskRef
 from dask.base import tokenize
 
 from xzarr3.array import MOST_STAMPED, Array
-from xzarr3.hierarchy import open_array
-from xzarr3.stores import Store
+from xzarr3.errors import NodeNotFoundError
+from xzarr3.lookup import find_node
+from xzarr3.metadata import ArrayMetadata
+from xzarr3.nodes import normal_path
+from xzarr3.stores import Store, open_store
 
 Place: TypeAlias = "tuple[object, str]"
 """Where an array is: the same for all handles on it, whatever hierarchy it was opened in."""
@@ -142,7 +145,7 @@ def stamps_of_others(value: Any) -> list[str]:
             found.append(_stamp_of_units(each))
         else:
             root = _root_of(each)
-            opened = None if root is None else open_array(root, each.store_path.path)
+            opened = None if root is None else _opened(root, each.store_path.path)
             found += [_unknown()] if opened is None else [tokenize(opened), _stamp_of_units(opened)]
     return sorted({stamp for stamp in found if stamp is not None})
 
@@ -170,6 +173,15 @@ def _root_of(array: Any) -> str | None:
     """The directory of an array of zarr-python; None if it is in none."""
     root = getattr(array.store_path.store, "root", None)
     return os.fspath(root) if isinstance(root, (str, os.PathLike)) else None
+
+
+def _opened(root: str, path: str) -> Array:
+    """The array at a path below a directory."""
+    store, path = open_store(root), normal_path(path)
+    found = find_node(store, path)
+    if found is None or not isinstance(found[1], ArrayMetadata):
+        raise NodeNotFoundError(f"no array at '/{path}' in {store} any more, which tasks of dask are to read")
+    return Array(store, path, found[1], format=found[0], read_only=True)
 
 
 def _arrays_in(value: Any, *, thorough: bool = False) -> Iterator[Any]:

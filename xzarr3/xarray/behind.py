@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
+from xzarr3 import looks
 from xzarr3.array import Array
 from xzarr3.commit.lease import PATIENCE
 from xzarr3.commit.length import GuardedStore, Length
@@ -28,6 +29,15 @@ class Growing(Array):
 
     def _check_shape(self, found: ArrayMetadata) -> None:
         """That it is longer than its document says is known."""
+
+    def _check_to_write(self) -> None:
+        """While its lease is held, what was seen of it a moment ago is good for several tasks."""
+        seen = looks.last(self.store, (self._key,))
+        is_held = cast("BehindStore", self.store)._length.is_exclusive
+        if is_held and seen is not None and seen.metadata is not None and seen.is_recent:
+            self._same(seen.metadata)
+        else:
+            super()._check_to_write()
 
     def __reduce__(self) -> tuple[object, ...]:
         held = self.format.hold(self.metadata, self.path)

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
+from xzarr3 import looks
 from xzarr3.array import Array
-from xzarr3.commit.lease import Lease, LeaseLostError
+from xzarr3.commit.lease import Lease, LeaseLostError, release_together
 from xzarr3.commit.replace import Replacement
 from xzarr3.commit.stage import Room
 from xzarr3.concurrency import spread
@@ -27,8 +29,10 @@ from xzarr3.hierarchy import open_group
 from xzarr3.lookup import Look, depth_first, find_consolidated, read_held, read_metadata
 from xzarr3.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
 from xzarr3.node_documents import (
+    Before,
     change_document,
     copies_to_follow,
+    nodes_now,
     refresh_consolidated,
     store_documents,
 )
@@ -215,6 +219,8 @@ class Commit:
         self.keeps = False
         """Whether what was written stays when the write fails, so that it can be taken up again."""
         self.journal: Journal | None = None
+        self._stored: dict[str, GroupMetadata] = {}
+        """Groups by path that were there, as they were stored last."""
         for path, groups in plan.new.items():
             self._create(path, groups, plan)
         for group in plan.changed:
@@ -352,8 +358,10 @@ class Commit:
                 if change.array.path in begun.lengths:
                     self._check_unchanged(change, begun.lengths[change.array.path])
         for change, target in self.settings:
-            if change.grows and begun.lengths[change.array.path].keeps_empty:
-                target.write_empty_chunks = True
+            if change.grows:
+                length = begun.lengths[change.array.path]
+                target.write_empty_chunks = target.write_empty_chunks or length.keeps_empty
+                looks.note(target.store, target._key, length.document, change.array.metadata, length.read_at)
         begun.is_ours = True
 
     def _check_unchanged(self, change: Change, length: SharedLength) -> None:
@@ -389,14 +397,15 @@ class Commit:
             for placement in self._placed:
                 begun.unplaced.discard(placement.path)  # From here on it removes itself.
                 placement.replacement.put(placement.nodes(), consolidate=placement.consolidated)
+            before = Before.of_root(self.store, self.format) if self._groups else None
         except BaseException as error:
             self.discard(begun, error)
             raise
-        self._grow(begun)
+        self._grow(begun, before)
         self._release(begun)
-        self.finish_again()
+        self.finish_again(before)
 
-    def _grow(self, begun: _Begun) -> None:
+    def _grow(self, begun: _Begun, before: Before | None) -> None:
         """Let the documents of arrays that grow tell of it, all of them together."""
         growing = [(change, begun.lengths[change.array.path]) for change, _ in self.settings if change.grows]
 
@@ -409,9 +418,13 @@ class Commit:
                 return array._resized(stored, change.metadata.shape)
 
             try:
-                change_document(self.store, self.format, array.path, array._key, changed, length=length)
+                stored = change_document(
+                    self.store, self.format, array.path, array._key, changed, length=length
+                )
             except Exception as error:  # noqa: BLE001 - raised below
                 return error
+            if before is not None and change.metadata.shape != array.shape:
+                before.nodes[array.path] = stored
             return None
 
         try:
@@ -460,22 +473,31 @@ class Commit:
     def _release(self, begun: _Begun) -> None:
         """Let others change the lengths."""
         lengths = list(begun.lengths.values())
+        with suppress(StoreError):  # Each that is still held says so below.
+            release_together([length.lease for length in lengths if length.is_exclusive])
         spread(lambda each: each.__exit__(None, None, None), lengths, self.store.concurrency)
         begun.lengths.clear()
 
-    def finish_again(self) -> None:
-        """Do what is left when all values are written, and documents tell of them."""
+    def finish_again(self, before: Before | None = None) -> None:
+        """Do what is left when all values are written, and documents tell of them.
+
+        ``before`` is the document of the root as it was before these did.
+        """
         if not self._groups:
             return
         with copies_to_follow(self._groups[0].group.path):
             changed: list[str] = []
+            done = self._stored = {}
             for group in reversed(self._groups):  # From the bottom up, so that each holds what is below it.
-                self._refresh(group, changed)
-            if changed and not (self._consolidated and not self._is_consolidated()):
-                refresh_consolidated(self.store, self.format, changed)
-            self._consolidate()
+                self._refresh(group, changed, before)
+            if self._consolidated and not self._is_consolidated():
+                options: Any = {"zarr_format": self.format.zarr_format, "use_consolidated": False}
+                open_group(self.store, mode="r+", **options).consolidate()
+            elif changed:
+                besides = done if self.format.one_document else ()
+                refresh_consolidated(self.store, self.format, changed, besides=besides, before=before)
 
-    def _refresh(self, group: ChangedGroup, changed: list[str]) -> None:
+    def _refresh(self, group: ChangedGroup, changed: list[str], before: Before | None) -> None:
         """Set the attributes of a group, and bring the copies that it holds up to date.
 
         ``changed`` are the nodes below that did, and gets those of this group.
@@ -491,17 +513,16 @@ class Commit:
         # Readers of the copies shall see all that is new, or nothing of it.
         copies = names if key == format.consolidated_key(path) and format.one_document else []
         if copies or attributes is not None:
-            change = partial(_with_copies, self.store, format, path, copies, attributes)
-            change_document(self.store, format, path, key, change)
+            since = before if before is not None and before.key == key else None
+            change = partial(_with_copies, self.store, format, path, copies, attributes, since)
+            stored = change_document(self.store, format, path, key, change, before=since)
+            self._stored[path] = cast("GroupMetadata", stored)
         if own or attributes is not None:
             changed += [path, *own]
 
-    def _consolidate(self) -> None:
-        if self._consolidated and not self._is_consolidated():
-            options: Any = {"zarr_format": self.format.zarr_format, "use_consolidated": False}
-            open_group(self.store, mode="r+", **options).consolidate()
-
     def _is_consolidated(self) -> bool:
+        if self.format.one_document and "" in self._stored:
+            return self._stored[""].consolidated is not None
         try:
             _, root = find_consolidated(self.store, self.format.zarr_format)
         except MetadataError:
@@ -561,6 +582,10 @@ class Commit:
         """The group that was written."""
         if self.only_creates:
             return self._placed[0].group(self.store)
+        if self.path in self._stored:
+            return Group(
+                self.store, self.path, self._stored[self.path], format=self.format, use_consolidated=False
+            )
         options: Any = {"zarr_format": self.format.zarr_format}
         return open_group(self.store, self.path, mode="r+", use_consolidated=False, **options)
 
@@ -571,15 +596,15 @@ def _with_copies(
     path: str,
     names: Sequence[str],
     attributes: dict[str, Any] | None,
+    before: Before | None,
     found: NodeMetadata,
 ) -> NodeMetadata:
     """A group with other attributes, and with the nodes below as they are now if it has copies of them."""
     changed = found if attributes is None else replace(found, attributes=attributes)
     if not isinstance(changed, GroupMetadata) or changed.consolidated is None:
         return changed
-    read = partial(read_metadata, Look(store), format, consolidated=False, again=True)
     held = dict(changed.consolidated)
-    for name, meta in zip(names, spread(read, names, store.concurrency), strict=True):
+    for name, meta in zip(names, nodes_now(store, format, names, before), strict=True):
         if meta is not None:
             held[name[len(node_prefix(path)) :]] = format.hold(meta, name)
     ordered = dict.fromkeys([*depth_first(held), *held])  # Copies of what is below no group stay, too.

@@ -25,11 +25,11 @@ from xarray.coding.common import VariableCoder, pop_to
 from xzarr3 import literals
 from xzarr3._types import JSON, AnyArray
 from xzarr3.array import Array
+from xzarr3.array_settings import auto_chunks
 from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, ChunkSpec, Codec
-from xzarr3.codecs.registry import parse_codec, parse_codecs
+from xzarr3.codecs.parsing import parse_codec, parse_codecs
 from xzarr3.codecs.transpose import TransposeCodec
 from xzarr3.conventions import fill_value_is_mask
-from xzarr3.creation import auto_chunks
 from xzarr3.dtypes import RawBytes, VariableLengthUTF8, ZDType
 from xzarr3.errors import DataTypeValidationError, MetadataError, listed
 from xzarr3.formats import Format

@@ -15,8 +15,8 @@ import numpy as np
 from xarray import DataArray, Dataset, DataTree, Variable, conventions
 from xarray.backends.api import DATAARRAY_NAME, DATAARRAY_VARIABLE
 
+from xzarr3.array_settings import array_metadata
 from xzarr3.conventions import encode_fill_value, fill_value_is_mask
-from xzarr3.creation import array_metadata
 from xzarr3.dtypes import parse_dtype
 from xzarr3.errors import DataTypeValidationError, InvalidKeyError, MetadataError, listed, shorten
 from xzarr3.formats import Format, ZarrFormat, documents

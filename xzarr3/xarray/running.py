@@ -26,9 +26,9 @@ from dask.delayed import Delayed
 from dask.highlevelgraph import HighLevelGraph, Layer, MaterializedLayer
 
 from xzarr3.array import Array
+from xzarr3.array_settings import array_metadata
 from xzarr3.commit.renaming import remove
 from xzarr3.commit.stage import StagedKeys
-from xzarr3.creation import array_metadata
 from xzarr3.dask.cleanup import Cleanup, Writing, fetched
 from xzarr3.dask.reading import from_zarr
 from xzarr3.dask.sources import Place, Places
