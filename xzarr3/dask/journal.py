@@ -35,6 +35,7 @@ from xzarr3._types import AnyArray, Buffer
 from xzarr3.array import Array
 from xzarr3.commit.lease import boot
 from xzarr3.dask.blocks import shortened
+from xzarr3.dask.sources import stamps_of_others
 from xzarr3.errors import StoreError
 from xzarr3.indexing import basic_selection
 from xzarr3.stores import Store
@@ -61,26 +62,29 @@ class Regions(Protocol):
     def __getitem__(self, tile: Tile, /) -> Region: ...
 
 
-def fingerprint(settings: Mapping[str, Any], names: Iterable[str], chunks: Iterable[Any]) -> str:
+def fingerprint(settings: Mapping[str, Any], sources: Sequence[Any]) -> str:
     """What a plan is known by.
 
     Parameters
     ----------
     settings : mapping of str to JSON
         Everything besides that decides which bytes are stored where.
-    names : iterable of str
-        Names of the dask arrays that are written.
-    chunks : iterable of tuple of tuple of int
-        The chunks of each.
+    sources : sequence of dask array
+        What is written. The names of these are the same as long as their values are, but for stores of
+        others, which are looked at.
 
     Examples
     --------
-    >>> one = fingerprint({"path": "a"}, ["read-zarr-1"], [((5, 5),)])
-    >>> one == fingerprint({"path": "a"}, ["read-zarr-2"], [((5, 5),)])
+    >>> import dask.array as da
+    >>> one = fingerprint({"path": "a"}, [da.zeros(10, chunks=5)])
+    >>> one == fingerprint({"path": "a"}, [da.ones(10, chunks=5)])
     False
     """
-    blocks = [[shortened(tuple(map(int, along))) for along in each] for each in chunks]
-    said = [_VERSION, settings, list(names), blocks]
+    said = [_VERSION, settings]
+    for source in sources:
+        stamps = stamps_of_others([list(source.dask.layers.values())])
+        blocks = [shortened(tuple(map(int, along))) for along in source.chunks]
+        said.append([source.name, *stamps, blocks])
     text = json.dumps(said, sort_keys=True, default=str)
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 

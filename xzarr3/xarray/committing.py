@@ -7,18 +7,25 @@ changed their lengths since; see :mod:`xzarr3.commit.length`. Consolidated copie
 
 from __future__ import annotations
 
+import json
+import operator
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
+
+from xzarr3._types import AnyArray
 from xzarr3.array import Array
 from xzarr3.commit.lease import Lease, LeaseLostError
-from xzarr3.commit.replace import Replacement
+from xzarr3.commit.replace import Replacement, sweep
+from xzarr3.commit.resume import Resumption, Settings
 from xzarr3.commit.stage import Room
 from xzarr3.concurrency import spread
-from xzarr3.dask.journal import Journal
+from xzarr3.dask.journal import Journal, fingerprint
 from xzarr3.errors import ConflictError, MetadataError, NodeExistsError, OutcomeUnknownError, StoreError
 from xzarr3.formats import Format, documents
 from xzarr3.formats.base import Held, node_prefix
@@ -32,13 +39,11 @@ from xzarr3.node_documents import (
     refresh_consolidated,
     store_documents,
 )
-from xzarr3.resuming import Plan as Resumed
 from xzarr3.stores import Store
 from xzarr3.xarray.behind import Growing, SharedLength
 from xzarr3.xarray.comparing import Change, ChangedGroup, Plan
 from xzarr3.xarray.planning import PlannedArray, PlannedGroup, stored_documents
 from xzarr3.xarray.running import Job, reads_below
-from xzarr3.xarray.taking_up import plan_of_creation
 
 _STRAGGLING = 0.25  # Seconds that other processes get to store what they were just storing.
 
@@ -111,10 +116,11 @@ class Placement:
         places = {relative: f"{node_prefix(path)}{relative}" if relative else path for relative in arrays}
         self._stored = {place: arrays[relative].stored for relative, place in places.items()}
         self._stored.update(self._group_documents())
-        self.resumed: Resumed | None = None
+        self.resumed: Resumption | None = None
         """What tells this write from others, if it can be taken up again."""
         if resume:
-            self.resumed = plan_of_creation(format, path, arrays, self._stored[path])
+            plan = _plan_of_nodes(format, path, {place: arrays[name] for name, place in places.items()})
+            self.resumed = Resumption(store, path, plan, self._stored[path])
         below = dict.fromkeys(name.partition("/")[0] for name in (*arrays, *groups) if name)
         self.replacement = (Replacement if groups else _Beside)(
             store,
@@ -124,7 +130,7 @@ class Placement:
             {places[relative]: metadata for relative, metadata in self._arrays.items()},
             overwrite=overwrite,
             how="mode 'w'",
-            plan=self.resumed,
+            resumed=self.resumed,
             lease=lease,
             in_place=in_place,
         )
@@ -212,8 +218,7 @@ class Commit:
         self.settings: list[tuple[Change, Array]] = []
         """What is set in arrays that are there, and what it is written to."""
         self._placed: list[Placement] = []
-        self.keeps = False
-        """Whether what was written stays when the write fails, so that it can be taken up again."""
+        self._resumed: Settings | None = None
         self.journal: Journal | None = None
         for path, groups in plan.new.items():
             self._create(path, groups, plan)
@@ -222,6 +227,8 @@ class Commit:
                 self._plan(change)
             for variable in group.added:
                 self._add(node_prefix(group.group.path) + variable.name, variable)
+        if plan.asked.resume and self.journal is None:
+            self._resume()
 
     def _create(self, path: str, groups: Mapping[str, PlannedGroup], plan: Plan) -> None:
         """Plan new groups; documents above those that are there follow with these."""
@@ -244,7 +251,7 @@ class Commit:
         )
         self._place(created)
         if created.resumed is not None:
-            self.journal = Journal(self.store, created.resumed.journal, created.resumed.fingerprint)
+            self.journal = Journal(self.store, created.resumed.journal, created.resumed.plan)
 
     def _add(self, path: str, variable: PlannedArray, *, replaced: bool = False) -> None:
         """Plan an array that is written in a place of its own, and put where it belongs as a whole."""
@@ -298,21 +305,35 @@ class Commit:
         self._write(Job(change.data, target, change.region, in_place=not change.grows))
         self.settings.append((replace(change, data=None) if change.is_lazy else change, target))
 
-    def keeps_leases_for(self, plan: str) -> None:
-        """What was written, and the leases, stay for a write that can be taken up again."""
-        self.keeps = True
+    def _resume(self) -> None:
+        """Go on where a write of the same plan was cut off: what was written, and the leases, stay then.
+
+        What is appended is known by what it is, not by where it goes. So if the documents tell of it already,
+        it is not appended once more. What is set is found in place: what others set there since the write was
+        cut off stays, in tiles that it had finished, as if they had come after it.
+        """
+        if self._placed:
+            raise ValueError(
+                "resume=True goes with mode 'w-' and 'w', and with values of variables that are there; found "
+                "a write that adds variables to a group, or stores one anew in other units; accepted: "
+                "resume=False"
+            )
+        grown = {change.array.path: change for change, _ in self.settings if change.grows}
+        plan = _plan_of_values(self.path, self.jobs, grown)
+        keys = [target._key for change, target in self.settings if not change.grows]
+        places = {path: [[part.start, part.stop] for part in each.region] for path, each in grown.items()}
+        self._resumed = resumed = Settings(self.store, self.path, plan, keys, places)
+        self.journal = Journal(self.store, resumed.journal, plan)
         for length in self._lengths.values():
             length.lease.plan, length.lease.inherits = plan, True
+        resumed.is_done = bool(grown) and _was_appended(resumed, grown)
+        if resumed.is_done:
+            self.jobs, self._eager, self.settings = [], [], []
 
     @property
     def only_creates(self) -> bool:
         """Whether all of it is new, or replaces what is there as a whole."""
         return not self._groups
-
-    @property
-    def adds_nodes(self) -> bool:
-        """Whether there are variables that are new, or stored anew in a place of their own."""
-        return bool(self._placed)
 
     def begin(self) -> _Begun:
         """Make room for values, before the first one is stored; what is returned is for those below."""
@@ -323,8 +344,14 @@ class Commit:
             begun.unplaced.add(placement.path)
             return room
 
+        resumed = self._resumed
         try:
-            self._take(begun)
+            if resumed is not None:
+                resumed.reserve()
+            if resumed is None or not resumed.is_done:
+                self._take(begun)
+            if resumed is not None and not resumed.is_done:
+                resumed.begin(length.lease for length in begun.lengths.values())
             begun.rooms = spread(begin, self._placed, self.store.concurrency)
         except BaseException as error:
             self.discard(begun, error)
@@ -383,6 +410,8 @@ class Commit:
                 self.journal.flush()
             # Mostly small coordinates, each of which is waited for.
             spread(lambda job: job.target.set(job.region, job.source), self._eager, self.store.concurrency)
+            if self._resumed is not None:
+                self._resumed.check()
             replaced = [begun.lengths[each.path] for each in self._placed if each.path in begun.lengths]
             spread(SharedLength.verify, replaced, self.store.concurrency)
             spread(Placement.store_documents, self._placed, self.store.concurrency)
@@ -393,8 +422,29 @@ class Commit:
             self.discard(begun, error)
             raise
         self._grow(begun)
-        self._release(begun)
-        self.finish_again()
+        try:
+            self._release(begun)
+            self._follow()
+            if self._resumed is not None:
+                self._end(self._resumed)
+        except BaseException as error:
+            if self._resumed is not None:
+                self._resumed.leave(error)
+            raise
+
+    def _end(self, resumed: Settings) -> None:
+        """Remove what was kept so that the write could be taken up again, and what others left."""
+        for length in self._lengths.values() if resumed.is_done else ():
+            length.clear_left()
+        resumed.end()
+        try:
+            sweep(self.store)
+        except StoreError as error:
+            warnings.warn(
+                f"all is written to {self.store}, but not all could be removed that writes had left which "
+                f"were cut off: {error}",
+                stacklevel=4,
+            )
 
     def _grow(self, begun: _Begun) -> None:
         """Let the documents of arrays that grow tell of it, all of them together."""
@@ -463,8 +513,8 @@ class Commit:
         spread(lambda each: each.__exit__(None, None, None), lengths, self.store.concurrency)
         begun.lengths.clear()
 
-    def finish_again(self) -> None:
-        """Do what is left when all values are written, and documents tell of them."""
+    def _follow(self) -> None:
+        """Bring attributes and copies up to date when all values are written, and documents tell of them."""
         if not self._groups:
             return
         with copies_to_follow(self._groups[0].group.path):
@@ -517,8 +567,9 @@ class Commit:
         begun.lengths.clear()
         for length in held.values():
             length.close()
-        if self.keeps:  # The leases, too, which tell that nobody else has been there since.
+        if self._resumed is not None:  # The leases stay, too: they tell that nobody else was there since.
             _end_all(SharedLength.leave, held, error)
+            self._resumed.leave(error)
             return
         for placement in self._placed:
             if placement.path in begun.unplaced:
@@ -563,6 +614,86 @@ class Commit:
             return self._placed[0].group(self.store)
         options: Any = {"zarr_format": self.format.zarr_format}
         return open_group(self.store, self.path, mode="r+", use_consolidated=False, **options)
+
+
+def _layout(format: Format, path: str, metadata: ArrayMetadata) -> dict[str, Any]:
+    """What the documents of an array say of how its values are stored."""
+    stored = stored_documents(format, replace(metadata, attributes={}), path)
+    return {key: json.loads(text) for key, text in stored.items()}
+
+
+def _plan_of_nodes(format: Format, path: str, arrays: Mapping[str, PlannedArray]) -> str:
+    """What a write of new nodes is known by.
+
+    Attributes do not count, and neither do values that are not in dask arrays: both are written each time.
+    """
+    layouts = {
+        place: [_layout(format, place, array.metadata), array.write_empty_chunks, array.is_lazy]
+        for place, array in arrays.items()
+    }
+    settings = {"doing": "create", "format": format.zarr_format, "path": path, "arrays": layouts}
+    return fingerprint(settings, [array.data for _, array in sorted(arrays.items()) if array.is_lazy])
+
+
+def _plan_of_values(path: str, jobs: Sequence[Job], grown: Mapping[str, Change]) -> str:
+    """What a write is known by of values that are set, or appended somewhere."""
+    arrays = []
+    for job in jobs:
+        target = job.target
+        said, region = _layout(target.format, target.path, target.metadata), repr(job.region)
+        if target.path in grown:
+            for document in said.values():
+                document.pop("shape", None)
+            ends = zip(job.region, grown[target.path].array.shape, strict=True)
+            region = repr([(at.stop - at.start, "end" if at.start == end else at.start) for at, end in ends])
+        arrays.append([target.path, said, target.write_empty_chunks, region])
+    settings = {"doing": "set", "path": path, "arrays": arrays, "appended": sorted(grown)}
+    return fingerprint(settings, [job.source for job in jobs])
+
+
+def _was_appended(resumed: Settings, grown: Mapping[str, Change]) -> bool:
+    """Whether a write of this plan has appended all values, and was cut off after that.
+
+    Raises
+    ------
+    ConflictError
+        If it cannot be known.
+    """
+    noted = resumed.noted()
+    places = noted.get("places")
+    if noted.get("ending") is not True or not isinstance(places, dict) or set(places) != set(grown):
+        return False
+    asked = []
+    for path, change in grown.items():
+        there = _region(places[path])
+        if [part.stop - part.start for part in there] != [part.stop - part.start for part in change.region]:
+            return False
+        if any(part.stop > size for part, size in zip(there, change.array.shape, strict=True)):
+            return False  # It has not grown.
+        if change.data is not None:
+            asked.append(_are_same(change.array[there], np.asarray(change.data)))
+    if not asked:
+        raise ConflictError(
+            "a write of the same values was cut off when it was about to end, and the arrays have grown "
+            "since, by as much as it appends or more: it cannot be told whether these are its values; "
+            f"accepted: looking at them, and removing key '{resumed.about}' to append once more"
+        )
+    return all(asked)
+
+
+def _region(edges: Any) -> tuple[slice, ...]:
+    """The region that a list of edges is of; an empty one if it is none."""
+    try:
+        found = tuple(slice(operator.index(start), operator.index(stop)) for start, stop in edges)
+    except (TypeError, ValueError):
+        return ()
+    return found if all(part.start >= 0 for part in found) else ()
+
+
+def _are_same(one: AnyArray, other: AnyArray) -> bool:
+    if one.dtype == other.dtype and one.dtype.kind not in "OT":
+        return one.tobytes() == other.tobytes()
+    return bool(np.array_equal(one, other))
 
 
 def _with_copies(

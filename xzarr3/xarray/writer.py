@@ -16,19 +16,18 @@ from typing import Any, Literal, TypeAlias, overload
 from dask.delayed import Delayed
 from xarray import DataArray, Dataset, DataTree
 
+from xzarr3.commit.resume import check_resumable
 from xzarr3.errors import listed
 from xzarr3.formats import ZarrFormat, parse_format
 from xzarr3.group import Group
 from xzarr3.literals import Telling
 from xzarr3.nodes import normal_path
 from xzarr3.progress import Asked, check_asked
-from xzarr3.resuming import check_resumable
 from xzarr3.stores import MemoryStore, StoreLike, open_store
 from xzarr3.xarray.committing import Commit
 from xzarr3.xarray.comparing import compare
 from xzarr3.xarray.planning import Request, check_group_path, nodes_of
 from xzarr3.xarray.running import templated, write_blocks, written_later
-from xzarr3.xarray.taking_up import resumable
 
 WriteMode: TypeAlias = Literal["w", "w-", "a", "a-", "r+"]
 ReplaceHow: TypeAlias = Literal["staged", "in place"]
@@ -342,9 +341,7 @@ def to_zarr(
             check_resumable(opened)
         with Telling():
             nodes = nodes_of(dataset, path, asked)
-            write: Any = Commit(compare(nodes, opened, path, asked))
-        if resume:
-            write = resumable(write, opened, path)
+            write = Commit(compare(nodes, opened, path, asked))
         if compute is not True:
             own = None if opened is store else opened
             is_template = not compute and write.only_creates
@@ -353,8 +350,7 @@ def to_zarr(
             return later
         begun = write_blocks(write, progress, chunkmanager_store_kwargs)
         write.finish(begun)
-    written: Group = write.group()
-    return written
+    return write.group()
 
 
 def chosen_mode(mode: str | None, append_dim: Hashable | None, region: object) -> WriteMode:
