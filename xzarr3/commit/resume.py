@@ -15,17 +15,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+import operator
 import re
 import uuid
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from xzarr3._types import Buffer
+import numpy as np
+
+from xzarr3._types import AnyArray, Buffer
 from xzarr3.commit.lease import SWAPS, Lease, lease_key
 from xzarr3.commit.leftovers import said_in
 from xzarr3.commit.stage import BEGUN, Places
-from xzarr3.errors import StoreCapabilityError, StoreError, printable
+from xzarr3.errors import ConflictError, StoreCapabilityError, StoreError, printable
 from xzarr3.stores import Store
 from xzarr3.stores.local import STAGED
 
@@ -200,13 +203,48 @@ class Settings(Resumption):
         """Whether the documents tell already of all that is appended."""
 
     @property
-    def about(self) -> str:
+    def _about(self) -> str:
         """The key of what is noted."""
         return f"{self.top}{_ABOUT}"
 
-    def noted(self) -> dict[str, Any]:
+    def _noted(self) -> dict[str, Any]:
         """What an earlier write of this plan has noted; empty if there was none."""
-        return said_in(self._store.get(self.about, (0, _LARGEST)))
+        return said_in(self._store.get(self._about, (0, _LARGEST)))
+
+    def was_appended(self, grown: Mapping[str, tuple[Any, tuple[slice, ...], Any]]) -> bool:
+        """Whether a write of this plan has appended all values, and was cut off after that.
+
+        Parameters
+        ----------
+        grown : mapping of str to (Array, tuple of slice, array or None)
+            For each path an array that is to grow, by what region, and the values if these are in memory.
+
+        Raises
+        ------
+        ConflictError
+            If it cannot be known.
+        """
+        noted = self._noted() if grown else {}
+        places = noted.get("places")
+        if noted.get("ending") is not True or not isinstance(places, dict) or places.keys() != grown.keys():
+            return False
+        same = []
+        for path, (array, region, values) in grown.items():
+            there = _region(places[path])
+            if [at.stop - at.start for at in there] != [at.stop - at.start for at in region]:
+                return False
+            if any(at.stop > size for at, size in zip(there, array.shape, strict=True)):
+                return False  # It has not grown.
+            if values is not None:
+                same.append(_are_same(array[there], np.asarray(values)))
+        if not same:
+            raise ConflictError(
+                "a write of the same values was cut off when it was about to end, and the arrays have grown "
+                "since, by as much as it appends or more: it cannot be told whether these are its values; "
+                f"accepted: looking at them, and removing key '{self._about}' to append once more"
+            )
+        self.is_done = all(same)
+        return self.is_done
 
     def reserve(self) -> None:
         """Keep others from doing the same.
@@ -220,11 +258,11 @@ class Settings(Resumption):
         lease.reserve(self._path)
         self.lease = lease
         self.has_begun = True
-        self._said = self.noted()
+        self._said = self._noted()
         if (
             self._places and not self.is_done
         ):  # Leases that are taken from now on do not tell any more who had them before.
-            self._store.erase(self.about)
+            self._store.erase(self._about)
 
     def begin(self, grown: Iterable[Lease]) -> None:
         """Forget what is in the journal if others have changed the arrays since.
@@ -244,7 +282,7 @@ class Settings(Resumption):
         if not same:
             self._store.erase_prefix(self.journal)
         self._said = said
-        self._store.set(self.about, json.dumps(said).encode())
+        self._store.set(self._about, json.dumps(said).encode())
 
     def _stamped(self) -> str:
         """What changes when somebody changes one of the documents, or replaces an array."""
@@ -255,7 +293,7 @@ class Settings(Resumption):
     def end(self) -> None:
         """All is written."""
         self._store.erase_prefix(self.journal)
-        self._store.erase(self.about)
+        self._store.erase(self._about)
         if self.lease is not None:
             self.lease.release()
 
@@ -269,7 +307,22 @@ class Settings(Resumption):
         if self.lease is not None:
             self.lease.verify(self._path)
         if self._places:
-            self._store.set(self.about, json.dumps({**self._said, "ending": True}).encode())
+            self._store.set(self._about, json.dumps({**self._said, "ending": True}).encode())
+
+
+def _region(edges: Any) -> tuple[slice, ...]:
+    """The region that a list of edges is of; an empty one if it is none."""
+    try:
+        found = tuple(slice(operator.index(start), operator.index(stop)) for start, stop in edges)
+    except (TypeError, ValueError):
+        return ()
+    return found if all(part.start >= 0 for part in found) else ()
+
+
+def _are_same(one: AnyArray, other: AnyArray) -> bool:
+    if one.dtype == other.dtype and one.dtype.kind not in "OT":
+        return one.tobytes() == other.tobytes()
+    return bool(np.array_equal(one, other))
 
 
 def forget_settings(store: Store, tops: Iterable[str], path: str) -> None:

@@ -673,7 +673,7 @@ def remove_abandoned(store: Store, tops: Iterable[str]) -> None:
             holder = Holder.parse(leased)
             is_kept = holder.is_dead is False or age(holder.renewed) < ABANDONED
         else:  # Where no leases are kept, nobody else writes, and nothing tells of who does.
-            is_kept = not keeps_leases(store) and age(said.get("time")) < ABANDONED
+            is_kept = (named is None or not keeps_leases(store)) and age(said.get("time")) < ABANDONED
         if not is_kept:
             # First: its writer, if there is one, must not go on without the rest.
             store.erase_values([f"{top}{BEGUN}", lease_key(top)])

@@ -7,8 +7,6 @@ changed their lengths since; see :mod:`xzarr3.commit.length`. Consolidated copie
 
 from __future__ import annotations
 
-import json
-import operator
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,16 +14,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-import numpy as np
-
-from xzarr3._types import AnyArray
 from xzarr3.array import Array
 from xzarr3.commit.lease import Lease, LeaseLostError
 from xzarr3.commit.replace import Replacement, sweep
 from xzarr3.commit.resume import Resumption, Settings
 from xzarr3.commit.stage import Room
 from xzarr3.concurrency import spread
-from xzarr3.dask.journal import Journal, fingerprint
+from xzarr3.dask.journal import Journal, Written, fingerprint
 from xzarr3.errors import ConflictError, MetadataError, NodeExistsError, OutcomeUnknownError, StoreError
 from xzarr3.formats import Format, documents
 from xzarr3.formats.base import Held, node_prefix
@@ -119,7 +114,11 @@ class Placement:
         self.resumed: Resumption | None = None
         """What tells this write from others, if it can be taken up again."""
         if resume:
-            plan = _plan_of_nodes(format, path, {place: arrays[name] for name, place in places.items()})
+            written = [
+                Written(places[name], each.metadata, each.write_empty_chunks, each.metadata.shape, each.data)
+                for name, each in sorted(arrays.items())
+            ]
+            plan = fingerprint("create", format, path, written)
             self.resumed = Resumption(store, path, plan, self._stored[path])
         below = dict.fromkeys(name.partition("/")[0] for name in (*arrays, *groups) if name)
         self.replacement = (Replacement if groups else _Beside)(
@@ -319,15 +318,15 @@ class Commit:
                 "resume=False"
             )
         grown = {change.array.path: change for change, _ in self.settings if change.grows}
-        plan = _plan_of_values(self.path, self.jobs, grown)
+        written = [_written(job, grown.get(job.target.path)) for job in self.jobs]
+        plan = fingerprint(f"set, append to {sorted(grown)}", self.format, self.path, written)
         keys = [target._key for change, target in self.settings if not change.grows]
         places = {path: [[part.start, part.stop] for part in each.region] for path, each in grown.items()}
         self._resumed = resumed = Settings(self.store, self.path, plan, keys, places)
         self.journal = Journal(self.store, resumed.journal, plan)
         for length in self._lengths.values():
             length.lease.plan, length.lease.inherits = plan, True
-        resumed.is_done = bool(grown) and _was_appended(resumed, grown)
-        if resumed.is_done:
+        if resumed.was_appended({path: (at.array, at.region, at.data) for path, at in grown.items()}):
             self.jobs, self._eager, self.settings = [], [], []
 
     @property
@@ -616,84 +615,13 @@ class Commit:
         return open_group(self.store, self.path, mode="r+", use_consolidated=False, **options)
 
 
-def _layout(format: Format, path: str, metadata: ArrayMetadata) -> dict[str, Any]:
-    """What the documents of an array say of how its values are stored."""
-    stored = stored_documents(format, replace(metadata, attributes={}), path)
-    return {key: json.loads(text) for key, text in stored.items()}
-
-
-def _plan_of_nodes(format: Format, path: str, arrays: Mapping[str, PlannedArray]) -> str:
-    """What a write of new nodes is known by.
-
-    Attributes do not count, and neither do values that are not in dask arrays: both are written each time.
-    """
-    layouts = {
-        place: [_layout(format, place, array.metadata), array.write_empty_chunks, array.is_lazy]
-        for place, array in arrays.items()
-    }
-    settings = {"doing": "create", "format": format.zarr_format, "path": path, "arrays": layouts}
-    return fingerprint(settings, [array.data for _, array in sorted(arrays.items()) if array.is_lazy])
-
-
-def _plan_of_values(path: str, jobs: Sequence[Job], grown: Mapping[str, Change]) -> str:
-    """What a write is known by of values that are set, or appended somewhere."""
-    arrays = []
-    for job in jobs:
-        target = job.target
-        said, region = _layout(target.format, target.path, target.metadata), repr(job.region)
-        if target.path in grown:
-            for document in said.values():
-                document.pop("shape", None)
-            ends = zip(job.region, grown[target.path].array.shape, strict=True)
-            region = repr([(at.stop - at.start, "end" if at.start == end else at.start) for at, end in ends])
-        arrays.append([target.path, said, target.write_empty_chunks, region])
-    settings = {"doing": "set", "path": path, "arrays": arrays, "appended": sorted(grown)}
-    return fingerprint(settings, [job.source for job in jobs])
-
-
-def _was_appended(resumed: Settings, grown: Mapping[str, Change]) -> bool:
-    """Whether a write of this plan has appended all values, and was cut off after that.
-
-    Raises
-    ------
-    ConflictError
-        If it cannot be known.
-    """
-    noted = resumed.noted()
-    places = noted.get("places")
-    if noted.get("ending") is not True or not isinstance(places, dict) or set(places) != set(grown):
-        return False
-    asked = []
-    for path, change in grown.items():
-        there = _region(places[path])
-        if [part.stop - part.start for part in there] != [part.stop - part.start for part in change.region]:
-            return False
-        if any(part.stop > size for part, size in zip(there, change.array.shape, strict=True)):
-            return False  # It has not grown.
-        if change.data is not None:
-            asked.append(_are_same(change.array[there], np.asarray(change.data)))
-    if not asked:
-        raise ConflictError(
-            "a write of the same values was cut off when it was about to end, and the arrays have grown "
-            "since, by as much as it appends or more: it cannot be told whether these are its values; "
-            f"accepted: looking at them, and removing key '{resumed.about}' to append once more"
-        )
-    return all(asked)
-
-
-def _region(edges: Any) -> tuple[slice, ...]:
-    """The region that a list of edges is of; an empty one if it is none."""
-    try:
-        found = tuple(slice(operator.index(start), operator.index(stop)) for start, stop in edges)
-    except (TypeError, ValueError):
-        return ()
-    return found if all(part.start >= 0 for part in found) else ()
-
-
-def _are_same(one: AnyArray, other: AnyArray) -> bool:
-    if one.dtype == other.dtype and one.dtype.kind not in "OT":
-        return one.tobytes() == other.tobytes()
-    return bool(np.array_equal(one, other))
+def _written(job: Job, grown: Change | None) -> Written:
+    """Which values are set, and where; what is appended goes to the end, wherever that is."""
+    target, where = job.target, [job.target.shape, [[part.start, part.stop] for part in job.region]]
+    if grown is not None:
+        ends = zip(job.region, grown.array.shape, strict=True)
+        where = [[at.stop - at.start, "end" if at.start == end else at.start] for at, end in ends]
+    return Written(target.path, target.metadata, target.write_empty_chunks, where, job.source)
 
 
 def _with_copies(
