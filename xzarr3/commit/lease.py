@@ -7,7 +7,7 @@ Whoever finds the lease of another one has to know whether that writer still liv
 the same start of its system and among the same processes, the system tells. Elsewhere the lease is watched: a
 writer that lives changes it every quarter of :data:`PATIENCE` seconds, so that one which stayed as it was
 for :data:`PATIENCE` seconds, on the clock of the one who watches, is nobody's any more. No clocks of two
-hosts are ever compared.
+hosts are compared to know that.
 """
 
 from __future__ import annotations

@@ -259,9 +259,8 @@ class Settings(Resumption):
         self.lease = lease
         self.has_begun = True
         self._said = self._noted()
-        if (
-            self._places and not self.is_done
-        ):  # Leases that are taken from now on do not tell any more who had them before.
+        # Leases that are taken from now on do not tell any more who had them before.
+        if self._places and not self.is_done:
             self._store.erase(self._about)
 
     def begin(self, grown: Iterable[Lease]) -> None:
