@@ -281,8 +281,10 @@ def to_zarr(
     from files and values in memory but cannot for random numbers or ``name=False``; another one warns and
     begins anew. Attributes and values that are not in dask arrays may differ. What was appended already is
     not appended again. Two such calls at a time are refused; a killed one is known to be so at once on the
-    same host, and elsewhere after five minutes. What is not taken up is removed as said above. Without
-    ``fsync=True``, what was written to a directory before its system crashed is written again.
+    same host, and elsewhere after 45 seconds. What was stored for a group and is not taken up is removed by
+    the next call for the same group that finds its lease; what was noted of values that are set or appended
+    by a later call, once nobody has taken it up for a day. Without ``fsync=True``, what was written to a
+    directory before its system crashed is written again.
 
     JSON has neither NaN nor infinities. In attributes, at any depth, they are stored as the text "NaN",
     "Infinity" and "-Infinity". A ``missing_value`` that is NaN is left out, as NaN is missing anyway; one
