@@ -700,6 +700,34 @@ def test_another_plan_takes_nothing_up(anywhere: Store, tmp_path: Path) -> None:
     np.testing.assert_array_equal(values, 2 * (np.arange(20.0) + 1))
 
 
+def test_what_another_plan_had_left_is_removed(anywhere: Store, tmp_path: Path, mode: Any) -> None:
+    """At once, as nobody else is told where it is."""
+    if mode == "w":
+        old(anywhere)
+    cut_off(anywhere, tmp_path / "log", mode=mode)
+    assert left(anywhere)
+    with pytest.warns(UserWarning, match="not the same as this one"):
+        to_zarr(failing(tmp_path / "other", 100), anywhere, mode="w", resume=True)
+    assert not left(anywhere)
+    np.testing.assert_array_equal(opened(anywhere)["t"], np.arange(20.0) + 1)
+
+
+@pytest.mark.parametrize("top", ["", "kept/", "t/", ".xzarr3-staged-x/", f".xzarr3-staged-{'0' * 32}/../../"])
+def test_a_lease_that_names_what_no_write_has_staged_removes_nothing(tmp_path: Path, top: str) -> None:
+    """Whoever has written it; nor is it a place to go on."""
+    store, log = MemoryStore(), tmp_path / "log"
+    cut_off(store, log)
+    to_zarr(xr.Dataset({"t": ("x", np.arange(3.0))}), store, group="kept")
+    store.set(".xzarr3-staged-x/about", b"kept")
+    said = json.loads(bytes(store.get(".xzarr3-lease") or b""))
+    assert said["top"]
+    store.set(".xzarr3-lease", json.dumps({**said, "top": top}).encode())
+    with pytest.raises(NodeExistsError, match="not empty"):
+        to_zarr(failing(log, 100), store, resume=True)
+    assert opened(store, "kept").sizes["x"] == 3
+    assert store.get(".xzarr3-staged-x/about") == b"kept"
+
+
 def test_attributes_and_values_in_memory_may_change(tmp_path: Path) -> None:
     """They are written each time."""
     store, log = LocalStore(tmp_path / "store"), tmp_path / "log"
@@ -1049,22 +1077,15 @@ def test_regions_are_taken_up_beside_each_other(tmp_path: Path) -> None:
     assert not left(store)
 
 
-def _a_day_later(store: Store) -> None:
+def _a_day_later(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if what writes have left had been there for long."""
-    long_ago = time.time() - 25 * 3600
-    if isinstance(store, LocalStore):
-        for top, _, names in os.walk(store.root):
-            for name in (*names, "."):
-                os.utime(os.path.join(top, name), (long_ago, long_ago))
-    for key in [key for key in store.list() if key.endswith(("/begun", "/.xzarr3-lease"))]:
-        said = json.loads(bytes(store.get(key) or b"{}"))
-        store.set(key, json.dumps({**said, "time": long_ago}).encode())
-    if isinstance(store, LocalStore):
-        for top in os.listdir(store.root):
-            os.utime(os.path.join(store.root, top), (long_ago, long_ago))
+    now = time.time
+    monkeypatch.setattr(time, "time", lambda: now() + 25 * 3600)
 
 
-def test_what_is_never_taken_up_goes_in_the_end(store: Store, tmp_path: Path) -> None:
+def test_what_is_never_taken_up_goes_in_the_end(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _place(store)
     to_zarr(xr.Dataset({"t": ("x", np.zeros(3))}), store, group="kept")
     options: dict[str, Any] = {"group": "g", "resume": True}
@@ -1072,7 +1093,7 @@ def test_what_is_never_taken_up_goes_in_the_end(store: Store, tmp_path: Path) ->
         to_zarr(failing(tmp_path / "log", 4), store, region={"x": slice(0, 20)}, **options)
     to_zarr(failing(tmp_path / "b", 100), store, region={"x": slice(8, 28)}, **options)
     assert left(store), "it may still be taken up"
-    _a_day_later(store)
+    _a_day_later(monkeypatch)
     to_zarr(failing(tmp_path / "c", 100), store, region={"x": slice(8, 28)}, **options)
     assert not left(store)
     assert opened(store, "kept")["t"].shape == (3,)
@@ -1231,6 +1252,35 @@ def test_others_append_meanwhile(store: Store, tmp_path: Path) -> None:
     wanted = np.concatenate([np.full(7, -1.0), np.full(20, 5.0), np.arange(20.0) + 1])
     np.testing.assert_array_equal(opened(store, "g")["t"], wanted)
     assert made(tmp_path / "log") >= 14
+
+
+def test_what_others_stored_behind_an_array_is_not_taken_for_its_own(
+    tmp_path: Path, at_once: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others were killed when they appended, too, and then this one, wherever it was, when it went on."""
+    monkeypatch.setattr(lease, "_keep", lambda _: None)  # A killed process renews nothing.
+    other = xr.Dataset({"t": ("x", da.full(20, 5.0, chunks=2))}, coords={"x": np.arange(20) + 0.25})
+
+    def killed(store: MortalStore, number: float, work: Callable[[], None]) -> bool:
+        store.left = number
+        caught = None
+        try:
+            work()
+        except CutOffError as error:
+            caught = error  # Nothing that it refers to ends before that of the process is forgotten.
+        store.left = float("inf")
+        _of_a_killed_process()
+        return caught is not None
+
+    wanted = np.concatenate([np.full(7, -1.0), np.arange(20.0) + 1])
+    for number in range(18):
+        store, log = MortalStore(), tmp_path / f"log-{number}"
+        _begun(store)
+        assert killed(store, 25, lambda store=store, log=log: _append(store, log))
+        assert killed(store, 15, lambda store=store: to_zarr(other, store, group="g", append_dim="x"))
+        assert killed(store, number, lambda store=store, log=log: _append(store, log))
+        _append(store, log)
+        np.testing.assert_array_equal(opened(store, "g")["t"], wanted)
 
 
 def test_what_cannot_be_taken_up(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ Whoever finds the lease of another one has to know whether that writer still liv
 the same start of its system and among the same processes, the system tells. Elsewhere the lease is watched: a
 writer that lives changes it every quarter of :data:`PATIENCE` seconds, so that one which stayed as it was
 for :data:`PATIENCE` seconds, on the clock of the one who watches, is nobody's any more. No clocks of two
-hosts are ever compared.
+hosts are compared to know that.
 """
 
 from __future__ import annotations
@@ -59,7 +59,6 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.5  # Seconds
 _ATTEMPTS = 100
 _LARGEST = 2**16  # Bytes of a lease.
 _MOST_SEEN = 4096
-_BESIDE = 600.0  # Seconds after which what lies beside a lease is renewed as well.
 
 # What a test replaces: the clock of this process, and waiting.
 _clock: Callable[[], float] = time.monotonic
@@ -123,7 +122,9 @@ class Holder:
     state : str
         ``SWAPPING``, ``CLOSING`` or ``IN_PLACE`` while the place holds no whole node, because of this writer.
     top : str
-        What the keys begin with under which its values lie until they take their place.
+        What the keys begin with under which its values lie until they take their place, or its journal does.
+    renewed : float
+        When it was renewed last, on the clock of its host: what nobody has taken up for a day goes.
     """
 
     owner: str = ""
@@ -140,6 +141,7 @@ class Holder:
     since: str = ""
     state: str = ""
     top: str = ""
+    renewed: float = 0.0
 
     @classmethod
     def parse(cls, value: Buffer | None) -> Holder:
@@ -218,8 +220,6 @@ class Lease:
         What it is for.
     plan : str, optional
         Fingerprint of what is written, if that can be taken up again.
-    beside : tuple of (str, callable), optional
-        A key whose value is renewed with it, now and then, if it is there, and what makes the value.
     top : str
         What the keys begin with under which values lie until they take their place.
     """
@@ -231,16 +231,13 @@ class Lease:
         purpose: Purpose,
         *,
         plan: str | None = None,
-        beside: tuple[str, Callable[[], bytes]] | None = None,
         top: str = "",
     ) -> None:
         self._store = store
         self.key = key
         self._purpose = purpose
         self.plan = plan
-        self._beside = beside
         self._top = top
-        self._beside_renewed = 0.0
         self.inherits = False
         """Whether nobody but this owner carries out its plan, so that what that had before is its own."""
         self.displaced: Holder | None = None
@@ -256,7 +253,7 @@ class Lease:
 
     def __getstate__(self) -> dict[str, Any]:
         self._shared = True
-        return {**self.__dict__, "_renewing": None, "_owned_by": None, "_beside": None}
+        return {**self.__dict__, "_renewing": None, "_owned_by": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _renewing=threading.Lock(), _pid=os.getpid(), _proven=-2 * PATIENCE)
@@ -329,6 +326,7 @@ class Lease:
             term=uuid.uuid4().hex,
             since=datetime.now(UTC).isoformat(timespec="seconds"),
             top=self._top,
+            renewed=time.time(),
         )
         self._pid = 0
         self.continues = False
@@ -411,7 +409,6 @@ class Lease:
         self._proven = asked
         self._pid = os.getpid()
         self._shared = False
-        self._beside_renewed = _clock()
         _seen.pop((self._store.identity, self.key), None)
         _keep(self)
 
@@ -494,11 +491,6 @@ class Lease:
         with self._renewing:
             if self._pid == os.getpid():
                 self._change(self._said)
-        if self._beside is not None and _clock() - self._beside_renewed > _BESIDE:
-            key, value = self._beside
-            self._beside_renewed = _clock()
-            if self._store.exists(key):
-                self._store.set(key, value())
 
     def _change(self, said: Holder) -> bool:
         """Say this in the lease, and count, if it is held; returns whether it was."""
@@ -506,7 +498,8 @@ class Lease:
         stored, version = self._store.get_versioned(self.key)
         if not self._is_own(stored):
             return False
-        said = replace(said, counter=Holder.parse(stored).counter + 1)  # A copy of this counts, too.
+        # A copy of this counts, too.
+        said = replace(said, counter=Holder.parse(stored).counter + 1, renewed=time.time())
         try:
             done = self._store.compare_and_set(self.key, version, said.text())
         except StoreCapabilityError:

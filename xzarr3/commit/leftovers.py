@@ -28,9 +28,8 @@ def said_in(value: Buffer | None) -> dict[str, Any]:
     return said if isinstance(said, dict) else {}
 
 
-def age(value: Buffer) -> float:
-    """Seconds since a value of :func:`now` was stored; infinite if it is none, or of a day to come."""
-    stored = said_in(value).get("time")
+def age(stored: object) -> float:
+    """Seconds since a time that some host has noted; infinite if it is none, or of a day to come."""
     if not isinstance(stored, (int, float)) or not abs(stored) < _END_OF_TIME:
         return math.inf
     found = time.time() - stored

@@ -283,23 +283,15 @@ class Length:
         if self.is_exclusive:
             self.lease.leave()
 
+    def clear_left(self) -> None:
+        """Take the lease away that a write of the same plan has left, which nobody else carries out."""
+        if self.lease.there().plan == self.lease.plan and self.lease.take():
+            self.lease.release()
+
     def take_anew(self) -> None:
         """See to it that a copy of this in another process has the right no more."""
         if self.is_exclusive:
             self.lease.take_anew()
-
-
-def left_with(store: Store, key: str, plan: str) -> bool:
-    """Whether the lease of an array was left by a write of a plan, so that nobody has had it since."""
-    return Lease(store, key, "resize").there().plan == plan
-
-
-def clear_left(store: Store, key: str, plan: str) -> None:
-    """Take away the lease of an array that a write of a plan has left, which nobody else carries out."""
-    lease = Lease(store, key, "resize", plan=plan)
-    lease.inherits = True
-    if lease.there().plan == plan and lease.take():
-        lease.release()
 
 
 class GuardedStore(Store):

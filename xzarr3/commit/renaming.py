@@ -18,6 +18,7 @@ from xzarr3._types import Buffer
 from xzarr3.carrying import Kept, carry
 from xzarr3.commit.lease import NAME, Lease
 from xzarr3.commit.leftovers import ABANDONED
+from xzarr3.commit.resume import Resumption, settled
 from xzarr3.commit.stage import (
     BEGUN,
     NEW,
@@ -25,7 +26,6 @@ from xzarr3.commit.stage import (
     Places,
     Room,
     Staging,
-    check_left,
     foreign_keys,
     gone,
     is_occupied,
@@ -37,7 +37,7 @@ from xzarr3.commit.stage import (
 )
 from xzarr3.errors import NodeExistsError, StoreError, listed
 from xzarr3.metadata import ArrayMetadata
-from xzarr3.resuming import Plan, forget_moves, forget_moves_at, note_end, note_moves, undo_moves
+from xzarr3.resuming import forget_moves, forget_moves_at, note_end, note_moves, undo_moves
 from xzarr3.stores import LocalStore, Store, platform
 from xzarr3.stores.base import Change, Scratch
 from xzarr3.stores.folders import Folders
@@ -48,7 +48,7 @@ _ATTEMPTS = 10
 _ENDED = "ended"  # What BEGUN is called once somebody puts the values in their place, or removes them.
 
 
-def recover_moves(store: LocalStore, places: Places, plan: Plan) -> None:
+def recover_moves(store: LocalStore, places: Places, resumed: Resumption) -> None:
     """Undo what a write of this plan was just renaming when it was killed, or end it.
 
     Raises
@@ -56,9 +56,9 @@ def recover_moves(store: LocalStore, places: Places, plan: Plan) -> None:
     NodeExistsError
         If that write is still going on.
     """
-    top = os.path.join(store.root, plan.top.rstrip("/"))
+    top = os.path.join(store.root, resumed.top.rstrip("/"))
     if os.path.lexists(os.path.join(top, "moves")):
-        lease = lease_at(store, places, plan)
+        lease = lease_at(store, places, resumed.plan, resumed.top)
         lease.reserve(places.path)
         try:
             aside = undo_moves(top, store.root)
@@ -140,7 +140,7 @@ class Directories(Staging):
         arrays: Mapping[str, ArrayMetadata],
         *,
         overwrite: bool,
-        plan: Plan | None = None,
+        resumed: Resumption | None = None,
         kept: Kept | None = None,
     ) -> None:
         self._target = store
@@ -148,13 +148,13 @@ class Directories(Staging):
         self._arrays = arrays
         self._kept = Kept() if kept is None else kept
         self._overwrite = overwrite
-        self._plan = plan
+        self._resumed = resumed
         self._lease: Lease | None = None
         # What is replaced has a place of its own each time.
         self._aside = self._top = os.path.join(store.root, f"{STAGED}{uuid.uuid4().hex}")
-        if plan is not None:
-            self._top = os.path.join(store.root, plan.top.rstrip("/"))
-            self._lease = lease_at(store, places, plan)
+        if resumed is not None:
+            self._top = os.path.join(store.root, resumed.top.rstrip("/"))
+            self._lease = lease_at(store, places, resumed.plan, resumed.top)
         self._old = os.path.join(self._aside, OLD)
         self._new = os.path.join(self._top, NEW)
         self._begun = os.path.join(self._top, BEGUN)
@@ -189,11 +189,9 @@ class Directories(Staging):
 
     def begin(self) -> None:
         self._check_undone()
-        if self._plan is not None and self._lease is not None:
+        if self._resumed is not None and self._lease is not None:
             self._lease.reserve(self._places.path)
-            check_left(self._lease, self._plan, self._target, self._places.path)
-            if not os.path.lexists(self._begun):  # Somebody was about to remove what is there.
-                remove(self._top)
+            settled(self._lease, self._resumed, self._remove_left)
             _remove_partial(self._new)
             # Who reserves the place just now is refused anyway.
             _remove_partial(os.path.join(self._target.root, os.path.dirname(self._lease.key)))
@@ -213,8 +211,8 @@ class Directories(Staging):
         It may be a task that is run once more, as its worker was lost, or what cleans up after an earlier
         attempt.
         """
-        if self._is_ending or self._plan is not None:
-            return os.path.lexists(self._begun if self._plan is not None else self._ended)
+        if self._is_ending or self._resumed is not None:
+            return os.path.lexists(self._begun if self._resumed is not None else self._ended)
         try:
             with open(self._begun, "rb") as file:
                 if file.read().decode("ascii", "replace") != self.room.id:
@@ -341,7 +339,7 @@ class Directories(Staging):
                 self._check_inside(place)
             for folder in dict.fromkeys(os.path.dirname(target) for _, target in aside + ahead):
                 os.makedirs(folder, exist_ok=True)
-            if self._plan is not None:
+            if self._resumed is not None:
                 note_moves(self._top, self._places.path, self._aside, aside + ahead, root)
             with Folders(root) as folders:
                 for move in aside:
@@ -387,7 +385,7 @@ class Directories(Staging):
                         os.rmdir(folder)
                     folder = os.path.dirname(folder)
             self._target.prune(os.path.dirname(os.path.join(self._target.root, unit)))
-        if self._plan is not None:
+        if self._resumed is not None:
             with _removing(self._top):
                 forget_moves(self._top)
             with contextlib.suppress(OSError):  # It was not made, or is not empty.
@@ -401,7 +399,7 @@ class Directories(Staging):
             with _removing(folder):
                 forget_moves_at(folder, self._places.path)
             self._bring_back(folder)  # While what was replaced is still there to tell chunks from files.
-        if self._plan is not None:
+        if self._resumed is not None:
             with _removing(self._top):
                 note_end(self._top, self._aside)
             remove(self._aside)
@@ -443,9 +441,11 @@ class Directories(Staging):
             with contextlib.suppress(OSError):  # It holds something of another attempt.
                 os.rmdir(folder)
 
-    def leave(self) -> None:
-        if self._lease is not None:
-            self._lease.leave()
+    def _remove_left(self, top: str) -> None:
+        """Remove what another write had staged, unless what it has replaced is there."""
+        folder = os.path.join(self._target.root, top.rstrip("/"))
+        if not os.path.lexists(os.path.join(folder, OLD)):
+            remove_at_once(self._target, folder)
 
     def whereabouts(self) -> str:
         return f"'{self._old}' and '{self._new}'"

@@ -23,20 +23,17 @@ from xzarr3.carrying import Kept
 from xzarr3.commit.lease import ERASING, IN_PLACE, Lease, check_complete, keeps_leases
 from xzarr3.commit.leftovers import now
 from xzarr3.commit.renaming import Directories, recover_moves, sweep_directory
+from xzarr3.commit.resume import Resumption, forget_settings
 from xzarr3.commit.stage import (
     BEGUN,
     Places,
     Room,
     Staging,
-    begun_staged,
-    check_left,
     foreign_keys,
-    goes_on_in_place,
     gone,
     is_occupied,
     kept_at,
     lease_at,
-    left_plan,
     occupied,
     staged_prefixes,
     taken_up,
@@ -70,7 +67,6 @@ from xzarr3.node_documents import Journal, drop_from_consolidated
 from xzarr3.node_erasing import chunks_of, documents_among, erase_stages, keys_at
 from xzarr3.node_making import groups_missing
 from xzarr3.nodes import ancestors, document_lock
-from xzarr3.resuming import Plan, check_resumable, forget_settings
 from xzarr3.stores import LocalStore, Store, StoreLike, open_store
 from xzarr3.stores.base import UNCHANGED, Unchanged
 
@@ -95,8 +91,8 @@ class Replacement:
         Replace what is there; otherwise there must be nothing.
     how : str
         What a user says to replace what is there, for messages.
-    plan : Plan, optional
-        What is written, if it is to be possible to take that up again where it was cut off.
+    resumed : Resumption, optional
+        What tells the write from others, if it can be taken up again where it was cut off.
     lease : Lease, optional
         The lease of the place, which the caller has from before :meth:`put` to after it.
     in_place : bool
@@ -123,7 +119,7 @@ class Replacement:
         *,
         overwrite: bool,
         how: str,
-        plan: Plan | None = None,
+        resumed: Resumption | None = None,
         lease: Lease | None = None,
         in_place: bool = False,
     ) -> None:
@@ -139,10 +135,7 @@ class Replacement:
         check_names(store, format, path, [*below, *arrays])
         self._places = Places.of(store, format, path)
         self._arrays = dict(arrays)
-        self._plan = plan
-        self._begun = False
-        if plan is not None:
-            check_resumable(store)
+        self._resumed = resumed
         self._staging = self._chosen(names, lease, in_place)
         if store.concurrency > 1:
             looks.in_the_making(self.store, map(format.array_key, self._arrays))
@@ -154,24 +147,27 @@ class Replacement:
 
     def _chosen(self, names: list[str] | None, lease: Lease | None, in_place: bool) -> Staging:
         """The way to write that suits the store and what is there; whatever is in the way is refused."""
-        store, places, plan, arrays = self._target, self._places, self._plan, self._arrays
+        store, places, resumed, arrays = self._target, self._places, self._resumed, self._arrays
+        key = lease_at(store, places).key
+        if resumed is not None:
+            resumed.find(key)
         if store.renames_trees:
             local = cast("LocalStore", store)
-            if plan is not None:
-                recover_moves(local, places, plan)
+            if resumed is not None:
+                recover_moves(local, places, resumed)
             for folder in places.folders:
                 _check_folders(local, folder, self._path)
             groups_missing(Look(store), self._format, self._path)
             kept = kept_at(store, places, arrays) if self._overwrite else Kept()
             self._check_room()
-            return Directories(local, places, arrays, overwrite=self._overwrite, plan=plan, kept=kept)
+            return Directories(local, places, arrays, overwrite=self._overwrite, resumed=resumed, kept=kept)
         groups_missing(Look(store), self._format, self._path)
-        if goes_on_in_place(store, places, plan) or not self._overwrite:
-            if not self._overwrite and not goes_on_in_place(store, places, plan):
+        goes_on = resumed is not None and resumed.goes_on_in_place(places)
+        if goes_on or not self._overwrite:
+            if not goes_on:
                 self._check_room()
-            return InPlace(store, places, names, arrays, plan=plan, lease=lease)
+            return InPlace(store, places, names, arrays, resumed=resumed, lease=lease)
         there = keys_at(store, places.formats, self._path)
-        key = lease_at(store, places).key
         if lease is None and key in there:
             finish_swap(store, key, self._path)  # Whether here or by another writer, it has ended now.
             self._places = places = Places.of(store, self._format, self._path)
@@ -182,9 +178,9 @@ class Replacement:
             raise StoreCapabilityError(
                 f"{store} cannot erase, so '/{self._path}' cannot be replaced; accepted: another place"
             )
-        if in_place or (seen[1] == there and not (plan is not None and begun_staged(store, plan))):
-            return InPlace(store, places, names, arrays, plan=plan, lease=lease, seen=seen)
-        return Beside(store, places, arrays, plan=plan, lease=lease, seen=seen)
+        if in_place or (seen[1] == there and not (resumed is not None and resumed.is_staged)):
+            return InPlace(store, places, names, arrays, resumed=resumed, lease=lease, seen=seen)
+        return Beside(store, places, arrays, resumed=resumed, lease=lease, seen=seen)
 
     def _check_room(self) -> None:
         if not self._overwrite and is_occupied(self._target, self._places):
@@ -203,19 +199,10 @@ class Replacement:
         NodeExistsError
             If something has come into the way since the replacement was planned.
         """
-        if self._plan is None:
-            with self.discarding():
-                self._staging.begin()
-            return self._staging.room
-        try:
+        with self.discarding():
             self._staging.begin()
-        except BaseException as error:
-            try:
-                self._staging.leave()  # It may have been reserved before.
-            except StoreError as another:
-                error.add_note(f"others may have to wait for minutes, as the place is reserved: {another}")
-            raise
-        self._begun = True
+        if self._resumed is not None:
+            self._resumed.has_begun = True
         return self._staging.room
 
     def enter(self, room: Room) -> None:
@@ -241,8 +228,8 @@ class Replacement:
 
         What can be taken up again stays.
         """
-        if self._plan is not None:
-            self._leave(error)
+        if self._resumed is not None:
+            self._resumed.leave(error)
             return
         try:
             if close:
@@ -250,18 +237,6 @@ class Replacement:
             self._staging.discard()
         except StoreError as another:
             error.add_note(f"chunks that were written already could not be removed: {another}")
-
-    def _leave(self, error: BaseException) -> None:
-        if not self._begun:
-            return
-        try:
-            self._staging.leave()
-        except StoreError as another:
-            error.add_note(f"others may have to wait for minutes, as the place is still reserved: {another}")
-        error.add_note(
-            f"what was stored for '/{self._path}' in {self._target} is kept: the same call with resume=True "
-            "writes what is left; a call without it begins anew"
-        )
 
     def put(self, nodes: Mapping[str, NodeMetadata], *, consolidate: bool = False) -> None:
         """Put what was written in its place, and into the documents above; all of it or nothing.
@@ -401,8 +376,8 @@ class InPlace(Staging):
         Names of the nodes directly below; None for an array.
     arrays : mapping of str to ArrayMetadata
         The arrays that are written, by path.
-    plan : Plan, optional
-        What is written, if that can be taken up again.
+    resumed : Resumption, optional
+        What tells the write from others, if it can be taken up again.
     lease : Lease, optional
         The lease of the place, if the caller has it.
     seen : (set of str, set of str), optional
@@ -416,7 +391,7 @@ class InPlace(Staging):
         names: list[str] | None,
         arrays: Mapping[str, ArrayMetadata],
         *,
-        plan: Plan | None = None,
+        resumed: Resumption | None = None,
         lease: Lease | None = None,
         seen: tuple[set[str], set[str]] | None = None,
     ) -> None:
@@ -424,10 +399,14 @@ class InPlace(Staging):
         self._places = places
         self._arrays = arrays
         self._names = names
-        self._plan = plan
+        self._resumed = resumed
         self._seen = seen
         self._given = lease
-        self._lease = lease_at(store, places, plan) if lease is None and keeps_leases(store) else None
+        self._lease = None
+        if resumed is not None:
+            self._lease = lease_at(store, places, resumed.plan, resumed.top)
+        elif lease is None and keeps_leases(store):
+            self._lease = lease_at(store, places)
         self._whole = False
         self._is_mixed = False  # With what somebody has written who reserves nothing.
 
@@ -436,17 +415,10 @@ class InPlace(Staging):
         if self._lease is None:
             self._make_room(Look(self.store))
             return
-        # Before it is reserved, as what was reserved is not known any more after that.
-        goes_on = goes_on_in_place(self.store, self._places, self._plan)
-        take(self._lease, self.store, self._places)
+        goes_on = take(self._lease, self.store, self._places, self._resumed, staged=False)
         self.room = Room(self._lease.term, self._lease, self._lease.owner)
-        if self._plan is None and self._lease.continues and self._lease.state != ERASING:
+        if self._resumed is None and self._lease.continues and self._lease.state != ERASING:
             return
-        if self._plan is not None:
-            goes_on = goes_on and left_plan(self._lease) in (None, self._plan.fingerprint)
-            check_left(self._lease, self._plan, self.store, self._places.path)
-            if not goes_on:
-                self.store.erase_prefix(self._plan.top)
         look = Look(self.store)
         try:
             if not goes_on:
@@ -456,8 +428,8 @@ class InPlace(Staging):
         except BaseException:
             self._lease.release()
             raise
-        if self._plan is not None:  # After what was there has gone: nothing of it is taken for its own.
-            self.store.set(f"{self._plan.top}{BEGUN}", now())
+        if self._resumed is not None:  # After what was there has gone: nothing of it is taken for its own.
+            self.store.set(f"{self._resumed.top}{BEGUN}", now(staged=False, lease=self._lease.key))
         if not goes_on:
             # Of arrays that were there before, and may have had the same documents.
             forget_settings(self.store, staged_prefixes(look), self._places.path)
@@ -505,10 +477,10 @@ class InPlace(Staging):
 
     def _is_there(self, key: str) -> bool:
         """Whether somebody else has stored a document."""
-        if self._plan is None or key not in self._plan.documents:
+        if self._resumed is None or key not in self._resumed.documents:
             return self.store.exists(key)
         stored = self.store.get(key)
-        return stored is not None and bytes(stored) != self._plan.documents[key]
+        return stored is not None and bytes(stored) != self._resumed.documents[key]
 
     def swap(self, nodes: Iterable[str], consolidate: bool) -> None:
         self._whole = True
@@ -517,16 +489,12 @@ class InPlace(Staging):
         self._whole = False
 
     def clean(self) -> None:
-        if self._plan is not None:
-            self.store.erase_prefix(self._plan.top)
+        if self._resumed is not None:
+            self.store.erase_prefix(self._resumed.top)
         if self._lease is not None:
             self._lease.release()
         elif self._given is not None and self._given.is_held and self._given.state:
             self._given.say(self._places.path, "")
-
-    def leave(self) -> None:
-        if self._lease is not None:
-            self._lease.leave()
 
     def discard(self) -> None:
         if self._lease is not None:

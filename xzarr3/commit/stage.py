@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import os
 import threading
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,9 +14,9 @@ from functools import partial
 from xzarr3._types import Buffer, ByteRange
 from xzarr3.carrying import Kept
 from xzarr3.commit.lease import Lease, is_lease, lease_key
-from xzarr3.commit.leftovers import ABANDONED, now, said_in
+from xzarr3.commit.leftovers import ABANDONED
 from xzarr3.concurrency import spread
-from xzarr3.errors import NodeExistsError, StoreError, listed, printable
+from xzarr3.errors import NodeExistsError, StoreError, listed
 from xzarr3.formats import Format
 from xzarr3.metadata import ArrayMetadata
 from xzarr3.node_erasing import (
@@ -28,7 +27,6 @@ from xzarr3.node_erasing import (
     keys_at,
     leaving_stages,
 )
-from xzarr3.resuming import Plan
 from xzarr3.stores import LocalStore, Store
 from xzarr3.stores.local import STAGED
 
@@ -314,16 +312,13 @@ class Staging(ABC):
     def discard(self) -> None:
         """Remove what was written, unless it or what it replaces is the only copy of something."""
 
-    def leave(self) -> None:  # noqa: B027 - most cannot be taken up again
-        """Leave everything as it is for a write that takes it up again."""
-
     @abstractmethod
     def whereabouts(self) -> str:
         """Where old and new values lie, for the case that they could not be put back."""
 
 
-def lease_at(store: Store, places: Places, plan: Plan | None = None, top: str = "") -> Lease:
-    """The lease of a place.
+def lease_at(store: Store, places: Places, plan: str | None = None, top: str = "") -> Lease:
+    """The lease of a place, for a write of a plan that can be taken up again, or of none.
 
     It lies there, but not in a directory, of which the place is renamed away.
     """
@@ -331,10 +326,7 @@ def lease_at(store: Store, places: Places, plan: Plan | None = None, top: str = 
     if store.renames_trees:
         place = hashlib.blake2b(places.path.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
         key = lease_key(f"{STAGED}{place}/")
-    if plan is None:
-        return Lease(store, key, "replace", top=top)
-    beside = f"{plan.top}{BEGUN}", partial(now, staged=bool(top), lease=key, resumable=True)
-    return Lease(store, key, "replace", plan=plan.fingerprint, beside=beside, top=top)
+    return Lease(store, key, "replace", plan=plan, top=top)
 
 
 def occupied(store: Store, places: Places) -> NodeExistsError:
@@ -348,45 +340,6 @@ def verified(lease: Lease, path: str) -> bool:
     """Whether anybody is in the way; who has lost the place hears of it by an error."""
     lease.verify(path)
     return False
-
-
-def left_plan(lease: Lease) -> str | None:
-    """The plan of the write that had a place before, if it can be taken up again."""
-    return None if lease.displaced is None else lease.displaced.plan
-
-
-def check_left(lease: Lease, plan: Plan, store: Store, path: str) -> None:
-    """Warn of a write of another plan that was cut off here."""
-    if left_plan(lease) not in (None, plan.fingerprint):
-        warnings.warn(
-            f"a write to '/{printable(path)}' in {store} was cut off that is not the same as this one, so "
-            "nothing of it is taken up: its data or encoding are others, or dask has given its arrays other "
-            "names, as it does for what it cannot name by its content; what it left is removed by a later "
-            "call, once it has not changed for a day",
-            stacklevel=2,
-        )
-
-
-def begun_staged(store: Store, plan: Plan) -> bool | None:
-    """Whether a write of a plan that was cut off has its values to the side; None if none has begun."""
-    value = store.get(f"{plan.top}{BEGUN}")
-    return None if value is None else said_in(value).get("staged") is True
-
-
-def goes_on_in_place(store: Store, places: Places, plan: Plan | None) -> bool:
-    """Whether what is there was left by a write of this plan, which was cut off before it was whole."""
-    if plan is None or store.renames_trees:
-        return False
-    if lease_at(store, places).there().plan != plan.fingerprint or begun_staged(store, plan) is not False:
-        return False
-    return not _foreign_documents(store, places, plan)
-
-
-def _foreign_documents(store: Store, places: Places, plan: Plan) -> bool:
-    """Whether there is a document that makes the node one and is not that of a plan."""
-    keys = sorted({key for each in places.formats for key in each.defining_keys(places.path)})
-    found = zip(keys, store.get_values(keys), strict=True)
-    return any(value is not None and bytes(value) != plan.documents.get(key) for key, value in found)
 
 
 def without(error: StoreError, *prefixes: str) -> StoreError:

@@ -20,6 +20,7 @@ from xzarr3 import changes
 from xzarr3._types import Buffer
 from xzarr3.commit.lease import CLOSING, SWAPPING, SWAPS, Holder, Lease, keeps_leases, lease_key
 from xzarr3.commit.leftovers import ABANDONED, age, now, said_in
+from xzarr3.commit.resume import Resumption, forget_settings, is_top, settled
 from xzarr3.commit.stage import (
     BEGUN,
     NEW,
@@ -27,8 +28,6 @@ from xzarr3.commit.stage import (
     Room,
     StagedKeys,
     Staging,
-    begun_staged,
-    check_left,
     foreign_keys,
     gone,
     lease_at,
@@ -52,7 +51,6 @@ from xzarr3.node_documents import (
 from xzarr3.node_erasing import erase_stages, formats_in
 from xzarr3.node_making import make_groups_above
 from xzarr3.nodes import ancestors
-from xzarr3.resuming import Plan, forget_settings, is_top
 from xzarr3.stores import Store
 from xzarr3.stores.base import UNCHANGED, Change, Unchanged, joined
 from xzarr3.stores.local import STAGED
@@ -282,8 +280,8 @@ class Beside(Staging):
     places : Places
     arrays : mapping of str to ArrayMetadata
         The arrays that are written, by path.
-    plan : Plan, optional
-        What is written, if that can be taken up again.
+    resumed : Resumption, optional
+        What tells the write from others, if it can be taken up again.
     lease : Lease, optional
         The lease of the place, if the caller has it.
     seen : (set of str, set of str), optional
@@ -298,20 +296,20 @@ class Beside(Staging):
         places: Places,
         arrays: Mapping[str, ArrayMetadata],
         *,
-        plan: Plan | None = None,
+        resumed: Resumption | None = None,
         lease: Lease | None = None,
         seen: tuple[set[str], set[str]] | None = None,
     ) -> None:
         self._target = store
         self._places = places
         self._arrays = arrays
-        self._plan = plan
+        self._resumed = resumed
         self._seen = seen
-        self._top = f"{STAGED}{uuid.uuid4().hex}/" if plan is None else plan.top
+        self._top = f"{STAGED}{uuid.uuid4().hex}/" if resumed is None else resumed.top
         self._given = lease
         self._lease = lease
         if lease is None and keeps_leases(store):
-            self._lease = lease_at(store, places, plan, self._top)
+            self._lease = lease_at(store, places, None if resumed is None else resumed.plan, self._top)
         self.store: StagedKeys = StagedKeys(store, f"{self._top}{NEW}/", places.formats[0])
         self._swapping = False
         self._is_ending = False
@@ -319,15 +317,10 @@ class Beside(Staging):
         self._copied: list[str] = []
 
     def begin(self) -> None:
-        goes_on = self._plan is not None and begun_staged(self._target, self._plan) is True
         if self._lease is not None and self._given is None:
-            take(self._lease, self._target, self._places)
-        if self._plan is not None and self._lease is not None:
-            check_left(self._lease, self._plan, self._target, self._places.path)
-            if not goes_on:  # Somebody was about to remove what is there.
-                self._target.erase_prefix(self._top)
-        if self._plan is not None:
-            self._note(BEGUN, now(staged=True, lease=self._key, resumable=True))
+            take(self._lease, self._target, self._places, self._resumed, staged=True)
+        if self._resumed is not None:
+            self._note(BEGUN, now(staged=True, lease=self._key))
             return
         owner = "" if self._lease is None else self._lease.owner
         room = self._enter()
@@ -355,7 +348,7 @@ class Beside(Staging):
         return room
 
     def _begun(self, room: str, *, ending: bool = False) -> bytes:
-        return now(staged=True, lease=self._key, resumable=False, room=room, ending=ending)
+        return now(staged=True, lease=self._key, room=room, ending=ending)
 
     def _update_begun(self, change: Change) -> None:
         key = f"{self._top}{BEGUN}"
@@ -405,7 +398,7 @@ class Beside(Staging):
                 f"cannot replace '/{path}' in {store}: its new document is not among the "
                 f"{len(self.store.documents)} that were written; accepted: a new call"
             )
-        if self._plan is None:  # Whoever removes a value says so before: so the listed ones are all.
+        if self._resumed is None:  # Whoever removes a value says so before: so the listed ones are all.
             self._is_ending = self._end()
             if not self._is_ending:
                 raise gone(store)
@@ -473,11 +466,11 @@ class Beside(Staging):
                 )
 
     def clean(self) -> None:
-        known = [f"{self._top}{NEW}/{key}" for key in self._copied] if self._plan is None else None
+        known = [f"{self._top}{NEW}/{key}" for key in self._copied] if self._resumed is None else None
         try:
             remove_staged(self._target, self._top, known)
         except BaseException:
-            self.leave()
+            self._leave()
             raise
         self._swapping = False
         if not self._is_held:
@@ -488,16 +481,16 @@ class Beside(Staging):
             self._lease.release()
         remove_abandoned(self._target, self._others)
 
-    def leave(self) -> None:
+    def _leave(self) -> None:
         if self._lease is not None and self._given is None:
             self._lease.leave()
 
     def discard(self) -> None:
         if self._swapping:
-            self.leave()
+            self._leave()
             return
         try:
-            if self._is_ending or self._plan is not None or self._end(is_lost=True):
+            if self._is_ending or self._end(is_lost=True):
                 remove_staged(self._target, self._top)
         finally:
             if self._lease is not None and self._given is None:
@@ -528,8 +521,15 @@ def remove_staged(store: Store, top: str, known: list[str] | None = None) -> Non
     store.erase_values([*keys, f"{top}{BEGUN}"])
 
 
-def take(lease: Lease, store: Store, places: Places) -> None:
+def take(
+    lease: Lease, store: Store, places: Places, resumed: Resumption | None = None, *, staged: bool
+) -> bool:
     """Take the lease of a place, and end what the one before was putting there when it was killed.
+
+    Returns
+    -------
+    bool
+        Whether the write goes on where one of its plan was cut off; see :func:`settled`.
 
     Raises
     ------
@@ -537,13 +537,14 @@ def take(lease: Lease, store: Store, places: Places) -> None:
         If somebody else has it, and lives.
     """
     lease.reserve(places.path)
-    if lease.state in SWAPS:
-        try:
+    try:
+        if lease.state in SWAPS:
             _finish(lease, store, lease.key, lease.state, lease.top)
-        except BaseException:
-            lease.leave()
-            raise
-        lease.say(places.path, "", lease.own_top)
+            lease.say(places.path, "", lease.own_top)
+        return settled(lease, resumed, partial(remove_staged, store), staged=staged)
+    except BaseException:
+        lease.leave()
+        raise
 
 
 def finish_swap(store: Store, key: str, path: str) -> Swap | None:
@@ -633,7 +634,7 @@ def recover_swaps(store: Store) -> list[str]:
         elif holder.state in SWAPS:
             done = finish_swap(store, key, _path_of(key))
             ended += [] if done is None else [f"/{done.path}"]
-        elif begun.get("resumable") is not True:
+        elif holder.plan is None:  # Others can be taken up.
             lease = Lease(store, key, "replace")
             try:
                 lease.reserve(_path_of(key))
@@ -670,13 +671,11 @@ def remove_abandoned(store: Store, tops: Iterable[str]) -> None:
         named = said.get("lease")
         if isinstance(named, str) and _may_be_of(Lease(store, named, "replace").there(), top):
             continue  # The next one to write there takes it up, or removes it.
-        if isinstance(named, str) and said.get("resumable") is not True:
-            # Where no leases are kept, nobody else writes, and nothing tells of who does.
-            is_kept = not keeps_leases(store) and age(begun or b"") < ABANDONED
-        elif begun is None:  # Somebody has begun to remove it.
-            is_kept = leased is not None and Holder.parse(leased).is_dead is not True
-        else:
-            is_kept = age(begun) < ABANDONED
+        if leased is not None:  # What sets values elsewhere, or is just being removed.
+            holder = Holder.parse(leased)
+            is_kept = holder.is_dead is False or age(holder.renewed) < ABANDONED
+        else:  # Where no leases are kept, nobody else writes, and nothing tells of who does.
+            is_kept = (named is None or not keeps_leases(store)) and age(said.get("time")) < ABANDONED
         if not is_kept:
             # First: its writer, if there is one, must not go on without the rest.
             store.erase_values([f"{top}{BEGUN}", lease_key(top)])

@@ -2,13 +2,10 @@
 
 A journal belongs to a plan, which is known by its fingerprint: of the place, the format, the layout of all
 arrays and the names of the dask arrays that are written, which dask derives from what they are made of. It
-lies beside the values, where :mod:`xzarr3.commit.replace` has put them, as a few keys, each a page that one
-process writes. A tile is entered once its values are stored, and pages are stored about once a second; what a
-killed process has not entered any more is written again, whole, which changes nothing.
-
-Only one process at a time carries out a plan: it holds a lease, by which another host can tell within a
-minute that it is gone. What is appended is known by what it is and not by where it goes, which is noted
-beside the journal; see :mod:`xzarr3.resuming` and :mod:`xzarr3.xarray.taking_up`.
+lies beside the values, where the lease of the write says, see :mod:`xzarr3.commit.resume`, as a few keys,
+each a page that one process writes. A tile is entered once its values are stored, and pages are stored about
+once a second; what a killed process has not entered any more is written again, whole, which changes nothing.
+Only one process at a time carries out a plan, as it holds the lease.
 
 An entry names the tile, its region, and the units that are not stored because they hold the fill value only.
 It counts if the plan has the same tile today, and if every other unit of it is in the store, and none of
@@ -28,15 +25,19 @@ import uuid
 import warnings
 import zlib
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeAlias
 
 from xzarr3._types import AnyArray, Buffer
 from xzarr3.array import Array
 from xzarr3.commit.lease import boot
-from xzarr3.dask.blocks import shortened
+from xzarr3.dask.blocks import Regions, shortened
+from xzarr3.dask.sources import stamps_of_others
 from xzarr3.errors import StoreError
+from xzarr3.formats import Format
 from xzarr3.indexing import basic_selection
+from xzarr3.metadata import ArrayMetadata
 from xzarr3.stores import Store
 
 _VERSION = 1
@@ -53,34 +54,39 @@ _Entry: TypeAlias = tuple[bytes, frozenset[Tile] | None]
 """The edges of a tile, as :func:`_flat` has them, and the units of it that are not stored."""
 
 
-class Regions(Protocol):
-    """The region of each tile of a job."""
+class Written(NamedTuple):
+    """An array that is written: how, in which region as JSON, and the values."""
 
-    numblocks: tuple[int, ...]
+    path: str
+    metadata: ArrayMetadata
+    write_empty_chunks: bool
+    region: Any
+    values: Any
 
-    def __getitem__(self, tile: Tile, /) -> Region: ...
 
+def fingerprint(doing: str, format: Format, path: str, arrays: Iterable[Written]) -> str:
+    """What a plan is known by: everything that decides which bytes are stored where.
 
-def fingerprint(settings: Mapping[str, Any], names: Iterable[str], chunks: Iterable[Any]) -> str:
-    """What a plan is known by.
+    Attributes do not count, and neither do values that are not in dask arrays: both are written each time.
 
     Parameters
     ----------
-    settings : mapping of str to JSON
-        Everything besides that decides which bytes are stored where.
-    names : iterable of str
-        Names of the dask arrays that are written.
-    chunks : iterable of tuple of tuple of int
-        The chunks of each.
-
-    Examples
-    --------
-    >>> one = fingerprint({"path": "a"}, ["read-zarr-1"], [((5, 5),)])
-    >>> one == fingerprint({"path": "a"}, ["read-zarr-2"], [((5, 5),)])
-    False
+    doing : str
+    format : Format
+    path : str
+        Path of the node that is written.
+    arrays : iterable of Written
+        Their shapes count only as far as their regions tell of them.
     """
-    blocks = [[shortened(tuple(map(int, along))) for along in each] for each in chunks]
-    said = [_VERSION, settings, list(names), blocks]
+    said: list[Any] = [_VERSION, doing, format.zarr_format, path]
+    for each in arrays:
+        found = format.documents(replace(each.metadata, attributes={}), each.path)
+        layout = {key: {**document, "shape": None} for key, document in found.items()}
+        known: list[Any] = []
+        if hasattr(each.values, "__dask_graph__"):
+            known = [each.values.name, *stamps_of_others([list(each.values.dask.layers.values())])]
+            known += [shortened(tuple(map(int, along))) for along in each.values.chunks]
+        said.append([each.path, layout, each.write_empty_chunks, each.region, known])
     text = json.dumps(said, sort_keys=True, default=str)
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
@@ -262,33 +268,29 @@ class Journal:
     def _read(self) -> dict[int, dict[Tile, _Entry]]:
         keys = sorted(key for key in self._store.list_prefix(self._prefix) if _is_page(key))
         found: dict[int, dict[Tile, _Entry]] = {}
-        bad = 0
-        crashed = 0
+        bad = crashed = 0
         for first in range(0, len(keys), _AT_ONCE):
             wanted = [(key, (0, _LARGEST + 1)) for key in keys[first : first + _AT_ONCE]]
             for value in self._store.get_partial_values(wanted):
-                said = None if value is None else _parsed(value)
-                if said is None or said.get("plan") != self._plan:
+                said = {} if value is None else _parsed(value)
+                entries = _entries(said.get("tiles")) if said.get("plan") == self._plan else None
+                if entries is None:
                     bad += 1
                 elif _may_be_lost(self._store, said.get("boot")):
                     crashed += 1
                 else:
-                    entries = _checked(said.get("tiles"))
-                    bad += entries is None
-                    for entry in entries or ():
-                        job, tile, rest = entry
-                        found.setdefault(job, {})[tile] = rest
+                    for job, tile, entry in entries:
+                        found.setdefault(job, {})[tile] = entry
+        pages = f"of {len(keys)} pages of the journal of a write in {self._store}"
         if bad:
             warnings.warn(
-                f"{bad} of {len(keys)} pages of the journal of a write in {self._store} are damaged; the "
-                "tiles that they name are written again",
-                stacklevel=2,
+                f"{bad} {pages} are damaged; the tiles that they name are written again", stacklevel=2
             )
         if crashed:
             warnings.warn(
-                f"the system was started anew since {crashed} of {len(keys)} pages of the journal of a write "
-                f"in {self._store} were stored, and values may not have reached the disk before; the tiles "
-                "that they name are written again; a LocalStore with fsync=True keeps them",
+                f"the system was started anew since {crashed} {pages} were stored, and values may not have "
+                "reached the disk before; the tiles that they name are written again; a LocalStore with "
+                "fsync=True keeps them",
                 stacklevel=2,
             )
         return found
@@ -307,49 +309,35 @@ def _may_be_lost(store: Store, said: object) -> bool:
     return bool(said[0] == here[0] and said[1] != here[1])
 
 
-def _parsed(value: Buffer) -> dict[str, Any] | None:
-    """What a page says; None if it is none."""
-    if len(value) > _LARGEST:
-        return None
+def _parsed(value: Buffer) -> dict[str, Any]:
+    """What a page says; nothing if it is none."""
     unpacking = zlib.decompressobj()
     try:
-        text = unpacking.decompress(bytes(value), _LONGEST)
+        text = unpacking.decompress(bytes(value), _LONGEST) if len(value) <= _LARGEST else b""
         said = json.loads(text) if unpacking.eof else None
     except (zlib.error, ValueError, RecursionError):
-        return None
-    return said if isinstance(said, dict) and said.get("version") == _VERSION else None
+        return {}
+    return said if isinstance(said, dict) and said.get("version") == _VERSION else {}
 
 
-def _checked(tiles: object) -> list[tuple[int, Tile, _Entry]] | None:
+def _entries(tiles: Any) -> list[tuple[int, Tile, _Entry]] | None:
     """The entries of a page; None if one is none."""
-    if not isinstance(tiles, list):
-        return None
     found = []
-    for entry in tiles:
-        match entry:
-            case [int(job), list(tile), list(edges), list(left_out)] if (
-                len(edges) == len(tile)
-                and set(map(type, itertools.chain(edges, left_out))) <= {list}
-                and _are_integers(tile)
-                and set(map(len, edges)) <= {2}
-                and _are_integers([*itertools.chain.from_iterable(edges)])
-                and _are_integers([*itertools.chain.from_iterable(left_out)])
-            ):
-                out = frozenset(map(tuple, left_out)) if left_out else None
-                found.append((job, tuple(tile), (_flat(itertools.chain.from_iterable(edges)), out)))
-            case _:
+    try:
+        for job, tile, edges, left_out in tiles:
+            numbers = [job, *tile, *itertools.chain(*edges, *left_out)]
+            if set(map(type, numbers)) != {int} or min(numbers) < 0:
                 return None
+            out = frozenset(map(tuple, left_out)) if left_out else None
+            found.append((job, tuple(tile), (_flat(itertools.chain(*edges)), out)))
+    except (TypeError, ValueError, OverflowError):
+        return None
     return found
 
 
 def _flat(edges: Iterable[int]) -> bytes:
     """Edges in little space, as there may be millions."""
     return array("q", edges).tobytes()
-
-
-def _are_integers(values: list[object]) -> bool:
-    numbers = [value for value in values if type(value) is int]
-    return len(numbers) == len(values) and (not numbers or (min(numbers) >= 0 and max(numbers) < 2**63))
 
 
 _journals: dict[str, Journal] = {}

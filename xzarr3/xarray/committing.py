@@ -8,6 +8,7 @@ changed their lengths since; see :mod:`xzarr3.commit.length`. Consolidated copie
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -17,10 +18,11 @@ from typing import Any, cast
 from xzarr3 import looks
 from xzarr3.array import Array
 from xzarr3.commit.lease import Lease, LeaseLostError, release_together
-from xzarr3.commit.replace import Replacement
+from xzarr3.commit.replace import Replacement, sweep
+from xzarr3.commit.resume import Resumption, Settings
 from xzarr3.commit.stage import Room
 from xzarr3.concurrency import spread
-from xzarr3.dask.journal import Journal
+from xzarr3.dask.journal import Journal, Written, fingerprint
 from xzarr3.errors import ConflictError, MetadataError, NodeExistsError, OutcomeUnknownError, StoreError
 from xzarr3.formats import Format, documents
 from xzarr3.formats.base import Held, node_prefix
@@ -36,13 +38,11 @@ from xzarr3.node_documents import (
     refresh_consolidated,
     store_documents,
 )
-from xzarr3.resuming import Plan as Resumed
 from xzarr3.stores import Store
 from xzarr3.xarray.behind import Growing, SharedLength
 from xzarr3.xarray.comparing import Change, ChangedGroup, Plan
 from xzarr3.xarray.planning import PlannedArray, PlannedGroup, stored_documents
 from xzarr3.xarray.running import Job, reads_below
-from xzarr3.xarray.taking_up import plan_of_creation
 
 _STRAGGLING = 0.25  # Seconds that other processes get to store what they were just storing.
 
@@ -115,10 +115,15 @@ class Placement:
         places = {relative: f"{node_prefix(path)}{relative}" if relative else path for relative in arrays}
         self._stored = {place: arrays[relative].stored for relative, place in places.items()}
         self._stored.update(self._group_documents())
-        self.resumed: Resumed | None = None
+        self.resumed: Resumption | None = None
         """What tells this write from others, if it can be taken up again."""
         if resume:
-            self.resumed = plan_of_creation(format, path, arrays, self._stored[path])
+            written = [
+                Written(places[name], each.metadata, each.write_empty_chunks, each.metadata.shape, each.data)
+                for name, each in sorted(arrays.items())
+            ]
+            plan = fingerprint("create", format, path, written)
+            self.resumed = Resumption(store, path, plan, self._stored[path])
         below = dict.fromkeys(name.partition("/")[0] for name in (*arrays, *groups) if name)
         self.replacement = (Replacement if groups else _Beside)(
             store,
@@ -128,7 +133,7 @@ class Placement:
             {places[relative]: metadata for relative, metadata in self._arrays.items()},
             overwrite=overwrite,
             how="mode 'w'",
-            plan=self.resumed,
+            resumed=self.resumed,
             lease=lease,
             in_place=in_place,
         )
@@ -216,8 +221,7 @@ class Commit:
         self.settings: list[tuple[Change, Array]] = []
         """What is set in arrays that are there, and what it is written to."""
         self._placed: list[Placement] = []
-        self.keeps = False
-        """Whether what was written stays when the write fails, so that it can be taken up again."""
+        self._resumed: Settings | None = None
         self.journal: Journal | None = None
         self._stored: dict[str, GroupMetadata] = {}
         """Groups by path that were there, as they were stored last."""
@@ -228,6 +232,8 @@ class Commit:
                 self._plan(change)
             for variable in group.added:
                 self._add(node_prefix(group.group.path) + variable.name, variable)
+        if plan.asked.resume and self.journal is None:
+            self._resume()
 
     def _create(self, path: str, groups: Mapping[str, PlannedGroup], plan: Plan) -> None:
         """Plan new groups; documents above those that are there follow with these."""
@@ -250,7 +256,7 @@ class Commit:
         )
         self._place(created)
         if created.resumed is not None:
-            self.journal = Journal(self.store, created.resumed.journal, created.resumed.fingerprint)
+            self.journal = Journal(self.store, created.resumed.journal, created.resumed.plan)
 
     def _add(self, path: str, variable: PlannedArray, *, replaced: bool = False) -> None:
         """Plan an array that is written in a place of its own, and put where it belongs as a whole."""
@@ -304,21 +310,35 @@ class Commit:
         self._write(Job(change.data, target, change.region, in_place=not change.grows))
         self.settings.append((replace(change, data=None) if change.is_lazy else change, target))
 
-    def keeps_leases_for(self, plan: str) -> None:
-        """What was written, and the leases, stay for a write that can be taken up again."""
-        self.keeps = True
+    def _resume(self) -> None:
+        """Go on where a write of the same plan was cut off: what was written, and the leases, stay then.
+
+        What is appended is known by what it is, not by where it goes. So if the documents tell of it already,
+        it is not appended once more. What is set is found in place: what others set there since the write was
+        cut off stays, in tiles that it had finished, as if they had come after it.
+        """
+        if self._placed:
+            raise ValueError(
+                "resume=True goes with mode 'w-' and 'w', and with values of variables that are there; found "
+                "a write that adds variables to a group, or stores one anew in other units; accepted: "
+                "resume=False"
+            )
+        grown = {change.array.path: change for change, _ in self.settings if change.grows}
+        written = [_written(job, grown.get(job.target.path)) for job in self.jobs]
+        plan = fingerprint(f"set, append to {sorted(grown)}", self.format, self.path, written)
+        keys = [target._key for change, target in self.settings if not change.grows]
+        places = {path: [[part.start, part.stop] for part in each.region] for path, each in grown.items()}
+        self._resumed = resumed = Settings(self.store, self.path, plan, keys, places)
+        self.journal = Journal(self.store, resumed.journal, plan)
         for length in self._lengths.values():
             length.lease.plan, length.lease.inherits = plan, True
+        if resumed.was_appended({path: (at.array, at.region, at.data) for path, at in grown.items()}):
+            self.jobs, self._eager, self.settings = [], [], []
 
     @property
     def only_creates(self) -> bool:
         """Whether all of it is new, or replaces what is there as a whole."""
         return not self._groups
-
-    @property
-    def adds_nodes(self) -> bool:
-        """Whether there are variables that are new, or stored anew in a place of their own."""
-        return bool(self._placed)
 
     def begin(self) -> _Begun:
         """Make room for values, before the first one is stored; what is returned is for those below."""
@@ -329,8 +349,14 @@ class Commit:
             begun.unplaced.add(placement.path)
             return room
 
+        resumed = self._resumed
         try:
-            self._take(begun)
+            if resumed is not None:
+                resumed.reserve()
+            if resumed is None or not resumed.is_done:
+                self._take(begun)
+            if resumed is not None and not resumed.is_done:
+                resumed.begin(length.lease for length in begun.lengths.values())
             begun.rooms = spread(begin, self._placed, self.store.concurrency)
         except BaseException as error:
             self.discard(begun, error)
@@ -391,6 +417,8 @@ class Commit:
                 self.journal.flush()
             # Mostly small coordinates, each of which is waited for.
             spread(lambda job: job.target.set(job.region, job.source), self._eager, self.store.concurrency)
+            if self._resumed is not None:
+                self._resumed.check()
             replaced = [begun.lengths[each.path] for each in self._placed if each.path in begun.lengths]
             spread(SharedLength.verify, replaced, self.store.concurrency)
             spread(Placement.store_documents, self._placed, self.store.concurrency)
@@ -402,8 +430,29 @@ class Commit:
             self.discard(begun, error)
             raise
         self._grow(begun, before)
-        self._release(begun)
-        self.finish_again(before)
+        try:
+            self._release(begun)
+            self._follow(before)
+            if self._resumed is not None:
+                self._end(self._resumed)
+        except BaseException as error:
+            if self._resumed is not None:
+                self._resumed.leave(error)
+            raise
+
+    def _end(self, resumed: Settings) -> None:
+        """Remove what was kept so that the write could be taken up again, and what others left."""
+        for length in self._lengths.values() if resumed.is_done else ():
+            length.clear_left()
+        resumed.end()
+        try:
+            sweep(self.store)
+        except StoreError as error:
+            warnings.warn(
+                f"all is written to {self.store}, but not all could be removed that writes had left which "
+                f"were cut off: {error}",
+                stacklevel=4,
+            )
 
     def _grow(self, begun: _Begun, before: Before | None) -> None:
         """Let the documents of arrays that grow tell of it, all of them together."""
@@ -478,8 +527,8 @@ class Commit:
         spread(lambda each: each.__exit__(None, None, None), lengths, self.store.concurrency)
         begun.lengths.clear()
 
-    def finish_again(self, before: Before | None = None) -> None:
-        """Do what is left when all values are written, and documents tell of them.
+    def _follow(self, before: Before | None = None) -> None:
+        """Bring attributes and copies up to date when all values are written, and documents tell of them.
 
         ``before`` is the document of the root as it was before these did.
         """
@@ -538,8 +587,9 @@ class Commit:
         begun.lengths.clear()
         for length in held.values():
             length.close()
-        if self.keeps:  # The leases, too, which tell that nobody else has been there since.
+        if self._resumed is not None:  # The leases stay, too: they tell that nobody else was there since.
             _end_all(SharedLength.leave, held, error)
+            self._resumed.leave(error)
             return
         for placement in self._placed:
             if placement.path in begun.unplaced:
@@ -588,6 +638,15 @@ class Commit:
             )
         options: Any = {"zarr_format": self.format.zarr_format}
         return open_group(self.store, self.path, mode="r+", use_consolidated=False, **options)
+
+
+def _written(job: Job, grown: Change | None) -> Written:
+    """Which values are set, and where; what is appended goes to the end, wherever that is."""
+    target, where = job.target, [job.target.shape, [[part.start, part.stop] for part in job.region]]
+    if grown is not None:
+        ends = zip(job.region, grown.array.shape, strict=True)
+        where = [[at.stop - at.start, "end" if at.start == end else at.start] for at, end in ends]
+    return Written(target.path, target.metadata, target.write_empty_chunks, where, job.source)
 
 
 def _with_copies(

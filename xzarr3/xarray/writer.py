@@ -16,19 +16,18 @@ from typing import Any, Literal, TypeAlias, overload
 from dask.delayed import Delayed
 from xarray import DataArray, Dataset, DataTree
 
+from xzarr3.commit.resume import check_resumable
 from xzarr3.errors import listed
 from xzarr3.formats import ZarrFormat, parse_format
 from xzarr3.group import Group
 from xzarr3.literals import Telling
 from xzarr3.nodes import normal_path
 from xzarr3.progress import Asked, check_asked
-from xzarr3.resuming import check_resumable
 from xzarr3.stores import MemoryStore, StoreLike, open_store
 from xzarr3.xarray.committing import Commit
 from xzarr3.xarray.comparing import compare
 from xzarr3.xarray.planning import Request, check_group_path, nodes_of
 from xzarr3.xarray.running import templated, write_blocks, written_later
-from xzarr3.xarray.taking_up import resumable
 
 WriteMode: TypeAlias = Literal["w", "w-", "a", "a-", "r+"]
 ReplaceHow: TypeAlias = Literal["staged", "in place"]
@@ -282,8 +281,10 @@ def to_zarr(
     from files and values in memory but cannot for random numbers or ``name=False``; another one warns and
     begins anew. Attributes and values that are not in dask arrays may differ. What was appended already is
     not appended again. Two such calls at a time are refused; a killed one is known to be so at once on the
-    same host, and elsewhere after five minutes. What is not taken up is removed as said above. Without
-    ``fsync=True``, what was written to a directory before its system crashed is written again.
+    same host, and elsewhere after 45 seconds. What was stored for a group and is not taken up is removed by
+    the next call for the same group that finds its lease; what was noted of values that are set or appended
+    by a later call, once nobody has taken it up for a day. Without ``fsync=True``, what was written to a
+    directory before its system crashed is written again.
 
     JSON has neither NaN nor infinities. In attributes, at any depth, they are stored as the text "NaN",
     "Infinity" and "-Infinity". A ``missing_value`` that is NaN is left out, as NaN is missing anyway; one
@@ -342,9 +343,7 @@ def to_zarr(
             check_resumable(opened)
         with Telling():
             nodes = nodes_of(dataset, path, asked)
-            write: Any = Commit(compare(nodes, opened, path, asked))
-        if resume:
-            write = resumable(write, opened, path)
+            write = Commit(compare(nodes, opened, path, asked))
         if compute is not True:
             own = None if opened is store else opened
             is_template = not compute and write.only_creates
@@ -353,8 +352,7 @@ def to_zarr(
             return later
         begun = write_blocks(write, progress, chunkmanager_store_kwargs)
         write.finish(begun)
-    written: Group = write.group()
-    return written
+    return write.group()
 
 
 def chosen_mode(mode: str | None, append_dim: Hashable | None, region: object) -> WriteMode:
