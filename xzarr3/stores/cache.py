@@ -298,42 +298,33 @@ class CacheStore(WrapperStore, hands_on=True):
     # Readable
 
     def _get(self, key: str, byte_range: ByteRange | None) -> Buffer | None:
-        if byte_range is None:
-            return self._whole(key)
-        start, length = byte_range
-        if self._tells_parts and length is not None and abs(start) + length <= _FAR:
-            return steady(lambda: self._values(key, (start, length), [byte_range]))[0]
-        entry = self._fresh(key, WHOLE)
-        self._kept.count(entry is not None, entry is None)
-        return self.inner.get(key, byte_range) if entry is None else cut(entry.value, byte_range)
-
-    def _values(
-        self, key: str, part: tuple[int, int] | None, ranges: Sequence[ByteRange]
-    ) -> Sequence[Buffer | None]:
-        """Parts of one version of a value."""
-        reader = self._open(key, part)
-        if reader is None:
-            return [None] * len(ranges)
-        with reader:
-            return [reader.read(start, length) for start, length in ranges]
+        return self._whole(key) if byte_range is None else self._values(key, [byte_range])[0]
 
     def _get_partial_values(self, wanted: Sequence[tuple[str, ByteRange]]) -> list[Buffer | None]:
-        places: dict[str, list[int]] = {}
-        for at, (key, _) in enumerate(wanted):
-            places.setdefault(key, []).append(at)
-        found: list[Buffer | None] = [None] * len(wanted)
+        ranges: dict[str, list[ByteRange]] = {}
+        for key, byte_range in wanted:
+            ranges.setdefault(key, []).append(byte_range)
+        values = spread(lambda key: self._values(key, ranges[key]), ranges, self.concurrency)
+        parts = dict(zip(ranges, map(iter, values), strict=True))
+        return [next(parts[key]) for key, _ in wanted]
 
-        def load(key: str) -> None:
-            ranges = [wanted[at][1] for at in places[key]]
-            if len(ranges) == 1 or not self._tells_parts:
-                parts: Sequence[Buffer | None] = [self._get(key, each) for each in ranges]
-            else:
-                parts = steady(lambda: self._values(key, None, ranges))
-            for at, part in zip(places[key], parts, strict=True):
-                found[at] = part
+    def _values(self, key: str, ranges: Sequence[ByteRange]) -> Sequence[Buffer | None]:
+        """Parts of one version of a value."""
+        start, length = ranges[0]
+        is_near = length is not None and abs(start) + length <= _FAR
+        if not self._tells_parts or (len(ranges) == 1 and not is_near):
+            entry = self._fresh(key, WHOLE)
+            self._kept.count(entry is not None, entry is None)
+            return [self.inner.get(key, each) if entry is None else cut(entry.value, each) for each in ranges]
 
-        spread(load, places, self.concurrency)
-        return found
+        def read() -> Sequence[Buffer | None]:
+            reader = self._open(key, (start, length) if is_near and length is not None else None)
+            if reader is None:
+                return [None] * len(ranges)
+            with reader:
+                return [reader.read(*each) for each in ranges]
+
+        return steady(read)
 
     def _exists(self, key: str) -> bool:
         if self._fresh(key, WHOLE) or self._fresh(key, HEAD):

@@ -44,6 +44,7 @@ from xzarr3.errors import StoreError, StorePermissionError, shorten
 from xzarr3.stores import platform
 from xzarr3.stores.cache_memory import HEAD, WHOLE, Entry, Kept, Part
 from xzarr3.stores.platform import Folder
+from xzarr3.stores.sharing import is_plain
 
 FOLDER = "xzarr3-cache-1"
 """The folder in which all files of a cache lie."""
@@ -62,11 +63,9 @@ _LEDGER_PATIENCE = 0.1  # for the ledger,
 _QUEUE = 1.0  # and for other threads that want the ledger.
 _DEADLINE = 30.0  # Seconds that a writer waits.
 _SPARE = 10  # This part of the limit is left free when room is made.
-_LONGEST_VERSION = 2**12  # Characters
 _FLAGS = platform.NO_FOLLOW | getattr(os, "O_NONBLOCK", 0)
 _TEMPORARY, _LEDGER = "t-new", "ledger"
 _IS_VALUE = re.compile(r"v-[0-9a-f]{40}(-[0-9a-z-]+)?", re.ASCII)
-_UNREADABLE = (ValueError, SyntaxError, TypeError, MemoryError, RecursionError)
 
 
 class _FileEntry(Entry):
@@ -77,7 +76,7 @@ class _FileEntry(Entry):
     @property
     def version(self) -> object | None:
         """That of the value, None if the store could not tell."""
-        with contextlib.suppress(*_UNREADABLE):
+        with contextlib.suppress(ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
             found: object = ast.literal_eval(str(self._version))
             return found
         return None
@@ -169,24 +168,30 @@ class DirectoryKept(Kept):
     def _stripe(self, key: str) -> str:
         return _LOCKS[int(self._name(key, WHOLE)[2:4], 16) % len(_LOCKS)]
 
+    def _read(self, name: str, length: int | None = None) -> tuple[bytes, int]:
+        """What a file begins with, and when it was used; nothing if it cannot be read, or is none."""
+        try:
+            descriptor = platform.open_at(self._folder, name, os.O_RDONLY | _FLAGS)
+        except OSError:
+            return b"", 0
+        try:
+            info = os.fstat(descriptor)
+            size = info.st_size if length is None else min(info.st_size, length)
+            is_file = stat.S_ISREG(info.st_mode)
+            return platform.read_at(descriptor, size, 0) if is_file else b"", info.st_mtime_ns
+        except OSError:
+            return b"", 0
+        finally:
+            os.close(descriptor)
+
     def find(self, key: str, part: Part) -> Entry | None:
         """What is kept of a value, of any age, if its file is as it was written."""
         name = self._name(key, part)
-        try:
-            descriptor = platform.open_at(self._folder, name, os.O_RDONLY | _FLAGS)
-        except OSError:  # There is none, or something that is none; it is replaced.
-            return None
-        try:
-            info = os.fstat(descriptor)
-            data = platform.read_at(descriptor, info.st_size, 0) if stat.S_ISREG(info.st_mode) else b""
-        except OSError:  # It cannot be read: then it is read from the store.
-            return None
-        finally:
-            os.close(descriptor)
-        if time.time_ns() - info.st_mtime_ns > _TOUCHED:
+        data, used = self._read(name)
+        if data and time.time_ns() - used > _TOUCHED:
             with contextlib.suppress(OSError):
                 platform.touch_at(self._folder, name)
-        return _entry(data, key)
+        return _entry(data, key) if data else None
 
     def ticket(self, key: str) -> object | None:
         """To be taken before a value is read; None if it cannot be kept, since it is being written."""
@@ -208,7 +213,10 @@ class DirectoryKept(Kept):
                 if total + size > self.max_bytes:
                     total = self._evict(self.max_bytes - size)
                 platform.pwrite(ledger, memoryview(_COUNT.pack(total + size)), 0)
-                self._add(self._name(key, part), pieces, self._stripe(key), ticket)
+                try:
+                    self._add(self._name(key, part), pieces, self._stripe(key), ticket)
+                finally:
+                    self._remove(_TEMPORARY)  # It has got its name, mostly.
         finally:
             self._turn.release()
 
@@ -216,16 +224,12 @@ class DirectoryKept(Kept):
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _FLAGS
         descriptor = platform.open_at(self._folder, _TEMPORARY, flags, 0o600)
         try:
-            try:
-                platform.write_all(descriptor, [memoryview(piece).cast("B") for piece in pieces])
-            finally:
-                os.close(descriptor)
-            with self._locked(stripe, _PATIENCE) as locked:
-                if platform.pread(locked, 16, 0) == ticket:
-                    platform.replace_at(self._folder, _TEMPORARY, name)
+            platform.write_all(descriptor, [memoryview(piece).cast("B") for piece in pieces])
         finally:
-            with contextlib.suppress(FileNotFoundError):  # It has got its name, mostly.
-                platform.unlink_at(self._folder, _TEMPORARY)
+            os.close(descriptor)
+        with self._locked(stripe, _PATIENCE) as locked:
+            if platform.pread(locked, 16, 0) == ticket:
+                platform.replace_at(self._folder, _TEMPORARY, name)
 
     def _values(self) -> Iterator[tuple[int, int, str]]:
         """When each value was used, the bytes that it takes, and its name."""
@@ -286,23 +290,12 @@ class DirectoryKept(Kept):
                 if prefix is not None:
                     wanted = prefix.encode("utf-8", "surrogatepass")
                     for _, _, name in self._values():
-                        if self._key_of(name).startswith(wanted):
+                        data, _ = self._read(name, _START + len(wanted))
+                        if not data or data[_START:] == wanted:
                             self._remove(name)
             except OSError as error:
                 raise self._failed("remove values from", error) from error
             yield
-
-    def _key_of(self, name: str) -> bytes:
-        """The key that a file says it is of; it may say nothing of use."""
-        try:
-            descriptor = platform.open_at(self._folder, name, os.O_RDONLY | _FLAGS)
-        except OSError:
-            return b""
-        try:
-            length = int.from_bytes(platform.pread(descriptor, 4, _SUMMED_FROM), "little")
-            return platform.pread(descriptor, min(length, 2**20), _START)
-        finally:
-            os.close(descriptor)
 
 
 def _taken(length: int) -> int:
@@ -310,20 +303,12 @@ def _taken(length: int) -> int:
 
 
 def _pieces(key: str, entry: Entry) -> list[Buffer]:
-    name, version = key.encode("utf-8", "surrogatepass"), _text(entry.version).encode()
+    name = key.encode("utf-8", "surrogatepass")
+    version = repr(entry.version if is_plain(entry.version) else None).encode()
     size = -1 if entry.size is None else entry.size
     summed = _FIELDS.pack(len(name), len(version), size, entry.checked) + name + version
     checksum = isal_zlib.crc32(entry.value, isal_zlib.crc32(summed))
     return [_MAGIC + checksum.to_bytes(4, "little") + summed, entry.value]
-
-
-def _text(version: object | None) -> str:
-    """A version as text that gives it back; that of None if there is no such text."""
-    text = "None" if version is None else repr(version)
-    with contextlib.suppress(*_UNREADABLE):
-        if len(text) <= _LONGEST_VERSION and ast.literal_eval(text) == version:
-            return text
-    return "None"
 
 
 def _entry(data: bytes, key: str) -> Entry | None:
