@@ -14,8 +14,7 @@ import threading
 import time
 import uuid
 import weakref
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
 from operator import index
 from typing import Any, TypeGuard
 
@@ -73,8 +72,8 @@ class CacheStore(WrapperStore, hands_on=True):
     In a directory a value is not kept now and then, because too many threads want to keep one, or because a
     process that holds a lock is suspended; no read waits for that. A write waits for half a minute at most.
 
-    Many threads that want the same value while it is not kept ask for it once; with a ``max_age`` of 0 each
-    asks for itself.
+    Threads that want the same value while it is not kept wait for the first of them to ask for it; with a
+    ``max_age`` of 0 each asks for itself.
 
     Pickled, the store takes no values along. Copies of it within one process share what they keep, as all
     processes do that use one directory. Credentials are a matter of the store below: whoever can read the
@@ -327,10 +326,7 @@ class CacheStore(WrapperStore, hands_on=True):
         return steady(read)
 
     def _exists(self, key: str) -> bool:
-        if self._fresh(key, WHOLE) or self._fresh(key, HEAD):
-            self._kept.count(1, 0)
-            return True
-        return self.inner.exists(key)
+        return bool(self._fresh(key, WHOLE) or self._fresh(key, HEAD)) or self.inner.exists(key)
 
     def _reader(self, scratch: Scratch | None, limit: int) -> Reader:
         return _CacheReader(self, scratch, limit)
@@ -366,34 +362,31 @@ class CacheStore(WrapperStore, hands_on=True):
 
     # Writeable
 
-    def _writing(self, keys: Collection[str]) -> AbstractContextManager[None]:
-        return self._kept.writing(list(keys))
-
     def _compare_and_set(self, key: str, version: object, value: bytes | None) -> bool:
-        with self._writing([key]):
+        with self._kept.writing([key]):
             return super()._compare_and_set(key, version, value)
 
     def _writer(self, scratch: Scratch | None, limit: int) -> Writer:
         return _CacheWriter(self, super()._writer(scratch, limit))
 
     def _set(self, key: str, value: bytes) -> None:
-        with self._writing([key]):
+        with self._kept.writing([key]):
             super()._set(key, value)
 
     def _set_partial_values(self, parts: dict[str, Parts]) -> None:
-        with self._writing(parts):
+        with self._kept.writing(parts):
             super()._set_partial_values(parts)
 
     def _copy_values(self, pairs: Sequence[tuple[str, str]]) -> None:
-        with self._writing([target for _, target in pairs]):
+        with self._kept.writing([target for _, target in pairs]):
             super()._copy_values(pairs)
 
     def _erase(self, key: str) -> None:
-        with self._writing([key]):
+        with self._kept.writing([key]):
             super()._erase(key)
 
     def _erase_values(self, keys: Sequence[str]) -> None:
-        with self._writing(keys):
+        with self._kept.writing(keys):
             super()._erase_values(keys)
 
     def _erase_prefix(self, prefix: str) -> None:
@@ -433,11 +426,11 @@ class _CacheWriter(Writer):
         self._inner = inner
 
     def set(self, key: str, pieces: Sequence[Buffer]) -> None:
-        with self._store._writing([key]):
+        with self._store._kept.writing([key]):
             self._inner.set(key, pieces)
 
     def update(self, key: str, change: Change) -> None:
-        with self._store._writing([key]):
+        with self._store._kept.writing([key]):
             self._inner.update(key, change)
 
     def close(self) -> None:

@@ -18,8 +18,8 @@ by which others see that what they have read may be what was there before. A kil
 Nobody waits long for a lock in order to read: what is read is not kept then. Who writes waits for half a
 minute.
 
-Why not :mod:`diskcache`: it unpickles what it finds in its directory, and has no checksums. Those of fsspec
-know no versions.
+Why not :mod:`diskcache`: it unpickles what it finds in its directory, has no checksums, and would be one more
+dependency. The caches of fsspec keep whole files, without checksums.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _BLOCK = 4096  # Bytes that a file takes are a multiple of it.
 _LOCKS = [f"l-{at:02}" for at in range(64)]
 _TOUCHED = 10**9  # Nanoseconds after which it is noted again that a file was used.
 _PAUSE = 0.0005  # Seconds
-_PATIENCE = 0.005  # Seconds that a reader waits for the lock of a stripe,
+_PATIENCE = 0.003  # Seconds that a reader waits for the lock of a stripe,
 _LEDGER_PATIENCE = 0.1  # for the ledger,
 _QUEUE = 1.0  # and for other threads that want the ledger.
 _DEADLINE = 30.0  # Seconds that a writer waits.
