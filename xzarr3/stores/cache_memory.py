@@ -1,4 +1,4 @@
-"""What a :class:`~xzarr3.stores.CacheStore` keeps in the memory of this process.
+"""What a :class:`~xzarr3.stores.CacheStore` keeps, and where: here, in the memory of this process.
 
 Whoever reads a value to keep it takes a ticket first, which is good as long as nobody begins to write that
 value: a read that was slow does not bring back what has been replaced meanwhile. Values share the counters
@@ -11,9 +11,8 @@ import contextlib
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator
-from contextlib import AbstractContextManager
-from typing import Protocol, TypeAlias
+from collections.abc import Collection, Iterator
+from typing import TypeAlias
 
 from xzarr3._types import Buffer
 
@@ -27,7 +26,7 @@ _OVERHEAD = 400  # Bytes that an entry takes besides its value, about.
 
 
 class Entry:
-    """A value or a part of one that is kept.
+    """A value or a part of one that is kept, which nobody changes.
 
     Parameters
     ----------
@@ -40,49 +39,19 @@ class Entry:
         When the value was surely this one: before it was asked for.
     """
 
-    __slots__ = ("checked", "size", "value", "version")
+    __slots__ = ("_version", "checked", "size", "value")
 
     def __init__(self, value: Buffer, version: object | None, size: int | None, checked: float) -> None:
-        self.value = value
-        self.version = version
-        self.size = size
-        self.checked = checked
-
-
-class Kept(Protocol):
-    """Where values are kept."""
+        self.value, self._version, self.size, self.checked = value, version, size, checked
 
     @property
-    def size(self) -> int:
-        """Bytes that are kept."""
-
-    def reset(self) -> None:
-        """In a forked child: nobody else is at it."""
-
-    def find(self, key: str, part: Part) -> Entry | None:
-        """What is kept of a value, of any age."""
-
-    def ticket(self, key: str) -> object | None:
-        """To be taken before a value is read; None if it cannot be kept, since it is being written."""
-
-    def keep(self, key: str, part: Part, entry: Entry, ticket: object) -> None:
-        """Keep something, unless that would be too large or the ticket is not good any more."""
-
-    def refresh(self, key: str, part: Part, entry: Entry, checked: float) -> None:
-        """Note that what was found is still the value."""
-
-    def drop(self, key: str) -> None:
-        """Forget a value. Parts of it are of no use without their head."""
-
-    def writing(self, keys: Collection[str]) -> AbstractContextManager[None]:
-        """Forget values, and keep none of them within a ``with`` statement, in which they are written."""
-
-    def writing_below(self, prefix: str) -> AbstractContextManager[None]:
-        """The same for all values whose keys begin with ``prefix``."""
+    def version(self) -> object | None:
+        """That of the value, None if the store could not tell."""
+        return self._version
 
 
-class MemoryKept:
-    """Values in the memory of this process; those that were not asked for the longest make room for others.
+class Kept:
+    """What is kept for a store and its copies, which unpickling makes in plenty; and how often that served.
 
     Parameters
     ----------
@@ -94,14 +63,39 @@ class MemoryKept:
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything, while nobody else is at it."""
+        """Begin anew; in a forked child, where no thread of the parent ends what it has begun."""
         self._lock = threading.Lock()
+        self.hits = self.misses = 0
+
+    def count(self, hits: int, misses: int) -> None:
+        """Count values and parts that were kept and that were not."""
+        with self._lock:
+            self.hits += hits
+            self.misses += misses
+
+
+class MemoryKept(Kept):
+    """Values in the memory of this process; those that were not asked for the longest make room for others.
+
+    Parameters
+    ----------
+    max_bytes : int
+    """
+
+    def reset(self) -> None:
+        super().reset()
         self._entries: OrderedDict[tuple[str, Part], Entry] = OrderedDict()
-        self.size = 0
+        self._size = 0
         self._begun = [0] * _STRIPES
         self._writers = [0] * _STRIPES
 
+    @property
+    def size(self) -> int:
+        """Bytes that are kept."""
+        return self._size
+
     def find(self, key: str, part: Part) -> Entry | None:
+        """What is kept of a value, of any age."""
         name = key, part
         with self._lock:
             entry = self._entries.get(name)
@@ -110,11 +104,13 @@ class MemoryKept:
             return entry
 
     def ticket(self, key: str) -> object | None:
+        """To be taken before a value is read; None if it cannot be kept, since it is being written."""
         stripe = hash(key) % _STRIPES
         with self._lock:
             return None if self._writers[stripe] else self._begun[stripe]
 
-    def keep(self, key: str, part: Part, entry: Entry, ticket: object) -> None:
+    def keep(self, key: str, part: Part, entry: Entry, ticket: object | None) -> None:
+        """Keep something, unless that would be too large or the ticket is not good any more."""
         weight = _weight(key, entry)
         stripe = hash(key) % _STRIPES
         with self._lock:
@@ -122,54 +118,43 @@ class MemoryKept:
                 return
             self._remove((key, part))
             self._entries[key, part] = entry
-            self.size += weight
-            while self.size > self.max_bytes:
-                (name, _), oldest = self._entries.popitem(last=False)
-                self.size -= _weight(name, oldest)
-
-    def refresh(self, key: str, part: Part, entry: Entry, checked: float) -> None:
-        with self._lock:
-            entry.checked = max(entry.checked, checked)  # Who replaced it has another entry.
+            self._size += weight
+            while self._size > self.max_bytes:
+                self._remove(next(iter(self._entries)))
 
     def _remove(self, name: tuple[str, Part]) -> None:
         entry = self._entries.pop(name, None)
         if entry is not None:
-            self.size -= _weight(name[0], entry)
-
-    def drop(self, key: str) -> None:
-        with self._lock:
-            self._remove((key, WHOLE))
-            self._remove((key, HEAD))
-
-    def writing(self, keys: Collection[str]) -> AbstractContextManager[None]:
-        def forget() -> None:
-            for key in keys:
-                self._remove((key, WHOLE))
-                self._remove((key, HEAD))
-
-        return self._written({hash(key) % _STRIPES for key in keys}, forget)
-
-    def writing_below(self, prefix: str) -> AbstractContextManager[None]:
-        def forget() -> None:
-            for name in [name for name in self._entries if name[0].startswith(prefix)]:
-                self._remove(name)
-
-        return self._written(range(_STRIPES), forget)
+            self._size -= _weight(name[0], entry)
 
     @contextlib.contextmanager
-    def _written(self, stripes: Collection[int], forget: Callable[[], None]) -> Iterator[None]:
+    def writing(self, keys: Collection[str], prefix: str | None = None) -> Iterator[None]:
+        """Forget values, and keep none of them within a ``with`` statement, in which they are written.
+
+        Parts of a value are of no use without its head, which is forgotten.
+
+        Parameters
+        ----------
+        keys : collection of str
+        prefix : str, optional
+            Also all values whose keys begin with it.
+        """
+        stripes = {hash(key) % _STRIPES for key in keys} if prefix is None else range(_STRIPES)
         with self._lock:
-            writers = self._writers
             for stripe in stripes:
                 self._begun[stripe] += 1
-                writers[stripe] += 1
-            forget()
+                self._writers[stripe] += 1
+            names: list[tuple[str, Part]] = [(key, part) for key in keys for part in (WHOLE, HEAD)]
+            if prefix is not None:
+                names += [name for name in self._entries if name[0].startswith(prefix)]
+            for name in names:
+                self._remove(name)
         try:
             yield
         finally:
             with self._lock:
                 for stripe in stripes:
-                    writers[stripe] -= 1
+                    self._writers[stripe] -= 1
 
 
 def _weight(key: str, entry: Entry) -> int:

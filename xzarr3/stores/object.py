@@ -6,7 +6,6 @@ once, and tried again where that may help; what cannot be read is an error and n
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import sys
@@ -16,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from numbers import Integral, Real
-from typing import Any, Final, Self, TypeAlias, TypeVar
+from typing import Any, Final, Self, TypeAlias
 
 from xzarr3._types import Buffer, ByteRange
 from xzarr3.concurrency import spread
@@ -39,10 +38,9 @@ from xzarr3.stores.locks import key_lock
 from xzarr3.stores.object_client import Answer, Client, Pace, fetch, require, shared
 from xzarr3.stores.object_errors import Failure
 from xzarr3.stores.object_options import Recipe, of_ready, parse
-from xzarr3.stores.readers import Reader, Scratch, ValueReader, Writer
+from xzarr3.stores.readers import Reader, Scratch, ValueReader, Writer, steady
 from xzarr3.stores.sharing import reduced
 
-Result = TypeVar("Result")
 Names: TypeAlias = list[str]
 Sizes: TypeAlias = list[tuple[str, int]]
 
@@ -50,7 +48,6 @@ _CONCURRENCY: Final = 64
 _RETRIES: Final = 10
 _DEADLINE: Final = 12.0
 _TIMEOUT: Final = 7.0
-_ATTEMPTS = 4  # To get parts of one version of a value that is being replaced.
 _FAR = 2**62  # Bytes; no value is that large, and services do not take much larger numbers.
 _BULK = 1000  # Keys that one request erases.
 _LARGE = 2**26  # Bytes; larger values are sent in parts.
@@ -483,7 +480,7 @@ class ObjectStore(Store):
             reader = self._open(key, path, start, length)
             return None if reader is None else reader.read(start, length)
 
-        return _steady(read)
+        return steady(read)
 
     def _exists(self, key: str) -> bool:
         return self._head(key, self._path(key)) is not None
@@ -832,7 +829,7 @@ class _ObjectsReader(Reader):
         self, key: str, starts: Sequence[int], lengths: Sequence[int]
     ) -> tuple[int | None, list[Buffer]] | None:
         path = self._store._path(key)
-        return _steady(lambda: self._store._parts(key, path, starts, lengths))
+        return steady(lambda: self._store._parts(key, path, starts, lengths))
 
     def get_into(self, key: str, start: int, out: memoryview) -> tuple[int | None, int] | None:
         path = self._store._path(key)
@@ -841,7 +838,7 @@ class _ObjectsReader(Reader):
             reader = self._store._open(key, path, start, len(out))
             return None if reader is None else (reader.size, reader.read_into(start, out))
 
-        return _steady(read)
+        return steady(read)
 
     def open(
         self, key: str, part: tuple[int, int] | None = None, version: object | None = None
@@ -874,14 +871,6 @@ def _put(path: str, content: memoryview, mode: object) -> Callable[[Any, Any], A
         return obstore.put(store, path, content, mode=mode or "overwrite", use_multipart=False)
 
     return call
-
-
-def _steady(read: Callable[[], Result]) -> Result:
-    """Read again if the value was replaced while it was read."""
-    for _ in range(_ATTEMPTS - 1):
-        with contextlib.suppress(ChangedError):
-            return read()
-    return read()
 
 
 def _changed(store: Store, key: str) -> ChangedError:

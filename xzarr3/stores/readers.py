@@ -6,6 +6,7 @@ the store; one that can do better has its own, which it gives by ``_reader`` and
 
 from __future__ import annotations
 
+import contextlib
 import random
 import sys
 import time
@@ -13,11 +14,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, Self, TypeAlias, TypeVar
 
 from xzarr3._types import Buffer, ByteRange
 from xzarr3.concurrency import pause
-from xzarr3.errors import ConflictError, InvalidRangeError, OutcomeUnknownError, StoreError
+from xzarr3.errors import ChangedError, ConflictError, InvalidRangeError, OutcomeUnknownError, StoreError
 from xzarr3.stores.locks import key_lock
 from xzarr3.telling import Listener, Request, told
 
@@ -32,8 +33,10 @@ class Unchanged(Enum):
 
 
 UNCHANGED: Final = Unchanged.UNCHANGED
+Result = TypeVar("Result")
 Change: TypeAlias = Callable[[Buffer | None], Sequence[Buffer] | Literal[Unchanged.UNCHANGED] | None]
 
+_ATTEMPTS = 4  # To get parts of one version of a value that is being replaced.
 _FIRST_PAUSE = 0.002  # Seconds
 _LONGEST_PAUSE = 1.0
 
@@ -132,6 +135,14 @@ class ValueReader(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def steady(read: Callable[[], Result]) -> Result:
+    """Read again if the value was replaced while it was read."""
+    for _ in range(_ATTEMPTS - 1):
+        with contextlib.suppress(ChangedError):
+            return read()
+    return read()
 
 
 class BytesReader(ValueReader):

@@ -236,18 +236,12 @@ class ReadOnlyStore(WrapperStore):
         """Never, whatever becomes of :attr:`read_only`."""
         return False
 
-    @property
-    def erasable(self) -> bool:
-        """Never."""
-        return False
+    erasable = writeable
 
     def close(self) -> None:
         """Do nothing."""
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+    __exit__ = Store.__exit__
 
     def _check_writable(self) -> NoReturn:
         raise ReadOnlyError(f"{self} is read-only")
