@@ -386,7 +386,7 @@ class Group(Node, Mapping[str, "Array | Group"]):
             below = held_below(Look(self.store), self.format, self.path)
             written[:] = [(before, metadata, below)]
             document = self.format.documents(metadata, self.path, below)[key]
-            return [documents.encode(document, self.path)]
+            return [documents.encode(document, self.path) + documents.mark_of(stored)]
 
         while True:
             self.store.update(key, change)
