@@ -192,7 +192,7 @@ def test_an_array_whose_document_has_vanished_is_not_read(monkeypatch: pytest.Mo
     monkeypatch.setattr(time, "monotonic", lambda: late)
     MemoryStore.erase(there, "a/zarr.json")
     for selection in (..., 0):
-        with pytest.raises(ChangedError, match="'/a' .*vanished.*opening it again"):
+        with pytest.raises(ChangedError, match=r"'/a' .*vanished.*opening it again"):
             array[selection]
 
 

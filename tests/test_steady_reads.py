@@ -6,7 +6,6 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,8 +14,7 @@ import xarray as xr
 from _fault_server import FaultServer
 
 import xzarr3
-from xzarr3 import ChangedError, IncompleteWriteError, LocalStore, MemoryStore, Store, from_zarr, to_zarr
-from xzarr3.commit import renaming
+from xzarr3 import ChangedError, IncompleteWriteError, MemoryStore, Store, from_zarr, to_zarr
 from xzarr3.stores import ObjectStore
 
 CHUNKS = 4

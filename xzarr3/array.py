@@ -1150,8 +1150,8 @@ class Array(Node):
     def _vanished(self) -> Xzarr3Error:
         more = check_complete(self.store, self.path, f"array '{self.name}'")
         return ChangedError(
-            f"array '{self.name}' of {self.store} vanished: its document is gone, which was there when it was "
-            f"opened{more}; accepted: opening it again once it has been written"
+            f"array '{self.name}' of {self.store} vanished: the document that was there when it was opened "
+            f"is gone{more}; accepted: opening it again once it has been written"
         )
 
     def _read_and_look(self, read: Callable[[], int], due: Sequence[Array], leaves: bool) -> int:
@@ -1165,7 +1165,8 @@ class Array(Node):
             except Xzarr3Error as error:
                 return error
 
-        found = spread(tried, [read, *(array._look for array in due)], 1 + len(due), leaves=leaves)
+        works: list[Callable[[], object]] = [read, *(array._look for array in due)]
+        found = spread(tried, works, 1 + len(due), leaves=leaves)
         for outcome in (*found[1:], found[0]):  # What was replaced may well be unreadable.
             if isinstance(outcome, Xzarr3Error):
                 raise outcome
@@ -1186,7 +1187,7 @@ class Array(Node):
         """Whether the documents have to be looked at; what was seen of them a moment ago is checked."""
         seen = looks.last(self.store, self._looked_at)
         changed = changes.last(self.store, self.path).documents  # By this process.
-        if seen is not None and seen.is_recent and seen.time >= max(self._known_at, changed):
+        if seen is not None and seen.tells and seen.time >= max(self._known_at, changed):
             self._check_seen(seen)
             return False
         return changed > self._known_at or time.monotonic() - self._known_at >= looks.RECENT

@@ -50,6 +50,11 @@ class Seen:
     """What is noted of the first."""
 
     @property
+    def tells(self) -> bool:
+        """Whether readers need not look again at what was there."""
+        return self.is_recent and self.metadata is not None
+
+    @property
     def is_recent(self) -> bool:
         """Whether readers need not look again."""
         return time.monotonic() - self.time < RECENT
