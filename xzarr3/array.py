@@ -19,7 +19,7 @@ from xzarr3 import changes, looks
 from xzarr3._types import AnyArray, Buffer, Scalar
 from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, Codec
 from xzarr3.codecs.chain import Shard
-from xzarr3.commit.lease import LeaseLostError
+from xzarr3.commit.lease import LeaseLostError, check_complete
 from xzarr3.commit.length import Length, turn
 from xzarr3.concurrency import asked_threads, spread
 from xzarr3.conventions import coding, recoded
@@ -56,9 +56,9 @@ from xzarr3.indexing import (
 )
 from xzarr3.lookup import read_documents, read_held
 from xzarr3.metadata import ArrayMetadata, NodeMetadata
-from xzarr3.missing import Describe, Missing, check_missing, report, still_there
+from xzarr3.missing import Describe, Missing, check_missing, report
 from xzarr3.node_documents import change_document, copies_to_follow, refresh_consolidated, with_attributes
-from xzarr3.nodes import Node
+from xzarr3.nodes import Node, ancestors
 from xzarr3.plan import ReadPlan
 from xzarr3.recipes import Known, format_of, known, name_of
 from xzarr3.stores import Store
@@ -71,6 +71,7 @@ _FEW_UNITS = 4096  # Up to so many, asking the store for each is cheaper than li
 _FEW_RUNS = 64  # Of chunks of one length; more are not spelled out in a description.
 MOST_STAMPED = 1024
 """Units of storage, or directories of them, up to which dask's names tell of a change of each one."""
+_ATTEMPTS = 3  # To read one version of an array that is being changed.
 _SOME = 256  # Of more, so many are looked at.
 
 
@@ -151,6 +152,8 @@ class Array(Node):
     """What a service called the version of the document that the array was opened from."""
     _is_decoded: bool = False
     """Whether what is read is decoded by what the documents said when the array was opened."""
+    has_document: bool = True
+    """Whether there is a document, or will be: not of values that are put aside for a while."""
     _bounded: Array | None = None
     """The array whose units are those of this one, which holds the bounds of its values."""
 
@@ -329,7 +332,9 @@ class Array(Node):
         return f"<xzarr3.Array {printable(self.name)} shape={self.shape} dtype={self.dtype}>"
 
     def __reduce__(self) -> tuple[object, ...]:
-        special = (self._tag, self._is_decoded, self._bounded) if self._tag or self._is_decoded else ()
+        special: tuple[object, ...] = ()
+        if self._tag or self._is_decoded or not self.has_document:
+            special = self._tag, self._is_decoded, self._bounded, self.has_document
         return _restore, (
             self.store, self.path, name_of(self.format), self._known.text,
             self.read_only, self.write_empty_chunks, self.missing, *special,
@@ -565,13 +570,13 @@ class Array(Node):
         buffer = plan.buffer_for(result)
         absent: list[tuple[int, ...]] | None = None if self.missing == "fill" else []
         leaves = result is not out
-        missing = self._read_current(
-            lambda: self.engine.read(plan, buffer, asked_threads(threads), absent, leaves=leaves), leaves
-        )
-        if missing and not still_there(self.store, self._key, trust=missing < plan.number):
-            raise StoreError(
-                f"array '{self.name}' of {self.store} vanished: its document and {missing} chunks are gone"
-            )
+
+        def read() -> int:
+            if absent:  # What is read again.
+                absent.clear()
+            return self.engine.read(plan, buffer, asked_threads(threads), absent, leaves=leaves)
+
+        self.read_steadily(read, plan.number, leaves=leaves)
         if absent:
             report(self, plan.number, absent, describe)
         plan.hand_over(buffer, result)
@@ -1051,33 +1056,117 @@ class Array(Node):
                 "it was opened; accepted: opening it again"
             )
 
-    def _read_current(self, read: Callable[[], int], leaves: bool) -> int:
-        """Read, unless the array was replaced, which is found out meanwhile where answers are waited for.
+    def read_steadily(self, read: Callable[[], int], number: int, *, leaves: bool = False) -> int:
+        """Read units that are all of one version of the array, or else raise.
 
-        There a replaced array may be read for :data:`xzarr3.looks.RECENT` seconds.
+        Whoever replaces an array takes its document away first and stores the new one last, which no other
+        one is equal to. So all that was read is of one version if the document is the same afterwards as it
+        was at any time before. If it has changed, all is read again: it may have been an attribute, or the
+        length. Where answers are waited for, a document that was seen :data:`xzarr3.looks.RECENT` seconds ago
+        is good enough for one unit that was there.
+
+        Parameters
+        ----------
+        read : callable
+            Reads, and returns how many units were not there.
+        number : int
+            How many units it reads.
+        leaves : bool
+            As :meth:`xzarr3.engine.Engine.read` has it.
+
+        Raises
+        ------
+        ChangedError
+            If the array was removed or replaced since it was opened, or others kept changing its document.
+        IncompleteWriteError
+            If it is just being replaced.
         """
-        if not self._is_decoded and self.store.concurrency <= 1:
-            self._check_current()
+        if not self.has_document:
             return read()
-        version = self.store.version(self._key)
-        if version is not None:
-            self._check_current(version)
-            number = read()
-            if self._is_decoded:  # Afterwards: whoever replaces it stores its document first.
+        for _ in range(_ATTEMPTS):
+            if number > 1 or self._known.version is None:
+                version = self.store.version(self._key)
+                if version is None:
+                    missing, is_steady = self._read_looking(read, number, leaves)
+                    if is_steady:
+                        return missing
+                    continue
+                self._check_current(version)
+            before = self._known.version
+            try:
+                missing = read()
+            except Xzarr3Error:  # What was replaced may well be unreadable.
+                self._check_current()
+                raise
+            version = self.store.version(self._key)
+            if version is None:
+                raise self._vanished()
+            if version != before:
+                self._check_current(version)
+            if self._is_decoded:
                 for array in self._decoded_like:
                     array._check_coding()
-            return number
+            if version == before:
+                return missing
+        raise ChangedError(
+            f"array '{self.name}' of {self.store} was replaced, or its document changed, each of the "
+            f"{_ATTEMPTS} times that it was read; accepted: the same again, once nobody writes to it"
+        )
+
+    def _read_looking(self, read: Callable[[], int], number: int, leaves: bool) -> tuple[int, bool]:
+        """Read where it takes a request to look at the document; and whether all is of one version."""
+        own = looks.noted(self.store, self._key)
+        before = own or self._noted_above(number)
+        if before is None and (number > 1 or self.store.concurrency <= 1):
+            own = before = self._look_at_own()
         due = [array for array in self._decoded_like if array._needs_look()]
+        later = number > 1 and self in due and len(self._looked_at) == 1
+        if later:  # It is looked at after the chunks anyway.
+            due.remove(self)
+        try:
+            missing = self._read_and_look(read, due, leaves)
+        except Xzarr3Error:
+            if later:
+                self._look_at_own()
+            raise
+        if number <= 1 and not missing:
+            return missing, True
+        after = self._look_at_own()
+        if before is None:
+            return missing, False
+        return missing, after == before if own else after.mark == before.mark
+
+    def _noted_above(self, number: int) -> looks.Note | None:
+        """What was read of a document that may hold a copy of this one, and is then stored with it.
+
+        It may not have been, and then all is read again, which is not for several rounds of requests.
+        """
+        if number > self.store.concurrency:
+            return None
+        keys = [self.format.consolidated_key(above) for above in ancestors(self.path)]
+        found = (looks.noted(self.store, key) for key in keys if key is not None)
+        return next((note for note in found if note is not None), None)
+
+    def _vanished(self) -> Xzarr3Error:
+        more = check_complete(self.store, self.path, f"array '{self.name}'")
+        return ChangedError(
+            f"array '{self.name}' of {self.store} vanished: the document that was there when it was opened "
+            f"is gone{more}; accepted: opening it again once it has been written"
+        )
+
+    def _read_and_look(self, read: Callable[[], int], due: Sequence[Array], leaves: bool) -> int:
+        """Read, and look meanwhile at documents that have to be looked at."""
         if not due:
             return read()
 
-        def tried(work: Callable[[], int | None]) -> int | Xzarr3Error | None:
+        def tried(work: Callable[[], object]) -> object:
             try:
                 return work()
             except Xzarr3Error as error:
                 return error
 
-        found = spread(tried, [read, *(array._look for array in due)], 1 + len(due), leaves=leaves)
+        works: list[Callable[[], object]] = [read, *(array._look for array in due)]
+        found = spread(tried, works, 1 + len(due), leaves=leaves)
         for outcome in (*found[1:], found[0]):  # What was replaced may well be unreadable.
             if isinstance(outcome, Xzarr3Error):
                 raise outcome
@@ -1098,13 +1187,23 @@ class Array(Node):
         """Whether the documents have to be looked at; what was seen of them a moment ago is checked."""
         seen = looks.last(self.store, self._looked_at)
         changed = changes.last(self.store, self.path).documents  # By this process.
-        if seen is not None and seen.is_recent and seen.time >= max(self._known_at, changed):
+        if seen is not None and seen.tells and seen.time >= max(self._known_at, changed):
             self._check_seen(seen)
             return False
         return changed > self._known_at or time.monotonic() - self._known_at >= looks.RECENT
 
-    def _look(self) -> None:
-        self._check_seen(looks.look(self.store, self._looked_at, self._parsed))
+    def _look(self, keys: tuple[str, ...] | None = None) -> looks.Note:
+        """Look at the documents that tell how values are decoded, or at some of them, and compare them."""
+        keys = keys or self._looked_at
+        seen = looks.look(self.store, keys, self._parsed)
+        if seen.note is None:
+            raise self._vanished()
+        self._check_seen(seen, coded=keys == self._looked_at)
+        return seen.note
+
+    def _look_at_own(self) -> looks.Note:
+        """Look at the document that comes last when the array is stored."""
+        return self._look((self._key,))
 
     def _check_to_write(self) -> None:
         """Refuse to write to an array that was replaced; one that is in the making has no document yet."""
@@ -1115,12 +1214,12 @@ class Array(Node):
         if seen.metadata is not None:
             self._check_shape(self._same(seen.metadata))
 
-    def _check_seen(self, seen: looks.Seen) -> None:
+    def _check_seen(self, seen: looks.Seen, *, coded: bool = True) -> None:
         if seen.metadata is None:
             return
         found = self._same(seen.metadata)
         self._check_shape(found)
-        how = recoded(found, self.metadata) if self._is_decoded else None
+        how = recoded(found, self.metadata) if self._is_decoded and coded else None
         if how is not None:
             raise self._decoded_otherwise(how)
 
@@ -1228,6 +1327,7 @@ def _restore(
     tag: str | None = None,
     is_decoded: bool = False,
     bounded: Array | None = None,
+    has_document: bool = True,
 ) -> Array:
     array = Array.__new__(Array)
     Node.__init__(array, store, path, format_of(format), read_only=read_only)
@@ -1236,4 +1336,5 @@ def _restore(
     array.write_empty_chunks = write_empty_chunks
     array.missing = missing
     array._tag, array._is_decoded, array._bounded = tag, is_decoded, bounded
+    array.has_document = has_document
     return array

@@ -213,7 +213,7 @@ def _copied(
                     shown.advance(size)
         place.check_again()
         written = {job.path: job.metadata for job in jobs}
-        write_documents(place.store, format, written, last=normal)
+        write_documents(place.store, format, written, last=normal, replaces=place.replaces)
     place.put(metadata)
     result = bind(store, format, normal, metadata[""], read_only=False)
     if held and isinstance(result, Group) and format.consolidated_key(normal) is not None:

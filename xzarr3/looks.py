@@ -2,6 +2,11 @@
 
 A store that answers at once tells for each read whether a document has changed. Where answers have to be
 waited for, handles on one array share what one of them has seen a moment ago.
+
+Chunks that were read of one array are those of one version of it if its document was the same before the
+first and after the last one: whoever replaces an array takes its document away first and brings the new one
+last, which has a mark of its own. So what a document was at any time before a read is noted, however it was
+come by.
 """
 
 from __future__ import annotations
@@ -14,14 +19,24 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from xzarr3._types import Buffer
+from xzarr3.formats.documents import mark_of
 from xzarr3.metadata import NodeMetadata
 from xzarr3.stores import Store
 
 RECENT = 2.0
 """Seconds for which readers take a document to be as it was seen."""
 _REMEMBERED = 1024  # Documents that were seen.
+_MOST_NOTED = 2**14
 
 Parse = Callable[[Sequence[Buffer | None]], NodeMetadata | None]
+
+
+@dataclass(frozen=True)
+class Note:
+    """What a document was at some time: its digest, and the mark that all have which were stored with it."""
+
+    digest: bytes
+    mark: bytes
 
 
 @dataclass(frozen=True)
@@ -31,6 +46,13 @@ class Seen:
     time: float
     digest: bytes
     metadata: NodeMetadata | None
+    note: Note | None = None
+    """What is noted of the first."""
+
+    @property
+    def tells(self) -> bool:
+        """Whether readers need not look again at what was there."""
+        return self.is_recent and self.metadata is not None
 
     @property
     def is_recent(self) -> bool:
@@ -39,7 +61,25 @@ class Seen:
 
 
 _guard = threading.Lock()
+_noted: dict[object, Note] = {}
 _seen: dict[object, Seen] = {}
+
+
+def note(store: Store, key: str, value: Buffer | None) -> Note | None:
+    """Note what a document is; None of one that is not there."""
+    if value is None:
+        return None
+    made = Note(_digest(value), mark_of(value))
+    with _guard:
+        while len(_noted) >= _MOST_NOTED:
+            _noted.pop(next(iter(_noted)))
+        _noted[store.identity, key] = made
+    return made
+
+
+def noted(store: Store, key: str) -> Note | None:
+    """What a document was when it was read last."""
+    return _noted.get((store.identity, key))
 
 
 def last(store: Store, keys: tuple[str, ...]) -> Seen | None:
@@ -65,6 +105,7 @@ def look(store: Store, keys: tuple[str, ...], parse: Parse, *, to_write: bool = 
         stored = [store.get_versioned(key)[0] for key in keys]
     else:
         stored = [store.get(keys[0])] if len(keys) == 1 else store.get_values(keys)
+    own = note(store, keys[0], stored[0])
     digest = b"" if stored[0] is None else b"".join(map(_digest, stored))
     place = store.identity, keys
     before = _seen.get(place)
@@ -72,7 +113,7 @@ def look(store: Store, keys: tuple[str, ...], parse: Parse, *, to_write: bool = 
         found = before.metadata
     else:
         found = None if stored[0] is None else parse(stored)
-    return _remember(place, Seen(now, digest, found))
+    return _remember(place, Seen(now, digest, found, own))
 
 
 def _digest(stored: Buffer | None) -> bytes:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import sys
-import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Literal, TypeAlias, cast, get_args
@@ -18,7 +17,6 @@ import numpy.typing as npt
 
 from xzarr3.errors import MissingChunksError, MissingChunksWarning, listed, printable, shorten
 from xzarr3.grids import Grid
-from xzarr3.stores import Store
 
 if TYPE_CHECKING:
     from xzarr3.array import Array
@@ -31,11 +29,7 @@ Describe: TypeAlias = Callable[[Region], str]
 _ACCEPTED: tuple[str, ...] = get_args(Missing)
 _NAMED = 3  # Keys in a message.
 _DESCRIBED = 4  # Parts of the array in a message.
-_TRUSTED = 2.0  # Seconds for which a document that was seen is taken to be there.
-_REMEMBERED = 1024  # Documents that were seen.
 _PASSED_ON = frozenset(("xzarr3", "xarray", "dask", "concurrent", "threading", "asyncio"))
-
-_seen: dict[object, float] = {}
 
 
 def check_missing(missing: str) -> Missing:
@@ -54,26 +48,6 @@ def check_missing(missing: str) -> Missing:
     if missing not in _ACCEPTED:
         raise ValueError(f"missing={missing!r} is not one of {_ACCEPTED}")
     return cast("Missing", missing)
-
-
-def still_there(store: Store, key: str, *, trust: bool = True) -> bool:
-    """Whether the document of an array, some of whose chunks are absent, is there.
-
-    Where answers have to be waited for, one that was there two seconds ago is taken to be there with
-    ``trust``, which is not for a read that has found no chunk at all.
-    """
-    if store.concurrency <= 1:
-        return store.exists(key)
-    name, now = (store.identity, key), time.monotonic()
-    if trust and now - _seen.get(name, -_TRUSTED) < _TRUSTED:
-        return True
-    if not store.exists(key):
-        return False
-    while len(_seen) >= _REMEMBERED:
-        _seen.pop(next(iter(list(_seen))), None)
-    _seen.pop(name, None)
-    _seen[name] = now
-    return True
 
 
 def report(

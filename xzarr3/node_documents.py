@@ -93,7 +93,7 @@ def change_document(
         if document is None:
             raise gone(store, path)
         shape_said[:] = [document.get("shape")]
-        value = documents.encode(document, path)
+        value = documents.encode(document, path) + documents.mark_of(stored)
         return UNCHANGED if value == stored else [value]
 
     def is_changed(stored: Buffer) -> bool:
@@ -173,6 +173,7 @@ def write_documents(
     nodes: Mapping[str, NodeMetadata],
     *,
     last: str | None = None,
+    replaces: bool = False,
 ) -> None:
     """Store the documents of several nodes, as many together as can be.
 
@@ -185,6 +186,8 @@ def write_documents(
     last : str, optional
         Path of the node that is not to be found before all others are stored. If it is the root, the
         documents without which there is no hierarchy follow.
+    replaces : bool
+        There may have been others that were equal, of which those that read them are to tell these.
     """
     encoded = {
         path: {
@@ -196,11 +199,16 @@ def write_documents(
         encoded[last].update(
             (key, documents.encode(each)) for key, each in format.hierarchy_documents().items()
         )
-    store_documents(store, format, encoded, last=last)
+    store_documents(store, format, encoded, last=last, replaces=replaces)
 
 
 def store_documents(
-    store: Store, format: Format, encoded: Mapping[str, Mapping[str, bytes]], *, last: str | None = None
+    store: Store,
+    format: Format,
+    encoded: Mapping[str, Mapping[str, bytes]],
+    *,
+    last: str | None = None,
+    replaces: bool = False,
 ) -> None:
     """Store documents that are encoded already, as :func:`write_documents` does.
 
@@ -211,8 +219,10 @@ def store_documents(
     encoded : mapping
         For each path of a node its documents by key.
     last : str, optional
+    replaces : bool
     """
     hierarchy = format.hierarchy_documents()
+    mark = documents.mark_of(documents.marked(b"")) if replaces else b""
     stages: tuple[dict[str, Buffer], ...] = ({}, {}, {}, {}, {})
     for path, own in encoded.items():
         defining = format.defining_keys(path)
@@ -223,7 +233,7 @@ def store_documents(
                 at = 2 if path == last else 1
             else:
                 at = 3 if key == format.consolidated_key(path) else 0
-            stages[at][key] = value
+            stages[at][key] = value + mark
     for stage in stages:
         if stage:
             store.set_values(stage.items())
@@ -351,7 +361,8 @@ def write_consolidated(store: Store, format: Format, path: str) -> tuple[GroupMe
         before, metadata = _group_with(store, format, path, key, stored)
         below = held_below(Look(store), format, path)
         written[:] = [(before, metadata, below)]
-        return [documents.encode(format.documents(metadata, path, below)[key], path)]
+        document = format.documents(metadata, path, below)[key]
+        return [documents.encode(document, path) + documents.mark_of(stored)]
 
     while True:
         store.update(key, change)
@@ -406,7 +417,7 @@ def _refreshed(
         document = format.update_consolidated(document, relative, meta) or document
     if document == found:
         return UNCHANGED
-    value = documents.encode(document, holder)
+    value = documents.encode(document, holder) + documents.mark_of(stored)
     if journal is not None:
         journal[key] = value
     return [value]

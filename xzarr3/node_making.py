@@ -144,7 +144,7 @@ def make_node(
                 check_complete(store, path, "array" if is_array else "group")
         made = make_groups_above(store, format, path, None if overwrite else look)
         if overwrite:
-            write_documents(store, format, {path: meta})
+            write_documents(store, format, {path: meta}, replaces=not store.renames_trees)
         elif not create_documents(look, store, format, path, meta):
             raise _there_is_one(store, path)
         refresh_consolidated(store, format, [*made, path])

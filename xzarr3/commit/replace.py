@@ -145,6 +145,17 @@ class Replacement:
         """What takes the values and documents, under the keys that they will have."""
         return self._staging.store
 
+    @property
+    def replaces(self) -> bool:
+        """Whether readers may know documents that are equal to those that come, and have no other inode.
+
+        Those of a write that is taken up again in place are told by what they say.
+        """
+        staging = self._staging
+        if isinstance(staging, InPlace):
+            return self._plan is None and staging.replaces
+        return isinstance(staging, Beside)
+
     def _chosen(self, names: list[str] | None, lease: Lease | None, in_place: bool) -> Staging:
         """The way to write that suits the store and what is there; whatever is in the way is refused."""
         store, places, resumed, arrays = self._target, self._places, self._resumed, self._arrays
@@ -409,6 +420,11 @@ class InPlace(Staging):
             self._lease = lease_at(store, places)
         self._whole = False
         self._is_mixed = False  # With what somebody has written who reserves nothing.
+
+    @property
+    def replaces(self) -> bool:
+        """Whether something was there that is erased."""
+        return self._seen is not None and bool(self._seen[0])
 
     def begin(self) -> None:
         self._is_mixed = self._whole = False

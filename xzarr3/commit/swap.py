@@ -265,7 +265,7 @@ def _with_nodes(
     document = documents.decode(stored, holder, key.rpartition("/")[2])
     for relative, meta in below.items():
         document = format.update_consolidated(document, relative, meta) or document
-    journal[key] = documents.encode(document, holder)
+    journal[key] = documents.encode(document, holder) + documents.mark_of(stored)
     return [journal[key]]
 
 

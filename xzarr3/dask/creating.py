@@ -53,6 +53,6 @@ def make_array_of_blocks(
     with place.discarding():
         store_blocks(da.broadcast_to(source, meta.shape), target)
         place.check_again()
-        write_documents(place.store, format, {path: meta}, last=path)
+        write_documents(place.store, format, {path: meta}, last=path, replaces=place.replaces)
     place.put({"": meta})
     return Array(store, path, meta, format=format, write_empty_chunks=write_empty_chunks)

@@ -225,6 +225,7 @@ class Aside:
         )
         # No chunk may be absent when it is read.
         self.array = Array(LocalStore(self.path), "", metadata, write_empty_chunks=True, missing="error")
+        self.array.has_document = False
 
     def make(self) -> None:
         """Make the directory, which is for nobody else to read."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,6 +20,7 @@ from xzarr3.errors import MetadataError
 from xzarr3.options import max_document_bytes
 
 _MAX_DEPTH = 200  # Of what a user gives.
+_MARK = 40  # Bits.
 MAX_NESTING = 256
 """How many levels of objects and arrays a document may have: what is given, within consolidated metadata."""
 
@@ -124,6 +126,28 @@ def encode(document: Mapping[str, Any], path: str = "", *, compact: bool = False
             return json.dumps(document, indent=2, default=_plain).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise _unwritable(path, *(_not_json(document, finite=False) or ("", ...))) from error
+
+
+def marked(value: bytes) -> bytes:
+    """A document with blanks behind it that no other one has.
+
+    Of two equal documents, one of which replaced the other, readers can tell so, also where a service makes
+    the e-tag of nothing but the value. JSON ignores them.
+
+    Examples
+    --------
+    >>> value = marked(b"{}")
+    >>> value != marked(b"{}"), decode(value), mark_of(value) == value[2:]
+    (True, {}, True)
+    """
+    bits = int.from_bytes(os.urandom(_MARK // 8))
+    return value + b"\n" + f"{bits:0{_MARK}b}".replace("0", " ").replace("1", "\t").encode()
+
+
+def mark_of(stored: Buffer | None) -> bytes:
+    """The blanks behind a document, which stay when it is changed; none of one that is not there."""
+    tail = b"" if stored is None else bytes(memoryview(stored)[-_MARK - 1 :])
+    return tail[len(tail.rstrip(b" \t\r\n")) :]
 
 
 def check(document: Mapping[str, Any], path: str | None = None) -> None:

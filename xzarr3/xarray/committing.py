@@ -163,7 +163,8 @@ class Placement:
     def store_documents(self) -> None:
         """Store the documents, where no reader looks yet."""
         self.replacement.check_again()
-        store_documents(self.replacement.store, self._format, self._stored, last=self.path)
+        place = self.replacement
+        store_documents(place.store, self._format, self._stored, last=self.path, replaces=place.replaces)
 
     def nodes(self) -> dict[str, NodeMetadata]:
         """The nodes by relative path, each followed by what is below it: zarr-python 3.1 takes no others."""

@@ -403,7 +403,9 @@ class Aside:
             fill_value=target.fill_value,
             format=target.format,
         )
-        return Array(self.store, f"{number}", metadata, format=target.format, write_empty_chunks=True)
+        aside = Array(self.store, f"{number}", metadata, format=target.format, write_empty_chunks=True)
+        aside.has_document = False
+        return aside
 
     def __call__(self, error: BaseException) -> None:
         """Clean up after an error."""

@@ -123,7 +123,12 @@ def read_unpacked(
         busy = min(threads or available_threads(), len(pieces))
         if len(pieces) > 1 and unpack.is_exact(array.dtype):
             out = np.empty([chosen.count for chosen in selection if not _is_dropped(chosen)], unpack.dtype)
-            _share(partial(_read_piece, array, unpack, out), pieces, busy)
+
+            def read() -> int:
+                _share(partial(_read_piece, array, unpack, out), pieces, busy)
+                return 0
+
+            array.read_steadily(read, len(pieces))
             return out
     values = array.read_selected(selection, threads=threads, describe=describe)
     return unpacked(values, unpack, threads)
