@@ -120,9 +120,10 @@ def _digest(stored: Buffer | None) -> bytes:
     return b"-" if stored is None else hashlib.sha256(stored).digest()
 
 
-def note(store: Store, key: str, document: Buffer, metadata: NodeMetadata, time: float) -> None:
+def remember(store: Store, key: str, document: Buffer, metadata: NodeMetadata, time: float) -> None:
     """Remember a document that was read at a time to find out more than that."""
-    _remember((store.identity, (key,)), Seen(time, _digest(document), metadata))
+    own = note(store, key, document)
+    _remember((store.identity, (key,)), Seen(time, _digest(document), metadata, own))
 
 
 def in_the_making(store: Store, keys: Iterable[str]) -> None:

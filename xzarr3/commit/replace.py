@@ -153,7 +153,7 @@ class Replacement:
         """
         staging = self._staging
         if isinstance(staging, InPlace):
-            return self._plan is None and staging.replaces
+            return self._resumed is None and staging.replaces
         return isinstance(staging, Beside)
 
     def _chosen(self, names: list[str] | None, lease: Lease | None, in_place: bool) -> Staging:

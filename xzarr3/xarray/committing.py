@@ -388,7 +388,9 @@ class Commit:
             if change.grows:
                 length = begun.lengths[change.array.path]
                 target.write_empty_chunks = target.write_empty_chunks or length.keeps_empty
-                looks.note(target.store, target._key, length.document, change.array.metadata, length.read_at)
+                looks.remember(
+                    target.store, target._key, length.document, change.array.metadata, length.read_at
+                )
         begun.is_ours = True
 
     def _check_unchanged(self, change: Change, length: SharedLength) -> None:
