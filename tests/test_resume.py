@@ -112,8 +112,13 @@ def left(store: Store) -> list[str]:
 
 
 def check(store: Store, wanted: dict[str, bytes]) -> None:
-    assert contents(store) == wanted
+    assert without_marks(contents(store)) == without_marks(wanted)
     assert not left(store)
+
+
+def without_marks(values: dict[str, bytes]) -> dict[str, bytes]:
+    """Documents without the blanks behind them, which tell those apart that replace one another."""
+    return {key: value.rstrip() if key.endswith(".json") else value for key, value in values.items()}
 
 
 @pytest.fixture(params=["w-", "w"])
@@ -1215,7 +1220,8 @@ def test_appending_that_is_cut_off_anywhere_is_not_done_twice(tmp_path: Path, at
                 if "resize" in str(error):  # One array had grown.
                     continue
                 raise
-        assert {key: value for key, value in contents(target).items() if ".xzarr3" not in key} == wanted
+        found = {key: value for key, value in contents(target).items() if ".xzarr3" not in key}
+        assert without_marks(found) == without_marks(wanted)
         most = max(most, made(log))
         if whole:
             break
