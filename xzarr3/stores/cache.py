@@ -309,21 +309,25 @@ class CacheStore(WrapperStore, hands_on=True):
 
     def _values(self, key: str, ranges: Sequence[ByteRange]) -> Sequence[Buffer | None]:
         """Parts of one version of a value."""
+        entry = self._fresh(key, WHOLE)
+        if entry is not None:
+            self._kept.count(len(ranges), 0)
+            return [cut(entry.value, each) for each in ranges]
         start, length = ranges[0]
-        is_near = length is not None and abs(start) + length <= _FAR
-        if not self._tells_parts or (len(ranges) == 1 and not is_near):
-            entry = self._fresh(key, WHOLE)
-            self._kept.count(entry is not None, entry is None)
-            return [self.inner.get(key, each) if entry is None else cut(entry.value, each) for each in ranges]
+        part = None if length is None or abs(start) + length > _FAR else (start, length)
+        if not self._tells_parts or (len(ranges) == 1 and part is None):
+            self._kept.count(0, len(ranges))
+            return [self.inner.get(key, each) for each in ranges]
+        return steady(lambda: self._read_opened(key, part, ranges))
 
-        def read() -> Sequence[Buffer | None]:
-            reader = self._open(key, (start, length) if is_near and length is not None else None)
-            if reader is None:
-                return [None] * len(ranges)
-            with reader:
-                return [reader.read(*each) for each in ranges]
-
-        return steady(read)
+    def _read_opened(
+        self, key: str, part: tuple[int, int] | None, ranges: Sequence[ByteRange]
+    ) -> Sequence[Buffer | None]:
+        reader = self._open(key, part)
+        if reader is None:
+            return [None] * len(ranges)
+        with reader:
+            return [reader.read(*each) for each in ranges]
 
     def _exists(self, key: str) -> bool:
         return bool(self._fresh(key, WHOLE) or self._fresh(key, HEAD)) or self.inner.exists(key)
@@ -333,9 +337,10 @@ class CacheStore(WrapperStore, hands_on=True):
 
     def _open(self, key: str, part: tuple[int, int] | None) -> ValueReader | None:
         kept = self._kept
-        began, ticket, entry = self._clock(), kept.ticket(key), kept.find(key, WHOLE)
+        entry = kept.find(key, WHOLE)
         if self._is_fresh(entry):
             return self._opened(entry)
+        began, ticket = self._clock(), kept.ticket(key)
         head = kept.find(key, HEAD) if self._waits else None
         if self._is_fresh(head):
             return _PartReader(self, key, None, head, ticket)
