@@ -69,6 +69,24 @@ def test_error_is_one_line_on_stderr(
     assert all(part.strip("/") in captured.err for part in arguments[-1:])
 
 
+@pytest.mark.parametrize("where", ["directory", "memory"])
+def test_recover_of_what_is_not_there_says_so(
+    where: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = str(tmp_path / "no.zarr") if where == "directory" else f"memory://{tmp_path.name}/no.zarr"
+    with pytest.raises(
+        xzarr3.NodeNotFoundError, match=r"nothing is stored in .*no\.zarr.*; accepted: the path"
+    ):
+        xzarr3.recover(place)
+    assert cli.main(["recover", place]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("xzarr3: nothing is stored in ")
+    xzarr3.create_group(place)
+    assert cli.main(["recover", place]) == 0
+    assert capsys.readouterr().out == "nothing was left to finish\n"
+
+
 @pytest.mark.parametrize("arguments", [(), ("no-such-command",), ("info",), ("demo", "--no-such-option")])
 def test_usage_error_exits_with_2(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_:

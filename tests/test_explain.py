@@ -512,3 +512,22 @@ def test_a_store_that_cannot_tell_sizes() -> None:
     assert [fetch.size for fetch in found] == [32 + 32 * 16 + 4] * 2
     assert found.requests == 4
     assert list(itertools.chain.from_iterable(fetch.ranges for fetch in found))[1] == (3, 1)
+
+
+@pytest.mark.parametrize("tagged", [False, True])
+def test_a_server_that_does_not_say_when_a_part_was_stored(fault_server: FaultServer, tagged: bool) -> None:
+    """The head of a value tells it, and an answer with a part of the same value does not."""
+    values, place = xzarr3.MemoryStore(), f"/untimed/{tagged}"
+    xzarr3.create_array(values, data=np.arange(1000.0), chunks=10, shards=500)
+    fault_server.put_all({f"{place}/{key}": bytes(values.get(key) or b"") for key in values.list_prefix("")})
+    lacking = {"Last-Modified": None} if tagged else {"Last-Modified": None, "ETag": None}
+    fault_server.fault("headers", f"{place}/c/*", methods=["GET"], headers=lacking)
+    if not tagged:
+        fault_server.fault("no-etag", f"{place}/c/*", methods=["HEAD"])
+    try:
+        array = xzarr3.open_array(f"{fault_server.url}{place}")
+        _indexes.__init__()  # type: ignore[misc]
+        assert array.explain(slice(3, 5)).chunks == 1
+        assert array[3:5].tolist() == [3.0, 4.0]
+    finally:
+        fault_server.clear_faults()

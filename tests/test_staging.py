@@ -458,7 +458,7 @@ def as_it_is(store: Store, group: str | None) -> Any:
     try:
         found = xr.open_dataset(store, engine="xzarr3", group=group).load()  # type: ignore[arg-type]
     except xzarr3.IncompleteWriteError as error:
-        names_all = f"process {os.getpid()}" in str(error) and "has ended" in str(error)
+        names_all = f"process {os.getpid()}" in str(error) and "has failed" in str(error)
         return "incomplete" if names_all and "recover(store)" in str(error) else str(error)
     except (xzarr3.NodeNotFoundError, KeyError):
         return "nothing"

@@ -219,3 +219,15 @@ def test_what_is_computed_twice_keeps_nothing_of_the_first_time(
         if second == "all is there":
             assert found.identical(may_be[1]) or first == "copies fail"
     assert [key for key in left(store) if "staged" in key] == []
+
+
+def test_who_failed_within_a_swap_and_lives_is_not_said_to_have_ended() -> None:
+    store = CutOff()
+    to_zarr(dataset(0), store)
+    store.fails = True
+    with pytest.raises(StoreError, match="cut off"):
+        to_zarr(dataset(1), store, mode="w")
+    with pytest.raises(
+        IncompleteWriteError, match=r"by this process, process \d+ .* and has failed, .*recover"
+    ):
+        opened(store)

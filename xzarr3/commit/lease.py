@@ -740,7 +740,12 @@ def _incomplete(found: Holder, store: Store, key: str, what: str) -> str:
     who = f"process {found.pid} of host {found.host!r}" if found.host else "somebody"
     doing = "being put in place" if found.state in SWAPS else "being replaced in place"
     is_dead = found.is_dead
-    end = "has ended" if is_dead else "is running" if is_dead is False else "may be running"
+    is_here = Whereabouts(found.host, found.boot, found.processes) == here() and found.pid == os.getpid()
+    if is_here:
+        who = f"this process, {who},"
+    # It may do something else by now.
+    ended = "has failed" if found.left or is_here else "has ended"
+    end = ended if is_dead else "is running" if is_dead is False else "may be running"
     if found.state not in SWAPS:
         accepted = "waiting until it has ended" if not is_dead else "writing all of it again with mode 'w'"
     elif is_dead is False:

@@ -53,6 +53,7 @@ from xzarr3.concurrency import spread
 from xzarr3.errors import (
     MetadataError,
     NodeExistsError,
+    NodeNotFoundError,
     ReadOnlyError,
     StoreCapabilityError,
     StoreError,
@@ -580,6 +581,12 @@ def sweep(store: Store) -> None:
     remove_abandoned(store, random.sample(tops, min(len(tops), _SWEPT)))
 
 
+def _is_missing(store: Store) -> bool:
+    if store.folder is not None:
+        return not os.path.isdir(store.folder)
+    return store.listable and next(iter(store.list_prefix("")), None) is None
+
+
 def recover(store: StoreLike, *, storage_options: Mapping[str, Any] | None = None) -> list[str]:
     """Finish what writers were just putting in its place when they were killed; remove what others left.
 
@@ -600,6 +607,8 @@ def recover(store: StoreLike, *, storage_options: Mapping[str, Any] | None = Non
 
     Raises
     ------
+    NodeNotFoundError
+        If nothing is stored at a path or URL.
     NodeExistsError
         If a writer is still at it, as far as can be told within a minute.
     StoreError
@@ -613,6 +622,11 @@ def recover(store: StoreLike, *, storage_options: Mapping[str, Any] | None = Non
     """
     opened = open_store(store, storage_options, mode="r+")
     with contextlib.nullcontext() if opened is store else opened:
+        if opened is not store and _is_missing(opened):
+            raise NodeNotFoundError(
+                f"nothing is stored in {opened}, so there is nothing to recover; accepted: the path or URL of "
+                "a store that was written to"
+            )
         if opened.folder is not None:
             sweep_directory(opened)
             return []

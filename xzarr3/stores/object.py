@@ -914,7 +914,7 @@ class ObjectReader(ValueReader):
             self._tag, self._generation, self._modified = answer.tag, answer.generation, answer.modified
 
     @property
-    def mark(self) -> object:
+    def mark(self) -> tuple[object, ...]:
         """What is equal for readers of one version, as well as can be told."""
         named = self._tag is not None or self._generation is not None
         return self._tag, self._generation, self.size, None if named else self._modified
@@ -976,11 +976,13 @@ class ObjectReader(ValueReader):
         if self.size is None:
             same = (answer.tag, answer.generation) == (self._tag, self._generation)
         else:
-            same = answer.mark == self.mark
+            *named, modified = self.mark
+            *found, then = answer.mark
+            same = found == named and (modified == then or None in (modified, then))
         if not same:
             raise _changed(self._store, self._key)
         self.size = answer.size
-        self._modified = answer.modified
+        self._modified = answer.modified or self._modified
 
     def _learn(self) -> None:
         """Find out the size."""

@@ -100,7 +100,8 @@ class Answer:
         Of the whole value, in bytes.
     tag, generation : str, optional
         What names this version of the value.
-    modified : datetime
+    modified : datetime, optional
+        When the value was stored, as far as the answer tells.
     """
 
     body: memoryview
@@ -108,10 +109,10 @@ class Answer:
     size: int
     tag: str | None
     generation: str | None
-    modified: datetime
+    modified: datetime | None
 
     @property
-    def mark(self) -> object:
+    def mark(self) -> tuple[object, ...]:
         """What is equal for parts of one version, as well as can be told."""
         named = self.tag is not None or self.generation is not None
         return self.tag, self.generation, self.size, None if named else self.modified
@@ -443,7 +444,10 @@ def fetch(path: str, options: dict[str, Any] | None, limit: int | None) -> Calla
                         f"the body has {len(body)} bytes, {size} were promised", passing=True, ambiguous=True
                     )
                 )
-        return Answer(body, first, meta["size"], meta["e_tag"], meta["version"], meta["last_modified"])
+        modified = meta["last_modified"]
+        if modified.timestamp() <= 0:  # So obstore has it where an answer does not tell.
+            modified = None
+        return Answer(body, first, meta["size"], meta["e_tag"], meta["version"], modified)
 
     return call
 
