@@ -17,6 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import dask
+import dask.array as da
 import numpy as np
 import pytest
 import xarray as xr
@@ -25,9 +27,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import xzarr3
-from xzarr3 import LocalStore, MemoryStore, StoreError
+from xzarr3 import LocalStore, MemoryStore, StoreError, looks
 from xzarr3.commit import lease
-from xzarr3.errors import ConflictError, OutcomeUnknownError
+from xzarr3.errors import ChangedError, ConflictError, OutcomeUnknownError
 from xzarr3.indexing import basic_selection
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
@@ -826,6 +828,50 @@ def test_resizing_while_others_write_keeps_what_is_left(
     assert array[:].tolist() == expected
     array.resize(40)
     assert array[:].tolist() == expected + [0] * (40 - new)
+
+
+@pytest.mark.parametrize("kind", ["memory", "directory", "waiting"])
+@pytest.mark.parametrize("value", [7.0, -1.0])
+def test_an_append_does_no_harm_to_what_replaces_the_dataset_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, value: float
+) -> None:
+    """Neither its rows, nor that they are erased when it has failed."""
+    monkeypatch.setattr(looks, "RECENT", 0.0)
+    store: xzarr3.Store = {"memory": MemoryStore, "waiting": WaitingStore}.get(kind, lambda: None)()  # type: ignore[assignment]
+    store = LocalStore(tmp_path / "store") if store is None else store
+    encoding = {"v": {"chunks": (2,), "_FillValue": -1.0}}
+    xzarr3.to_zarr(xr.Dataset({"v": ("x", np.arange(4.0))}), store, encoding=encoding)
+    new = xr.Dataset({"v": ("x", np.full(12, 3.0))})
+    new["v"][4:8] = value
+    replaced: list[object] = []
+
+    def block(values: Any) -> Any:
+        if not replaced:
+            replaced.append(xzarr3.to_zarr(new, store, mode="w", encoding=encoding))
+        return values
+
+    rows = da.from_array(np.full(4, 5.0), chunks=2).map_blocks(block, dtype="f8", meta=np.empty(0))
+    with dask.config.set(scheduler="synchronous"), pytest.raises(ChangedError, match=r"got shape \(12,\)"):
+        xzarr3.to_zarr(xr.Dataset({"v": ("x", rows)}), store, append_dim="x")
+    assert xzarr3.open_array(store, "v")[:].tolist() == new["v"].values.tolist()
+
+
+def test_an_append_that_fails_erases_nothing_of_an_array_of_another_kind() -> None:
+    store = RacingStore()
+    encoding = {"v": {"chunks": (2,)}}
+    xzarr3.to_zarr(xr.Dataset({"v": ("x", np.zeros(4))}), store, encoding=encoding)
+    array = xzarr3.open_array(store, "v", mode="r+")
+    new = np.arange(1, 11, dtype="int16")
+
+    def pause(operation: str, key: str) -> None:
+        if (operation, key) == ("set", array._key):
+            store.pauses = lambda *_: None
+            xzarr3.to_zarr(xr.Dataset({"v": ("x", new)}), store, mode="w", encoding=encoding)
+
+    store.pauses = pause
+    with pytest.raises(ChangedError, match="was removed or replaced"):
+        array.append(np.ones(4))
+    assert xzarr3.open_array(store, "v")[:].tolist() == new.tolist()
 
 
 def test_resizing_and_appending_come_one_after_the_other() -> None:

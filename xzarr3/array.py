@@ -970,7 +970,7 @@ class Array(Node):
             region = (slice(None),) * axis + (slice(old[axis], None),)
             grown._write(basic_selection(region, shape), values)
             self._change_document(self._key, change, length=length)
-        except (LeaseLostError, OutcomeUnknownError):
+        except (LeaseLostError, OutcomeUnknownError, ChangedError):
             raise  # What is behind the array is no matter of ours any more.
         except BaseException as error:
             try:

@@ -16,7 +16,7 @@ from xzarr3.array import Array
 from xzarr3.commit.lease import PATIENCE
 from xzarr3.commit.length import GuardedStore, Length
 from xzarr3.dask.sources import BEHIND
-from xzarr3.errors import StoreError
+from xzarr3.errors import ChangedError, StoreError
 from xzarr3.formats import Format
 from xzarr3.formats.base import Held
 from xzarr3.metadata import ArrayMetadata
@@ -27,26 +27,48 @@ from xzarr3.stores.base import Change, Scratch, Writer
 class Growing(Array):
     """An array as it will be, of which the document does not tell yet."""
 
+    grown_from: tuple[int, ...] = ()
+    """Its shape as the document tells it."""
+
     def _check_shape(self, found: ArrayMetadata) -> None:
-        """That it is longer than its document says is known."""
+        """Whoever replaces the array does not look for the lease of who appends to it."""
+        if found.shape != self.grown_from:
+            raise ChangedError(
+                f"array '{self.name}' of {self.store} got shape {found.shape} while its shape "
+                f"{self.grown_from} was appended to: it was replaced, or somebody else has changed its "
+                "length; accepted: opening it again"
+            )
 
     def _check_to_write(self) -> None:
-        """While its lease is held, what was seen of it a moment ago is good for several tasks."""
-        seen = looks.last(self.store, (self._key,))
+        """With the lease held, one look is good for several tasks where answers have to be waited for."""
+        keys = (self._key,)
+        seen = looks.last(self.store, keys)
         is_held = cast("BehindStore", self.store)._length.is_exclusive
-        if is_held and seen is not None and seen.metadata is not None and seen.is_recent:
-            self._same(seen.metadata)
-        else:
-            super()._check_to_write()
+        if not (is_held and self.store.concurrency > 1 and seen is not None and seen.is_recent):
+            seen = looks.look(self.store, keys, self._parsed, to_write=True)
+        self._check_shape(self._same(seen.metadata))
+
+    def _check_current(self, version: object | None = None) -> None:
+        self._check_to_write()
 
     def __reduce__(self) -> tuple[object, ...]:
         held = self.format.hold(self.metadata, self.path)
-        return _restored, (self.store, self.path, self.format, held, self.write_empty_chunks)
+        options = self.write_empty_chunks, self.grown_from
+        return _restored, (self.store, self.path, self.format, held, *options)
 
 
-def _restored(store: Store, path: str, format: Format, held: Held, write_empty_chunks: bool) -> Growing:
+def _restored(
+    store: Store,
+    path: str,
+    format: Format,
+    held: Held,
+    write_empty_chunks: bool,
+    grown_from: tuple[int, ...],
+) -> Growing:
     meta = cast("ArrayMetadata", format.parse_again(held, path))
-    return Growing(store, path, meta, format=format, write_empty_chunks=write_empty_chunks)
+    array = Growing(store, path, meta, format=format, write_empty_chunks=write_empty_chunks)
+    array.grown_from = grown_from
+    return array
 
 
 class BehindStore(GuardedStore):

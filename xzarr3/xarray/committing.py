@@ -23,7 +23,14 @@ from xzarr3.commit.resume import Resumption, Settings
 from xzarr3.commit.stage import Room
 from xzarr3.concurrency import spread
 from xzarr3.dask.journal import Journal, Written, fingerprint
-from xzarr3.errors import ConflictError, MetadataError, NodeExistsError, OutcomeUnknownError, StoreError
+from xzarr3.errors import (
+    ChangedError,
+    ConflictError,
+    MetadataError,
+    NodeExistsError,
+    OutcomeUnknownError,
+    StoreError,
+)
 from xzarr3.formats import Format, documents
 from xzarr3.formats.base import Held, node_prefix
 from xzarr3.group import Group
@@ -308,6 +315,8 @@ class Commit:
         target = kind(
             store, array.path, change.metadata, format=self.format, write_empty_chunks=self._keep_empty
         )
+        if isinstance(target, Growing):
+            target.grown_from = array.shape
         self._write(Job(change.data, target, change.region, in_place=not change.grows))
         self.settings.append((replace(change, data=None) if change.is_lazy else change, target))
 
@@ -623,10 +632,12 @@ class Commit:
             owner = held.get(change.array.path)
             if owner is None:
                 continue
+            array = change.array
             try:
-                behind = target.metadata.chunk_grid
-                change.array._over(owner, change.array.metadata)._erase_beyond(target.shape, behind)
-            except LeaseLostError:
+                if array._stored().shape == array.shape:
+                    behind = target.metadata.chunk_grid
+                    array._over(owner, array.metadata)._erase_beyond(target.shape, behind)
+            except (LeaseLostError, ChangedError):
                 continue  # What is behind the array is no matter of ours any more.
             except StoreError as another:
                 error.add_note(f"what was written behind the array could not be erased: {another}")

@@ -204,6 +204,8 @@ def to_zarr(
     ConflictError
         If somebody else has changed the length of a variable since the write was planned. Nothing is
         appended then.
+    ChangedError
+        If a variable was replaced while it was appended to, which leaves it as the other writer made it.
     StoreError
         If the store cannot be written. The old dataset is then still there, or none.
 
