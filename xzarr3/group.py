@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, ItemsView, Iterator, Mapping, 
 from dataclasses import replace
 from typing import Any, cast
 
-from xzarr3._types import Buffer
 from xzarr3.array import Array
 from xzarr3.commit.lease import check_complete
 from xzarr3.creation import make_array
@@ -18,15 +17,14 @@ from xzarr3.lookup import (
     children,
     depth_first,
     exists,
-    held_below,
     load_below,
-    read_held,
     read_metadata,
 )
 from xzarr3.metadata import ArrayMetadata, Consolidated, GroupMetadata, NodeMetadata
 from xzarr3.missing import Missing
 from xzarr3.node_documents import (
     change_document,
+    consolidate,
     copies_to_follow,
     gone,
     refresh_consolidated,
@@ -240,9 +238,14 @@ class Group(Node, Mapping[str, "Array | Group"]):
             there = ""
             if self._documents is not None or self.store.listable:
                 there = f"; there are: {', '.join(self) or 'none'}"
-            there += check_complete(
-                self.store, node_prefix(self.path) + normal_path(path), f"array or group '{path}'"
-            )
+            from xzarr3.commit.swap import settle
+
+            full = node_prefix(self.path) + normal_path(path)
+            if settle(self.store, full):
+                meta = read_metadata(self.store, self.format, full, consolidated=self.consolidated)
+                if meta is not None:
+                    return self._bind(full, meta)
+            there += check_complete(self.store, full, f"array or group '{path}'")
             raise NodeNotFoundError(f"no array or group '{path}' in {self!r}{there}")
         return found
 
@@ -377,23 +380,7 @@ class Group(Node, Mapping[str, "Array | Group"]):
             raise self.format.refuse(
                 self.path, "consolidated_metadata", "consolidate()", "listing the store, or format 3 or 2"
             )
-        written: list[tuple[bool, GroupMetadata, dict[str, Held]]] = []
-
-        def change(stored: Buffer | None) -> list[Buffer]:
-            # What is below is read after the document that will hold it: whoever changes something there
-            # changes that document afterwards, if it is consolidated, so that this is done again.
-            before, metadata = self._stored_with(key, stored)
-            below = held_below(Look(self.store), self.format, self.path)
-            written[:] = [(before, metadata, below)]
-            document = self.format.documents(metadata, self.path, below)[key]
-            return [documents.encode(document, self.path)]
-
-        while True:
-            self.store.update(key, change)
-            before, metadata, below = written[0]
-            # It was not consolidated before, so that a change in between did not touch it.
-            if before or held_below(Look(self.store), self.format, self.path) == below:
-                break
+        metadata, below = consolidate(self.store, self.format, self.path, key)
         self.metadata = metadata
         group = Group(
             self.store,
@@ -404,25 +391,6 @@ class Group(Node, Mapping[str, "Array | Group"]):
         )
         group.missing = self.missing
         return group
-
-    def _stored_with(self, key: str, stored: Buffer | None) -> tuple[bool, GroupMetadata]:
-        """Whether there are consolidated metadata, and what the group is, as its document ``key`` has it."""
-        held = None
-        name = key.rpartition("/")[2]
-        if not self.format.one_document:
-            held, before = (
-                read_held(self.store, self.format, self.path, consolidated=False),
-                stored is not None,
-            )
-        elif stored is not None:
-            document = documents.decode(stored, self.path, name)
-            found = self.format.held(self.path, {key: document})
-            held = self.format.without_consolidated(found)
-            before = held != found
-        metadata = None if held is None else self.format.parse_again(held, self.path)
-        if not isinstance(metadata, GroupMetadata):
-            raise gone(self.store, self.path)
-        return before, metadata
 
     def _change_attributes(self, change: Callable[[dict[str, Any]], Mapping[str, Any]]) -> None:
         self._check_writable()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 from xzarr3 import changes
 from xzarr3._types import Buffer
@@ -17,8 +17,8 @@ from xzarr3.commit.length import Length
 from xzarr3.concurrency import spread
 from xzarr3.errors import StoreCapabilityError, StoreError
 from xzarr3.formats import Format, documents
-from xzarr3.formats.base import node_prefix
-from xzarr3.lookup import Look, _is_implied, read_documents, read_metadata
+from xzarr3.formats.base import Held, node_prefix
+from xzarr3.lookup import Look, _is_implied, held_below, read_documents, read_held, read_metadata
 from xzarr3.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
 from xzarr3.nodes import ancestors
 from xzarr3.stores import Store
@@ -189,7 +189,6 @@ def create_documents(
     format: Format,
     path: str,
     meta: NodeMetadata,
-    journal: Journal | None = None,
 ) -> bool:
     """Store the documents of a new node, unless somebody else has made one since ``look`` was taken.
 
@@ -202,15 +201,7 @@ def create_documents(
         value = documents.encode(document, path)
         if not _create(store, key, look.found(key)[1], value):
             return False
-        if journal is not None:
-            journal[key] = value
     return True
-
-
-Journal: TypeAlias = dict[str, bytes]
-
-
-"""What was stored last under the keys of documents, for whoever has to undo that."""
 
 
 def _create(store: Store, key: str, version: object, value: bytes) -> bool:
@@ -232,7 +223,6 @@ def refresh_consolidated(
     paths: Sequence[str],
     *,
     removed: bool = False,
-    journal: Journal | None = None,
 ) -> None:
     """Bring consolidated copies up to date: those of the nodes themselves and of the groups above.
 
@@ -247,8 +237,6 @@ def refresh_consolidated(
         The nodes that changed.
     removed : bool
         They, and what was below them, are about to be removed, or have been.
-    journal : dict, optional
-        Gets what is stored.
     """
     above = [place for path in paths for place in ancestors(path) if format.consolidated_key(place)]
     own = [path for path in paths if not removed and _holds_own(format, path)]
@@ -262,7 +250,7 @@ def refresh_consolidated(
             format.update_consolidated(document, path[len(prefix) :], GroupMetadata(zarr_format=holds))
             for path in below
         ):
-            store.update(key, partial(_refreshed, store, format, holder, key, below, removed, journal))
+            store.update(key, partial(_refreshed, store, format, holder, key, below, removed))
 
 
 def _holds_own(format: Format, path: str) -> bool:
@@ -278,7 +266,6 @@ def _refreshed(
     key: str,
     paths: Sequence[str],
     removed: bool,
-    journal: Journal | None,
     stored: Buffer | None,
 ) -> list[Buffer] | Unchanged:
     if stored is None:
@@ -294,10 +281,7 @@ def _refreshed(
         document = format.update_consolidated(document, relative, meta) or document
     if document == before:
         return UNCHANGED
-    value = documents.encode(document, holder)
-    if journal is not None:
-        journal[key] = value
-    return [value]
+    return [documents.encode(document, holder)]
 
 
 @contextmanager
@@ -313,6 +297,51 @@ def copies_to_follow(path: str) -> Iterator[None]:
         raise
 
 
-def drop_from_consolidated(store: Store, format: Format, path: str, journal: Journal | None = None) -> None:
+def drop_from_consolidated(store: Store, format: Format, path: str) -> None:
     """Remove a node, and what was below it, from the consolidated copies above."""
-    refresh_consolidated(store, format, [path], removed=True, journal=journal)
+    refresh_consolidated(store, format, [path], removed=True)
+
+
+def consolidate(store: Store, format: Format, path: str, key: str) -> tuple[GroupMetadata, dict[str, Held]]:
+    """Write the documents of all nodes below a group into the document ``key``, which is made for them.
+
+    Returns
+    -------
+    GroupMetadata
+        What the group is.
+    dict of str to Held
+        What is below it, by relative path.
+    """
+    written: list[tuple[bool, GroupMetadata, dict[str, Held]]] = []
+
+    def change(stored: Buffer | None) -> list[Buffer]:
+        # What is below is read after the document that will hold it: whoever changes something there
+        # changes that document afterwards, if it is consolidated, so that this is done again.
+        before, metadata = _stored_with(store, format, path, key, stored)
+        below = held_below(Look(store), format, path)
+        written[:] = [(before, metadata, below)]
+        return [documents.encode(format.documents(metadata, path, below)[key], path)]
+
+    while True:
+        store.update(key, change)
+        before, metadata, below = written[0]
+        # It was not consolidated before, so that a change in between did not touch it.
+        if before or held_below(Look(store), format, path) == below:
+            return metadata, below
+
+
+def _stored_with(
+    store: Store, format: Format, path: str, key: str, stored: Buffer | None
+) -> tuple[bool, GroupMetadata]:
+    """Whether there are consolidated metadata, and what the group is, as its document ``key`` has it."""
+    held, before = None, stored is not None
+    if not format.one_document:
+        held = read_held(store, format, path, consolidated=False)
+    elif stored is not None:
+        found = format.held(path, {key: documents.decode(stored, path, key.rpartition("/")[2])})
+        held = format.without_consolidated(found)
+        before = held != found
+    metadata = None if held is None else format.parse_again(held, path)
+    if not isinstance(metadata, GroupMetadata):
+        raise gone(store, path)
+    return before, metadata

@@ -26,7 +26,7 @@ from dask.delayed import Delayed
 from dask.highlevelgraph import HighLevelGraph, Layer, MaterializedLayer
 
 from xzarr3.array import Array
-from xzarr3.commit.renaming import remove
+from xzarr3.commit.moving import remove
 from xzarr3.commit.stage import StagedKeys
 from xzarr3.creation import array_metadata
 from xzarr3.dask.cleanup import Cleanup, Writing, fetched
