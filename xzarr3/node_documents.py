@@ -5,7 +5,7 @@ A document that is there is changed by compare-and-set, so that no change of oth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -221,8 +221,8 @@ def refresh_consolidated(
     store: Store,
     format: Format,
     paths: Sequence[str],
-    *,
-    removed: bool = False,
+    metas: Mapping[str, NodeMetadata | None] | None = None,
+    holders: Iterable[str] | None = None,
 ) -> None:
     """Bring consolidated copies up to date: those of the nodes themselves and of the groups above.
 
@@ -235,12 +235,16 @@ def refresh_consolidated(
     format : Format
     paths : sequence of str
         The nodes that changed.
-    removed : bool
-        They, and what was below them, are about to be removed, or have been.
+    metas : mapping of str to metadata, optional
+        What the nodes are, if nobody else can have changed them; None for one that is removed with all that
+        is below it.
+    holders : iterable of str, optional
+        The groups whose copies are brought up to date; by default all of them.
     """
-    above = [place for path in paths for place in ancestors(path) if format.consolidated_key(place)]
-    own = [path for path in paths if not removed and _holds_own(format, path)]
-    holders = list(dict.fromkeys([*above, *own]))
+    if holders is None:
+        above = [place for path in paths for place in ancestors(path)]
+        holders = [*above, *(path for path in paths if metas is None and _holds_own(format, path))]
+    holders = [each for each in dict.fromkeys(holders) if format.consolidated_key(each)]
     keys = [str(format.consolidated_key(place)) for place in holders]
     found, holds = read_documents(store, keys), format.zarr_format
     for holder, key, document in zip(holders, keys, found, strict=True):
@@ -250,7 +254,7 @@ def refresh_consolidated(
             format.update_consolidated(document, path[len(prefix) :], GroupMetadata(zarr_format=holds))
             for path in below
         ):
-            store.update(key, partial(_refreshed, store, format, holder, key, below, removed))
+            store.update(key, partial(_refreshed, store, format, holder, key, below, metas))
 
 
 def _holds_own(format: Format, path: str) -> bool:
@@ -265,20 +269,19 @@ def _refreshed(
     holder: str,
     key: str,
     paths: Sequence[str],
-    removed: bool,
+    metas: Mapping[str, NodeMetadata | None] | None,
     stored: Buffer | None,
 ) -> list[Buffer] | Unchanged:
     if stored is None:
         return UNCHANGED
     before = document = documents.decode(stored, holder, key.rpartition("/")[2])
-    metas: list[NodeMetadata | None] = [None] * len(paths)
-    if not removed:
+    if metas is None:
         # Not what a cache remembers.
         read = partial(read_metadata, Look(store), format, consolidated=False, again=True)
-        metas = spread(read, paths, store.concurrency)
-    for path, meta in zip(paths, metas, strict=True):
+        metas = dict(zip(paths, spread(read, paths, store.concurrency), strict=True))
+    for path in paths:
         relative = path[len(node_prefix(holder)) :]
-        document = format.update_consolidated(document, relative, meta) or document
+        document = format.update_consolidated(document, relative, metas[path]) or document
     if document == before:
         return UNCHANGED
     return [documents.encode(document, holder)]
@@ -299,7 +302,7 @@ def copies_to_follow(path: str) -> Iterator[None]:
 
 def drop_from_consolidated(store: Store, format: Format, path: str) -> None:
     """Remove a node, and what was below it, from the consolidated copies above."""
-    refresh_consolidated(store, format, [path], removed=True)
+    refresh_consolidated(store, format, [path], {path: None})
 
 
 def consolidate(store: Store, format: Format, path: str, key: str) -> tuple[GroupMetadata, dict[str, Held]]:

@@ -16,13 +16,13 @@ import sys
 import time
 import uuid
 import warnings
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any
 
 from xzarr3.carrying import Kept, carry
 from xzarr3.commit.lease import Holder, lease_key
 from xzarr3.commit.leftovers import ABANDONED
-from xzarr3.commit.stage import NEW, OLD, SWAP, Places, foreign_keys, staging_folders, taken_up
+from xzarr3.commit.stage import NEW, OLD, Places, foreign_keys, staging_folders, taken_up
 from xzarr3.errors import NodeExistsError, StoreError, printable
 from xzarr3.formats import Format
 from xzarr3.metadata import ArrayMetadata
@@ -64,28 +64,33 @@ def swap_units(
     StoreError
         If something cannot be renamed. All of it is there, and can be done again.
     """
-    try:
-        with Folders(store.root) as folders:
-            left = [unit for unit in come if _is_there(folders, f"{top}{NEW}/{unit}")]
-            if left:  # Otherwise what is there may have been changed by others since.
-                for unit in away:
-                    if unit in left or unit not in come:
-                        _put_aside(folders, top, unit)
-            for unit in left:
-                if overwrite:
-                    _put_aside(folders, top, unit)  # What came meanwhile.
-                elif _is_there(folders, unit):
-                    _take_back(folders, top, come)
-                    return False
-                _rename(folders, f"{top}{NEW}/{unit}", unit)
-            if store.fsync:
-                for above in dict.fromkeys(unit.rpartition("/")[0] for unit in come):
-                    folders.sync(folders.real(above))
-    except LeadsOutError as error:
-        raise store._leads_out(come[-1]) from error
-    except OSError as error:
-        raise StoreError(f"cannot rename what was staged in {store}: {error.strerror or error}") from error
+    with _moving(store), Folders(store.root) as folders:
+        left = [unit for unit in come if _is_there(folders, f"{top}{NEW}/{unit}")]
+        if left:  # Otherwise what is there may have been changed by others since.
+            for unit in away:
+                if unit in left or unit not in come:
+                    _put_aside(folders, top, unit)
+        for unit in left:
+            if overwrite:
+                _put_aside(folders, top, unit)  # What came meanwhile.
+            elif _is_there(folders, unit):
+                _take_back(folders, top, come)
+                return False
+            _rename(folders, f"{top}{NEW}/{unit}", unit)
+        if store.fsync:
+            for above in dict.fromkeys(unit.rpartition("/")[0] for unit in come):
+                folders.sync(folders.real(above))
     return True
+
+
+@contextlib.contextmanager
+def _moving(store: LocalStore) -> Iterator[None]:
+    try:
+        yield
+    except LeadsOutError as error:
+        raise StoreError(f"cannot rename what is in {store}: a link leads out of it") from error
+    except OSError as error:
+        raise StoreError(f"cannot rename what is in {store}: {error.strerror or error}") from error
 
 
 def _is_there(folders: Folders, name: str) -> bool:
@@ -149,7 +154,8 @@ def bring_back(
         Keys of which is known that they need not come back.
     """
     for n in range(_ATTEMPTS):
-        aside = LocalStore(os.path.join(store.root, top[:-1], f"{OLD}{n or ''}"), read_only=True)
+        source = f"{top}{OLD}{n or ''}"
+        aside = LocalStore(os.path.join(store.root, source), read_only=True)
         if not os.path.isdir(aside.root):
             return
         places = Places.of(store if path else aside, format, path)  # Of the old format, too.
@@ -159,23 +165,20 @@ def bring_back(
         try:
             foreign = foreign_keys(aside, places, arrays, store, keys) if overwrite else keys
         except NodeExistsError as error:  # It came within the swap, so nothing but to keep it is left.
-            kept = os.path.join(store.root, f"{STAGED}{uuid.uuid4().hex}", OLD)
-            os.makedirs(os.path.dirname(kept))
-            platform.rename(aside.root, kept)
+            kept = f"{STAGED}{uuid.uuid4().hex}/{OLD}"
+            with _moving(store), Folders(store.root) as folders:
+                _rename(folders, source, kept)
             warnings.warn(
-                f"what was replaced at '/{printable(path)}' in {store} is kept in '{kept}', as others "
-                f"have just written there: {error}",
+                f"what was replaced at '/{printable(path)}' in {store} is kept in '{kept}', as others have "
+                f"just written there: {error}",
                 stacklevel=2,
             )
             continue
         missing = {name for name in Kept.among(aside.root, foreign, keys).names if not _in(store, name)}
         missing -= taken_up(format, missing, lambda key: _in(store, key))
         back = sorted(name for name in missing if not _led_to_folder(store, aside, name))
-        source = platform.relative(aside.root, store.root)
-        try:
+        with _moving(store):
             carry(store.root, source, "", back, replace=False, fsync=store.fsync)
-        except OSError as error:
-            raise StoreError(f"cannot bring back what is in '{aside.root}': {error}") from error
 
 
 def _in(store: LocalStore, key: str) -> bool:
@@ -250,13 +253,18 @@ def remove_at_once(store: Store, folder: str) -> None:
 
 def sweep_directory(store: Store) -> None:
     """Remove what was left by killed writes that had not begun to put it in its place."""
-    for folder in staging_folders(store):
-        if _is_abandoned(store, folder):
+    folders = staging_folders(store)
+    leases = [lease_key(f"{os.path.basename(folder)}/") for folder in folders]
+    holders = [Holder.parse(value) for value in store.get_values(leases)]
+    needed = {holder.top for holder in holders if holder.state}
+    for folder, holder in zip(folders, holders, strict=True):
+        is_needed = holder.state or f"{os.path.basename(folder)}/" in needed
+        if not is_needed and not os.path.lexists(os.path.join(folder, OLD)) and _is_abandoned(folder):
             remove_at_once(store, folder)
 
 
-def _is_abandoned(store: Store, folder: str) -> bool:
-    """Whether nothing has changed anywhere below a directory for a long time, and nobody needs it."""
+def _is_abandoned(folder: str) -> bool:
+    """Whether nothing has changed anywhere below a directory for a long time."""
     limit = time.time() - ABANDONED
     for below, _, _ in os.walk(folder):
         try:
@@ -265,9 +273,7 @@ def _is_abandoned(store: Store, folder: str) -> bool:
             return False  # Somebody is at work here.
         if not stat.S_ISDIR(info.st_mode) or info.st_mtime > limit:
             return False
-    if any(os.path.lexists(os.path.join(folder, name)) for name in (OLD, SWAP)):
-        return False
-    return not Holder.parse(store.get(lease_key(f"{os.path.basename(folder)}/"))).state
+    return True
 
 
 def remove_partial(folder: str) -> None:

@@ -281,7 +281,9 @@ class Directories(Staging):
         self._swapping = True
         try:
             store.set(f"{self._top}{SWAP}", swap.text())
-            done = swap.rename(store, self._top, format, self._arrays, self._there)
+            if self._plan is not None and self._lease is not None:
+                self._lease.say(path, SWAPPING)
+            done = swap.rename(store, self._top, format, nodes, self._there)
         except BaseException as error:
             error.add_note(
                 f"'/{path}' in {store} may be replaced only in part; all of it is stored, and "
@@ -298,7 +300,6 @@ class Directories(Staging):
         store, path = self._target, self._places.path
         if self._plan is not None and self._lease is not None:
             self._lease.verify(path)
-            self._lease.say(path, SWAPPING)
             return
         lease = lease_at(store, self._places, None, self._top, SWAPPING)
         take(lease, store, self._places, time.monotonic() + store.conflict_deadline)

@@ -45,6 +45,7 @@ from xzarr3.commit.swap import (
     finish_above,
     finish_near,
     finish_swap,
+    full_paths,
     recover_swaps,
     remove_abandoned,
     take,
@@ -405,10 +406,10 @@ class InPlace(Staging):
         store, format, path = self.store, self._places.formats[0], self._places.path
         for each in self._places.formats:  # First, so that no copy outlives what it says.
             drop_from_consolidated(store, each, path)
-        changes.note_documents(store, [f"{node_prefix(path)}{each}".rstrip("/") for each in nodes])
+        metas = full_paths(path, nodes)
+        changes.note_documents(store, list(metas))
         try:
-            if path:
-                finish_above(store, format, path, nodes, consolidate)
+            finish_above(store, format, path, list(metas), metas, consolidate)
         except BaseException:  # What was written is removed, as none was there before.
             for each in self._places.formats:
                 drop_from_consolidated(store, each, path)

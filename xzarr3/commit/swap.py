@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import cast
@@ -56,9 +56,9 @@ from xzarr3.commit.stage import (
 )
 from xzarr3.concurrency import spread
 from xzarr3.errors import ConflictError, NodeExistsError, StoreCapabilityError, StoreError, listed, printable
-from xzarr3.formats import Format, ZarrFormat, documents, parse_format
+from xzarr3.formats import Format, ZarrFormat, parse_format
 from xzarr3.formats.base import node_prefix
-from xzarr3.lookup import held_below, read_documents, read_metadata
+from xzarr3.lookup import held_below, read_metadata
 from xzarr3.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
 from xzarr3.node_documents import (
     consolidate,
@@ -143,7 +143,7 @@ class Swap:
         store: LocalStore,
         top: str,
         format: Format,
-        arrays: Mapping[str, ArrayMetadata] | None = None,
+        nodes: Mapping[str, NodeMetadata] | None = None,
         known: Set[str] = frozenset(),
     ) -> bool:
         """Do all that is to be done in a directory, but what was done already.
@@ -154,8 +154,8 @@ class Swap:
         top : str
             What the keys begin with of what is staged.
         format : Format
-        arrays : mapping of str to ArrayMetadata, optional
-            The new arrays, by path; by default those that are there then.
+        nodes : mapping of str to metadata, optional
+            What comes, by relative path; by default it is read.
         known : set of str
             Keys of what was there and was looked at before.
 
@@ -169,13 +169,20 @@ class Swap:
         away = [each for stage in self.away for each in stage]
         if not swap_units(store, top, away, self.copies, overwrite=self.overwrite):
             return False
-        self.close(store, format)
-        if arrays is None:
-            arrays = _arrays_at(store, format, self.path)
+        self._finish_above(store, format, nodes)
+        metas = _nodes_at(store, format, self.path) if nodes is None else full_paths(self.path, nodes)
+        arrays = {path: meta for path, meta in metas.items() if isinstance(meta, ArrayMetadata)}
         bring_back(store, top, format, self.path, arrays, overwrite=self.overwrite, known=known)
         return True
 
-    def carry_out(self, store: Store, top: str, format: Format, say: Callable[[str], None]) -> None:
+    def carry_out(
+        self,
+        store: Store,
+        top: str,
+        format: Format,
+        say: Callable[[str], None],
+        nodes: Mapping[str, NodeMetadata] | None = None,
+    ) -> None:
         """Do all that is to be done, from the beginning; what was done already is done again.
 
         Parameters
@@ -186,6 +193,8 @@ class Swap:
         format : Format
         say : callable
             Tells others the state of the place, and that it is still this writer's.
+        nodes : mapping of str to metadata, optional
+            What comes, by relative path; by default it is read.
         """
         for each in formats_in(store, self.path, format):  # First, so that no copy outlives what it says.
             drop_from_consolidated(store, each, self.path)
@@ -196,11 +205,9 @@ class Swap:
         store_documents(store, format, {path: own for path, own in encoded.items() if path not in last})
         say(CLOSING)  # From now on, what is there of the last documents is new, and may have been changed.
         store_documents(store, format, last, last=self.path)
-        changes.note_documents(store, list(encoded))
-        if self.path and self.is_alone:
-            finish_above(store, format, self.path, self._nodes(format, encoded), self.consolidate)
+        self._finish_above(store, format, nodes)
 
-    def close(self, store: Store, format: Format) -> None:
+    def close(self, store: Store, format: Format, nodes: Mapping[str, NodeMetadata] | None = None) -> None:
         """Store what is missing of the last documents, and bring the copies above up to date."""
         encoded = self._encoded()
         own = encoded.get(self.path, {})
@@ -210,14 +217,15 @@ class Swap:
             own = {key: value for key, value in own.items() if key != copied}
         missing = {key: value for key, value in own.items() if not there[key]}
         store_documents(store, format, {self.path: missing}, last=self.path)
-        changes.note_documents(store, list(encoded))
         if len(own) < len(there):
             consolidate(store, format, self.path, str(copied))
-        if self.path and self.is_alone:
-            made = make_groups_above(store, format, self.path)
-            refresh_consolidated(store, format, [*made, *encoded])
-            if self.consolidate:
-                consolidate(store, format, "", str(format.consolidated_key("")))
+        self._finish_above(store, format, nodes)
+
+    def _finish_above(self, store: Store, format: Format, nodes: Mapping[str, NodeMetadata] | None) -> None:
+        changes.note_documents(store, list(self.documents))
+        if self.is_alone:
+            metas = None if nodes is None else full_paths(self.path, nodes)
+            finish_above(store, format, self.path, list(self.documents), metas, self.consolidate)
 
     def _encoded(self) -> dict[str, dict[str, bytes]]:
         return {
@@ -247,28 +255,18 @@ class Swap:
                 f"{listed(lost[:5])}"
             )
 
-    def _nodes(self, format: Format, encoded: Mapping[str, Mapping[str, bytes]]) -> dict[str, NodeMetadata]:
-        """The nodes by path relative to the uppermost one, which has the empty path."""
-        nodes: dict[str, NodeMetadata] = {}
-        cut = len(node_prefix(self.path))
-        for path, own in encoded.items():
-            said = {key: documents.decode(text, path, key.rpartition("/")[2]) for key, text in own.items()}
-            held = format.held(path, said)
-            if held is not None:
-                nodes[path[cut:]] = format.parse_again(held, path)
-            elif format.implicit_groups:
-                nodes[path[cut:]] = GroupMetadata(zarr_format=format.zarr_format)
-        return nodes
+
+def full_paths(path: str, nodes: Mapping[str, NodeMetadata]) -> dict[str, NodeMetadata]:
+    """Nodes by their paths, instead of those that are relative to the uppermost one."""
+    return {f"{node_prefix(path)}{below}".rstrip("/"): meta for below, meta in nodes.items()}
 
 
-def _arrays_at(store: Store, format: Format, path: str) -> dict[str, ArrayMetadata]:
-    """The arrays that are at a place and below it."""
-    found: dict[str, NodeMetadata | None] = {
-        path: read_metadata(store, format, path, consolidated=False, again=True)
-    }
-    for below, held in held_below(store, format, path).items():
-        found[node_prefix(path) + below] = format.parse_again(held, node_prefix(path) + below)
-    return {each: meta for each, meta in found.items() if isinstance(meta, ArrayMetadata)}
+def _nodes_at(store: Store, format: Format, path: str) -> dict[str, NodeMetadata]:
+    """The nodes that are at a place and below it, by path."""
+    meta = read_metadata(store, format, path, consolidated=False, again=True)
+    below = held_below(store, format, path)
+    nodes = {each: format.parse_again(held, node_prefix(path) + each) for each, held in below.items()}
+    return full_paths(path, nodes if meta is None else {"": meta, **nodes})
 
 
 def _common_prefix(keys: Iterable[str]) -> str:
@@ -284,7 +282,8 @@ def finish_above(
     store: Store,
     format: Format,
     path: str,
-    nodes: Mapping[str, NodeMetadata],
+    paths: Sequence[str],
+    metas: Mapping[str, NodeMetadata] | None,
     consolidates: bool,
 ) -> None:
     """Make the groups above that are missing, and bring the copies that others hold up to date.
@@ -295,44 +294,22 @@ def finish_above(
     format : Format
     path : str
         Path of what was written.
-    nodes : mapping of str to metadata
-        What was written, by relative path.
+    paths : sequence of str
+        The nodes that were written.
+    metas : mapping of str to metadata, optional
+        What they are, by path, if nobody else can have changed them.
     consolidates : bool
         Make the consolidated metadata of the root anew.
     """
+    if not path:
+        return
     made = make_groups_above(store, format, path)
-    metas: dict[str, NodeMetadata] = {each: GroupMetadata(zarr_format=format.zarr_format) for each in made}
-    metas.update((f"{path}/{name}" if name else path, meta) for name, meta in nodes.items())
-    holders = {
-        str(format.consolidated_key(above)): above
-        for above in ancestors(path)
-        if format.consolidated_key(above) is not None
-        and not (consolidates and not above)  # The root's is made anew.
-    }
-    for key, document in zip(holders, read_documents(store, [*holders]), strict=True):
-        above = holders[key]
-        prefix = node_prefix(above)
-        below = {each[len(prefix) :]: meta for each, meta in metas.items() if each.startswith(prefix)}
-        if document is not None and format.update_consolidated(document, *next(iter(below.items()))):
-            store.update(key, partial(_with_nodes, format, above, key, below))
+    if metas is not None:
+        metas = {**{each: GroupMetadata(zarr_format=format.zarr_format) for each in made}, **metas}
+    above = [each for each in ancestors(path) if each or not consolidates]
+    refresh_consolidated(store, format, [*made, *paths], metas, above)
     if consolidates:
         consolidate(store, format, "", str(format.consolidated_key("")))
-
-
-def _with_nodes(
-    format: Format,
-    holder: str,
-    key: str,
-    below: Mapping[str, NodeMetadata],
-    stored: Buffer | None,
-) -> list[Buffer] | Unchanged:
-    """A consolidated document that holds these nodes."""
-    if stored is None:
-        return UNCHANGED
-    document = documents.decode(stored, holder, key.rpartition("/")[2])
-    for relative, meta in below.items():
-        document = format.update_consolidated(document, relative, meta) or document
-    return [documents.encode(document, holder)]
 
 
 class Beside(Staging):
@@ -485,7 +462,7 @@ class Beside(Staging):
         self._say(SWAPPING)
         self._swapping = True
         try:
-            swap.carry_out(store, self._top, format, self._say)
+            swap.carry_out(store, self._top, format, self._say, nodes)
         except BaseException as error:
             error.add_note(
                 f"'/{path}' in {store} is replaced only in part; all of it is stored, and "
@@ -719,9 +696,11 @@ def finish_near(store: Store, path: str) -> None:
         If that is not possible.
     """
     for key, found in _leases_in(store):
-        swap = _listed_at(store, found)
-        if swap is not None and found.is_dead is not False and _are_related(swap.path, path):
-            finish_swap(store, key, swap.path)
+        if found.is_dead is not False:
+            swap = _listed_at(store, found)
+            near = key in keys_above(store, path) if swap is None else _are_related(swap.path, path)
+            if near:
+                finish_swap(store, key, path)
 
 
 def _are_related(one: str, other: str) -> bool:
@@ -768,9 +747,9 @@ def recover_swaps(store: Store) -> list[str]:
     """
     ended: list[str] = []
     if store.renames_trees:
-        for key, found in _leases_in(store):
-            listed_there = _listed_at(store, found)
-            done = finish_swap(store, key, "" if listed_there is None else listed_there.path)
+        for leased, found in _leases_in(store):
+            there = _listed_at(store, found)
+            done = finish_swap(store, leased, "" if there is None else there.path)
             ended += [] if done is None else [f"/{done.path}"]
         sweep_directory(store)
         return ended
