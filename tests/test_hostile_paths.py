@@ -7,6 +7,7 @@ damage. It passes only if the canary is untouched.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import json
 import os
@@ -16,7 +17,6 @@ import stat
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -1293,12 +1293,12 @@ _TOP = f"{STAGED}{'0' * 32}/"
 
 
 def _plant_swap(base: Path, path: str = "", top: str = _TOP, **said: Any) -> None:
-    """What somebody may leave who wants others to move something: a lease, and a list of what is to be done."""
+    """What somebody may leave who wants others to move something: a lease, and a list of moves."""
     store = LocalStore(base / "store")
     swap = Swap(path, 3, "", [["t"]], ["t", "zarr.json"], {"": {}, "t": {}}, False, renames=True)
     (base / "store" / _TOP / "new" / "t").mkdir(parents=True)
     (base / "store" / _TOP / "new" / "t" / "data.bin").write_bytes(b"theirs")
-    store.set(f"{_TOP}swap", replace(swap, **said).text())
+    store.set(f"{_TOP}swap", dataclasses.replace(swap, **said).text())
     store.set(place_key(store, "", ""), Holder(owner="x", state="swapping", top=top, left=True).text())
 
 

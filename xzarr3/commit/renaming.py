@@ -34,6 +34,7 @@ from xzarr3.commit.stage import (
     lease_at,
     occupied,
     taken_up,
+    without,
 )
 from xzarr3.commit.swap import Swap, finish_swap, remove_staged, take
 from xzarr3.errors import StoreError
@@ -278,11 +279,14 @@ class Directories(Staging):
             renames=True,
             overwrite=self._overwrite,
         )
-        self._swapping = True
         try:
             store.set(f"{self._top}{SWAP}", swap.text())
             if self._plan is not None and self._lease is not None:
                 self._lease.say(path, SWAPPING)
+        except StoreError as error:
+            raise self._called(error) from error.__cause__
+        self._swapping = True
+        try:
             done = swap.rename(store, self._top, format, nodes, self._there)
         except BaseException as error:
             error.add_note(
@@ -302,8 +306,15 @@ class Directories(Staging):
             self._lease.verify(path)
             return
         lease = lease_at(store, self._places, None, self._top, SWAPPING)
-        take(lease, store, self._places, time.monotonic() + store.conflict_deadline)
+        try:
+            take(lease, store, self._places, time.monotonic() + store.conflict_deadline)
+        except StoreError as error:
+            raise self._called(error) from error.__cause__
         self._lease = lease
+
+    def _called(self, error: StoreError) -> StoreError:
+        """An error in whose message keys are called what they are beside the values."""
+        return without(error, self._top, lease_at(self._target, self._places).key.removesuffix(NAME))
 
     def close(self) -> None:
         self._staged.close()
