@@ -7,7 +7,7 @@ damage. It passes only if the canary is untouched.
 from __future__ import annotations
 
 import contextlib
-import errno
+import dataclasses
 import itertools
 import json
 import os
@@ -37,8 +37,9 @@ from xzarr3 import (
     StorePermissionError,
     Xzarr3Error,
 )
+from xzarr3.commit.lease import Holder, place_key
+from xzarr3.commit.swap import Swap
 from xzarr3.dask import from_zarr
-from xzarr3.resuming import forget_moves, note_end, undo_moves
 from xzarr3.stores.local import STAGED
 
 CLIMBING = [
@@ -1288,59 +1289,79 @@ def test_the_child_is_stopped_in_time() -> None:
         run_unprivileged(work, timeout=0.3)
 
 
-_TOP, _ASIDE = f"{STAGED}{'0' * 32}", f"{STAGED}{'1' * 32}"
+_TOP = f"{STAGED}{'0' * 32}/"
 
 
-@pytest.mark.parametrize("where", ["what was moved", "where it was", "the list", "the folder itself"])
-def test_a_planted_list_of_moves_moves_nothing_from_or_to_outside(where: str) -> None:
-    """A resumed write undoes what is listed there, which somebody else may have written."""
+def _plant_swap(base: Path, path: str = "", top: str = _TOP, **said: Any) -> None:
+    """What somebody may leave who wants others to move something: a lease, and a list of moves."""
+    store = LocalStore(base / "store")
+    swap = Swap(path, 3, "", [["t"]], ["t", "zarr.json"], {"": {}, "t": {}}, False, renames=True)
+    (base / "store" / _TOP / "new" / "t").mkdir(parents=True)
+    (base / "store" / _TOP / "new" / "t" / "data.bin").write_bytes(b"theirs")
+    store.set(f"{_TOP}swap", dataclasses.replace(swap, **said).text())
+    store.set(place_key(store, "", ""), Holder(owner="x", state="swapping", top=top, left=True).text())
 
+
+def _swap_all(base: Path) -> None:
+    """Everything that finishes a swap."""
+    store = str(base / "store")
+    for act in (
+        lambda: xzarr3.open_group(store),
+        lambda: xzarr3.open_array(store, "t"),
+        lambda: xzarr3.recover(store),
+        lambda: xzarr3.to_zarr(xr.Dataset({"u": ("x", np.zeros(3))}), store, mode="w"),
+    ):
+        with contextlib.suppress(Xzarr3Error):
+            act()
+
+
+_OUTSIDE = ["../outside/deep", "/etc", "..", "t/../../outside/deep", "a//b", ".", "", "t\0", f"{_TOP}new/t"]
+
+
+@pytest.mark.parametrize("name", _OUTSIDE)
+def test_a_planted_list_of_a_swap_moves_nothing_from_or_to_outside(name: str) -> None:
+    for said in ({"away": [[name]]}, {"copies": [name]}, {"copies": [name], "away": [[name]]}):
+
+        def plant(base: Path, said: Any = said) -> None:
+            _plant_swap(base, **said)
+
+        run_unprivileged(_swap_all, prepare=plant).checked()
+        outcome = run_unprivileged(_recovered, prepare=plant)
+        assert "no list of what is left to do" in outcome.checked()
+
+
+def _recovered(base: Path) -> str:
+    try:
+        return repr(xzarr3.recover(str(base / "store")))
+    except StoreError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("top", ["../outside/", "/", "", f"{_TOP}../../outside/", f"{STAGED}x/", _TOP[:-1]])
+def test_a_planted_lease_names_nothing_outside(top: str) -> None:
+    run_unprivileged(_swap_all, prepare=lambda base: _plant_swap(base, top=top)).checked()
+    outcome = run_unprivileged(_recovered, prepare=lambda base: _plant_swap(base, top=top))
+    assert "no prefix of what a write has staged" in outcome.checked()
+
+
+@pytest.mark.parametrize("path", ["../outside", "/etc", "a/../../outside", "..", "t\0"])
+def test_a_planted_swap_is_of_no_node_outside(path: str) -> None:
+    run_unprivileged(_swap_all, prepare=lambda base: _plant_swap(base, path=path)).checked()
+
+
+@pytest.mark.parametrize(
+    "where", [_TOP[:-1], f"{_TOP}new", f"{_TOP}new/t", f"{_TOP}old", f"{_TOP}swap", "t", "zarr.json"]
+)
+@pytest.mark.parametrize("target", ["outside", "outside/deep", "outside/zarr.json"])
+@pytest.mark.parametrize("unit", ["t", "t/data.bin"])
+def test_a_swap_follows_no_planted_link(where: str, target: str, unit: str) -> None:
     def plant(base: Path) -> None:
-        root = base / "store"
-        aside, top = root / _ASIDE, root / _TOP
-        (aside / "old" / "t").mkdir(parents=True)
-        (aside / "old" / "t" / "data.bin").write_bytes(b"ours")
-        moved = aside / "old" / "t" / "data.bin"
-        if where == "what was moved":
-            shutil.rmtree(aside / "old" / "t")
-            (aside / "old" / "t").symlink_to(base / "outside" / "deep")
-            moved = base / "outside" / "deep" / "data.bin"
-        elif where == "where it was":
-            (root / "t").symlink_to(base / "outside")
-        info = moved.lstat()
-        if where == "the folder itself":
-            top.symlink_to(base / "outside")
-        else:
-            top.mkdir()
-        moves = base / "outside" / "moves" if where == "the list" else top / "moves"
-        said = [["t/data.bin", f"{_ASIDE}/old/t/data.bin", info.st_dev, info.st_ino]]
-        moves.write_text(json.dumps({"path": "", "aside": _ASIDE, "moves": said}))
-        if where == "the list":
-            (top / "moves").symlink_to(moves)
+        _plant_swap(base, copies=[unit, "zarr.json"], away=[[unit]])
+        place = base / "store" / where
+        if place.is_dir():
+            shutil.rmtree(place)
+        elif place.exists():
+            place.unlink()
+        place.symlink_to(base / target)
 
-    def undo(base: Path) -> None:
-        with pytest.raises(StoreError):
-            undo_moves(str(base / "store" / _TOP), str(base / "store"))
-
-    run_unprivileged(undo, prepare=plant).checked()
-
-
-def test_a_write_into_a_planted_directory_does_not_write_outside() -> None:
-    """Nor is what it is about to leave there stored through a link."""
-
-    def plant(base: Path) -> None:
-        (base / "store" / _TOP).symlink_to(base / "outside")
-
-    def note(base: Path) -> None:
-        for call in (
-            lambda: note_end(str(base / "store" / _TOP), str(base / "store" / _ASIDE)),
-            lambda: forget_moves(str(base / "store" / _TOP)),
-        ):
-            with pytest.raises(OSError, match=os.strerror(errno.ENOTDIR)):
-                call()
-        (base / "store" / _TOP).unlink()
-        (base / "store" / _TOP).mkdir()
-        (base / "store" / _TOP / "moves.new").symlink_to(base / "canary.txt")
-        note_end(str(base / "store" / _TOP), str(base / "store" / _ASIDE))
-
-    run_unprivileged(note, prepare=plant).checked()
+    run_unprivileged(_swap_all, prepare=plant).checked()

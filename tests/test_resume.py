@@ -312,18 +312,6 @@ def test_killed_at_many_changes_of_the_file_system(tmp_path: Path, mode: str) ->
     assert _kill_at_each_change(tmp_path, mode, 2) > 20
 
 
-@pytest.mark.parametrize(("path", "stays"), [("a", False), ("a/b", False), ("other", True), (None, True)])
-def test_what_was_replaced_since_is_not_renamed_back(tmp_path: Path, path: Any, stays: bool) -> None:
-    """What a killed write had moved is known by its inode, which may be that of something else by now."""
-    store = LocalStore(tmp_path)
-    to_zarr(xr.Dataset({"t": ("x", np.arange(3.0))}), store, group="a")
-    moves = tmp_path / f".xzarr3-staged-{'0' * 32}" / "moves"
-    moves.parent.mkdir()
-    moves.write_text(json.dumps({"path": path, "aside": f".xzarr3-staged-{'1' * 32}", "moves": []}))
-    to_zarr(xr.Dataset({"t": ("x", np.arange(3.0))}), store, group="a", mode="w")
-    assert moves.exists() == stays
-
-
 _CLUSTER = """
 import sys
 

@@ -275,30 +275,46 @@ def test_what_another_has_finished_in_a_directory_is_not_replaced(
     assert sorted(os.listdir(tmp_path)) == ["t", "u", "zarr.json"]
 
 
-@pytest.mark.parametrize("mode", ["w-", "w"])
-def test_what_came_between_the_renames_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: Any
-) -> None:
-    """The last rename is that of the group's document, which is there by then."""
+def when_renamed(monkeypatch: pytest.MonkeyPatch, end: str, act: Callable[[], object]) -> None:
+    """Do something once, when something in a directory has got a name with this end."""
     real = Folders.rename
     calls: list[Any] = []
 
-    def rename(folders: Folders, source: str, target: str) -> None:
-        real(folders, source, target)
-        if target == "t" and not calls:
-            calls.append(target)
-            (tmp_path / "zarr.json").write_bytes(b'{"somebody": "else"}')
+    def rename(folders: Folders, source: str, renamed: str) -> None:
+        real(folders, source, renamed)
+        if renamed.endswith(end) and not calls:
+            calls.append(renamed)
+            act()
 
-    if mode == "w":
-        to_zarr(filled(0), tmp_path)
-    with monkeypatch.context() as patch:
-        patch.setattr(Folders, "rename", rename)
-        with pytest.raises(StoreError, match="File exists"):
-            to_zarr(filled(1), tmp_path, mode=mode)
-    assert (tmp_path / "zarr.json").read_bytes() == b'{"somebody": "else"}'
-    if mode == "w":
-        (old,) = tmp_path.glob(".xzarr3-staged-*/old")
-        assert (old / "zarr.json").exists()
+    monkeypatch.setattr(Folders, "rename", rename)
+
+
+def test_what_came_between_the_renames_is_not_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last rename is that of the group's document, which is there by then."""
+    document = tmp_path / "zarr.json"
+    when_renamed(monkeypatch, "t", lambda: document.write_bytes(b'{"somebody": "else"}'))
+    with pytest.raises(NodeExistsError, match="somebody else has written there since"):
+        to_zarr(filled(1), tmp_path)
+    assert document.read_bytes() == b'{"somebody": "else"}'
+    assert os.listdir(tmp_path) == ["zarr.json"]
+
+
+def test_what_came_between_the_renames_is_replaced_but_for_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def come() -> None:
+        (tmp_path / "zarr.json").write_bytes(b'{"somebody": "else"}')
+        (tmp_path / "u").mkdir()
+        (tmp_path / "u" / "NOTES.txt").write_text("mine")
+
+    to_zarr(filled(0), tmp_path)
+    when_renamed(monkeypatch, "/old/t", come)
+    to_zarr(filled(1, "t", "u"), tmp_path, mode="w")
+    assert values(tmp_path, name="u") == [1, 1, 1, 1]
+    assert sorted(os.listdir(tmp_path)) == ["t", "u", "zarr.json"]
+    assert (tmp_path / "u" / "NOTES.txt").read_text() == "mine"
 
 
 @pytest.mark.parametrize("group", [None, "g"])
@@ -727,21 +743,15 @@ def test_what_a_failed_write_stored_is_removed_from_a_file_system() -> None:
     assert list(store.list()) == []
 
 
-def test_a_file_of_the_user_in_an_abandoned_directory_comes_back(tmp_path: Path) -> None:
+def test_what_was_renamed_aside_is_not_removed_if_nothing_tells_what_it_was(tmp_path: Path) -> None:
     to_zarr(filled(1), tmp_path)
     top = tmp_path / ".xzarr3-staged-x"
     (top / "old").mkdir(parents=True)
     (top / "old" / "NOTES.txt").write_text("mine")
-    (tmp_path / "other.txt").write_text("newer")
-    (top / "old" / "other.txt").write_text("older")
-    to_zarr(filled(2), tmp_path, mode="w")
-    assert (tmp_path / "NOTES.txt").read_text() == "mine"
-    assert (tmp_path / "other.txt").read_text() == "newer"
-    assert top.exists()
     grow_old(tmp_path, 1.1)
     to_zarr(filled(2), tmp_path, mode="w")
-    assert not top.exists()
-    assert (tmp_path / "NOTES.txt").read_text() == "mine"
+    assert xzarr3.recover(tmp_path) == []
+    assert (top / "old" / "NOTES.txt").read_text() == "mine"
 
 
 def test_a_copy_reserves_its_place() -> None:
@@ -884,32 +894,99 @@ def test_a_write_killed_at_any_change_of_the_disk_loses_no_foreign_file(
     assert away, "there were no moments to test"
 
 
+def killed_in_fork(n: int, act: Callable[[], object]) -> bool:
+    """Whether a process that does this was killed at its ``n``-th change of a directory."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            _die_at_change(n)
+            act()
+            code = 0
+        finally:
+            os._exit(code)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert status in (0, 9)
+    return status == 9
+
+
+REPLACED: dict[str, tuple[Callable[[Path], object], Callable[[Path], object], Callable[[Path], object]]] = {
+    "root": (
+        lambda root: to_zarr(filled(1, "t", "u"), root),
+        lambda root: to_zarr(filled(2, "t", "v"), root, mode="w"),
+        lambda root: as_it_is(xzarr3.LocalStore(root), None),
+    ),
+    "consolidated, version 2": (
+        lambda root: to_zarr(filled(1, "t", "u"), root, zarr_format=2, consolidated=True),
+        lambda root: to_zarr(filled(2, "t", "v"), root, mode="w", consolidated=True),
+        lambda root: as_it_is(xzarr3.LocalStore(root), None),
+    ),
+    "another format": (
+        lambda root: to_zarr(filled(1, "t", "u"), root, zarr_format=2),
+        lambda root: to_zarr(filled(2, "t", "v"), root, mode="w", zarr_format=3),
+        lambda root: as_it_is(xzarr3.LocalStore(root), None),
+    ),
+    "group": (
+        lambda root: to_zarr(filled(1, "t", "u"), root, group="deep/below", consolidated=True),
+        lambda root: to_zarr(filled(2, "t", "v"), root, mode="w", group="deep/below", consolidated=True),
+        lambda root: as_it_is(xzarr3.LocalStore(root), "deep/below"),
+    ),
+    "resumed": (
+        lambda root: to_zarr(filled(1, "t", "u"), root),
+        lambda root: to_zarr(filled(2, "t", "v"), root, mode="w", resume=True),
+        lambda root: as_it_is(xzarr3.LocalStore(root), None),
+    ),
+    "copy": (
+        lambda root: to_zarr(filled(1, "t", "u"), root),
+        lambda root: xzarr3.copy(to_zarr(filled(2, "t", "v"), MemoryStore()), root, overwrite=True),
+        lambda root: as_it_is(xzarr3.LocalStore(root), None),
+    ),
+    "nothing there": (
+        lambda root: root.mkdir(),
+        lambda root: to_zarr(filled(2, "t", "v"), root),
+        lambda root: OLD if as_it_is(xzarr3.LocalStore(root), None) == "nothing" else NEW,
+    ),
+}
+
+
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_killed_write_that_is_taken_up_loses_no_foreign_file(tmp_path: Path) -> None:
-    """What was renamed is renamed back first, and the files of the user with it."""
+@pytest.mark.parametrize("how", REPLACED)
+@pytest.mark.parametrize("then", ["open", "recover", "write", "write the same"])
+def test_a_write_to_a_directory_killed_at_any_change_leaves_the_old_or_the_new(
+    tmp_path: Path, how: str, then: str
+) -> None:
+    """Whoever opens it next finds one of them, and every foreign file; nothing is left in the end."""
+    prepare, write, found = REPLACED[how]
+    foreign = {name: value for name, value in FOREIGN.items() if how != "nothing there"}
+    seen = []
     for n in itertools.count():
         root = tmp_path / str(n)
-        to_zarr(filled(1, "t", "u"), root)
-        for name, value in FOREIGN.items():
+        prepare(root)
+        for name, value in foreign.items():
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_bytes(value)
-        child = os.fork()
-        if child == 0:
-            code = 1
-            try:
-                _die_at_change(n)
-                to_zarr(filled(2), root, mode="w", resume=True)
-                code = 0
-            finally:
-                os._exit(code)
-        status = os.waitpid(child, 0)[1]
-        to_zarr(filled(2), root, mode="w", resume=True)
-        assert {name: (root / name).read_bytes() for name in FOREIGN} == FOREIGN
-        assert values(root) == [2, 2, 2, 2]
-        if status == 0:
+        killed = killed_in_fork(n, lambda root=root: write(root))  # type: ignore[misc]
+        if then == "open":
+            left = found(root)
+            assert left in (OLD, NEW), (n, left)
+            seen.append("old" if left == OLD else "new")
+        if then.startswith("write"):
+            write(root) if then == "write the same" or how != "nothing there" else to_zarr(
+                filled(2, "t", "v"), root, mode="w"
+            )
+            assert found(root) == NEW
+        xzarr3.recover(root)
+        assert found(root) in (OLD, NEW)
+        assert {name: (root / name).read_bytes() for name in foreign} == foreign, n
+        grow_old(root, 1.1)
+        xzarr3.recover(root)
+        assert not list(root.glob(".xzarr3-staged*"))
+        if not killed:
             break
-        assert os.waitstatus_to_exitcode(status) == 9
-    assert n > 20
+    assert n > 15
+    if then == "open":
+        assert seen == sorted(seen, key=["old", "new"].index)
+        assert set(seen) == {"old", "new"}
 
 
 def _die_at_change(n: int) -> None:

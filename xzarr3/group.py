@@ -238,9 +238,14 @@ class Group(Node, Mapping[str, "Array | Group"]):
             there = ""
             if self._documents is not None or self.store.listable:
                 there = f"; there are: {', '.join(self) or 'none'}"
-            there += check_complete(
-                self.store, node_prefix(self.path) + normal_path(path), f"array or group '{path}'"
-            )
+            from xzarr3.commit.swap import settle
+
+            full = node_prefix(self.path) + normal_path(path)
+            if settle(self.store, full):
+                meta = read_metadata(self.store, self.format, full, consolidated=self.consolidated)
+                if meta is not None:
+                    return self._bind(full, meta)
+            there += check_complete(self.store, full, f"array or group '{path}'")
             raise NodeNotFoundError(f"no array or group '{path}' in {self!r}{there}")
         return found
 

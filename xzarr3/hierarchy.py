@@ -31,7 +31,18 @@ def _check_mode(mode: str, accepted: tuple[str, ...]) -> None:
         raise ValueError(f"mode {mode!r} is not one of {accepted}")
 
 
-def _load(
+def _load(store: Store, path: str, zarr_format: ZarrFormat | None, **options: Any) -> Array | Group | None:
+    """The node at a path, or None if there is none, not even one that was cut off on its way there."""
+    node = _there(store, path, zarr_format, **options)
+    if node is None and store.renames_trees:
+        from xzarr3.commit.swap import settle
+
+        if settle(store, path):
+            node = _there(store, path, zarr_format, **options)
+    return node
+
+
+def _there(
     store: Store,
     path: str,
     zarr_format: ZarrFormat | None,
@@ -102,9 +113,7 @@ def _place_for_new(store: Store, path: str, zarr_format: ZarrFormat | None) -> t
 def _not_found(store: Store, path: str, what: str, zarr_format: ZarrFormat | None) -> NodeNotFoundError:
     formats = FORMATS.values() if zarr_format is None else (parse_format(zarr_format),)
     keys = [repr(key) for format in formats for key in format.defining_keys(path)]
-    hint = ""
-    if store.folder is None:
-        hint = check_complete(store, path, f"{what} at '/{path}'")
+    hint = check_complete(store, path, f"{what} at '/{path}'")
     if store.folder is not None and not os.path.isdir(store.folder):
         hint = "; there is no such directory"
     if zarr_format is not None and not hint and find_node(store, path) is not None:

@@ -5,11 +5,11 @@ A document that is there is changed by compare-and-set, so that no change of oth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 from xzarr3 import changes
 from xzarr3._types import Buffer
@@ -245,7 +245,6 @@ def create_documents(
     format: Format,
     path: str,
     meta: NodeMetadata,
-    journal: Journal | None = None,
 ) -> bool:
     """Store the documents of a new node, unless somebody else has made one since ``look`` was taken.
 
@@ -258,15 +257,7 @@ def create_documents(
         value = documents.encode(document, path)
         if not _create(store, key, look.found(key)[1], value):
             return False
-        if journal is not None:
-            journal[key] = value
     return True
-
-
-Journal: TypeAlias = dict[str, bytes]
-
-
-"""What was stored last under the keys of documents, for whoever has to undo that."""
 
 
 def _create(store: Store, key: str, version: object, value: bytes) -> bool:
@@ -286,9 +277,9 @@ def refresh_consolidated(
     store: Store,
     format: Format,
     paths: Sequence[str],
+    metas: Mapping[str, NodeMetadata | None] | None = None,
     *,
-    removed: bool = False,
-    journal: Journal | None = None,
+    holders: Iterable[str] | None = None,
     besides: Container[str] = (),
     before: Before | None = None,
 ) -> None:
@@ -303,20 +294,24 @@ def refresh_consolidated(
     format : Format
     paths : sequence of str
         The nodes that changed.
-    removed : bool
-        They, and what was below them, are about to be removed, or have been.
-    journal : dict, optional
-        Gets what is stored.
+    metas : mapping of str to metadata, optional
+        What the nodes are, if nobody else can have changed them; None for one that is removed with all that
+        is below it.
+    holders : iterable of str, optional
+        The groups whose copies are brought up to date; by default all of them.
     besides : container of str
         Groups of which the copies are up to date.
     before : Before, optional
         A document that holds copies, as it was before the nodes changed.
     """
-    above = [place for path in paths for place in ancestors(path) if format.consolidated_key(place)]
-    own = [path for path in paths if not removed and _holds_own(format, path)]
-    holders = [holder for holder in dict.fromkeys([*above, *own]) if holder not in besides]
+    if holders is None:
+        above = [place for path in paths for place in ancestors(path)]
+        holders = [*above, *(path for path in paths if metas is None and _holds_own(format, path))]
+    holders = [
+        each for each in dict.fromkeys(holders) if format.consolidated_key(each) and each not in besides
+    ]
     if before is not None:
-        changed = partial(_refreshed, store, format, "", before.key, paths, removed, journal, before)
+        changed = partial(_refreshed, store, format, "", before.key, paths, metas, before)
         if "" in holders and before.update(store, changed):
             holders.remove("")
     keys = [str(format.consolidated_key(place)) for place in holders]
@@ -328,7 +323,7 @@ def refresh_consolidated(
             format.update_consolidated(document, path[len(prefix) :], GroupMetadata(zarr_format=holds))
             for path in below
         ):
-            store.update(key, partial(_refreshed, store, format, holder, key, below, removed, journal, None))
+            store.update(key, partial(_refreshed, store, format, holder, key, below, metas, None))
 
 
 def write_consolidated(store: Store, format: Format, path: str) -> tuple[GroupMetadata, dict[str, Held]]:
@@ -401,26 +396,21 @@ def _refreshed(
     holder: str,
     key: str,
     paths: Sequence[str],
-    removed: bool,
-    journal: Journal | None,
+    metas: Mapping[str, NodeMetadata | None] | None,
     before: Before | None,
     stored: Buffer | None,
 ) -> list[Buffer] | Unchanged:
     if stored is None:
         return UNCHANGED
     found = document = documents.decode(stored, holder, key.rpartition("/")[2])
-    metas: list[NodeMetadata | None] = [None] * len(paths)
-    if not removed:
-        metas = nodes_now(store, format, paths, before)
-    for path, meta in zip(paths, metas, strict=True):
+    if metas is None:
+        metas = dict(zip(paths, nodes_now(store, format, paths, before), strict=True))
+    for path in paths:
         relative = path[len(node_prefix(holder)) :]
-        document = format.update_consolidated(document, relative, meta) or document
+        document = format.update_consolidated(document, relative, metas[path]) or document
     if document == found:
         return UNCHANGED
-    value = documents.encode(document, holder) + documents.mark_of(stored)
-    if journal is not None:
-        journal[key] = value
-    return [value]
+    return [documents.encode(document, holder) + documents.mark_of(stored)]
 
 
 def nodes_now(
@@ -448,6 +438,6 @@ def copies_to_follow(path: str) -> Iterator[None]:
         raise
 
 
-def drop_from_consolidated(store: Store, format: Format, path: str, journal: Journal | None = None) -> None:
+def drop_from_consolidated(store: Store, format: Format, path: str) -> None:
     """Remove a node, and what was below it, from the consolidated copies above."""
-    refresh_consolidated(store, format, [path], removed=True, journal=journal)
+    refresh_consolidated(store, format, [path], {path: None})

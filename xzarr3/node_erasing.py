@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from xzarr3.commit.lease import is_lease
 from xzarr3.concurrency import spread
@@ -171,7 +171,6 @@ def foreign_among(
     arrays: Mapping[str, ArrayMetadata],
     undone: str,
     home: Store | None = None,
-    chunks_elsewhere: Callable[[set[str]], set[str]] | None = None,
 ) -> set[str]:
     """Those of the keys at a node that belong to no node, and that stay where the node is replaced.
 
@@ -194,8 +193,6 @@ def foreign_among(
         What was not done yet, for messages.
     home : Store, optional
         The store that messages name.
-    chunks_elsewhere : callable, optional
-        Those of some keys that belong to nodes whose documents lie elsewhere.
 
     Raises
     ------
@@ -205,8 +202,6 @@ def foreign_among(
     others = keys.difference(documents)
     chunks, doubtful = chunks_among(store, formats, documents, others)
     foreign = others - chunks
-    if foreign and chunks_elsewhere is not None:
-        foreign -= chunks_elsewhere(foreign)
     owners = _owners(format, arrays)
     foreign = {key for key in foreign if not _is_chunk(key, owners)}
     place = f"'/{path}' in {store if home is None else home}"

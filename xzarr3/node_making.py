@@ -13,15 +13,13 @@ from xzarr3.formats import Format, documents
 from xzarr3.formats.base import Document
 from xzarr3.lookup import Look, find_format, read_documents, read_held
 from xzarr3.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
-from xzarr3.node_documents import Journal, _create, create_documents, refresh_consolidated, write_documents
+from xzarr3.node_documents import _create, create_documents, refresh_consolidated, write_documents
 from xzarr3.node_erasing import erase_node, orphans_of
 from xzarr3.nodes import ancestors, document_lock
 from xzarr3.stores import Store
 
 
-def make_groups_above(
-    store: Store, format: Format, path: str, look: Look | None = None, journal: Journal | None = None
-) -> list[str]:
+def make_groups_above(store: Store, format: Format, path: str, look: Look | None = None) -> list[str]:
     """Make the groups above a node that are not there yet, if the format wants them.
 
     Consolidated copies are not brought up to date by this.
@@ -44,18 +42,16 @@ def make_groups_above(
     missing = groups_missing(look, format, path)
     for key, document in hierarchy.items():
         if look.found(key)[0] is None:
-            value = documents.encode(document)
-            if _create(store, key, look.found(key)[1], value) and journal is not None:
-                journal[key] = value
+            _create(store, key, look.found(key)[1], documents.encode(document))
     if format.implicit_groups or not missing:
         return []
-    if not store.renames_trees:  # Where they are away for a moment, none may come in their place.
-        check_complete(store, missing[0], f"group '/{missing[0]}'")
+    # Where they are away for a moment, none may come in their place.
+    check_complete(store, missing[0], f"group '/{missing[0]}'")
     meta = GroupMetadata(zarr_format=format.zarr_format)
     look.fetch(key for above in missing for key in format.documents(meta, above))
 
     def make(above: str) -> bool:
-        if create_documents(look, store, format, above, meta, journal):
+        if create_documents(look, store, format, above, meta):
             return True
         held = read_held(store, format, above)  # Somebody else was faster.
         if held is not None and format.is_array(held):
@@ -140,7 +136,7 @@ def make_node(
         else:
             orphans = orphans_of(look, format, path, meta) if isinstance(meta, ArrayMetadata) else ()
             _check_room(store, look, path, None if is_array else format, orphans)
-            if not path and not store.renames_trees and not (look.listable and _has_no_lease(look)):
+            if not path and (store.renames_trees or not (look.listable and _has_no_lease(look))):
                 check_complete(store, path, "array" if is_array else "group")
         made = make_groups_above(store, format, path, None if overwrite else look)
         if overwrite:

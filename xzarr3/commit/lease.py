@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import json
 import os
 import queue
@@ -41,6 +42,7 @@ from xzarr3.errors import (
 )
 from xzarr3.stores import platform
 from xzarr3.stores.base import ABSENT, Store
+from xzarr3.stores.local import STAGED
 from xzarr3.stores.locks import key_lock
 
 PATIENCE = 45.0
@@ -194,6 +196,34 @@ def lease_key(prefix: str) -> str:
     return prefix + NAME
 
 
+def place_key(store: Store, path: str, prefix: str) -> str:
+    """The key of the lease of the place of a node.
+
+    Parameters
+    ----------
+    store : Store
+    path : str
+        Path of the node.
+    prefix : str
+        What the keys of its chunks begin with, or would. It lies there, but not in a directory, of which the
+        place is renamed.
+    """
+    if not store.renames_trees:
+        return lease_key(prefix)
+    digest = hashlib.blake2b(path.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    return lease_key(f"{STAGED}{digest}/")
+
+
+def keys_above(store: Store, path: str) -> list[str]:
+    """The keys that the leases of a place have, and of those above it."""
+    names = path.split("/") if path else []
+    paths = ["/".join(names[:at]) for at in range(len(names) + 1)]
+    above = [f"{each}/" for each in paths[1:]]
+    # Chunks lie there, or in the draft of version 3 below one more name.
+    keys = [lease_key(prefix) for prefix in ("", *above, *(f"data/root/{each}" for each in above))]
+    return [*(place_key(store, each, "") for each in paths), *keys] if store.renames_trees else keys
+
+
 def keeps_leases(store: Store) -> bool:
     """Whether leases are kept in a store.
 
@@ -222,6 +252,8 @@ class Lease:
         Fingerprint of what is written, if that can be taken up again.
     top : str
         What the keys begin with under which values lie until they take their place.
+    state : str
+        What is said of the place as soon as the lease is taken, unless a dead writer has said something.
     """
 
     def __init__(
@@ -232,12 +264,14 @@ class Lease:
         *,
         plan: str | None = None,
         top: str = "",
+        state: str = "",
     ) -> None:
         self._store = store
         self.key = key
         self._purpose = purpose
         self.plan = plan
         self._top = top
+        self._state = state
         self.inherits = False
         """Whether nobody but this owner carries out its plan, so that what that had before is its own."""
         self.displaced: Holder | None = None
@@ -325,6 +359,7 @@ class Lease:
             plan=self.plan,
             term=uuid.uuid4().hex,
             since=datetime.now(UTC).isoformat(timespec="seconds"),
+            state=self._state,
             top=self._top,
             renewed=time.time(),
         )
@@ -379,7 +414,7 @@ class Lease:
         if found.state and self._purpose != "replace":
             raise IncompleteWriteError(_incomplete(found, self._store, self.key, "array or group"))
         top = found.top if found.state in SWAPS else self._top
-        self._said = replace(self._said, state=found.state, top=top)
+        self._said = replace(self._said, state=found.state or self._state, top=top)
 
     def _put(self, version: object) -> bool:
         try:
@@ -412,13 +447,15 @@ class Lease:
         _seen.pop((self._store.identity, self.key), None)
         _keep(self)
 
-    def reserve(self, path: str) -> None:
+    def reserve(self, path: str, until: float | None = None) -> None:
         """Take the lease of a place for a write that replaces what is there, or makes it.
 
         Parameters
         ----------
         path : str
             Path of the node, for messages.
+        until : float, optional
+            As in :meth:`take`.
 
         Raises
         ------
@@ -426,7 +463,7 @@ class Lease:
             If another writer has it, and lives.
         """
         try:
-            taken = self.take()
+            taken = self.take(until)
         except StoreCapabilityError:  # It cannot tell others apart, so it does what it can.
             self._begin()
             stored = self._store.get(self.key)
@@ -552,6 +589,11 @@ class Lease:
     def own_top(self) -> str:
         """Where this owner has its values."""
         return self._top
+
+    @property
+    def own_state(self) -> str:
+        """What this owner says of the place as soon as it has it."""
+        return self._state
 
     @property
     def is_held(self) -> bool:
@@ -721,10 +763,7 @@ def check_complete(store: Store, path: str, what: str) -> str:
     IncompleteWriteError
         If a lease says so.
     """
-    names = path.split("/") if path else []
-    above = ["/".join(names[:at]) + "/" for at in range(1, len(names) + 1)]
-    # Chunks lie there, or in the draft of version 3 below one more name.
-    keys = [lease_key(prefix) for prefix in ("", *above, *(f"data/root/{each}" for each in above))]
+    keys = keys_above(store, path)
     try:
         values = store.get_values(keys)
     except StoreError as error:  # Some web servers refuse all names that begin with a dot.

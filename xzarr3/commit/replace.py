@@ -18,11 +18,10 @@ from functools import partial
 from typing import Any, cast
 
 from xzarr3 import changes, looks
-from xzarr3._types import Buffer
-from xzarr3.carrying import Kept
 from xzarr3.commit.lease import ERASING, IN_PLACE, Lease, check_complete, keeps_leases
 from xzarr3.commit.leftovers import now
-from xzarr3.commit.renaming import Directories, recover_moves, sweep_directory
+from xzarr3.commit.moving import sweep_directory
+from xzarr3.commit.renaming import Directories
 from xzarr3.commit.resume import Resumption, forget_settings
 from xzarr3.commit.stage import (
     BEGUN,
@@ -32,26 +31,24 @@ from xzarr3.commit.stage import (
     foreign_keys,
     gone,
     is_occupied,
-    kept_at,
     lease_at,
     occupied,
     staged_prefixes,
     taken_up,
-    values_aside,
     verified,
 )
 from xzarr3.commit.swap import (
     Beside,
     finish_above,
+    finish_near,
     finish_swap,
-    format_swapped,
+    full_paths,
     recover_swaps,
     remove_abandoned,
     take,
 )
 from xzarr3.concurrency import spread
 from xzarr3.errors import (
-    MetadataError,
     NodeExistsError,
     NodeNotFoundError,
     ReadOnlyError,
@@ -60,16 +57,15 @@ from xzarr3.errors import (
     printable,
 )
 from xzarr3.folding import check_names
-from xzarr3.formats import Format, documents
-from xzarr3.formats.base import Held, node_prefix
-from xzarr3.lookup import Look, find_format, held_below, read_metadata
-from xzarr3.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
-from xzarr3.node_documents import Journal, drop_from_consolidated
+from xzarr3.formats import Format
+from xzarr3.formats.base import node_prefix
+from xzarr3.lookup import Look
+from xzarr3.metadata import ArrayMetadata, NodeMetadata
+from xzarr3.node_documents import drop_from_consolidated
 from xzarr3.node_erasing import chunks_of, documents_among, erase_stages, keys_at
 from xzarr3.node_making import groups_missing
-from xzarr3.nodes import ancestors, document_lock
+from xzarr3.nodes import document_lock
 from xzarr3.stores import LocalStore, Store, StoreLike, open_store
-from xzarr3.stores.base import UNCHANGED, Unchanged
 
 _SWEPT = 8  # Of what other writes have left, by one that replaces nothing.
 
@@ -132,6 +128,8 @@ class Replacement:
         self._path = path
         self._overwrite = overwrite
         self._how = how
+        if store.renames_trees:
+            finish_near(store, path)
         below = [node_prefix(path) + name for name in names or ()]
         check_names(store, format, path, [*below, *arrays])
         self._places = Places.of(store, format, path)
@@ -165,14 +163,11 @@ class Replacement:
             resumed.find(key)
         if store.renames_trees:
             local = cast("LocalStore", store)
-            if resumed is not None:
-                recover_moves(local, places, resumed)
             for folder in places.folders:
                 _check_folders(local, folder, self._path)
             groups_missing(Look(store), self._format, self._path)
-            kept = kept_at(store, places, arrays) if self._overwrite else Kept()
             self._check_room()
-            return Directories(local, places, arrays, overwrite=self._overwrite, resumed=resumed, kept=kept)
+            return Directories(local, places, arrays, overwrite=self._overwrite, resumed=resumed)
         groups_missing(Look(store), self._format, self._path)
         goes_on = resumed is not None and resumed.goes_on_in_place(places)
         if goes_on or not self._overwrite:
@@ -196,8 +191,7 @@ class Replacement:
 
     def _check_room(self) -> None:
         if not self._overwrite and is_occupied(self._target, self._places):
-            if not self._target.renames_trees:
-                check_complete(self._target, self._path, f"node '/{self._path}'")
+            check_complete(self._target, self._path, f"node '/{self._path}'")
             raise NodeExistsError(
                 f"'/{self._path}' in {self._target} is not empty; accepted: another place, or {self._how} to "
                 "replace what is there"
@@ -251,7 +245,7 @@ class Replacement:
             error.add_note(f"chunks that were written already could not be removed: {another}")
 
     def put(self, nodes: Mapping[str, NodeMetadata], *, consolidate: bool = False) -> None:
-        """Put what was written in its place, and into the documents above; all of it or nothing.
+        """Put what was written in its place, and into the documents above.
 
         Parameters
         ----------
@@ -261,10 +255,7 @@ class Replacement:
             Make the consolidated metadata of the root anew.
         """
         with self.discarding(), document_lock(self._target):
-            if self._staging.goes_forward:
-                self._staging.swap(nodes, consolidate)
-            else:
-                self._put(nodes, consolidate)
+            self._staging.swap(nodes, consolidate)
         try:
             self._staging.clean()
         except StoreError as error:
@@ -273,105 +264,6 @@ class Replacement:
                 f"all could be removed of what it replaced, or needed until then: {error}",
                 stacklevel=4,
             )
-
-    def _put(self, nodes: Mapping[str, NodeMetadata], consolidate: bool) -> None:
-        before = self._documents_above()
-        journal: Journal = {}
-        try:
-            for format in self._places.formats:  # First, so that no copy outlives what it says.
-                drop_from_consolidated(self._target, format, self._path, journal)
-            self._staging.swap(nodes, consolidate)
-            prefix = node_prefix(self._path)
-            changes.note_documents(self._target, [f"{prefix}{each}".rstrip("/") for each in nodes])
-            if self._path:
-                self._finish_above(nodes, consolidate, journal)
-        except BaseException as error:
-            self._undo(before, journal, error)
-            raise
-
-    def _finish_above(self, nodes: Mapping[str, NodeMetadata], consolidate: bool, journal: Journal) -> None:
-        """Bring documents above up to date; not of what a caller puts beside others that follow."""
-        finish_above(self._target, self._format, self._path, nodes, consolidate, journal)
-
-    def _undo(self, before: Mapping[str, bytes | None], journal: Journal, error: BaseException) -> None:
-        """Put back what was there before ``error``, or tell in a note what could not be."""
-        note = f"what was there could not be put back; old and new data are in {self._staging.whereabouts()}"
-        try:
-            self._staging.put_back()
-            note = (
-                f"what was there is in its place, but documents above '/{self._path}' are not; their "
-                "consolidated metadata can be made anew with consolidate_metadata()"
-            )
-            for key, value in before.items():
-                if key in journal:
-                    self._undo_document(key, value, journal[key])
-        except BaseException as another:
-            error.add_note(f"{note}: {another}")
-            raise error from another
-
-    def _undo_document(self, key: str, before: bytes | None, ours: bytes) -> None:
-        """Put a document back, or what was said in it of the node, if others have changed it since."""
-
-        def change(stored: Buffer | None) -> list[Buffer] | Unchanged | None:
-            if stored is None or stored == before:
-                return UNCHANGED
-            if stored == ours:
-                return None if before is None else [before]
-            if before is None:
-                return UNCHANGED
-            changed = self._put_back_copies(key, stored)
-            return UNCHANGED if changed is None else [changed]
-
-        if before is None and not self._target.erases_conditionally:
-            if self._target.get(key) == ours:
-                self._target.erase(key)
-            return
-        self._target.update(key, change)
-
-    def _put_back_copies(self, key: str, stored: Buffer) -> bytes | None:
-        """A consolidated document as others left it, with the node as it is stored and what is below it."""
-        for above in ancestors(self._path):
-            for format in self._places.formats:
-                if key != format.consolidated_key(above):
-                    continue
-                document = documents.decode(stored, above, key.rpartition("/")[2])
-                relative = self._path[len(node_prefix(above)) :]
-                changed = format.update_consolidated(document, relative, None)
-                meta = read_metadata(self._target, format, self._path, consolidated=False, again=True)
-                if changed is None or meta is None:
-                    continue
-                found: dict[str, Held] = {}
-                if isinstance(meta, GroupMetadata):
-                    found = held_below(self._target, format, self._path)
-                for below, each in {"": meta, **found}.items():
-                    place = f"{self._path}/{below}" if below else self._path
-                    said = each if not below else format.parse_again(each, place)
-                    there = f"{relative}/{below}" if below else relative
-                    changed = format.update_consolidated(changed, there, said) or changed
-                return documents.encode(changed, above)
-        return None
-
-    def _documents_above(self) -> dict[str, bytes | None]:
-        """The documents above that putting the node in its place may change, by key."""
-        keys = [*self._format.hierarchy_documents()] if self._path else []
-        for above in ancestors(self._path):
-            for format in self._places.formats:
-                keys.extend(format.document_keys(above))
-        keys = list(dict.fromkeys(keys))
-        values = self._target.get_values(keys)
-        return {key: None if value is None else bytes(value) for key, value in zip(keys, values, strict=True)}
-
-
-def format_aside(store: Store) -> Format | None:
-    """The format of a root that a killed write was replacing, if there is one."""
-    if store.folder is None:
-        return format_swapped(store)
-    for aside in values_aside(store):
-        with contextlib.suppress(StoreError, MetadataError):
-            found = find_format(aside, "")
-            if found is not None:
-                return found
-    return None
 
 
 class InPlace(Staging):
@@ -499,11 +391,19 @@ class InPlace(Staging):
         stored = self.store.get(key)
         return stored is not None and bytes(stored) != self._resumed.documents[key]
 
-    def swap(self, nodes: Iterable[str], consolidate: bool) -> None:
+    def swap(self, nodes: Mapping[str, NodeMetadata], consolidate: bool) -> None:
+        store, format, path = self.store, self._places.formats[0], self._places.path
+        for each in self._places.formats:  # First, so that no copy outlives what it says.
+            drop_from_consolidated(store, each, path)
+        metas = full_paths(path, nodes)
+        changes.note_documents(store, list(metas))
+        try:
+            finish_above(store, format, path, list(metas), metas, consolidate)
+        except BaseException:  # What was written is removed, as none was there before.
+            for each in self._places.formats:
+                drop_from_consolidated(store, each, path)
+            raise
         self._whole = True
-
-    def put_back(self) -> None:
-        self._whole = False
 
     def clean(self) -> None:
         if self._resumed is not None:
@@ -549,9 +449,6 @@ class InPlace(Staging):
         """What is part of the hierarchy among keys where there was nothing before."""
         formats = self._places.formats
         return {*documents_among(formats, keys), *chunks_of(formats[0], self._arrays, keys)}
-
-    def whereabouts(self) -> str:
-        return f"'/{self._places.path}' of {self.store}"
 
 
 def _check_folders(store: LocalStore, folder: str, path: str) -> None:
@@ -624,10 +521,7 @@ def recover(store: StoreLike, *, storage_options: Mapping[str, Any] | None = Non
     with contextlib.nullcontext() if opened is store else opened:
         if opened is not store and _is_missing(opened):
             raise NodeNotFoundError(
-                f"nothing is stored in {opened}, so there is nothing to recover; accepted: the path or URL of "
-                "a store that was written to"
+                f"nothing is stored in {opened}, so there is nothing to recover; accepted: the path or URL "
+                "of a store that was written to"
             )
-        if opened.folder is not None:
-            sweep_directory(opened)
-            return []
         return recover_swaps(opened)

@@ -2,35 +2,31 @@
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from xzarr3._types import Buffer, ByteRange
-from xzarr3.carrying import Kept
-from xzarr3.commit.lease import Lease, is_lease, lease_key
+from xzarr3.commit.lease import Lease, is_lease, place_key
 from xzarr3.commit.leftovers import ABANDONED
 from xzarr3.concurrency import spread
 from xzarr3.errors import NodeExistsError, StoreError, listed
 from xzarr3.formats import Format
-from xzarr3.metadata import ArrayMetadata
+from xzarr3.metadata import ArrayMetadata, NodeMetadata
 from xzarr3.node_erasing import (
-    chunks_among,
     documents_among,
     foreign_among,
     formats_in,
     keys_at,
     leaving_stages,
 )
-from xzarr3.stores import LocalStore, Store
+from xzarr3.stores import Store
 from xzarr3.stores.local import STAGED
 
 NEW, OLD = "new", "old"
+SWAP = "swap"  # The list of what is to be done, beside the new values.
 BEGUN = "begun"  # Is there from the beginning of a write to its end.
 
 
@@ -60,11 +56,10 @@ class Places:
         """Those of the node at ``path``, which is to be written in ``format``."""
         prefixes = format.prefixes(path)
         formats = [format]
-        for there in (store, *(values_aside(store) if store.renames_trees else ())):
-            for other in formats_in(there):
-                # Below the root, another format may be found in these places but has none of its own.
-                if other not in formats and (not path or other.prefixes(path) == prefixes):
-                    formats.append(other)
+        for other in formats_in(store):
+            # Below the root, another format may be found in these places but has none of its own.
+            if other not in formats and (not path or other.prefixes(path) == prefixes):
+                formats.append(other)
         folders = {prefix.rstrip("/") for each in formats for prefix in each.prefixes(path)}
         if "" in folders:
             return cls(path, tuple(formats), ("",), ())
@@ -154,21 +149,7 @@ def foreign_keys(
         arrays=arrays,
         undone="nothing was written",
         home=home,
-        chunks_elsewhere=partial(_orphans, home, places),
     )
-
-
-def kept_at(store: Store, places: Places, arrays: Mapping[str, ArrayMetadata]) -> Kept:
-    """What stays at a place that is about to be replaced, if there is something that may not be, an error.
-
-    Raises
-    ------
-    NodeExistsError
-        As :func:`foreign_keys`.
-    """
-    keys = places.keys(store)
-    foreign = foreign_keys(store, places, arrays, keys=keys)
-    return Kept() if store.folder is None else Kept.among(store.folder, foreign, keys)
 
 
 def taken_up(format: Format, keys: Iterable[str], is_there: Callable[[str], bool]) -> set[str]:
@@ -179,27 +160,6 @@ def taken_up(format: Format, keys: Iterable[str], is_there: Callable[[str], bool
         for key, place in places.items()
         if place is not None and any(map(is_there, (key, *format.defining_keys(place.path))))
     }
-
-
-def _orphans(store: Store, places: Places, keys: set[str]) -> set[str]:
-    """Those of ``keys`` that belong to nodes whose documents are where a killed write left them."""
-    found: set[str] = set()
-    for aside in values_aside(store):
-        with contextlib.suppress(StoreError):  # It was just removed, or is not ours to read.
-            there = places.keys(aside)
-            found.update(keys.intersection(documents_among(places.formats, there | keys)))
-            documents = documents_among(places.formats, there)
-            found |= chunks_among(aside, places.formats, documents, keys)[0]
-    return found
-
-
-def values_aside(store: Store) -> Iterator[Store]:
-    """What writes to a directory have moved aside, or were about to move there."""
-    if store.folder is not None:
-        for folder in staging_folders(store):
-            for part in (OLD, NEW):
-                if os.path.isdir(os.path.join(folder, part)):
-                    yield LocalStore(os.path.join(folder, part), read_only=True)
 
 
 def staged_prefixes(store: Store) -> list[str]:
@@ -257,8 +217,6 @@ class Staging(ABC):
     _lease: Lease | None = None
     room = Room()
     """Where the write has begun that is ended or discarded."""
-    goes_forward = False
-    """Whether :meth:`swap` brings all documents up to date, and is ended rather than undone if it fails."""
 
     @abstractmethod
     def begin(self) -> None:
@@ -280,13 +238,15 @@ class Staging(ABC):
         """Refuse, before the documents are stored, what has come into the way since."""
 
     @abstractmethod
-    def swap(self, nodes: Iterable[str], consolidate: bool) -> None:
-        """Put what was written in the place of what is there, which is kept unless this only goes forward.
+    def swap(self, nodes: Mapping[str, NodeMetadata], consolidate: bool) -> None:
+        """Put what was written in the place of what is there, and bring the documents above up to date.
+
+        Once it has begun this only goes forward.
 
         Parameters
         ----------
-        nodes : iterable of str
-            Paths of the nodes, relative to the uppermost one.
+        nodes : mapping of str to metadata
+            What was written, by path relative to the uppermost node, which has the empty path.
         consolidate : bool
             Make the consolidated metadata of the root anew.
 
@@ -297,9 +257,6 @@ class Staging(ABC):
         StoreError
             If some of what was written is not there any more, or it cannot be put in its place.
         """
-
-    def put_back(self) -> None:  # noqa: B027 - not where it only goes forward
-        """Undo :meth:`swap`, or as much of it as was done."""
 
     @abstractmethod
     def clean(self) -> None:
@@ -312,21 +269,12 @@ class Staging(ABC):
     def discard(self) -> None:
         """Remove what was written, unless it or what it replaces is the only copy of something."""
 
-    @abstractmethod
-    def whereabouts(self) -> str:
-        """Where old and new values lie, for the case that they could not be put back."""
 
-
-def lease_at(store: Store, places: Places, plan: str | None = None, top: str = "") -> Lease:
-    """The lease of a place, for a write of a plan that can be taken up again, or of none.
-
-    It lies there, but not in a directory, of which the place is renamed away.
-    """
-    key = lease_key(places.formats[0].chunk_prefix(places.path) if places.path else "")
-    if store.renames_trees:
-        place = hashlib.blake2b(places.path.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
-        key = lease_key(f"{STAGED}{place}/")
-    return Lease(store, key, "replace", plan=plan, top=top)
+def lease_at(store: Store, places: Places, plan: str | None = None, top: str = "", state: str = "") -> Lease:
+    """The lease of a place, for a write of a plan that can be taken up again, or of none."""
+    path = places.path
+    key = place_key(store, path, places.formats[0].chunk_prefix(path) if path else "")
+    return Lease(store, key, "replace", plan=plan, top=top, state=state)
 
 
 def occupied(store: Store, places: Places) -> NodeExistsError:

@@ -1,29 +1,46 @@
-"""Replacing where nothing can be renamed: new values are stored beside the old ones, then copied over them.
+"""Replacing a node: new values are stored beside the old ones, then put in their place.
 
 The old node stays readable while the new one is computed. Then one short swap follows, which only goes
-forward: what is to be done is stored as a list beside the new values; the lease of the place says that it is
-under way; the documents leave, then the chunks; the new chunks are copied within the store; the documents
-come, those of children first. A writer that is killed before the lease says so leaves the old node. One
-that is killed later leaves all that is needed to go on: the next writer does, or :func:`xzarr3.recover`, and
-who opens the node meanwhile is told.
+forward: what is to be done is stored as a list beside the new values, and the lease of the place says that it
+is under way. The documents leave, then the chunks; the new chunks are copied within the store; the documents
+come, those of children first. In a directory all of this is renamed; see :mod:`xzarr3.commit.renaming`.
+
+A writer that is killed before both are stored leaves the old node. One that is killed later leaves all that
+is needed to go on: the next writer does, or :func:`xzarr3.recover`, and in a directory whoever opens the node
+and does not find it. Others who open it meanwhile are told.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass
 from functools import partial
+from typing import cast
 
 from xzarr3 import changes
 from xzarr3._types import Buffer
-from xzarr3.commit.lease import CLOSING, SWAPPING, SWAPS, Holder, Lease, keeps_leases, lease_key
+from xzarr3.commit.lease import (
+    CLOSING,
+    SWAPPING,
+    SWAPS,
+    Holder,
+    Lease,
+    check_complete,
+    keeps_leases,
+    keys_above,
+    lease_key,
+    place_key,
+)
 from xzarr3.commit.leftovers import ABANDONED, age, now, said_in
+from xzarr3.commit.moving import bring_back, is_unit, remove, swap_units, sweep_directory
 from xzarr3.commit.resume import Resumption, forget_settings, is_top, settled
 from xzarr3.commit.stage import (
     BEGUN,
     NEW,
+    SWAP,
     Places,
     Room,
     StagedKeys,
@@ -32,17 +49,17 @@ from xzarr3.commit.stage import (
     gone,
     lease_at,
     staged_prefixes,
+    staging_folders,
     taken_up,
     without,
 )
 from xzarr3.concurrency import spread
 from xzarr3.errors import ConflictError, NodeExistsError, StoreCapabilityError, StoreError, listed, printable
-from xzarr3.formats import Format, ZarrFormat, documents, parse_format
+from xzarr3.formats import Format, ZarrFormat, parse_format
 from xzarr3.formats.base import node_prefix
-from xzarr3.lookup import read_documents
+from xzarr3.lookup import held_below, read_metadata
 from xzarr3.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
 from xzarr3.node_documents import (
-    Journal,
     drop_from_consolidated,
     refresh_consolidated,
     store_documents,
@@ -51,11 +68,9 @@ from xzarr3.node_documents import (
 from xzarr3.node_erasing import erase_stages, formats_in
 from xzarr3.node_making import make_groups_above
 from xzarr3.nodes import ancestors
-from xzarr3.stores import Store
+from xzarr3.stores import LocalStore, Store
 from xzarr3.stores.base import UNCHANGED, Change, Unchanged, joined
 from xzarr3.stores.local import STAGED
-
-_SWAP = "swap"  # The list of what is to be done, beside the new values.
 
 
 @dataclass(frozen=True)
@@ -79,6 +94,10 @@ class Swap:
         Make the consolidated metadata of the root anew.
     is_alone : bool
         It brings the documents above up to date; otherwise whoever does more than this does.
+    renames : bool
+        What leaves and what comes are units that are renamed in a directory, their documents among them.
+    overwrite : bool
+        Whatever has come since is replaced as well. Without, if something has, nothing is.
     """
 
     path: str
@@ -89,6 +108,8 @@ class Swap:
     documents: dict[str, dict[str, str]]
     consolidate: bool
     is_alone: bool = True
+    renames: bool = False
+    overwrite: bool = True
 
     def text(self) -> bytes:
         """The list as it is stored."""
@@ -106,15 +127,60 @@ class Swap:
         try:
             said = json.loads(bytes(value))
             found = cls(**said)
-            keys = [each for stage in found.away for each in stage] + found.copies
-            keys += [each for own in found.documents.values() for each in own]
-            if all(isinstance(each, str) for each in (*keys, found.path, found.lease)):
+            moved = [each for stage in found.away for each in stage] + found.copies
+            keys = [each for own in found.documents.values() for each in own]
+            is_text = all(isinstance(each, str) for each in (*moved, *keys, found.path, found.lease))
+            if is_text and (not found.renames or all(map(is_unit, moved))):
                 return found
         except (ValueError, TypeError, AttributeError, RecursionError):
             pass
         raise StoreError(f"key '{key}' is no list of what is left to do; accepted: writing the node again")
 
-    def carry_out(self, store: Store, top: str, format: Format, say: Callable[[str], None]) -> None:
+    def rename(
+        self,
+        store: LocalStore,
+        top: str,
+        format: Format,
+        nodes: Mapping[str, NodeMetadata] | None = None,
+        known: Set[str] = frozenset(),
+    ) -> bool:
+        """Do all that is to be done in a directory, but what was done already.
+
+        Parameters
+        ----------
+        store : LocalStore
+        top : str
+            What the keys begin with of what is staged.
+        format : Format
+        nodes : mapping of str to metadata, optional
+            What comes, by relative path; by default it is read.
+        known : set of str
+            Keys of what was there and was looked at before.
+
+        Returns
+        -------
+        bool
+            Whether all is in its place. Otherwise nothing is, as somebody else has written there.
+        """
+        for each in formats_in(store, self.path, format):  # First, so that no copy outlives what it says.
+            drop_from_consolidated(store, each, self.path)
+        away = [each for stage in self.away for each in stage]
+        if not swap_units(store, top, away, self.copies, overwrite=self.overwrite):
+            return False
+        self._finish_above(store, format, nodes)
+        metas = _nodes_at(store, format, self.path) if nodes is None else full_paths(self.path, nodes)
+        arrays = {path: meta for path, meta in metas.items() if isinstance(meta, ArrayMetadata)}
+        bring_back(store, top, format, self.path, arrays, overwrite=self.overwrite, known=known)
+        return True
+
+    def carry_out(
+        self,
+        store: Store,
+        top: str,
+        format: Format,
+        say: Callable[[str], None],
+        nodes: Mapping[str, NodeMetadata] | None = None,
+    ) -> None:
         """Do all that is to be done, from the beginning; what was done already is done again.
 
         Parameters
@@ -125,6 +191,8 @@ class Swap:
         format : Format
         say : callable
             Tells others the state of the place, and that it is still this writer's.
+        nodes : mapping of str to metadata, optional
+            What comes, by relative path; by default it is read.
         """
         for each in formats_in(store, self.path, format):  # First, so that no copy outlives what it says.
             drop_from_consolidated(store, each, self.path)
@@ -135,11 +203,9 @@ class Swap:
         store_documents(store, format, {path: own for path, own in encoded.items() if path not in last})
         say(CLOSING)  # From now on, what is there of the last documents is new, and may have been changed.
         store_documents(store, format, last, last=self.path)
-        changes.note_documents(store, list(encoded))
-        if self.path and self.is_alone:
-            finish_above(store, format, self.path, self._nodes(format, encoded), self.consolidate, {})
+        self._finish_above(store, format, nodes)
 
-    def close(self, store: Store, format: Format) -> None:
+    def close(self, store: Store, format: Format, nodes: Mapping[str, NodeMetadata] | None = None) -> None:
         """Store what is missing of the last documents, and bring the copies above up to date."""
         encoded = self._encoded()
         own = encoded.get(self.path, {})
@@ -149,14 +215,15 @@ class Swap:
             own = {key: value for key, value in own.items() if key != copied}
         missing = {key: value for key, value in own.items() if not there[key]}
         store_documents(store, format, {self.path: missing}, last=self.path)
-        changes.note_documents(store, list(encoded))
         if len(own) < len(there):
             write_consolidated(store, format, self.path)
-        if self.path and self.is_alone:
-            made = make_groups_above(store, format, self.path)
-            refresh_consolidated(store, format, [*made, *encoded])
-            if self.consolidate:
-                write_consolidated(store, format, "")
+        self._finish_above(store, format, nodes)
+
+    def _finish_above(self, store: Store, format: Format, nodes: Mapping[str, NodeMetadata] | None) -> None:
+        changes.note_documents(store, list(self.documents))
+        if self.is_alone:
+            metas = None if nodes is None else full_paths(self.path, nodes)
+            finish_above(store, format, self.path, list(self.documents), metas, self.consolidate)
 
     def _encoded(self) -> dict[str, dict[str, bytes]]:
         return {
@@ -186,18 +253,18 @@ class Swap:
                 f"{listed(lost[:5])}"
             )
 
-    def _nodes(self, format: Format, encoded: Mapping[str, Mapping[str, bytes]]) -> dict[str, NodeMetadata]:
-        """The nodes by path relative to the uppermost one, which has the empty path."""
-        nodes: dict[str, NodeMetadata] = {}
-        cut = len(node_prefix(self.path))
-        for path, own in encoded.items():
-            said = {key: documents.decode(text, path, key.rpartition("/")[2]) for key, text in own.items()}
-            held = format.held(path, said)
-            if held is not None:
-                nodes[path[cut:]] = format.parse_again(held, path)
-            elif format.implicit_groups:
-                nodes[path[cut:]] = GroupMetadata(zarr_format=format.zarr_format)
-        return nodes
+
+def full_paths(path: str, nodes: Mapping[str, NodeMetadata]) -> dict[str, NodeMetadata]:
+    """Nodes by their paths, instead of those that are relative to the uppermost one."""
+    return {f"{node_prefix(path)}{below}".rstrip("/"): meta for below, meta in nodes.items()}
+
+
+def _nodes_at(store: Store, format: Format, path: str) -> dict[str, NodeMetadata]:
+    """The nodes that are at a place and below it, by path."""
+    meta = read_metadata(store, format, path, consolidated=False, again=True)
+    below = held_below(store, format, path)
+    nodes = {each: format.parse_again(held, node_prefix(path) + each) for each, held in below.items()}
+    return full_paths(path, nodes if meta is None else {"": meta, **nodes})
 
 
 def _common_prefix(keys: Iterable[str]) -> str:
@@ -213,9 +280,9 @@ def finish_above(
     store: Store,
     format: Format,
     path: str,
-    nodes: Mapping[str, NodeMetadata],
-    consolidate: bool,
-    journal: Journal,
+    paths: Sequence[str],
+    metas: Mapping[str, NodeMetadata] | None,
+    consolidates: bool,
 ) -> None:
     """Make the groups above that are missing, and bring the copies that others hold up to date.
 
@@ -225,48 +292,22 @@ def finish_above(
     format : Format
     path : str
         Path of what was written.
-    nodes : mapping of str to metadata
-        What was written, by relative path.
-    consolidate : bool
+    paths : sequence of str
+        The nodes that were written.
+    metas : mapping of str to metadata, optional
+        What they are, by path, if nobody else can have changed them.
+    consolidates : bool
         Make the consolidated metadata of the root anew.
-    journal : dict
-        Gets the documents that are stored, by key.
     """
-    made = make_groups_above(store, format, path, None, journal)
-    metas: dict[str, NodeMetadata] = {each: GroupMetadata(zarr_format=format.zarr_format) for each in made}
-    metas.update((f"{path}/{name}" if name else path, meta) for name, meta in nodes.items())
-    holders = {
-        str(format.consolidated_key(above)): above
-        for above in ancestors(path)
-        if format.consolidated_key(above) is not None
-        and not (consolidate and not above)  # The root's is made anew.
-    }
-    for key, document in zip(holders, read_documents(store, [*holders]), strict=True):
-        above = holders[key]
-        prefix = node_prefix(above)
-        below = {each[len(prefix) :]: meta for each, meta in metas.items() if each.startswith(prefix)}
-        if document is not None and format.update_consolidated(document, *next(iter(below.items()))):
-            store.update(key, partial(_with_nodes, format, above, key, below, journal))
-    if consolidate:
+    if not path:
+        return
+    made = make_groups_above(store, format, path)
+    if metas is not None:
+        metas = {**{each: GroupMetadata(zarr_format=format.zarr_format) for each in made}, **metas}
+    above = [each for each in ancestors(path) if each or not consolidates]
+    refresh_consolidated(store, format, [*made, *paths], metas, holders=above)
+    if consolidates:
         write_consolidated(store, format, "")
-
-
-def _with_nodes(
-    format: Format,
-    holder: str,
-    key: str,
-    below: Mapping[str, NodeMetadata],
-    journal: Journal,
-    stored: Buffer | None,
-) -> list[Buffer] | Unchanged:
-    """A consolidated document that holds these nodes."""
-    if stored is None:
-        return UNCHANGED
-    document = documents.decode(stored, holder, key.rpartition("/")[2])
-    for relative, meta in below.items():
-        document = format.update_consolidated(document, relative, meta) or document
-    journal[key] = documents.encode(document, holder) + documents.mark_of(stored)
-    return [journal[key]]
 
 
 class Beside(Staging):
@@ -287,8 +328,6 @@ class Beside(Staging):
     seen : (set of str, set of str), optional
         The keys that were there before, and those of them that stay.
     """
-
-    goes_forward = True
 
     def __init__(
         self,
@@ -385,7 +424,7 @@ class Beside(Staging):
         if room.lease is not None and self._given is not None:
             self._given = room.lease
 
-    def swap(self, nodes: Iterable[str], consolidate: bool) -> None:
+    def swap(self, nodes: Mapping[str, NodeMetadata], consolidate: bool) -> None:
         format, path, store = self._places.formats[0], self._places.path, self._target
         new = self.store.written()
         encoded: dict[str, dict[str, str]] = {f"{node_prefix(path)}{each}".rstrip("/"): {} for each in nodes}
@@ -412,11 +451,11 @@ class Beside(Staging):
         self._others = [top for top in staged_prefixes(store) if top != self._top]
         forget_settings(store, self._others, path)
         self._copied = swap.copies
-        self._note(_SWAP, swap.text())
+        self._note(SWAP, swap.text())
         self._say(SWAPPING)
         self._swapping = True
         try:
-            swap.carry_out(store, self._top, format, self._say)
+            swap.carry_out(store, self._top, format, self._say, nodes)
         except BaseException as error:
             error.add_note(
                 f"'/{path}' in {store} is replaced only in part; all of it is stored, and "
@@ -496,8 +535,14 @@ class Beside(Staging):
             if self._lease is not None and self._given is None:
                 self._lease.release()
 
-    def whereabouts(self) -> str:
-        return f"keys of {self._target} that begin with '{self._top}'"
+
+def check_top(store: Store, top: str) -> None:
+    """Refuse what is no prefix of what a write has staged."""
+    if not is_top(top):
+        raise StoreError(
+            f"nothing of {store} is removed: {printable(top)!r} is no prefix of what a write has staged; "
+            "accepted: a lease of xzarr3"
+        )
 
 
 def remove_staged(store: Store, top: str, known: list[str] | None = None) -> None:
@@ -510,21 +555,36 @@ def remove_staged(store: Store, top: str, known: list[str] | None = None) -> Non
     known : list of str, optional
         The keys of its values; by default those that are listed.
     """
-    if not is_top(top):
-        raise StoreError(
-            f"nothing of {store} is removed: {printable(top)!r} is no prefix of what a write has staged; "
-            "accepted: a lease of xzarr3"
-        )
-    store.erase(f"{top}{_SWAP}")
-    ends = {f"{top}{BEGUN}", f"{top}{_SWAP}"}
+    check_top(store, top)
+    store.erase(f"{top}{SWAP}")
+    if store.renames_trees:
+        remove(os.path.join(str(store.folder), top[:-1]))
+        return
+    ends = {f"{top}{BEGUN}", f"{top}{SWAP}"}
     keys = sorted(set(store.list_prefix(top)) - ends) if known is None else known
     store.erase_values([*keys, f"{top}{BEGUN}"])
 
 
 def take(
-    lease: Lease, store: Store, places: Places, resumed: Resumption | None = None, *, staged: bool
+    lease: Lease,
+    store: Store,
+    places: Places,
+    resumed: Resumption | None = None,
+    *,
+    staged: bool | None = None,
+    until: float | None = None,
 ) -> bool:
     """Take the lease of a place, and end what the one before was putting there when it was killed.
+
+    Parameters
+    ----------
+    lease : Lease
+    store : Store
+    places : Places
+    resumed, staged
+        As :func:`settled` has them.
+    until : float, optional
+        How long to wait for a writer that lives, on the clock of :func:`time.monotonic`.
 
     Returns
     -------
@@ -536,11 +596,12 @@ def take(
     NodeExistsError
         If somebody else has it, and lives.
     """
-    lease.reserve(places.path)
+    lease.reserve(places.path, until)
+    left = lease.state if lease.displaced is None else lease.displaced.state
     try:
-        if lease.state in SWAPS:
-            _finish(lease, store, lease.key, lease.state, lease.top)
-            lease.say(places.path, "", lease.own_top)
+        if left in SWAPS and (lease.displaced is not None or lease.continues):
+            _finish(lease, store, lease.key, left, lease.top)
+            lease.say(places.path, lease.own_state, lease.own_top)
         return settled(lease, resumed, partial(remove_staged, store), staged=staged)
     except BaseException:
         lease.leave()
@@ -581,10 +642,14 @@ def finish_swap(store: Store, key: str, path: str) -> Swap | None:
 
 def _finish(lease: Lease | None, store: Store, lease_key: str, state: str, top: str) -> Swap | None:
     """End a swap that is under way; None if nothing but its values were left to remove."""
-    key = f"{top}{_SWAP}"
+    key = f"{top}{SWAP}"
+    check_top(store, top)
     value = store.get(key) if state in SWAPS else None
     swap = None if value is None else Swap.parse(value, key)
-    if swap is not None and state == SWAPPING:
+    if swap is not None and swap.renames and isinstance(store, LocalStore):
+        if not swap.rename(store, top, _format_of(store, swap.zarr_format)):
+            swap = None
+    elif swap is not None and state == SWAPPING:
         say = partial(_say, store, lease_key, swap.path, top, lease)
         swap.carry_out(store, top, _format_of(store, swap.zarr_format), say)
     elif swap is not None:
@@ -601,11 +666,78 @@ def _say(store: Store, key: str, path: str, top: str, lease: Lease | None, state
         store.set(key, Holder(state=state, top=top, left=True).text())
 
 
+def settle(store: Store, path: str) -> bool:
+    """Finish what a writer that has ended was putting at a place in a directory, or at one above it.
+
+    That is for who did not find a node there, whether it opens it to read only or not.
+
+    Returns
+    -------
+    bool
+        Whether something has come to its place.
+
+    Raises
+    ------
+    IncompleteWriteError
+        If that is not possible, as it may not write there.
+    """
+    if not store.renames_trees:
+        return False
+    local = cast("LocalStore", store)
+    done = False
+    for key in keys_above(store, path):
+        found = Holder.parse(store.get(key))
+        if found.state in SWAPS and found.is_dead:
+            try:
+                writable = LocalStore(local.root, **{**local._options(), "read_only": False})
+                done |= finish_swap(writable, key, path) is not None
+            except StoreError:
+                check_complete(store, path, f"node at '/{path}'")  # Which says what finishes it.
+    return done
+
+
+def finish_near(store: Store, path: str) -> None:
+    """Finish what dead writers were putting in a directory at a place, above it, or below it.
+
+    Raises
+    ------
+    StoreError
+        If that is not possible.
+    """
+    for key, found in _leases_in(store):
+        if found.is_dead is not False:
+            swap = _listed_at(store, found)
+            near = key in keys_above(store, path) if swap is None else _are_related(swap.path, path)
+            if near:
+                finish_swap(store, key, path)
+
+
+def _are_related(one: str, other: str) -> bool:
+    """Whether a node is another one, or above or below it."""
+    return node_prefix(one).startswith(node_prefix(other)) or node_prefix(other).startswith(node_prefix(one))
+
+
+def _leases_in(store: Store) -> list[tuple[str, Holder]]:
+    """The leases of places in a directory where something is being swapped, by their keys."""
+    keys = [lease_key(f"{os.path.basename(folder)}/") for folder in staging_folders(store)]
+    found = [(key, Holder.parse(value)) for key, value in zip(keys, store.get_values(keys), strict=True)]
+    return [(key, holder) for key, holder in found if holder.state in SWAPS]
+
+
+def _listed_at(store: Store, found: Holder) -> Swap | None:
+    """What a writer has listed that was about to swap something."""
+    if found.state not in SWAPS:
+        return None
+    check_top(store, found.top)
+    key = f"{found.top}{SWAP}"
+    value = store.get(key)
+    return None if value is None else Swap.parse(value, key)
+
+
 def format_swapped(store: Store) -> Format | None:
     """The format of a root that a killed writer was putting in its place."""
-    found = Holder.parse(store.get(lease_key("")))
-    value = store.get(f"{found.top}{_SWAP}") if found.state in SWAPS else None
-    return None if value is None else _format_of(store, Swap.parse(value, _SWAP).zarr_format)
+    swap = _listed_at(store, Holder.parse(store.get(place_key(store, "", ""))))
+    return None if swap is None else _format_of(store, swap.zarr_format)
 
 
 def _format_of(store: Store, zarr_format: ZarrFormat) -> Format:
@@ -623,6 +755,13 @@ def recover_swaps(store: Store) -> list[str]:
         Paths of the nodes that are in their place now.
     """
     ended: list[str] = []
+    if store.renames_trees:
+        for leased, found in _leases_in(store):
+            there = _listed_at(store, found)
+            done = finish_swap(store, leased, "" if there is None else there.path)
+            ended += [] if done is None else [f"/{done.path}"]
+        sweep_directory(store)
+        return ended
     for top in staged_prefixes(store):
         begun = said_in(store.get(f"{top}{BEGUN}"))
         key = begun.get("lease")

@@ -17,7 +17,7 @@ import numpy as np
 from xarray import Dataset, Variable, conventions
 
 from xzarr3.array import Array
-from xzarr3.commit.replace import format_aside
+from xzarr3.commit.swap import format_swapped
 from xzarr3.concurrency import spread
 from xzarr3.conventions import fill_value_is_mask
 from xzarr3.errors import (
@@ -197,7 +197,7 @@ def _format_to_write(store: Store, path: str, zarr_format: ZarrFormat | None) ->
     if zarr_format is not None:
         return parse_format(zarr_format)
     try:
-        found = find_format(store, "") or format_aside(store)
+        found = find_format(store, "") or format_swapped(store)
     except MetadataError:  # Whatever is there is in nobody's way, or is replaced.
         found = None
     return found if found is not None and found.writable else parse_format(3)

@@ -27,7 +27,7 @@ from dask.highlevelgraph import HighLevelGraph, Layer, MaterializedLayer
 
 from xzarr3.array import Array
 from xzarr3.array_settings import array_metadata
-from xzarr3.commit.renaming import remove
+from xzarr3.commit.moving import remove
 from xzarr3.commit.stage import StagedKeys
 from xzarr3.dask.cleanup import Cleanup, Writing, fetched
 from xzarr3.dask.reading import from_zarr

@@ -1,0 +1,285 @@
+"""Swapping in a directory: what is there is renamed aside, and what was staged to its place.
+
+Both are done by units, which are directories or files that have one name. What was done is told by the names
+alone, so that whoever goes on does the same again: a unit that is still staged has not come, and whatever is
+at its place leaves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import stat
+import sys
+import time
+import uuid
+import warnings
+from collections.abc import Iterator, Mapping, Sequence, Set
+from typing import Any
+
+from xzarr3.carrying import Kept, carry
+from xzarr3.commit.lease import Holder, lease_key
+from xzarr3.commit.leftovers import ABANDONED
+from xzarr3.commit.stage import NEW, OLD, Places, foreign_keys, staging_folders, taken_up
+from xzarr3.errors import NodeExistsError, StoreError, printable
+from xzarr3.formats import Format
+from xzarr3.metadata import ArrayMetadata
+from xzarr3.stores import LocalStore, Store, platform
+from xzarr3.stores.folders import Folders, LeadsOutError
+from xzarr3.stores.local import STAGED, TEMPORARY, is_busy
+
+_ATTEMPTS = 10
+
+
+def is_unit(name: str) -> bool:
+    """Whether a text can be the name of something below the root that a write may rename."""
+    names = name.split("/")
+    return not {"", ".", ".."} & set(names) and "\0" not in name and not name.startswith((STAGED, TEMPORARY))
+
+
+def swap_units(
+    store: LocalStore, top: str, away: Sequence[str], come: Sequence[str], *, overwrite: bool
+) -> bool:
+    """Rename what is there aside, and what is staged to its place; what was done is not done again.
+
+    Parameters
+    ----------
+    store : LocalStore
+    top : str
+        What the keys begin with of what is staged.
+    away, come : sequence of str
+        The units that leave, and those that come, in their order.
+    overwrite : bool
+        Whatever is in the way leaves. Otherwise nothing that has come since; then all goes back.
+
+    Returns
+    -------
+    bool
+        Whether all is in its place.
+
+    Raises
+    ------
+    StoreError
+        If something cannot be renamed. All of it is there, and can be done again.
+    """
+    with _moving(store), Folders(store.root) as folders:
+        left = [unit for unit in come if _is_there(folders, f"{top}{NEW}/{unit}")]
+        if left:  # Otherwise what is there may have been changed by others since.
+            for unit in away:
+                if unit in left or unit not in come:
+                    _put_aside(folders, top, unit)
+        for unit in left:
+            if overwrite:
+                _put_aside(folders, top, unit)  # What came meanwhile.
+            elif _is_there(folders, unit):
+                _take_back(folders, top, come)
+                return False
+            _rename(folders, f"{top}{NEW}/{unit}", unit)
+        if store.fsync:
+            for above in dict.fromkeys(unit.rpartition("/")[0] for unit in come):
+                folders.sync(folders.real(above))
+    return True
+
+
+@contextlib.contextmanager
+def _moving(store: LocalStore) -> Iterator[None]:
+    try:
+        yield
+    except LeadsOutError as error:
+        raise StoreError(f"cannot rename what is in {store}: a link leads out of it") from error
+    except OSError as error:
+        raise StoreError(f"cannot rename what is in {store}: {error.strerror or error}") from error
+
+
+def _is_there(folders: Folders, name: str) -> bool:
+    try:
+        folders.lstat(name)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
+def _rename(folders: Folders, name: str, renamed: str) -> None:
+    above = renamed.rpartition("/")[0]
+    if folders.resolve(above) is None:
+        folders.make(folders.real(above))
+    folders.rename(name, renamed)
+
+
+def _put_aside(folders: Folders, top: str, unit: str) -> None:
+    if not _is_there(folders, unit):
+        return
+    for n in range(_ATTEMPTS):
+        aside = f"{top}{OLD}{n or ''}/{unit}"
+        if not _is_there(folders, aside):
+            _rename(folders, unit, aside)
+            return
+    raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), unit)
+
+
+def _take_back(folders: Folders, top: str, come: Sequence[str]) -> None:
+    """Take back what has come where there must be nothing, as somebody else has written there."""
+    for unit in reversed(come):
+        if _is_there(folders, unit) and not _is_there(folders, f"{top}{NEW}/{unit}"):
+            _rename(folders, unit, f"{top}{NEW}/{unit}")
+
+
+def bring_back(
+    store: LocalStore,
+    top: str,
+    format: Format,
+    path: str,
+    arrays: Mapping[str, ArrayMetadata],
+    *,
+    overwrite: bool,
+    known: Set[str],
+) -> None:
+    """Bring files back that are no part of a hierarchy, and came to what was renamed aside.
+
+    Parameters
+    ----------
+    store : LocalStore
+    top : str
+        What the keys begin with of what was staged, and of what was renamed aside.
+    format : Format
+    path : str
+        Path of the node.
+    arrays : mapping of str to ArrayMetadata
+        The arrays that are in place now, by path.
+    overwrite : bool
+        Without, whatever came is no part of what was to be replaced.
+    known : set of str
+        Keys of which is known that they need not come back.
+    """
+    for n in range(_ATTEMPTS):
+        source = f"{top}{OLD}{n or ''}"
+        aside = LocalStore(os.path.join(store.root, source), read_only=True)
+        if not os.path.isdir(aside.root):
+            return
+        places = Places.of(store if path else aside, format, path)  # Of the old format, too.
+        keys = places.keys(aside)
+        if keys <= known:
+            continue
+        try:
+            foreign = foreign_keys(aside, places, arrays, store, keys) if overwrite else keys
+        except NodeExistsError as error:  # It came within the swap, so nothing but to keep it is left.
+            kept = f"{STAGED}{uuid.uuid4().hex}/{OLD}"
+            with _moving(store), Folders(store.root) as folders:
+                _rename(folders, source, kept)
+            warnings.warn(
+                f"what was replaced at '/{printable(path)}' in {store} is kept in '{kept}', as others have "
+                f"just written there: {error}",
+                stacklevel=2,
+            )
+            continue
+        missing = {name for name in Kept.among(aside.root, foreign, keys).names if not _in(store, name)}
+        missing -= taken_up(format, missing, lambda key: _in(store, key))
+        back = sorted(name for name in missing if not _led_to_folder(store, aside, name))
+        with _moving(store):
+            carry(store.root, source, "", back, replace=False, fsync=store.fsync)
+
+
+def _in(store: LocalStore, key: str) -> bool:
+    return os.path.lexists(os.path.join(store.root, key))
+
+
+def _led_to_folder(store: LocalStore, aside: LocalStore, name: str) -> bool:
+    """Whether something was a link to a directory where it was, which may be a node."""
+    try:
+        target = os.readlink(os.path.join(aside.root, name))
+    except OSError:  # It is no link.
+        return False
+    return os.path.isdir(os.path.join(store.root, os.path.dirname(name), target))
+
+
+# Removing
+
+
+def remove(folder: str) -> None:
+    """Remove a directory with all that is in it.
+
+    Raises
+    ------
+    StoreError
+        If that is not possible.
+    """
+    failure: OSError | None = None
+    for _ in range(_ATTEMPTS):
+        try:
+            _remove_tree(folder)
+        except OSError as error:
+            if not os.path.lexists(folder):
+                return
+            failure = error
+            if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST):
+                break  # Otherwise somebody else put something there, or took it away, just now.
+        else:
+            return
+    raise StoreError(f"cannot remove '{folder}': {failure}") from failure
+
+
+def _remove_tree(folder: str) -> None:
+    """Remove a directory, but for files that a network file system removes itself, once nobody reads them."""
+    busy: list[str] = []
+
+    def failed(act: object, path: str, problem: Any) -> None:
+        error = problem[1] if isinstance(problem, tuple) else problem
+        if is_busy(os.path.basename(path), error):
+            busy.append(path)
+        elif error.errno not in (errno.ENOTEMPTY, errno.EEXIST) or not any(
+            each.startswith(os.path.join(path, "")) for each in busy
+        ):
+            raise error
+
+    if sys.version_info >= (3, 12):
+        shutil.rmtree(folder, onexc=failed)
+    else:
+        shutil.rmtree(folder, onerror=failed)
+
+
+def remove_at_once(store: Store, folder: str) -> None:
+    """Remove a directory under another name: its writer, if there is one, must not find a part of it."""
+    removed = os.path.join(str(store.folder), f"{STAGED}{uuid.uuid4().hex}")
+    try:
+        platform.rename(folder, removed)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise StoreError(f"cannot remove '{folder}': {error}") from error
+    remove(removed)
+
+
+def sweep_directory(store: Store) -> None:
+    """Remove what was left by killed writes that had not begun to put it in its place."""
+    folders = staging_folders(store)
+    leases = [lease_key(f"{os.path.basename(folder)}/") for folder in folders]
+    holders = [Holder.parse(value) for value in store.get_values(leases)]
+    needed = {holder.top for holder in holders if holder.state}
+    for folder, holder in zip(folders, holders, strict=True):
+        is_needed = holder.state or f"{os.path.basename(folder)}/" in needed
+        if not is_needed and not os.path.lexists(os.path.join(folder, OLD)) and _is_abandoned(folder):
+            remove_at_once(store, folder)
+
+
+def _is_abandoned(folder: str) -> bool:
+    """Whether nothing has changed anywhere below a directory for a long time."""
+    limit = time.time() - ABANDONED
+    for below, _, _ in os.walk(folder):
+        try:
+            info = os.lstat(below)
+        except FileNotFoundError:
+            return False  # Somebody is at work here.
+        if not stat.S_ISDIR(info.st_mode) or info.st_mtime > limit:
+            return False
+    return True
+
+
+def remove_partial(folder: str) -> None:
+    """Remove what killed writers have left beside values, whether that is recent or not."""
+    for below, _, names in os.walk(folder):
+        for name in names:
+            if name.startswith(TEMPORARY):
+                with contextlib.suppress(OSError):  # It is no value, and may just have become one.
+                    os.unlink(os.path.join(below, name))
