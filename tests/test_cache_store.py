@@ -868,12 +868,12 @@ def test_what_was_replaced_does_not_count_for_ever(tmp_path: Path) -> None:
     assert (cache.hits, cache.misses) == (61, 61)
 
 
-def _work(directory: Path, root: Path, seed: int, results: Any) -> None:
+def _work(directory: Path, root: Path, seed: int, results: Any, steps: int = sys.maxsize) -> None:
     try:
         rng = random.Random(seed)
         cache = CacheStore(LocalStore(root), max_bytes=200_000, directory=directory)
-        largest, end = 0, time.monotonic() + 3.0
-        while time.monotonic() < end:
+        largest = 0
+        for _ in range(steps):
             at = rng.randrange(60)
             if rng.random() < 0.1:
                 size = rng.randrange(1, 9000)
@@ -897,7 +897,7 @@ def test_processes_share_a_directory(tmp_path: Path) -> None:
     """Four of them, with random reads and writes: no wrong value, and no more bytes than allowed."""
     context = multiprocessing.get_context("spawn" if sys.platform == "darwin" else "fork")
     results = context.Queue()
-    arguments = [(tmp_path / "cache", tmp_path / "store", seed, results) for seed in range(4)]
+    arguments = [(tmp_path / "cache", tmp_path / "store", seed, results, 500) for seed in range(4)]
     workers = [context.Process(target=_work, args=each) for each in arguments]
     for worker in workers:
         worker.start()
@@ -915,7 +915,7 @@ def test_processes_share_a_directory(tmp_path: Path) -> None:
     assert all(size <= 200_000 for _, size, _, _ in found), found
     # What is seen file by file may count a value in its old and in its new place.
     assert 100_000 < largest <= 200_000 + 9_100
-    assert sum(hits for *_, hits, _ in found) > 500, found
+    assert sum(hits for *_, hits, _ in found) > 300, found
     cache = CacheStore(LocalStore(tmp_path / "store"), directory=tmp_path / "cache", max_bytes=200_000)
     for key in LocalStore(tmp_path / "store").list():
         assert cache.get(key) == cache.inner.get(key), "nothing old is left"

@@ -257,7 +257,10 @@ class DirectoryKept(Kept):
     def size(self) -> int:
         """Bytes that all files take."""
         try:
-            return sum(size for _, size, _ in self._values())
+            with contextlib.ExitStack() as locks:
+                with contextlib.suppress(BlockingIOError):  # Who has it may add a file meanwhile.
+                    locks.enter_context(self._locked(_LEDGER, _QUEUE))
+                return sum(size for _, size, _ in self._values())
         except OSError as error:
             raise self._failed("count values of", error) from error
 
