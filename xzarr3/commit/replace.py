@@ -659,8 +659,8 @@ def recover(store: StoreLike, *, storage_options: Mapping[str, Any] | None = Non
     with contextlib.nullcontext() if opened is store else opened:
         if opened is not store and _is_missing(opened):
             raise NodeNotFoundError(
-                f"nothing is stored in {opened}, so there is nothing to recover; accepted: the path or URL of "
-                "a store that was written to"
+                f"nothing is stored in {opened}, so there is nothing to recover; accepted: the path or URL "
+                "of a store that was written to"
             )
         if opened.folder is not None:
             sweep_directory(opened)
