@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import dask.array as da
@@ -302,3 +303,29 @@ def test_a_swap_whose_lease_was_taken_by_a_copy_of_it_keeps_that() -> None:
     copy.release()
     assert xzarr3.open_array(store, "a")[...].tolist() == [2, 3, 0, 1]
     assert not left(store)
+
+
+def test_of_two_delayed_writes_to_one_zip_none_removes_what_the_other_has_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No lease tells there that the other one is still going on."""
+    begin, others = Beside.begin, []
+
+    def begun(self: Beside) -> None:
+        begin(self)
+        while others:  # From its begin to its end between two steps of the first one.
+            others.pop().compute(scheduler="sync")
+
+    with xzarr3.ZipStore(tmp_path / "a.zip", mode="w") as store:
+        for group in ("one", "two"):
+            to_zarr(dataset(0), store, group=group)
+        later = {
+            group: to_zarr(dataset(at).chunk(x=2), store, group=group, mode="w", compute="later")
+            for at, group in enumerate(("one", "two"), 1)
+        }
+        monkeypatch.setattr(Beside, "begin", begun)
+        others.append(later["two"])
+        later["one"].compute(scheduler="sync")
+        assert not left(store)
+    for at, group in enumerate(("one", "two"), 1):
+        assert opened(tmp_path / "a.zip", group=group).identical(dataset(at))
