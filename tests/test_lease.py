@@ -755,3 +755,13 @@ def test_a_lease_that_is_being_taken_away_is_nobody_elses_yet(conditional: bool)
     mine.release()
     assert not others
     assert not contents(store)
+
+
+def test_the_release_of_a_lease_that_was_never_taken_leaves_that_of_a_copy(world: World) -> None:
+    mine = leased(MemoryStore())
+    copy = _copy(mine)
+    assert copy.take()
+    mine.release()
+    assert copy.holds()
+    copy.release()
+    assert list(mine._store.list()) == []

@@ -6,6 +6,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,7 +15,8 @@ import xarray as xr
 from _fault_server import FaultServer
 
 import xzarr3
-from xzarr3 import ChangedError, IncompleteWriteError, MemoryStore, Store, from_zarr, to_zarr
+from xzarr3 import ChangedError, IncompleteWriteError, LocalStore, MemoryStore, Store, from_zarr, to_zarr
+from xzarr3.commit import renaming
 from xzarr3.stores import ObjectStore
 
 CHUNKS = 4
@@ -226,3 +228,84 @@ class TestASwap:
                         assert not any("mixed" in each for each in found), (first, last, after, found)
         assert "old" in seen
         assert "error" in seen
+
+
+@pytest.mark.parametrize("read", READS)
+@pytest.mark.parametrize("zarr_format", [3, 2])
+def test_what_is_read_in_a_directory_between_two_renames(
+    zarr_format: Any, read: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody replaces it, and is stopped after each step."""
+    seen: set[str] = set()
+    steps, goes_on = 0, True
+    while goes_on:
+        steps += 1
+        place = tmp_path / f"{steps}.zarr"
+        to_zarr(dataset(10), place, zarr_format=zarr_format)
+        old = values(READS[read](place))[0]
+        with monkeypatch.context() as patch:
+            found, goes_on = between_renames(place, READS[read], zarr_format, steps, patch)
+        wholes = {"old": old, "new": values(READS[read](place))[0]}
+        assert wholes["old"] != wholes["new"]
+        kinds = kinds_of(found, wholes) or ["error"]
+        assert not any("mixed" in each for each in kinds), (steps, kinds)
+        seen.update(kinds)
+    assert {"error", "new"} <= seen
+
+
+def between_renames(
+    place: Path, read: Callable[[Any], Any], zarr_format: Any, steps: int, patch: pytest.MonkeyPatch
+) -> tuple[list[list[float]], bool]:
+    """What is read, of which the first chunk is there before so many renames; and whether more follow."""
+    rename, make = renaming._rename, LocalStore._reader
+    go_on, stopped, left = threading.Event(), threading.Event(), [steps]
+    stage = Stage()
+
+    def stepped(*given: Any) -> None:
+        rename(*given)
+        left[0] -= 1
+        if left[0] == 0:
+            stopped.set()
+            assert go_on.wait(120)
+
+    def replaced() -> None:
+        try:
+            to_zarr(dataset(20), place, mode="w", zarr_format=zarr_format)
+        finally:
+            stopped.set()
+
+    writer = threading.Thread(target=replaced, daemon=True)
+
+    def turn() -> None:
+        writer.start()
+        assert stopped.wait(120)
+
+    def reader(self: LocalStore, *given: Any) -> Any:
+        found = make(self, *given)
+        for name in ("get", "get_ranges", "get_into"):
+            setattr(found, name, told(getattr(found, name), stage))
+        return found
+
+    patch.setattr(renaming, "_rename", stepped)
+    handle = read(place)
+    stage.turns_after(1, turn)
+    patch.setattr(LocalStore, "_reader", reader)
+    try:
+        found = values(handle)
+    except (ChangedError, IncompleteWriteError):
+        found = []
+    go_on.set()
+    writer.join(120)
+    assert not writer.is_alive()
+    return found, left[0] < 0
+
+
+def told(get: Callable[..., Any], stage: Stage) -> Callable[..., Any]:
+    """What reads, and tells which value it has read."""
+
+    def read(key: str, *given: Any) -> Any:
+        found = get(key, *given)
+        stage.was_read(key)
+        return found
+
+    return read

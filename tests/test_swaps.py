@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import dask.array as da
@@ -18,6 +20,8 @@ import xzarr3
 from xzarr3 import IncompleteWriteError, MemoryStore, NodeExistsError, StoreError, to_zarr
 from xzarr3.commit import lease
 from xzarr3.commit.lease import Lease
+from xzarr3.commit.stage import Places, Room, lease_at
+from xzarr3.commit.swap import Beside
 from xzarr3.errors import StoreCapabilityError
 
 
@@ -231,3 +235,97 @@ def test_who_failed_within_a_swap_and_lives_is_not_said_to_have_ended() -> None:
         IncompleteWriteError, match=r"by this process, process \d+ .* and has failed, .*recover"
     ):
         opened(store)
+
+
+@pytest.mark.parametrize("then", ["computed again", "another write", "recover, and another write"])
+def test_a_writer_killed_while_it_erases_in_place_leaves_nothing_of_the_old_values(then: str) -> None:
+    """Neither those that were not erased any more where the new values leave a chunk out."""
+    values = np.arange(8.0)
+    values[2:4] = np.nan
+    new = xr.Dataset({"a": ("x", values)})
+    options: Any = {"mode": "w", "replace": "in place", "encoding": {"a": {"chunks": (2,)}}}
+    erasing = 0
+
+    def block(values: Any) -> Any:
+        said = bytes(store.get(".xzarr3-lease") or b"")
+        assert b'"in place"' in said, "or a task that is run twice would erase what was stored"
+        return values
+
+    for n in range(60):
+        store = DyingStore()
+        to_zarr(xr.Dataset({"a": ("x", np.arange(20.0))}), store, encoding={"a": {"chunks": (2,)}})
+        blocks = da.from_array(values, chunks=2).map_blocks(block, dtype="f8", meta=values[:0])
+        source = xr.Dataset({"a": ("x", blocks)})
+        later = to_zarr(source, store, compute="later", **options)
+        store.left = n
+        with suppress(KilledError):
+            later.compute(scheduler="sync")
+            break
+        store.left = None
+        erasing += b'"erasing"' in bytes(store.get(".xzarr3-lease") or b"")
+        lease._live.clear()  # As if the process had gone.
+        lease._keepers.clear()
+        if then.startswith("recover"):
+            xzarr3.recover(store)
+        if then == "computed again":
+            with suppress(NodeExistsError):  # It was whole, and only its end was not told.
+                later.compute(scheduler="sync")
+        else:
+            to_zarr(new, store, **options)
+            assert not left(store)
+        xr.testing.assert_identical(opened(store), new)
+        assert {key for key in store.list() if "/c/" in key} == {"a/c/0", "a/c/2", "a/c/3"}
+    assert erasing > 2
+
+
+def test_a_swap_whose_lease_was_taken_by_a_copy_of_it_keeps_that() -> None:
+    """As the process that begins a write, and renews its lease, need not be the one that ends it."""
+    store = MemoryStore()
+    xzarr3.create_array(store, "a", data=np.arange(4), chunks=2)
+    format = xzarr3.open_array(store, "a").format
+    places = Places.of(store, format, "a")
+    metadata = xzarr3.open_array(store, "a").metadata
+    planned = lease_at(store, places)
+    staging = Beside(store, places, {"a": metadata}, lease=planned)
+    copy = pickle.loads(pickle.dumps(planned))
+    copy.reserve("a")
+    staging.begin()
+    staging.enter(Room(staging.room.id, copy, copy.owner))
+    staging.store.set("a/c/0", store.get("a/c/1") or b"")
+    staging.store.set("a/c/1", store.get("a/c/0") or b"")
+    staging.store.set("a/zarr.json", store.get("a/zarr.json") or b"")
+    staging.swap([""], consolidate=False)
+    assert copy.there().state == "closing"
+    assert copy.holds()
+    staging.clean()
+    assert copy.holds(), "who gave it is the one who ends it"
+    assert copy.there().state == ""
+    copy.release()
+    assert xzarr3.open_array(store, "a")[...].tolist() == [2, 3, 0, 1]
+    assert not left(store)
+
+
+def test_of_two_delayed_writes_to_one_zip_none_removes_what_the_other_has_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No lease tells there that the other one is still going on."""
+    begin, others = Beside.begin, []
+
+    def begun(self: Beside) -> None:
+        begin(self)
+        while others:  # From its begin to its end between two steps of the first one.
+            others.pop().compute(scheduler="sync")
+
+    with xzarr3.ZipStore(tmp_path / "a.zip", mode="w") as store:
+        for group in ("one", "two"):
+            to_zarr(dataset(0), store, group=group)
+        later = {
+            group: to_zarr(dataset(at).chunk(x=2), store, group=group, mode="w", compute="later")
+            for at, group in enumerate(("one", "two"), 1)
+        }
+        monkeypatch.setattr(Beside, "begin", begun)
+        others.append(later["two"])
+        later["one"].compute(scheduler="sync")
+        assert not left(store)
+    for at, group in enumerate(("one", "two"), 1):
+        assert opened(tmp_path / "a.zip", group=group).identical(dataset(at))

@@ -317,7 +317,7 @@ class InPlace(Staging):
     @property
     def replaces(self) -> bool:
         """Whether something was there that is erased."""
-        return self._seen is not None and bool(self._seen[0])
+        return self._seen is not None and not self._seen[0] <= self._seen[1]
 
     def begin(self) -> None:
         self._is_mixed = self._whole = False
@@ -326,13 +326,16 @@ class InPlace(Staging):
             return
         goes_on = take(self._lease, self.store, self._places, self._resumed, staged=False)
         self.room = Room(self._lease.term, self._lease, self._lease.owner)
-        if self._resumed is None and self._lease.continues and self._lease.state != ERASING:
+        has_room = self._lease.state == IN_PLACE or not self.replaces
+        if self._resumed is None and self._lease.continues and has_room:
             return
         look = Look(self.store)
         try:
             if not goes_on:
                 self._make_room(look)
-            if self._lease.state == ERASING:  # From now on values are stored, which stay.
+            if self._lease.state == ERASING or (
+                self.replaces and self._plan is None
+            ):  # From now on values are stored, which stay.
                 self._lease.say(self._places.path, IN_PLACE)
         except BaseException:
             self._lease.release()
