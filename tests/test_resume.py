@@ -1254,6 +1254,46 @@ def test_others_append_meanwhile(store: Store, tmp_path: Path) -> None:
     assert made(tmp_path / "log") >= 14
 
 
+class Belated(MortalStore):
+    """Stores values once somebody has taken a lease: who had it before was only slow."""
+
+    late: dict[str, bytes] = {}  # noqa: RUF012 - replaced
+
+    def compare_and_set(self, key: str, version: object, value: Any) -> bool:
+        done = super().compare_and_set(key, version, value)
+        late, self.late = self.late, {}
+        for each, content in late.items():
+            self.set(each, content)
+        return done
+
+
+def test_what_was_appended_while_it_was_taken_up_is_not_appended_again(
+    tmp_path: Path, at_once: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease, "_keep", lambda _: None)  # A killed process renews nothing.
+    reference = MemoryStore()
+    _begun(reference)
+    _append(reference, tmp_path / "other", resume=False)
+    for number in itertools.count(28):
+        store, log = Belated(), tmp_path / f"log-{number}"
+        _begun(store)
+        store.left = number
+        with pytest.raises(CutOffError):
+            _append(store, log)
+        store.left = float("inf")
+        _of_a_killed_process()
+        if any(b'"ending": true' in bytes(store.get(key) or b"") for key in left(store)):
+            break
+    assert opened(store, "g").sizes["x"] == 7
+    store.late = contents(reference)
+    with pytest.raises(xzarr3.ConflictError, match="somebody else has appended"):
+        _append(store, log)
+    assert opened(store, "g").sizes["x"] == 27
+    _append(store, log)
+    xr.testing.assert_identical(opened(store, "g"), opened(reference, "g"))
+    assert not left(store)
+
+
 def test_what_others_stored_behind_an_array_is_not_taken_for_its_own(
     tmp_path: Path, at_once: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
