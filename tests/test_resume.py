@@ -447,8 +447,9 @@ def _cut_off_at_each_change(
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever is entered is stored."""
+    """Whatever is entered is stored, and a killed process renews no lease."""
     monkeypatch.setattr(xzarr3.dask.journal, "_FLUSHED", 0.0)
+    monkeypatch.setattr(lease, "_keep", lambda _: None)
 
 
 def test_cut_off_at_changes_of_a_store(tmp_path: Path, mode: str, group: str | None, at_once: None) -> None:
@@ -1267,10 +1268,7 @@ class Belated(MortalStore):
         return done
 
 
-def test_what_was_appended_while_it_was_taken_up_is_not_appended_again(
-    tmp_path: Path, at_once: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lease, "_keep", lambda _: None)  # A killed process renews nothing.
+def test_what_was_appended_while_it_was_taken_up_is_not_appended_again(tmp_path: Path, at_once: None) -> None:
     reference = MemoryStore()
     _begun(reference)
     _append(reference, tmp_path / "other", resume=False)
@@ -1294,11 +1292,8 @@ def test_what_was_appended_while_it_was_taken_up_is_not_appended_again(
     assert not left(store)
 
 
-def test_what_others_stored_behind_an_array_is_not_taken_for_its_own(
-    tmp_path: Path, at_once: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_others_stored_behind_an_array_is_not_taken_for_its_own(tmp_path: Path, at_once: None) -> None:
     """Others were killed when they appended, too, and then this one, wherever it was, when it went on."""
-    monkeypatch.setattr(lease, "_keep", lambda _: None)  # A killed process renews nothing.
     other = xr.Dataset({"t": ("x", da.full(20, 5.0, chunks=2))}, coords={"x": np.arange(20) + 0.25})
 
     def killed(store: MortalStore, number: float, work: Callable[[], None]) -> bool:
