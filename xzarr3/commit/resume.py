@@ -260,8 +260,8 @@ class Settings(Resumption):
         self.has_begun = True
         self._said = self._noted()
         # Leases that are taken from now on do not tell any more who had them before.
-        if self._places and not self.is_done:
-            self._store.erase(self._about)
+        if self._said and self._places and not self.is_done:
+            self._store.set(self._about, json.dumps({**self._said, "stamp": None}).encode())
 
     def begin(self, grown: Iterable[Lease]) -> None:
         """Forget what is in the journal if others have changed the arrays since.
