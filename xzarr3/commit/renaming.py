@@ -276,6 +276,7 @@ class Directories(Staging):
             come,
             paths,
             consolidate,
+            self.is_alone,
             renames=True,
             overwrite=self._overwrite,
         )

@@ -453,7 +453,7 @@ class Beside(Staging):
         kept = self._kept(there)
         coming = new | self.store.documents.keys()
         away = self._places.stages(there - (kept - taken_up(format, kept, coming.__contains__)))
-        alone = self._given is None
+        alone = self.is_alone and self._given is None
         swap = Swap(path, format.zarr_format, self._key, away, sorted(new), encoded, consolidate, alone)
         self._others = [top for top in staged_prefixes(store) if top != self._top]
         forget_settings(store, self._others, path)
