@@ -187,8 +187,6 @@ class Directories(Staging):
             if not os.path.lexists(self._begun):  # Somebody was about to remove what is there.
                 remove(self._folder)
             remove_partial(self._new)
-            # Who reserves the place just now is refused anyway.
-            remove_partial(os.path.join(store.root, os.path.dirname(self._lease.key)))
         self._staged.reopen()
         try:
             with Folders(store.root) as folders:  # Somebody may have put a link there.

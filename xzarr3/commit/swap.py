@@ -35,7 +35,7 @@ from xzarr3.commit.lease import (
     place_key,
 )
 from xzarr3.commit.leftovers import ABANDONED, age, now, said_in
-from xzarr3.commit.moving import bring_back, is_unit, remove, swap_units, sweep_directory
+from xzarr3.commit.moving import bring_back, is_unit, remove, remove_partial, swap_units, sweep_directory
 from xzarr3.commit.stage import (
     BEGUN,
     NEW,
@@ -589,6 +589,7 @@ def take(lease: Lease, store: Store, places: Places, until: float | None = None)
         If somebody else has it, and lives.
     """
     lease.reserve(places.path, until)
+    _tidy(store, lease.key)
     left = lease.state if lease.displaced is None else lease.displaced.state
     if left in SWAPS and (lease.displaced is not None or lease.continues):
         try:
@@ -597,6 +598,12 @@ def take(lease: Lease, store: Store, places: Places, until: float | None = None)
             lease.leave()
             raise
         lease.say(places.path, lease.own_state, lease.own_top)
+
+
+def _tidy(store: Store, key: str) -> None:
+    """Remove what killed writers have left beside a lease in a directory, which is held now."""
+    if store.renames_trees:  # Who reserves the place just now is refused anyway.
+        remove_partial(os.path.join(str(store.folder), os.path.dirname(key)))
 
 
 def finish_swap(store: Store, key: str, path: str) -> Swap | None:
@@ -621,6 +628,7 @@ def finish_swap(store: Store, key: str, path: str) -> Swap | None:
         store.erase(key)
         return done
     lease.reserve(path)
+    _tidy(store, key)
     try:
         # Whoever had it may just have come to its end.
         done = _finish(lease, store, key, lease.state, lease.top) if lease.state in SWAPS else None
