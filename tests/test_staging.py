@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 import threading
@@ -20,6 +21,7 @@ import dask.array as da
 import numpy as np
 import pytest
 import xarray as xr
+from _unprivileged import run_unprivileged
 
 import xzarr3
 import xzarr3.xarray.committing
@@ -950,8 +952,13 @@ REPLACED: dict[str, tuple[Callable[[Path], object], Callable[[Path], object], Ca
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-@pytest.mark.parametrize("how", REPLACED)
-@pytest.mark.parametrize("then", ["open", "recover", "write", "write the same"])
+@pytest.mark.parametrize(
+    ("how", "then"),
+    [
+        *((how, "open") for how in REPLACED),
+        *itertools.product(("root", "resumed", "nothing there"), ("recover", "write")),
+    ],
+)
 def test_a_write_to_a_directory_killed_at_any_change_leaves_the_old_or_the_new(
     tmp_path: Path, how: str, then: str
 ) -> None:
@@ -970,10 +977,8 @@ def test_a_write_to_a_directory_killed_at_any_change_leaves_the_old_or_the_new(
             left = found(root)
             assert left in (OLD, NEW), (n, left)
             seen.append("old" if left == OLD else "new")
-        if then.startswith("write"):
-            write(root) if then == "write the same" or how != "nothing there" else to_zarr(
-                filled(2, "t", "v"), root, mode="w"
-            )
+        if then == "write":
+            to_zarr(filled(2, "t", "v"), root, mode="w", resume=how == "resumed")
             assert found(root) == NEW
         xzarr3.recover(root)
         assert found(root) in (OLD, NEW)
@@ -987,6 +992,82 @@ def test_a_write_to_a_directory_killed_at_any_change_leaves_the_old_or_the_new(
     if then == "open":
         assert seen == sorted(seen, key=["old", "new"].index)
         assert set(seen) == {"old", "new"}
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.parametrize("how", ["root", "group"])
+def test_who_finishes_a_swap_may_be_killed_anywhere(tmp_path: Path, how: str) -> None:
+    prepare, write, found = REPLACED[how]
+    root = tmp_path / "killed"
+    for n in itertools.count():
+        prepare(root)
+        top = root if how == "root" else root / "deep" / "below"
+        (top / "t" / "notes.txt").write_text("mine")
+        assert killed_in_fork(n, lambda: write(root))
+        if list(root.glob(".xzarr3-staged-*/old/**/zarr.json")):
+            break
+        shutil.rmtree(root)
+    for n in itertools.count():
+        again = tmp_path / str(n)
+        shutil.copytree(root, again)
+        killed = killed_in_fork(n, lambda again=again: found(again))  # type: ignore[misc]
+        assert found(again) == NEW
+        xzarr3.recover(again)
+        assert found(again) == NEW
+        assert (again / top.relative_to(root) / "t" / "notes.txt").read_text() == "mine"
+        assert not list(again.glob(".xzarr3-staged*"))
+        if not killed:
+            break
+    assert n > 10
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_who_may_not_write_is_told_who_finishes_a_swap(tmp_path: Path) -> None:
+    def open_it(base: Path) -> str:
+        try:
+            xzarr3.open_group(base / "store")
+        except xzarr3.IncompleteWriteError as error:
+            return str(error)
+        return "nothing was said"
+
+    def prepare(base: Path) -> None:
+        root = base / "store"
+        to_zarr(filled(1, "t", "u"), root)
+        for n in itertools.count():
+            assert killed_in_fork(n, lambda: to_zarr(filled(2, "t", "u"), root, mode="w"))
+            if list(root.glob(".xzarr3-staged-*/old/zarr.json")):
+                break
+        for folder in (root, *root.rglob("*")):
+            folder.chmod(0o555 if folder.is_dir() else 0o444)
+
+    said = run_unprivileged(open_it, prepare=prepare).checked()
+    assert "has ended" in said
+    assert "accepted: xzarr3.recover(store)" in said
+
+
+def test_who_opens_within_a_swap_of_a_directory_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = []
+
+    def look() -> None:
+        for act in (
+            lambda: xzarr3.open_group(tmp_path),
+            lambda: xzarr3.create_group(tmp_path),
+            lambda: xzarr3.create_array(tmp_path, "new/q", shape=3, dtype="f8"),
+        ):
+            with pytest.raises(xzarr3.IncompleteWriteError, match="is running") as caught:
+                act()
+            said.append(str(caught.value))
+        with pytest.raises(NodeExistsError, match="somebody else is writing"):
+            xzarr3.recover(tmp_path)
+
+    to_zarr(filled(1), tmp_path)
+    when_renamed(monkeypatch, "/old/t", look)
+    to_zarr(filled(2), tmp_path, mode="w")
+    assert len(said) == 3
+    assert values(tmp_path) == [2, 2, 2, 2]
+    assert sorted(os.listdir(tmp_path)) == ["t", "zarr.json"]
 
 
 def _die_at_change(n: int) -> None:

@@ -185,8 +185,6 @@ class Directories(Staging):
         if self._lease is not None and self._resumed is not None:
             take(self._lease, store, self._places, self._resumed)
             remove_partial(self._new)
-            # Who reserves the place just now is refused anyway.
-            remove_partial(os.path.join(store.root, os.path.dirname(self._lease.key)))
         self._staged.reopen()
         try:
             with Folders(store.root) as folders:  # Somebody may have put a link there.
@@ -274,6 +272,7 @@ class Directories(Staging):
             come,
             paths,
             consolidate,
+            self.is_alone,
             renames=True,
             overwrite=self._overwrite,
         )

@@ -94,6 +94,8 @@ class Replacement:
         The lease of the place, which the caller has from before :meth:`put` to after it.
     in_place : bool
         Erase what is there before the first value is stored, where nothing can be renamed.
+    is_alone : bool
+        Bring the documents above up to date; otherwise the caller does so, for others that follow, too.
 
     Raises
     ------
@@ -119,6 +121,7 @@ class Replacement:
         resumed: Resumption | None = None,
         lease: Lease | None = None,
         in_place: bool = False,
+        is_alone: bool = True,
     ) -> None:
         if store.read_only:
             raise ReadOnlyError(f"cannot write to {store}, which is read-only")
@@ -136,6 +139,7 @@ class Replacement:
         self._arrays = dict(arrays)
         self._resumed = resumed
         self._staging = self._chosen(names, lease, in_place)
+        self._staging.is_alone = is_alone
         if store.concurrency > 1:
             looks.in_the_making(self.store, map(format.array_key, self._arrays))
 
@@ -401,7 +405,8 @@ class InPlace(Staging):
         metas = full_paths(path, nodes)
         changes.note_documents(store, list(metas))
         try:
-            finish_above(store, format, path, list(metas), metas, consolidate)
+            if self.is_alone:
+                finish_above(store, format, path, list(metas), metas, consolidate)
         except BaseException:  # What was written is removed, as none was there before.
             for each in self._places.formats:
                 drop_from_consolidated(store, each, path)

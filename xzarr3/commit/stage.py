@@ -217,6 +217,8 @@ class Staging(ABC):
     _lease: Lease | None = None
     room = Room()
     """Where the write has begun that is ended or discarded."""
+    is_alone = True
+    """Whether it brings the documents above up to date; otherwise whoever does more than this does."""
 
     @abstractmethod
     def begin(self) -> None:

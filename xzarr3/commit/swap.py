@@ -35,7 +35,7 @@ from xzarr3.commit.lease import (
     place_key,
 )
 from xzarr3.commit.leftovers import ABANDONED, age, now, said_in
-from xzarr3.commit.moving import bring_back, is_unit, remove, swap_units, sweep_directory
+from xzarr3.commit.moving import bring_back, is_unit, remove, remove_partial, swap_units, sweep_directory
 from xzarr3.commit.resume import Resumption, forget_settings, is_top, settled
 from xzarr3.commit.stage import (
     BEGUN,
@@ -446,7 +446,7 @@ class Beside(Staging):
         kept = self._kept(there)
         coming = new | self.store.documents.keys()
         away = self._places.stages(there - (kept - taken_up(format, kept, coming.__contains__)))
-        alone = self._given is None
+        alone = self.is_alone and self._given is None
         swap = Swap(path, format.zarr_format, self._key, away, sorted(new), encoded, consolidate, alone)
         self._others = [top for top in staged_prefixes(store) if top != self._top]
         forget_settings(store, self._others, path)
@@ -597,6 +597,7 @@ def take(
         If somebody else has it, and lives.
     """
     lease.reserve(places.path, until)
+    _tidy(store, lease.key)
     left = lease.state if lease.displaced is None else lease.displaced.state
     try:
         if left in SWAPS and (lease.displaced is not None or lease.continues):
@@ -606,6 +607,12 @@ def take(
     except BaseException:
         lease.leave()
         raise
+
+
+def _tidy(store: Store, key: str) -> None:
+    """Remove what killed writers have left beside a lease in a directory, which is held now."""
+    if store.renames_trees:  # Who reserves the place just now is refused anyway.
+        remove_partial(os.path.join(str(store.folder), os.path.dirname(key)))
 
 
 def finish_swap(store: Store, key: str, path: str) -> Swap | None:
@@ -630,6 +637,7 @@ def finish_swap(store: Store, key: str, path: str) -> Swap | None:
         store.erase(key)
         return done
     lease.reserve(path)
+    _tidy(store, key)
     try:
         # Whoever had it may just have come to its end.
         done = _finish(lease, store, key, lease.state, lease.top) if lease.state in SWAPS else None

@@ -54,13 +54,6 @@ from xzarr3.xarray.running import Job, reads_below
 _STRAGGLING = 0.25  # Seconds that other processes get to store what they were just storing.
 
 
-class _Beside(Replacement):
-    """An array on its way to a group of which the documents, and copies, are brought up to date later."""
-
-    def _finish_above(self, *args: object) -> None:
-        """What is above is there."""
-
-
 class Placement:
     """New nodes on their way to where there is nothing, or what they replace: groups, or an array.
 
@@ -132,7 +125,7 @@ class Placement:
             plan = fingerprint("create", format, path, written)
             self.resumed = Resumption(store, path, plan, self._stored[path])
         below = dict.fromkeys(name.partition("/")[0] for name in (*arrays, *groups) if name)
-        self.replacement = (Replacement if groups else _Beside)(
+        self.replacement = Replacement(
             store,
             format,
             path,
@@ -143,6 +136,7 @@ class Placement:
             resumed=self.resumed,
             lease=lease,
             in_place=in_place,
+            is_alone=bool(groups),
         )
         self.jobs = [
             Job(each.data, self._target(places[relative], each), ...) for relative, each in arrays.items()
