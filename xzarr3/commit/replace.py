@@ -338,7 +338,7 @@ class InPlace(Staging):
             if not goes_on:
                 self._make_room(look)
             if self._lease.state == ERASING or (
-                self.replaces and self._plan is None
+                self.replaces and self._resumed is None
             ):  # From now on values are stored, which stay.
                 self._lease.say(self._places.path, IN_PLACE)
         except BaseException:
