@@ -22,7 +22,7 @@ from xzarr3.options import max_document_bytes
 
 _MAX_DEPTH = 200  # Of what a user gives.
 _MARK = 40  # Bits.
-_MARKED = re.compile(rb"\n[ \t]{%d}" % _MARK)
+_MARKED = re.compile(rb"\n[ \t]{%d}(?![ \t])" % _MARK)
 MAX_NESTING = 256
 """How many levels of objects and arrays a document may have: what is given, within consolidated metadata."""
 
