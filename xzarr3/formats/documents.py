@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,6 +22,7 @@ from xzarr3.options import max_document_bytes
 
 _MAX_DEPTH = 200  # Of what a user gives.
 _MARK = 40  # Bits.
+_MARKED = re.compile(rb"\n[ \t]{%d}(?![ \t])" % _MARK)
 MAX_NESTING = 256
 """How many levels of objects and arrays a document may have: what is given, within consolidated metadata."""
 
@@ -145,9 +147,10 @@ def marked(value: bytes) -> bytes:
 
 
 def mark_of(stored: Buffer | None) -> bytes:
-    """The blanks behind a document, which stay when it is changed; none of one that is not there."""
-    tail = b"" if stored is None else bytes(memoryview(stored)[-_MARK - 1 :])
-    return tail[len(tail.rstrip(b" \t\r\n")) :]
+    """What :func:`marked` has put behind a document, which stays when that is changed; none of others."""
+    tail = b"" if stored is None else bytes(memoryview(stored)[-4 * _MARK :])
+    found = _MARKED.search(tail[len(tail.rstrip(b" \t\r\n")) :])
+    return b"" if found is None else found[0]
 
 
 def check(document: Mapping[str, Any], path: str | None = None) -> None:
