@@ -159,7 +159,7 @@ class StoreConformance:
     """Whether a value is replaced in one step, so that nobody sees it half or missing."""
 
     travels = "same"
-    """What another process gets by pickling: the ``same`` store or a read-only ``copy``."""
+    """What another process gets by pickling: the ``same`` store, a read-only ``copy`` or a ``closed`` one."""
 
     odd_keys = ODD_KEYS
     """Keys that it takes."""
@@ -880,6 +880,12 @@ class StoreConformance:
 
         def work() -> tuple[object, ...]:
             twin = pickle.loads(data)
+            if self.travels == "closed":
+                with pytest.raises(ReadOnlyError):
+                    twin.set("a/b", b"written there")
+                with pytest.raises(StoreError):
+                    twin.get("a/b")
+                return {"a/b": VALUE}, False, store.__dask_tokenize__()
             before = contents(twin)
             try:
                 twin.set("a/b", b"written there")

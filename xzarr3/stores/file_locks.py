@@ -29,7 +29,7 @@ from xzarr3.stores import platform
 from xzarr3.stores.platform import Folder
 
 LOCK_NAME = ".xzarr3-partial-lock"
-"""What the lock file of a directory is called."""
+"""What the lock file of a directory is called, unless somebody wants one of his own."""
 
 _OPEN = os.O_RDWR | platform.NO_FOLLOW | getattr(os, "O_NONBLOCK", 0)
 _CANNOT = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL})
@@ -83,9 +83,15 @@ class FileLock:
 
     The lock file stays open and in its place until :meth:`leave`, so that more names of the same directory
     cost little.
+
+    Parameters
+    ----------
+    file_name : str
+        What the lock file is called.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, file_name: str = LOCK_NAME) -> None:
+        self._file_name = file_name
         self._descriptor = -1
         self._folder: Folder = -1
         self._is_shared = False
@@ -146,7 +152,7 @@ class FileLock:
             stale = error.errno == errno.ESTALE
             if error.errno in _CANNOT:
                 with contextlib.suppress(OSError):  # It is of no use to anybody.
-                    platform.unlink_at(folder, LOCK_NAME)
+                    platform.unlink_at(folder, self._file_name)
             self._close()
             if error.errno in _CANNOT:
                 raise LockingError(error.errno, error.strerror) from error
@@ -157,7 +163,7 @@ class FileLock:
 
     def _open(self, folder: Folder, flags: int) -> None:
         with _opening:  # A child is forked before or after, so that it knows what is open.
-            self._descriptor = platform.open_at(folder, LOCK_NAME, _OPEN | flags)
+            self._descriptor = platform.open_at(folder, self._file_name, _OPEN | flags)
             self._folder = folder
             _open_ones[id(self)] = self
             self._is_shared = False
@@ -165,7 +171,7 @@ class FileLock:
     def _share(self, folder: Folder, mode: int) -> None:
         """See that it is a file in which all may lock who may write to the directory."""
         if not stat.S_ISREG(mode):
-            raise FileExistsError(errno.EEXIST, f"there is a '{LOCK_NAME}' that is no file")
+            raise FileExistsError(errno.EEXIST, f"there is a '{self._file_name}' that is no file")
         missing = os.stat(folder).st_mode & 0o222 & ~mode
         if missing:
             with contextlib.suppress(OSError):  # It belongs to somebody else, who will do the same.
@@ -189,7 +195,7 @@ class FileLock:
                 self._close()
             if not platform.POSIX:
                 with contextlib.suppress(OSError):  # Somebody has it open, and removes it later.
-                    os.unlink(os.path.join(str(self._folder), LOCK_NAME))
+                    os.unlink(os.path.join(str(self._folder), self._file_name))
 
     def _remove(self) -> None:
         """Remove the lock file if nobody else holds a lock of it, and let those see it who have it open."""
@@ -198,11 +204,11 @@ class FileLock:
         info = os.fstat(self._descriptor)
         if not info.st_nlink:
             return
-        if info.st_size and not os.path.samestat(platform.stat_at(self._folder, LOCK_NAME), info):
+        if info.st_size and not os.path.samestat(platform.stat_at(self._folder, self._file_name), info):
             return
         if not info.st_size:
             os.ftruncate(self._descriptor, 1)
-        platform.unlink_at(self._folder, LOCK_NAME)
+        platform.unlink_at(self._folder, self._file_name)
 
     def _close(self) -> None:
         with _opening:

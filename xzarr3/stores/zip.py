@@ -1,28 +1,27 @@
 """A store in a zip file, which is a file of this machine or a value of another store.
 
 Specification: PKWARE APPNOTE 6.3.10; the names of the members are the keys, as zarr-python has them. See
-:mod:`xzarr3.stores.zip_format` for what is read of it and what is refused, and
-:mod:`xzarr3.stores.zip_files` for how a zip comes to its place.
+:mod:`xzarr3.stores.zip_files` for what is read of it and what is refused, and
+:mod:`xzarr3.stores.zip_writing` for how a zip comes to its place.
 """
 
 from __future__ import annotations
 
-import atexit
-import contextlib
 import os
-import socket
-import stat
 import sys
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from multiprocessing.util import Finalize, is_exiting
 from types import TracebackType
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 from xzarr3._types import Buffer, ByteRange
-from xzarr3.errors import ChangedError, ReadOnlyError, StoreError, printable
+from xzarr3.errors import ChangedError, NodeNotFoundError, ReadOnlyError, StoreError, printable, shorten
+from xzarr3.stores import platform
 from xzarr3.stores.base import (
+    ABSENT,
     KeySet,
     OversizedError,
     Reader,
@@ -32,35 +31,13 @@ from xzarr3.stores.base import (
     Writer,
     check_key,
     flat,
-    negative_length,
 )
-from xzarr3.stores.zip_files import (
-    Draft,
-    LocalFile,
-    PathDraft,
-    Source,
-    ValueDraft,
-    check_path,
-    open_path,
-    open_value,
-)
-from xzarr3.stores.zip_format import (
-    LOCAL,
-    PIECE,
-    Directory,
-    Member,
-    crc32,
-    data_start,
-    inflate,
-    new_member,
-)
+from xzarr3.stores.zip_files import TAIL, MemberReader, View, open_path, read_directory
+from xzarr3.stores.zip_writing import Draft, PathDraft, ValueDraft, new_member
 
 Mode: TypeAlias = Literal["r", "r+", "a", "w", "w-", "x"]
-_Folders: TypeAlias = dict[str, tuple[set[str], set[str]]]
 
-_SLACK = 64  # Bytes of extra fields in a local header that are read along with it.
-_ABSENT = "absent"
-_PATIENCE = 30.0  # Seconds
+_PATIENCE = 10.0  # Seconds
 
 _LIVE: weakref.WeakValueDictionary[str, ZipStore] = weakref.WeakValueDictionary()
 _recent: deque[ZipStore] = deque(maxlen=4)  # Of other processes: tasks come one after the other.
@@ -68,8 +45,9 @@ _recent: deque[ZipStore] = deque(maxlen=4)  # Of other processes: tasks come one
 _READING = "is read-only: it was opened with mode 'r'; accepted: mode 'a' or 'w'"
 _CLOSED = "is read-only: it is closed; accepted: opening it with mode 'a'"
 _ELSEWHERE = (
-    "cannot be written here: another process is writing it; accepted: threads of that process "
-    "(scheduler='threads'), or a directory that processes share and that ZipStore.pack makes a zip of"
+    "cannot be used here: another process is writing it, or was when it was pickled; accepted: closing it "
+    "first, threads of that process (scheduler='threads'), or a directory that processes share and that "
+    "ZipStore.pack makes a zip of"
 )
 
 
@@ -77,8 +55,6 @@ def _forget() -> None:
     """A forked child writes to no zip of its parent, and waits for no thread of it."""
     for store in list(_LIVE.values()):
         store._lock = threading.RLock()
-        if store._draft is not None:
-            store._draft.forked()
     _LIVE.clear()
     _recent.clear()
 
@@ -99,7 +75,7 @@ class ZipStore(Store):
     Until then others see the zip as it was, also if this process is killed. A ``with`` statement that ends
     with an error writes nothing, see :meth:`discard`. A store that nobody closes is closed when it is
     forgotten and when the interpreter exits. If that fails, or the program ends with an error, the zip stays
-    as it was, and what was written is kept in a file beside it, ``x.zarr.zip.unfinished-0``.
+    as it was, and the error says in which file what was written is until somebody writes the zip again.
 
     Values that were replaced or erased keep their space; :meth:`pack` makes a zip without them. The same
     values, set in the same order, make the same bytes.
@@ -122,21 +98,22 @@ class ZipStore(Store):
     -----
     A zip is written to a file beside its place, which it takes in one step. Who adds to one adds to a copy of
     it, which takes the space of a second zip and the time to copy it. One thread at a time writes a value.
-    The name of that file begins with ``.xzarr3-zip-``. A killed writer leaves it behind, until the next one;
-    a directory store around it takes it for a key. Nothing can be added to a zip with names that are not
-    UTF-8, or with members that cannot be read.
+    The name of that file begins with ``.xzarr3-zip-``, that of its lock with ``.xzarr3-ziplock-``. A killed
+    writer leaves them behind, until the next one; a directory store around them takes them for keys. Nothing
+    can be added to a zip with names that are not UTF-8.
 
     As a value of another store the zip is written to a temporary file and set when the store is closed. There
     is no lock between processes then; if somebody else changed the value meanwhile that is an error, but in
     mode ``w`` the last one wins.
 
-    A member whose name is no key (``../x``, ``/x``, ``a//b``, no UTF-8) cannot be read, which
-    :attr:`unusable` tells; the others can. A backslash or a colon within a name is a letter like others. A
-    member that is encrypted, compressed in another way, overlaps another one or lies outside of the zip is
-    listed, and reading it is an error. Of members of the same name the last one counts.
+    A member whose name is no key (``../x``, ``/x``, ``a//b``) cannot be read, which :attr:`unusable` tells;
+    the others can. A backslash or a colon within a name is a letter like others. A member that is encrypted
+    or compressed in another way is listed, and reading it is an error. Of members of the same name the last
+    one counts. A zip is refused, all of it, whose members overlap, lie outside of it, or have sizes that
+    cannot be, and one whose directory is not whole.
 
-    In another process a store that is being written is a read-only copy of what it held when it was pickled,
-    on the same machine only.
+    In another process a store that is being written, or was when it was pickled, can be neither read nor
+    written.
 
     Examples
     --------
@@ -170,24 +147,19 @@ class ZipStore(Store):
         if read_only is not None and read_only != (mode == "r"):
             raise ValueError(f"read_only={read_only!r} with mode={mode!r}: accepted: True with 'r' only")
         super().__init__(read_only=mode == "r")
-        self._place(path, key)
-        self._prepare(mode, fsync)
+        self._set_up(path, key, mode, fsync)
         if mode == "r":
-            self._take_after_inner()
-            self._open()
+            self._become_read_only()
+            self._opened()
         else:
             self._begin({"w-": "x"}.get(mode, mode))
         _LIVE[self._identity] = self
 
-    def _place(self, path: str | os.PathLike[str] | Store, key: str | None) -> None:
-        self._inner: Store | None = None
-        self.path: str | None = None
-        self.key = key
+    def _set_up(self, path: str | os.PathLike[str] | Store, key: str | None, mode: Mode, fsync: bool) -> None:
         if isinstance(path, Store):
             if key is None:
                 raise ValueError(f"no key of a zip in {path}; accepted: key='...'")
             check_key(key)
-            self._inner = path
         elif key is not None:
             raise ValueError(
                 f"key={key!r} with a path: accepted: a Store and the key of its value, or a path"
@@ -195,18 +167,19 @@ class ZipStore(Store):
         elif not isinstance(path, (str, os.PathLike)):
             raise TypeError(f"not the place of a zip: {type(path).__name__}; accepted: a path or a Store")
         else:
-            self.path = check_path(os.path.abspath(os.path.expanduser(os.fspath(path))))
-
-    def _prepare(self, mode: Mode, fsync: bool) -> None:
+            path = os.path.abspath(os.path.expanduser(os.fspath(path)))
+            if not platform.is_name(path) or not os.path.basename(path):
+                raise StoreError(f"no zip at {shorten(path)}; accepted: a path that the system can name")
+        self.path: str | None = None if isinstance(path, Store) else str(path)
+        self._inner: Store | None = path if isinstance(path, Store) else None
+        self.key = key
         self.mode: Mode = mode
         self.fsync = fsync
-        self._view: _View | None = None
+        self._view: View | None = None
         self._draft: Draft | None = None
         self._expected: bytes | None = None
-        self._snapshot: tuple[Any, ...] | None = None
-        self._is_twin = False
-        self._why = _READING
-        self._finalizer: weakref.finalize[..., ZipStore] | None = None
+        self._is_twin = self._is_elsewhere = False
+        self._finalizer: Finalize | None = None
         self._lock = threading.RLock()
 
     def __repr__(self) -> str:
@@ -230,24 +203,40 @@ class ZipStore(Store):
         return "ZipStore", os.path.realpath(str(self.path))
 
     def __dask_tokenize__(self) -> object:
-        return self.identity, self._opened().token()
+        return self.identity, self._opened().token
 
     # Opening and closing
 
-    def _open(self) -> None:
+    def _opened(self) -> View:
+        view = self._view
+        if view is not None:
+            return view
+        with self._lock:
+            if self._view is None:
+                self._view = self._read()
+            return self._view
+
+    def _read(self) -> View:
         """Read the directory."""
-        if self._snapshot is not None:
-            self._view = _copy_of(self._snapshot, str(self), self.path)
-            return
-        file: Source
-        if self._inner is not None:
-            file, directory = open_value(self._inner, str(self.key), str(self))
+        if self._is_elsewhere:
+            raise StoreError(f"{self} {_ELSEWHERE}")
+        if self._inner is None:
+            file = open_path(str(self.path))
         else:
-            file, directory = open_path(str(self.path), str(self))
-        if self._expected not in (None, directory.digest):
-            raise ChangedError(f"{self} has been replaced since it was opened; accepted: opening it again")
+            file = self._inner.reader().open(str(self.key), (-TAIL, TAIL))
+        if file is None:
+            raise NodeNotFoundError(f"there is no {self}; accepted: a zip that is there, or mode 'w'")
+        try:
+            directory = read_directory(file, str(self))
+            if self._expected not in (None, directory.digest):
+                raise ChangedError(
+                    f"{self} has been replaced since it was opened; accepted: opening it again"
+                )
+        except BaseException:
+            file.close()
+            raise
         self._expected = directory.digest
-        self._view = _View(str(self), file, directory, directory.digest)
+        return View(str(self), file, self._inner is None, directory, directory.digest)
 
     def _begin(self, mode: str) -> None:
         draft: Draft
@@ -255,23 +244,10 @@ class ZipStore(Store):
             draft = ValueDraft(self._inner, str(self.key), mode, str(self))
         else:
             draft = PathDraft(os.path.realpath(str(self.path)), mode, str(self), self.fsync)
-        self._draft = draft
-        self._view = _View(str(self), draft.file, draft.old, draft.lineage)
-        self._view.changes = 0 if draft.old is not None else 1  # A new zip is one even without members.
-        self._finalizer = weakref.finalize(self, _end, draft, self._view)
-        self._finalizer.atexit = False  # Then _close_all has done it.
-        _watch_exit()
-
-    def _opened(self) -> _View:
-        view = self._view
-        if view is None:
-            with self._lock:
-                if self._view is None:
-                    self._open()
-                view = self._view
-                if view is None:
-                    raise StoreError(f"{self} cannot be opened")
-        return view
+        view = View(str(self), draft.reader, True, draft.old, draft.lineage)
+        view.changes = 0 if draft.old is not None else 1  # A new zip is one even without members.
+        self._draft, self._view = draft, view
+        self._finalizer = Finalize(self, _end, (draft, view), exitpriority=10)
 
     @property
     def unusable(self) -> dict[str, str]:
@@ -279,20 +255,17 @@ class ZipStore(Store):
         return dict(self._opened().unusable)
 
     def _check_writable(self) -> None:
-        if self.read_only:
-            raise ReadOnlyError(f"{self} {self._why}")
-        if self._draft is not None and self._draft.pid != os.getpid():
+        if self._is_elsewhere or (self._draft is not None and self._draft.pid != os.getpid()):
             raise ReadOnlyError(f"{self} {_ELSEWHERE}")
+        if self.read_only:
+            raise ReadOnlyError(f"{self} {_READING if self.mode == 'r' else _CLOSED}")
 
-    @contextlib.contextmanager
-    def _writing(self) -> Iterator[tuple[Draft, _View]]:
-        """No other thread writes or closes the store meanwhile."""
-        with self._lock:
-            self._check_writable()
-            draft = self._draft
-            if draft is None:
-                raise ReadOnlyError(f"{self} {_CLOSED}")
-            yield draft, self._opened()
+    def _writing(self) -> tuple[Draft, View]:
+        """What is written; who calls holds the lock, so that nobody else writes or closes the store."""
+        self._check_writable()
+        if self._draft is None or self._view is None:
+            raise ReadOnlyError(f"{self} {_CLOSED}")
+        return self._draft, self._view
 
     def flush(self) -> None:
         """Bring what was written to its place and go on writing.
@@ -302,13 +275,10 @@ class ZipStore(Store):
         StoreError
             If that fails. What is at the place is then what was there before, and it can be tried again.
         """
-        with self._writing() as (draft, view):
-            self._commit(draft, view)
-            try:
-                self._begin("r+")
-            except BaseException:
-                self._become_read_only()
-                raise
+        with self._lock:
+            self._writing()
+            self._commit()
+            self._begin("r+")
 
     def close(self) -> None:
         """Bring what was written to its place, and write no more; reading opens the zip again.
@@ -321,42 +291,38 @@ class ZipStore(Store):
         """
         with self._lock:
             if self._draft is None:
-                self._view = None if self._snapshot is None else self._view
+                self._view = None
             elif self._draft.pid == os.getpid():
-                self._commit(self._draft, self._opened())
+                self._commit()
                 self._become_read_only()
 
     def discard(self) -> None:
         """Forget what was written since the store was opened, and write no more."""
         with self._lock:
             if self._draft is not None and self._draft.pid == os.getpid():
-                self._let_go()
-                self._expected = None
+                self._let_go(None)
                 self._become_read_only()
 
-    def _commit(self, draft: Draft, view: _View) -> None:
+    def _commit(self) -> None:
+        draft, view = self._writing()
+        expected = None if draft.old is None else draft.old.digest
         if view.changes:
-            self._expected = draft.commit(view.members.values())
-        else:
-            self._expected = draft.old.digest if draft.old is not None else None
-        self._let_go()
+            expected = draft.commit(view.members.values())
+        del view  # What is open cannot be removed everywhere.
+        self._let_go(expected)
 
-    def _let_go(self) -> None:
+    def _let_go(self, expected: bytes | None) -> None:
+        """Have done with what was written; what is read is what is at the place then."""
+        draft, self._draft = self._draft, None
+        self._view, self._expected = None, expected
         if self._finalizer is not None:
-            self._finalizer.detach()
-            self._finalizer = None
-        if self._draft is not None:
-            self._draft.release()
-            self._draft = None
+            self._finalizer.cancel()
+        if draft is not None:
+            draft.release()
 
     def _become_read_only(self) -> None:
+        """Write no more; reading costs what it costs the store around the zip."""
         self.read_only = True
-        self._why = _CLOSED
-        self._view = None
-        self._take_after_inner()
-
-    def _take_after_inner(self) -> None:
-        """Reading costs what it costs the other store."""
         if self._inner is not None:
             self.concurrency = self._inner.concurrency
             self.request_bytes = self._inner.request_bytes
@@ -370,10 +336,9 @@ class ZipStore(Store):
             self.discard()
 
     def __reduce__(self) -> tuple[object, ...]:
-        with self._lock:
-            snapshot = self._snapshot if self._draft is None else self._opened().snapshot()
-            place = self._inner if self._inner is not None else self.path
-            return _restore, (self._identity, place, self.key, self._expected, snapshot)
+        place = self._inner if self._inner is not None else self.path
+        is_elsewhere = self._is_elsewhere or self._draft is not None
+        return _restore, (self._identity, place, self.key, self._expected, is_elsewhere)
 
     @staticmethod
     def pack(
@@ -424,12 +389,10 @@ class ZipStore(Store):
 
     def _get(self, key: str, byte_range: ByteRange | None) -> Buffer | None:
         view = self._opened()
-        member = view.members.get(key)
-        if member is None:
+        info = view.members.get(key)
+        if info is None:
             return None
-        if byte_range is None:
-            return view.whole(member)
-        return view.parts(member, [byte_range])[0]
+        return view.whole(info) if byte_range is None else view.parts(info, [byte_range])[0]
 
     def _exists(self, key: str) -> bool:
         return key in self._opened().members
@@ -439,7 +402,7 @@ class ZipStore(Store):
 
     def stamp(self, keys: Sequence[str]) -> object:
         view = self._opened()
-        return [view.version(view.members.get(key)) if key else view.token() for key in keys]
+        return [view.version(view.members.get(key)) if key else view.token for key in keys]
 
     def version(self, key: str) -> object | None:
         view = self._opened()
@@ -451,38 +414,36 @@ class ZipStore(Store):
         self._put(key, [memoryview(value)])
 
     def _put(self, key: str, contents: list[memoryview]) -> None:
-        member = _member_of(key, contents)
-        with self._writing() as (draft, view):
-            draft.append(member, contents)
-            view.put(key, member)
+        info, header = new_member(key, contents)
+        with self._lock:
+            draft, view = self._writing()
+            view.put(info, draft.append(info, header, contents))
 
     def _writer(self, scratch: Scratch | None, limit: int) -> Writer:
         return _ZipWriter(self, scratch, limit)
 
     def _get_versioned(self, key: str) -> tuple[Buffer | None, object]:
         view = self._opened()
-        member = view.members.get(key)
-        return (None, _ABSENT) if member is None else (view.whole(member), view.version(member))
+        info = view.members.get(key)
+        return (None, ABSENT) if info is None else (view.whole(info), view.version(info))
 
     def _compare_and_set(self, key: str, version: object, value: bytes | None) -> bool:
-        contents = [] if value is None else [memoryview(value)]
-        member = _member_of(key, contents)
-        with self._writing() as (draft, view):
-            if (view.version(view.members.get(key)) or _ABSENT) != version:
-                return False
-            if value is None:
+        with self._lock:
+            _, view = self._writing()
+            same: bool = (view.version(view.members.get(key)) or ABSENT) == version
+            if same and value is None:
                 view.remove([key])
-            else:
-                draft.append(member, contents)
-                view.put(key, member)
-            return True
+            elif same:
+                self._put(key, [memoryview(value or b"")])
+            return same
 
     def _erase_values(self, keys: Sequence[str]) -> None:
-        with self._writing() as (_, view):
-            view.remove(keys)
+        with self._lock:
+            self._writing()[1].remove(keys)
 
     def _erase_prefix(self, prefix: str) -> None:
-        with self._writing() as (_, view):
+        with self._lock:
+            view = self._writing()[1]
             view.remove(view.below(prefix))
 
     # Listable
@@ -503,34 +464,34 @@ class _ZipReader(Reader):
 
     def get(self, key: str) -> Buffer | None:
         view = self._store._opened()
-        member = view.members.get(key)
-        if member is None:
+        info = view.members.get(key)
+        if info is None:
             return None
-        size, limit = member.file_size, self._limit
+        size, limit = info.file_size, self._limit
         # What is deflated may be a bit longer than without.
-        if size > limit or member.compress_size > limit + limit // 1000 + 1000:
-            raise OversizedError(max(size, member.compress_size), limit)
-        if self._scratch is None or not member.is_plain or not isinstance(view.file, LocalFile):
-            return view.whole(member)
+        if size > limit or info.compress_size > limit + limit // 1000 + 1000:
+            raise OversizedError(max(size, info.compress_size), limit)
+        if self._scratch is None or not view.is_plain(info):
+            return view.whole(info)
         memory = self._scratch.part(size)
-        view.read_into(view.file, member, 0, memory)
+        view.read_into(info, 0, memory)
         return memory
 
     def get_ranges(
         self, key: str, starts: Sequence[int], lengths: Sequence[int]
     ) -> tuple[int | None, list[Buffer]] | None:
         view = self._store._opened()
-        member = view.members.get(key)
-        if member is None:
+        info = view.members.get(key)
+        if info is None:
             return None
-        return member.file_size, view.parts(member, zip(starts, lengths, strict=True))
+        return info.file_size, view.parts(info, zip(starts, lengths, strict=True))
 
     def open(
         self, key: str, part: tuple[int, int] | None = None, version: object | None = None
     ) -> ValueReader | None:
         view = self._store._opened()
-        member = view.members.get(key)
-        return None if member is None else _MemberReader(view, member)
+        info = view.members.get(key)
+        return None if info is None else MemberReader(view, info)
 
 
 class _ZipWriter(Writer):
@@ -542,277 +503,26 @@ class _ZipWriter(Writer):
         self._store._put(key, [flat(piece, key) for piece in pieces])
 
 
-def _member_of(key: str, contents: list[memoryview]) -> Member:
-    size, crc = 0, 0
-    for content in contents:
-        size += content.nbytes
-        crc = crc32(content, crc)
-    return new_member(key, size, crc)
-
-
-class _View:
-    """What a zip holds at present, and how its values are read.
-
-    Parameters
-    ----------
-    where : str
-        The name of the zip, for messages.
-    file : Source
-    directory : Directory or None
-    lineage : object
-        What tells its members from those of other zips, and of other writers of this one.
-    """
-
-    def __init__(self, where: str, file: Source, directory: Directory | None, lineage: object) -> None:
-        self.where = where
-        self.file = file
-        self.members: dict[str, Member] = {} if directory is None else directory.members
-        self.unusable: dict[str, str] = {} if directory is None else directory.unusable
-        self.lineage = lineage
-        self.changes = 0
-        self._folders: _Folders | None = None
-        self._kept: tuple[int, tuple[Any, ...]] | None = None
-
-    def token(self) -> object:
-        """What changes with every change."""
-        return self.lineage, self.changes
-
-    def version(self, member: Member | None) -> object | None:
-        """What tells the value of a member from all others of its key."""
-        if member is None:
-            return None
-        return self.lineage, member.header_offset, member.CRC, member.file_size
-
-    # Changing and listing it; who calls holds the lock of the store.
-
-    def put(self, key: str, member: Member) -> None:
-        """A new value."""
-        self.members[key] = member
-        self.changes += 1
-        if self._folders is not None:
-            _enter(self._folders, key)
-
-    def remove(self, keys: Iterable[str]) -> None:
-        """No values."""
-        for key in keys:
-            if self.members.pop(key, None) is not None:
-                self.changes += 1
-                self._folders = None
-
-    def below(self, prefix: str) -> list[str]:
-        """The keys that begin with a prefix."""
-        return [key for key in self.members if key.startswith(prefix)]
-
-    def directly_below(self, prefix: str) -> tuple[set[str], set[str]]:
-        """The keys and the prefixes directly below a prefix."""
-        if self._folders is None:
-            self._folders = {}
-            for key in self.members:
-                _enter(self._folders, key)
-        keys, prefixes = self._folders.get(prefix, ((), ()))
-        return set(keys), set(prefixes)
-
-    # Reading
-
-    def _name(self, member: Member) -> str:
-        return f"key '{member.filename}' of {self.where}"
-
-    def whole(self, member: Member) -> Buffer:
-        """All of a value, its checksum verified."""
-        self._check(member)
-        size = member.compress_size
-        if member.start >= 0:
-            data = self.file.read(member.start, size)
-        else:
-            ask = min(member.limit, member.least_start + size + _SLACK) - member.header_offset
-            block = memoryview(self.file.read(member.header_offset, ask))
-            member.start = data_start(block, member, self._name(member))
-            data = block[member.start - member.header_offset :][:size]
-            if len(data) < size and len(block) == ask:  # Extra fields that were not expected.
-                data = self.file.read(member.start, size)
-        if len(data) != size:
-            raise self._cut_off(member)
-        if not member.is_plain:
-            data = inflate([data], 0, member.file_size, member.file_size, self._name(member))
-        self._verify(member, data)
-        return data
-
-    def read_into(self, file: LocalFile, member: Member, start: int, out: memoryview) -> None:
-        """A part of a plain value into memory."""
-        if file.read_into(self._start(member) + start, out) != len(out):
-            raise self._cut_off(member)
-        if len(out) == member.file_size:
-            self._verify(member, out)
-
-    def parts(self, member: Member, ranges: Iterable[ByteRange]) -> list[Buffer]:
-        """Several parts of a value; they are shorter where it ends."""
-        self._check(member)
-        size = member.file_size
-        wanted = [_within(byte_range, size) for byte_range in ranges]
-        if (0, size) in wanted:
-            window, first = memoryview(self.whole(member)), 0
-        elif member.is_plain:
-            return self._stored_parts(member, wanted)
-        else:
-            some = [(start, start + length) for start, length in wanted if length] or [(0, 0)]
-            first, last = min(start for start, _ in some), max(stop for _, stop in some)
-            window = memoryview(self._inflated(member, first, last) if last else b"")
-        return [window[start - first :][:length] if length else b"" for start, length in wanted]
-
-    def _inflated(self, member: Member, first: int, last: int) -> bytes:
-        """A part of a deflated value, with little more memory than it takes."""
-        start, size = self._start(member), member.compress_size
-        pieces = (self.file.read(start + at, min(PIECE, size - at)) for at in range(0, size, PIECE))
-        return inflate(pieces, first, last, member.file_size, self._name(member))
-
-    def _start(self, member: Member) -> int:
-        if member.start < 0:
-            head = self.file.read(member.header_offset, LOCAL.size + member.name_size)
-            member.start = data_start(head, member, self._name(member))
-        return member.start
-
-    def _stored_parts(self, member: Member, wanted: list[tuple[int, int]]) -> list[Buffer]:
-        starts = [start for start, length in wanted if length]
-        lengths = [length for _, length in wanted if length]
-        least = member.least_start
-        found: list[Buffer] = []
-        if member.start < 0 and starts:
-            head, *found = self.file.read_ranges(
-                [member.header_offset, *(least + start for start in starts)],
-                [least - member.header_offset, *lengths],
-            )
-            member.start = data_start(head, member, self._name(member))
-        if starts and not (found and member.start == least):
-            found = self.file.read_ranges([member.start + start for start in starts], lengths)
-        if [len(part) for part in found] != lengths:
-            raise self._cut_off(member)
-        following = iter(found)
-        return [next(following) if length else b"" for _, length in wanted]
-
-    def _check(self, member: Member) -> None:
-        if member.problem is not None:
-            raise StoreError(f"cannot read {self._name(member)}: {member.problem}")
-
-    def _verify(self, member: Member, data: Buffer) -> None:
-        found = crc32(data)
-        if found != member.CRC:
-            raise StoreError(
-                f"{self._name(member)} is damaged: its checksum is {found:08x}; accepted: the "
-                f"{member.CRC:08x} that the directory says"
-            )
-
-    def _cut_off(self, member: Member) -> StoreError:
-        return StoreError(f"{self._name(member)} is cut off; accepted: a whole zip file")
-
-    # For other processes
-
-    def snapshot(self) -> tuple[Any, ...]:
-        """What another process of this machine needs to read the same."""
-        if self._kept is None or self._kept[0] != self.changes:
-            if not isinstance(self.file, LocalFile):
-                raise StoreError(f"{self.where} is in no file")
-            info = self.file.status()
-            place = socket.gethostname(), self.file.path, (info.st_dev, info.st_ino)
-            state = dict(self.members), self.unusable, self.lineage, self.changes
-            self._kept = self.changes, (*place, *state)
-        return self._kept[1]
-
-
-def _enter(folders: _Folders, key: str) -> None:
-    """Note a key in its folder, and the folder in those above."""
-    below = key[: key.rfind("/") + 1]
-    folders.setdefault(below, (set(), set()))[0].add(key)
-    while below:
-        above = below[: below.rfind("/", 0, -1) + 1]
-        prefixes = folders.setdefault(above, (set(), set()))[1]
-        if below in prefixes:
-            return
-        prefixes.add(below)
-        below = above
-
-
-def _within(byte_range: ByteRange, size: int) -> tuple[int, int]:
-    """The start and the length of what a value of ``size`` bytes has of a range."""
-    start, length = byte_range
-    if length is not None and length < 0:
-        raise negative_length(length)
-    first = min(start if start >= 0 else max(size + start, 0), size)
-    return first, size - first if length is None else min(length, size - first)
-
-
-def _copy_of(snapshot: tuple[Any, ...], where: str, path: str | None) -> _View:
-    """What a store held that another process is writing, or that has got its place by now."""
-    host, known, node, members, unusable, lineage, changes = snapshot
-    if host != socket.gethostname():
-        raise StoreError(
-            f"{where} is being written on '{host}', where alone it can be read; accepted: closing it first"
-        )
-    for place in (known, path):
-        with contextlib.suppress(FileNotFoundError):
-            if place is not None:
-                file = LocalFile(os.open(place, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0)), where, place)
-                info = file.status()
-                if (info.st_dev, info.st_ino) == node and stat.S_ISREG(info.st_mode):
-                    view = _View(where, file, None, lineage)
-                    view.members, view.unusable, view.changes = members, unusable, changes
-                    return view
-    raise ChangedError(
-        f"{where} was being written when it was pickled and has changed since; accepted: closing it first"
-    )
-
-
-class _MemberReader(ValueReader):
-    """Parts of one member, which is what it was when it was opened."""
-
-    def __init__(self, view: _View, member: Member) -> None:
-        self._view = view
-        self._member = member
-        self.size: int = member.file_size
-
-    @property
-    def version(self) -> object | None:
-        return self._view.version(self._member)
-
-    def read(self, start: int, length: int | None = None) -> Buffer:
-        return self._view.parts(self._member, [(start, length)])[0]
-
-    def read_ranges(self, starts: Sequence[int], lengths: Sequence[int]) -> list[Buffer]:
-        return self._view.parts(self._member, zip(starts, lengths, strict=True))
-
-    def read_into(self, start: int, out: memoryview) -> int:
-        view, member = self._view, self._member
-        if not (member.is_plain and isinstance(view.file, LocalFile) and start >= 0):
-            return super().read_into(start, out)
-        count = min(len(out), max(member.file_size - start, 0))
-        view.read_into(view.file, member, start, out[:count])
-        return count
-
-
-def _end(draft: Draft, view: _View) -> None:
-    """Close a zip that nobody has closed and nobody knows any more."""
-    if draft.pid != os.getpid():  # In a child of the process that writes it.
+def _end(draft: Draft, view: View) -> None:
+    """Close a zip that nobody has closed: nobody knows it any more, or the interpreter exits."""
+    if is_exiting():
+        _finish(draft, view, sys.exc_info()[1] or getattr(sys, "last_value", None))
         return
-    if isinstance(draft, ValueDraft):
-        # The collector of garbage may be at work anywhere, also where this thread holds a lock of that store.
-        helper = threading.Thread(target=_finish, args=(draft, view), name="xzarr3-zip")
-        try:
-            helper.start()
-        except RuntimeError:  # The interpreter is shutting down and starts no more threads.
-            _finish(draft, view)
-        else:
-            helper.join(_PATIENCE)
-    else:
-        _finish(draft, view)
+    # The collector of garbage may be at work anywhere, also where this thread holds a lock of another store.
+    helper = threading.Thread(target=_finish, args=(draft, view, None), name="xzarr3-zip")
+    helper.start()
+    helper.join(_PATIENCE)
 
 
-def _finish(draft: Draft, view: _View, reason: str = "") -> None:
-    """Bring a zip to its place, unless there is a reason not to; what cannot get there is kept beside it."""
+def _finish(draft: Draft, view: View, failure: BaseException | None) -> None:
+    """Bring a zip to its place, unless the program failed; what cannot get there is kept where it is."""
     members = view.members.values()
+    is_failure = failure is not None and not isinstance(failure, SystemExit)
     try:
-        if view.changes and not reason:
+        if view.changes and not is_failure:
             draft.commit(members)
-        elif view.changes and (members or draft.old is not None):
-            raise StoreError(reason)
+        elif view.changes and members:
+            raise StoreError(f"the program ended with {type(failure).__name__}")
     except BaseException as error:
         try:
             kept = draft.keep(members)
@@ -823,60 +533,20 @@ def _finish(draft: Draft, view: _View, reason: str = "") -> None:
         draft.release()
 
 
-def _close_all() -> None:
-    """Close what nobody has closed when the interpreter exits, or a process of multiprocessing ends."""
-    error = sys.exc_info()[1] or getattr(sys, "last_value", None)
-    is_failure = error is not None and not isinstance(error, SystemExit)
-    reason = f"the program ended with {type(error).__name__}" if is_failure else ""
-    for store in list(_LIVE.values()):
-        draft, view, finalizer = store._draft, store._view, store._finalizer
-        if draft is None or view is None or draft.pid != os.getpid():
-            continue
-        if finalizer is not None and finalizer.detach() is not None:
-            try:
-                _finish(draft, view, reason)
-            except StoreError:
-                sys.excepthook(*sys.exc_info())
-
-
-atexit.register(_close_all)
-_watching = 0  # The process of multiprocessing that will call it.
-
-
-def _watch_exit() -> None:
-    """A process of multiprocessing ends without what is registered to be done at exit."""
-    global _watching
-    module = sys.modules.get("multiprocessing.process")
-    if module is not None and module.parent_process() is not None and _watching != os.getpid():
-        from multiprocessing.util import Finalize
-
-        _watching = os.getpid()
-        Finalize(None, _close_all, exitpriority=10)
-
-
 def _restore(
-    identity: str,
-    place: str | Store,
-    key: str | None,
-    expected: bytes | None,
-    snapshot: tuple[Any, ...] | None,
+    identity: str, place: str | Store, key: str | None, expected: bytes | None, is_elsewhere: bool
 ) -> ZipStore:
     store = _LIVE.get(identity)
-    state = (snapshot or ())[-2:]  # The lineage and the changes.
     if store is not None and (
-        not store._is_twin or (store._expected == expected and (store._snapshot or ())[-2:] == state)
+        not store._is_twin or (store._expected, store._is_elsewhere) == (expected, is_elsewhere)
     ):
         return store
     store = ZipStore.__new__(ZipStore)
     Store.__init__(store, read_only=True)
     store._identity = identity
-    store._place(place, key)
-    store._prepare("r", fsync=False)
-    store._expected, store._snapshot = expected, snapshot
-    store._why = _READING if snapshot is None else _ELSEWHERE
-    store._is_twin = True
-    if snapshot is None:
-        store._take_after_inner()
+    store._set_up(place, key, "r", fsync=False)
+    store._expected, store._is_elsewhere, store._is_twin = expected, is_elsewhere, True
+    store._become_read_only()
     _LIVE[identity] = store
     _recent.append(store)
     return store

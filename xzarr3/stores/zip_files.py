@@ -1,614 +1,550 @@
-"""Where the bytes of a zip come from and go to: files of this machine, and values of other stores.
+"""What is read of a zip: its end, its directory and its members.
 
-A zip that is written grows in a file beside its place (or, as a value of another store, in a directory for
-temporary files); it gets there when it is complete, in one step. Who adds to one adds to a copy of it. What
-cannot get to its place in the end stays in a file that can be seen, named ``x.zip.unfinished-0``.
+Specification: PKWARE APPNOTE 6.3.10, sections 4.3 (records), 4.4 (fields), 4.5.3 (ZIP64), 4.6.9 (names in
+Unicode), appendix D (names in code page 437). Members are stored as they are (method 0) or deflated (8).
+
+:mod:`zipfile` reads the entries of the directory, after it was seen where the directory lies and that it has
+as many entries as the end says. Nothing else that a zip says about itself is believed: members must lie
+within it, apart from each other, and their sizes must be possible; otherwise none of it is read.
 """
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import hashlib
-import itertools
-import mmap
+import io
 import os
-import stat
-import tempfile
-import threading
-import uuid
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NoReturn, Protocol
+import re
+import struct
+import sys
+import zipfile
+import zlib
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import attrgetter
+from typing import NamedTuple
+from zipfile import ZipInfo
 
-from xzarr3._types import Buffer
-from xzarr3.errors import (
-    ChangedError,
-    ConflictError,
-    NodeExistsError,
-    NodeNotFoundError,
-    StoreCapabilityError,
-    StoreError,
-    StorePermissionError,
-    Xzarr3Error,
-    shorten,
-)
-from xzarr3.stores import platform
-from xzarr3.stores.base import Store, ValueReader
-from xzarr3.stores.zip_format import (
-    TAIL,
-    Directory,
-    Member,
-    digest_of,
-    directory_of,
-    find_end,
-    read_directory,
-)
+from isal import isal_zlib
 
-_FLAGS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-_READ = os.O_RDONLY | _FLAGS | getattr(os, "O_NONBLOCK", 0)
-_WRITE = os.O_RDWR | _FLAGS | getattr(os, "O_NOFOLLOW", 0)
-_ATTEMPTS = 50
-_BLOCK = 2**22
-_NO_LOCKS = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOLCK, errno.EINVAL})
+from xzarr3._types import Buffer, ByteRange
+from xzarr3.errors import InvalidKeyError, StoreError, printable, shorten
+from xzarr3.stores.base import ValueReader, check_key, negative_length
+from xzarr3.stores.local import LocalStore
 
-TEMPORARY = ".xzarr3-zip-"
-"""What the names of zips that are being written begin with."""
-_LOCK = ".lock"  # How the file ends that is locked where it is another one.
+crc32: Callable[..., int] = isal_zlib.crc32
 
+_LOCAL = struct.Struct("<4s5H3L2H")
+_ENTRY = 46  # Bytes of an entry of the directory, without its name and what else varies.
+_END = struct.Struct("<4s4H2LH")
+_LOCATOR = struct.Struct("<4sLQL")
+_END64 = struct.Struct("<4sQ2H2L4Q")
 
-def fail(doing: str, where: str, error: OSError | OverflowError) -> NoReturn:
-    """Raise our error for one of the system."""
-    text = f"cannot {doing} {where}: {getattr(error, 'strerror', None) or error}"
-    if isinstance(error, PermissionError):
-        raise StorePermissionError(f"{text}; accepted: a file this user may {doing}") from error
-    raise StoreError(text) from error
+TAIL = 2**16 + _END.size + _LOCATOR.size + _END64.size
+"""How many bytes at the end of a zip are sure to hold its end, whatever comment there is."""
+LARGEST_DIRECTORY = 2**29
+"""Size in bytes beyond which a directory is not read."""
+PIECE = 2**20
+"""How many bytes of a deflated member are read at once."""
+STORED, DEFLATED = zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED
+UNIX = 3
+"""What a member says that was made on Unix."""
+_UNICODE = 0x800
+_ENCRYPTED, _DESCRIPTOR = 0x2041, 8
+_FULL16, _FULL32 = 0xFFFF, 0xFFFFFFFF
+_METHODS = {1: "shrink", 6: "implode", 9: "deflate64", 12: "bzip2", 14: "lzma", 93: "zstd", 95: "xz"}
+_MOST_DEFLATED = 1032  # Deflate makes nothing smaller than by this factor.
+_SLACK = 60  # Bytes of extra fields in a local header that are read along with it.
+_WHOLE = "accepted: a zip as it was written"
+_CUT_OFF = f"it is cut off; {_WHOLE}"
+_DAMAGED = f"it is damaged, its checksum is not that of the directory; {_WHOLE}"
+_ODD = re.compile(r"(?:^|/)\.{0,2}(?:/|$)|\0").search
 
 
-class Source(Protocol):
-    """Bytes at places, for many threads at once."""
-
-    def read(self, start: int, length: int) -> Buffer:
-        """Fewer bytes where they end."""
-
-    def read_ranges(self, starts: Sequence[int], lengths: Sequence[int]) -> list[Buffer]:
-        """Several parts."""
+# The directory
 
 
-class LocalFile:
-    """An open file; it is closed when nobody needs it any more.
+class End(NamedTuple):
+    """The end of a zip: where its directory is."""
+
+    number: int
+    """How many members there are."""
+    start: int
+    """Where the directory begins."""
+    length: int
+    shift: int
+    """How many bytes were put in front of the zip."""
+    records: bytes
+    """What follows the directory."""
+    comment: bytes
+
+
+class Directory(NamedTuple):
+    """What the directory of a zip says."""
+
+    start: int
+    members: dict[str, ZipInfo]
+    others: list[ZipInfo]
+    """What is no key: folders, and names that no key can have."""
+    unusable: dict[str, str]
+    """Names that no key can have, and why."""
+    offsets: list[int]
+    """Where members begin, and the directory."""
+    comment: bytes
+    digest: bytes
+    """Of the directory, checksums of all values included."""
+
+
+def open_path(path: str) -> ValueReader | None:
+    """Open a file, None if there is none; nobody is told of requests."""
+    folder, name = os.path.split(os.path.realpath(path))
+    reader = LocalStore(folder)._reader(None, sys.maxsize).open(name)
+    if reader is None and os.path.isdir(path):
+        raise StoreError(f"'{printable(path)}' is not a file; accepted: a zip file")
+    return reader
+
+
+def read_directory(file: ValueReader, where: str) -> Directory:
+    """What a zip holds.
 
     Parameters
     ----------
-    descriptor : int
+    file : ValueReader
+        The zip; its end and its directory are read.
     where : str
         Its name in messages.
-    path : str
-        Its place.
+
+    Raises
+    ------
+    StoreError
+        If it is not a zip, or one that contradicts itself.
     """
-
-    def __init__(self, descriptor: int, where: str, path: str) -> None:
-        self.descriptor = descriptor
-        self.where = where
-        self.path = path
-        self.is_temporary = False
-        self._close = os.close
-        # Where a file that is open cannot be moved, it is closed for that while nobody reads it.
-        self._turn = contextlib.nullcontext() if platform.POSIX else threading.RLock()
-
-    def __del__(self) -> None:
-        descriptor, self.descriptor = self.descriptor, -1
-        if descriptor >= 0:
-            self._close(descriptor)
-        if self.is_temporary:
-            with contextlib.suppress(OSError):  # Somebody else has removed it.
-                platform.unlink(self.path)
-
-    def move(self, target: str) -> None:
-        """Give it another place, where there may be one, in one step."""
-        if platform.POSIX:
-            os.replace(self.path, target)
-            return
-        with self._turn:
-            descriptor, self.descriptor = self.descriptor, -1
-            os.close(descriptor)
+    tail = bytes(file.read(-TAIL, TAIL))
+    end = _find_end(tail, file.size, where)
+    first = len(tail) - len(end.records) - end.length
+    data = tail[first:][: end.length] if first >= 0 else bytes(file.read(end.start, end.length))
+    infos = _entries(data, end.number, where)
+    members: dict[str, ZipInfo] = {}
+    others: list[ZipInfo] = []
+    unusable: dict[str, str] = {}
+    for info in infos:
+        info.header_offset += end.shift
+        name = info.filename = info.orig_filename
+        if info.extra or _ODD(name) or not name.isascii():
+            name = info.filename = _name(info)
             try:
-                platform.replace(self.path, target)
-                self.path = target
-            finally:
-                self.descriptor = os.open(self.path, _WRITE)
-
-    def remove(self) -> None:
-        """Remove it, at once or when nobody reads it any more."""
-        if platform.POSIX:
-            os.unlink(self.path)
-        else:
-            self.is_temporary = True
-
-    def status(self) -> os.stat_result:
-        """What the system knows of it."""
-        return os.fstat(self.descriptor)
-
-    def read(self, start: int, length: int) -> bytes:
-        try:
-            with self._turn:
-                return platform.read_at(self.descriptor, length, start)
-        except (OSError, OverflowError) as error:
-            fail("read", self.where, error)
-
-    def read_ranges(self, starts: Sequence[int], lengths: Sequence[int]) -> list[Buffer]:
-        return [self.read(start, length) for start, length in zip(starts, lengths, strict=True)]
-
-    def read_into(self, start: int, out: memoryview) -> int:
-        """Read into memory; returns the number of bytes, fewer where they end."""
-        try:
-            with self._turn:
-                return platform.read_into_at(self.descriptor, out, start)
-        except (OSError, OverflowError) as error:
-            fail("read", self.where, error)
-
-    def write(self, start: int, pieces: Iterable[Buffer]) -> int:
-        """Write pieces one after the other; returns where they end."""
-        for piece in pieces:
-            rest = memoryview(piece)
-            while rest:  # More than the system writes at once, or a disk that is filling up.
-                with self._turn:
-                    count = platform.pwrite(self.descriptor, rest, start)
-                rest = rest[count:]
-                start += count
-        return start
+                if not name.endswith("/") or name == "/":
+                    check_key(name)
+            except InvalidKeyError as error:
+                unusable[name] = str(error)
+            if name in unusable or name.endswith("/"):
+                others.append(info)
+                continue
+        members[name] = info  # Of several members of one name the last one counts.
+    place = attrgetter("header_offset")
+    infos.sort(key=place)
+    _check_places(infos, end.start, where)
+    offsets = [*map(place, infos), end.start]
+    return Directory(
+        end.start, members, others, unusable, offsets, end.comment, digest_of(data + end.records)
+    )
 
 
-class ValueFile:
-    """A value of another store, all parts from the version that was found first.
+def digest_of(data: Buffer) -> bytes:
+    """What tells the directory of a zip, and what follows it, from others."""
+    return hashlib.blake2b(data, digest_size=16).digest()
 
-    Parameters
-    ----------
-    store : Store
-    key : str
-    where : str
-        Its name in messages.
+
+def _find_end(tail: bytes, size: int | None, where: str) -> End:
+    """The end of a zip, of which ``tail`` is the last part, and of which the size may be known.
+
+    Raises
+    ------
+    StoreError
+        If there is no end, or more than one.
     """
-
-    def __init__(self, store: Store, key: str, where: str) -> None:
-        self._store = store
-        self._key = key
-        self._where = where
-        reader = store.reader().open(key, (-TAIL, TAIL))
-        if reader is None:
-            raise NodeNotFoundError(f"there is no {where}; accepted: the key of a zip, or another mode")
-        self.tail = reader.read(-TAIL, TAIL)
-        self.size = reader.size
-        self.version = reader.version
-        # Without a version to ask for, only what is open is sure to stay as it is.
-        self._reader = reader if self.version is None else None
-        if self._reader is None:
-            reader.close()
-
-    def __del__(self) -> None:
-        reader: ValueReader | None = getattr(self, "_reader", None)
-        if reader is not None:
-            reader.close()
-
-    @contextlib.contextmanager
-    def _opened(self, start: int, length: int) -> Iterator[ValueReader]:
-        if self._reader is not None:
-            yield self._reader
-            return
-        reader = self._store.reader().open(self._key, (start, length), self.version)
-        if reader is None:
-            raise ChangedError(f"{self._where} has been erased since it was opened")
-        with reader:
-            if reader.version != self.version:
-                raise ChangedError(
-                    f"{self._where} has been replaced since it was opened; accepted: opening it again"
-                )
-            yield reader
-
-    def read(self, start: int, length: int) -> Buffer:
-        with self._opened(start, length) as reader:
-            return reader.read(start, length)
-
-    def read_ranges(self, starts: Sequence[int], lengths: Sequence[int]) -> list[Buffer]:
-        if not starts:
-            return []
-        with self._opened(starts[0], lengths[0]) as reader:
-            return reader.read_ranges(starts, lengths)
+    found: list[End] = []
+    reason = "there is no end of a directory (cut off, or something else)"
+    for match in reversed(list(re.finditer(b"PK\5\6", tail))):
+        at = match.start()
+        if len(tail) - at >= _END.size and _END.unpack_from(tail, at)[7] == len(tail) - at - _END.size:
+            try:
+                found.append(_end_at(tail, at, size))
+            except ValueError as error:
+                reason = str(error)
+    if len(found) > 1:
+        raise StoreError(f"{where} has {len(found)} ends, one within the comment of another; accepted: one")
+    if not found:
+        raise _no_zip(where, reason)
+    return found[0]
 
 
-def open_value(store: Store, key: str, where: str) -> tuple[ValueFile, Directory]:
-    """A zip that is a value of another store."""
-    file = ValueFile(store, key, where)
-    return file, read_directory(file.read, file.tail, file.size, where)
+def _no_zip(where: str, reason: str) -> StoreError:
+    return StoreError(f"{where} is no zip that can be read: {reason}; accepted: a whole zip file")
 
 
-def open_path(path: str, where: str) -> tuple[LocalFile, Directory]:
-    """A zip that is a file."""
+def _end_at(tail: bytes, at: int, size: int | None) -> End:
+    _, disk, first_disk, here, number, length, offset, _ = _END.unpack_from(tail, at)
+    until = at  # Where the directory ends.
+    if at >= _LOCATOR.size and tail.startswith(b"PK\6\7", at - _LOCATOR.size):
+        _, wide_disk, _, disks = _LOCATOR.unpack_from(tail, at - _LOCATOR.size)
+        until = at - _LOCATOR.size - _END64.size
+        if until < 0 or not tail.startswith(b"PK\6\6", until):
+            raise ValueError("its ZIP64 end is not where it must be")
+        small = (disk, first_disk, here, number, length, offset)
+        wide = _END64.unpack_from(tail, until)[4:]
+        full = (_FULL16,) * 4 + (_FULL32,) * 2
+        if any(one not in (most, other) for one, other, most in zip(small, wide, full, strict=True)):
+            raise ValueError("its two ends contradict one another")
+        disk, first_disk, here, number, length, offset = wide
+        disk = disk or wide_disk or disks > 1
+    if disk or first_disk or here != number:
+        raise ValueError("it is split into several files")
+    if size is None:  # Then nothing can have been put in front of it.
+        size = len(tail) if len(tail) < TAIL else offset + length + len(tail) - until
+    start = size - len(tail) + until - length
+    if not 0 <= offset <= start:
+        raise ValueError(f"its directory of {length} bytes from {offset} on does not lie within {size} bytes")
+    if number * _ENTRY > length:
+        raise ValueError(f"{number} members cannot be listed in {length} bytes")
+    if length > LARGEST_DIRECTORY:
+        raise ValueError(f"its directory has {length} bytes, {LARGEST_DIRECTORY} at most are read")
+    return End(number, start, length, start - offset, tail[until:], tail[at + _END.size :])
+
+
+def _entries(directory: bytes, expected: int, where: str) -> list[ZipInfo]:
+    """The entries of a directory.
+
+    They are counted before :mod:`zipfile` reads them, which believes their lengths and makes objects of them.
+    """
+    lengths = struct.Struct("<3H").unpack_from
+    at = number = 0
+    while at + _ENTRY <= len(directory):
+        name, extra, comment = lengths(directory, at + 28)
+        at += _ENTRY + name + extra + comment
+        number += 1
+    # What seems to belong to a ZIP64 end would be taken for it.
+    if (number, at) != (expected, len(directory)) or directory[-_LOCATOR.size :].startswith(b"PK\6\7"):
+        raise _no_zip(where, f"its directory is not one of {expected} members")
+    count = min(number, _FULL16)
+    end = _END.pack(b"PK\5\6", 0, 0, count, count, len(directory), 0, 0)
     try:
-        file = _opened(path, where)
-        size = file.status().st_size
-        start = max(size - TAIL, 0)
-        return file, read_directory(file.read, file.read(start, size - start), size, where)
-    except OSError as error:
-        if isinstance(error, Xzarr3Error):
-            raise
-        fail("read", where, error)
+        with zipfile.ZipFile(io.BytesIO(directory + end)) as archive:
+            return archive.infolist()
+    except (zipfile.BadZipFile, NotImplementedError, UnicodeError) as error:
+        raise _no_zip(where, f"its directory is damaged, or too new: {error}") from error
 
 
-def _opened(path: str, where: str) -> LocalFile:
+def raw_name(info: ZipInfo) -> bytes:
+    """The name of a member as the file has it."""
+    name = info.orig_filename
+    return name.encode("utf-8" if info.flag_bits & _UNICODE or name.isascii() else "cp437")
+
+
+def _name(info: ZipInfo) -> str:
+    """The name of a member.
+
+    It is UTF-8 if that is said of it, or if it can be and comes from Unix, where Info-ZIP says nothing.
+    """
+    raw, extra = raw_name(info), info.extra
+    is_unicode = bool(info.flag_bits & _UNICODE) or info.create_system == UNIX
+    at = extra.find(b"\1" + zlib.crc32(raw).to_bytes(4, "little")) - 4
+    if at >= 0 and extra.startswith(b"up", at):
+        length = int.from_bytes(extra[at + 2 : at + 4], "little")
+        raw, is_unicode = extra[at + 9 : at + 4 + length], True
     try:
-        file = LocalFile(os.open(path, _READ), where, path)
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise NodeNotFoundError(f"there is no {where}; accepted: a zip that is there, or mode 'w'") from error
-    if not stat.S_ISREG(file.status().st_mode):
-        raise StoreError(f"{where} is not a file; accepted: a zip file")
-    return file
+        return raw.decode("utf-8" if is_unicode else "cp437")
+    except UnicodeDecodeError:
+        return info.orig_filename
 
 
-# Writing
+def _check_places(infos: list[ZipInfo], end: int, where: str) -> None:
+    """See to it that no member lies outside of the zip or on another one, and that its sizes can be."""
+    reach = 0
+    for number, info in enumerate(infos):
+        stored, size, start = info.compress_size, info.file_size, info.header_offset
+        name = info.orig_filename
+        name_size = len(name) if name.isascii() else len(raw_name(info))
+        before, reach = reach, start + _LOCAL.size + name_size + stored
+        if before <= start and reach <= end and stored == size and not info.volume:
+            continue  # Nearly all are like that.
+        if start < before:
+            found = f"overlaps member {shorten(infos[number - 1].filename)}"
+        elif reach > end:
+            found = "does not lie within the zip"
+        elif info.volume not in (0, _FULL16):
+            found = "lies in another file"
+        elif info.compress_type == STORED and stored != size and not info.flag_bits & _ENCRYPTED:
+            found = f"is stored as it is, but in {stored} bytes and not in {size}"
+        elif info.compress_type == DEFLATED and size > stored * _MOST_DEFLATED:
+            found = f"is said to have {size} bytes, which {stored} bytes of deflate cannot be"
+        else:
+            continue
+        raise StoreError(f"{where}: member {shorten(info.filename)} {found}; {_WHOLE}")
 
 
-class Draft:
-    """A zip that is being written, in a file of its own, which begins with what the zip held before.
+# Members
+
+
+class View:
+    """What a zip holds at present, and how its values are read.
 
     Parameters
     ----------
-    file : LocalFile
     where : str
         The name of the zip, for messages.
+    file : ValueReader
+        The bytes of the zip; it is closed when nobody needs them any more.
+    is_near : bool
+        Whether reading twice costs less than copying what was read.
+    directory : Directory or None
+    lineage : object
+        What tells its members from those of other zips, and of other writers of this one.
     """
 
-    def __init__(self, file: LocalFile, where: str) -> None:
-        self.file = file
-        self.old: Directory | None = None
-        """What the zip held before."""
-        self.end = 0
-        """Where the next value will be."""
+    def __init__(
+        self, where: str, file: ValueReader, is_near: bool, directory: Directory | None, lineage: object
+    ) -> None:
         self.where = where
-        self.pid = os.getpid()
-        self.lineage = uuid.uuid4().hex
+        self.file = file
+        self.is_near = is_near
+        self.members: dict[str, ZipInfo] = {} if directory is None else directory.members
+        self.unusable: dict[str, str] = {} if directory is None else directory.unusable
+        self.lineage = lineage
+        self.changes = 0
+        self._offsets = [] if directory is None else directory.offsets
+        self._starts: dict[int, int] = {}  # Where data begin, by where the member does.
+        self._folders: dict[str, tuple[set[str], set[str]]] | None = None
 
-    def _take(self, source: Source, old: Directory) -> None:
-        """Begin with the values of another zip."""
-        end = old.end
-        if end.shift:
-            raise StoreError(
-                f"cannot add to {self.where}: {end.shift} bytes were put in front of it; accepted: mode 'r', "
-                "or a zip without them"
-            )
-        for member in itertools.chain(old.members.values(), old.others):
-            # Its entry is written anew, and might then say something else.
-            problem = member.problem
-            if member.is_respelled or "\0" in member.filename:
-                problem = "its name is not in UTF-8"
-            if problem is not None:
-                raise StoreError(
-                    f"cannot add to {self.where}: member {shorten(member.filename)}: {problem}; accepted: "
-                    "mode 'r', or a zip without such members, as ZipStore.pack makes of those it can read"
-                )
-        for at in range(0, end.directory, _BLOCK):
-            length = min(_BLOCK, end.directory - at)
-            block = source.read(at, length)
-            if len(block) != length:
-                raise StoreError(f"cannot copy {self.where}: it ends before its end")
-            self.file.write(at, [block])
-        self.old, self.end = old, end.directory
+    def __del__(self) -> None:
+        self.file.close()
 
-    def append(self, member: Member, contents: Sequence[memoryview]) -> None:
-        """Write a value behind the others; one thread at a time may do so."""
-        member.header_offset = self.end
-        head = member.FileHeader()
-        try:
-            # Where that fails, the next one is written to the same place.
-            self.end = self.file.write(self.end, [head, *contents])
-        except (OSError, OverflowError) as error:
-            fail("write", f"key '{member.filename}' of {self.where}", error)
-        member.start, member.limit = member.header_offset + len(head), self.end
+    @property
+    def token(self) -> object:
+        """What changes with every change."""
+        return self.lineage, self.changes
 
-    def commit(self, members: Iterable[Member]) -> bytes:
-        """Write the directory and bring the zip to its place; returns the digest of the directory.
+    def version(self, info: ZipInfo | None) -> object | None:
+        """What tells the value of a member from all others of its key."""
+        return None if info is None else (self.lineage, info.header_offset, info.CRC, info.file_size)
+
+    # Changing and listing it; who calls holds the lock of the store.
+
+    def put(self, info: ZipInfo, start: int) -> None:
+        """A new value, whose data begin at ``start``."""
+        self._starts[info.header_offset] = start
+        self.members[info.filename] = info
+        self.changes += 1
+        if self._folders is not None:
+            _enter(self._folders, info.filename)
+
+    def remove(self, keys: Iterable[str]) -> None:
+        """No values."""
+        for key in keys:
+            if self.members.pop(key, None) is not None:
+                self.changes += 1
+                self._folders = None
+
+    def below(self, prefix: str) -> list[str]:
+        """The keys that begin with a prefix."""
+        return [key for key in self.members if key.startswith(prefix)]
+
+    def directly_below(self, prefix: str) -> tuple[set[str], set[str]]:
+        """The keys and the prefixes directly below a prefix."""
+        if self._folders is None:
+            self._folders = {}
+            for key in self.members:
+                _enter(self._folders, key)
+        keys, prefixes = self._folders.get(prefix, ((), ()))
+        return set(keys), set(prefixes)
+
+    # Reading
+
+    def whole(self, info: ZipInfo) -> Buffer:
+        """All of a value, its checksum verified."""
+        start, size = self._starts.get(info.header_offset), info.compress_size
+        data = self.file.read(start, size) if start is not None else self._first(info)
+        if len(data) != size:
+            raise self._error(info, _CUT_OFF)
+        if info.compress_type != STORED:
+            data = self._inflate(info, [data], 0, info.file_size)
+        if crc32(data) != info.CRC:
+            raise self._error(info, _DAMAGED)
+        return data
+
+    def _first(self, info: ZipInfo) -> Buffer:
+        """The data of a member, with the header that tells where they begin."""
+        offset, size = info.header_offset, info.compress_size
+        name = raw_name(info)
+        block = memoryview(self.file.read(offset, _LOCAL.size + len(name) + size + _SLACK))
+        start = self._found(info, name, block)
+        data = block[start - offset :][:size]
+        return data if len(data) == size else self.file.read(start, size)
+
+    def is_plain(self, info: ZipInfo) -> bool:
+        """Whether a value is best read to where it is wanted."""
+        return self.is_near and info.compress_type == STORED
+
+    def read_into(self, info: ZipInfo, start: int, out: memoryview) -> None:
+        """A part of a plain value into memory."""
+        if self.file.read_into(self._start(info) + start, out) != len(out):
+            raise self._error(info, _CUT_OFF)
+        if len(out) == info.file_size and crc32(out) != info.CRC:
+            raise self._error(info, _DAMAGED)
+
+    def parts(self, info: ZipInfo, ranges: Iterable[ByteRange]) -> list[Buffer]:
+        """Several parts of a value; they are shorter where it ends."""
+        size = info.file_size
+        wanted = [_within(byte_range, size) for byte_range in ranges]
+        if (0, size) in wanted:
+            window, first = memoryview(self.whole(info)), 0
+        elif info.compress_type == STORED:
+            return self._stored_parts(info, wanted)
+        else:
+            some = [(start, start + length) for start, length in wanted if length]
+            first, last = min(some, default=(0, 0))[0], max((stop for _, stop in some), default=0)
+            window = memoryview(self._inflate(info, self._pieces(info), first, last))
+        return [window[start - first :][:length] if length else b"" for start, length in wanted]
+
+    def _stored_parts(self, info: ZipInfo, wanted: list[tuple[int, int]]) -> list[Buffer]:
+        lengths = [length for _, length in wanted]
+        place, found = self._starts.get(info.header_offset), None
+        if place is None:
+            offset, name = info.header_offset, raw_name(info)
+            least = offset + _LOCAL.size + len(name)
+            starts = [offset, *(least + start for start, _ in wanted)]
+            head, *found = self.file.read_ranges(starts, [least - offset, *lengths])
+            place = self._found(info, name, head)
+            if place != least:  # Extra fields, which few have.
+                found = None
+        if found is None:
+            found = self.file.read_ranges([place + start for start, _ in wanted], lengths)
+        if [len(part) for part in found] != lengths:
+            raise self._error(info, _CUT_OFF)
+        return found
+
+    def _pieces(self, info: ZipInfo) -> Iterator[Buffer]:
+        """The data of a member, read as they are wanted."""
+        start, size = self._start(info), info.compress_size
+        for at in range(0, size, PIECE):
+            yield self.file.read(start + at, min(PIECE, size - at))
+
+    def _start(self, info: ZipInfo) -> int:
+        start = self._starts.get(info.header_offset)
+        if start is not None:
+            return start
+        name = raw_name(info)
+        return self._found(info, name, self.file.read(info.header_offset, _LOCAL.size + len(name)))
+
+    def _found(self, info: ZipInfo, name: bytes, head: Buffer) -> int:
+        """Where the data of a member begin, as its header says, of which all but extra fields is at hand.
 
         Raises
         ------
         StoreError
-            If that fails. What is at the place is then what was there before, and it can be tried again.
+            If it cannot be read, or the header is not that of the member.
         """
+        method = info.compress_type
+        if info.flag_bits & _ENCRYPTED:
+            raise self._error(info, "it is encrypted; accepted: members that are not")
+        if method not in (STORED, DEFLATED):
+            called = f"{method} ({_METHODS[method]})" if method in _METHODS else f"{method}"
+            accepted = f"{STORED} (stored), {DEFLATED} (deflate)"
+            raise self._error(info, f"it is compressed by method {called}; accepted: {accepted}")
+        if len(head) < _LOCAL.size + len(name):
+            raise self._error(info, _CUT_OFF)
+        mark, _, flags, said, _, _, _, stored, size, name_size, extra_size = _LOCAL.unpack_from(head)
+        says_sizes = not flags & _DESCRIPTOR and _FULL32 not in (stored, size)
+        # Other letters may be spelled as the code page of another time has them.
+        says_name = name.isascii() and info.filename == info.orig_filename
+        if (
+            mark != b"PK\3\4"
+            or said != method
+            or name_size != len(name)
+            or (says_sizes and (stored, size) != (info.compress_size, info.file_size))
+            or (says_name and bytes(head[_LOCAL.size :][:name_size]) != name)
+        ):
+            raise self._error(info, f"its header and the directory contradict one another; {_WHOLE}")
+        start = info.header_offset + _LOCAL.size + int(name_size) + int(extra_size)
+        if start + info.compress_size > self._offsets[bisect_right(self._offsets, info.header_offset)]:
+            raise self._error(info, f"its data reach into what follows; {_WHOLE}")
+        self._starts[info.header_offset] = start
+        return start
+
+    def _inflate(self, info: ZipInfo, pieces: Iterable[Buffer], start: int, stop: int) -> bytes:
+        """The bytes from ``start`` to ``stop`` of a deflated member, and hardly more memory.
+
+        Raises
+        ------
+        StoreError
+            If there are fewer, none that can be inflated, or more than there are, where all are asked for.
+        """
+        stream, size = zlib.decompressobj(-15), info.file_size
+        kept, at = [], 0
+        most = stop + (stop == size)  # One more than there may be shows that there are more.
         try:
-            total, digest = self._complete(members)
-            self._place(total)
-        except OSError as error:
-            if isinstance(error, Xzarr3Error):
-                raise
-            fail("write", self.where, error)
-        return digest
+            for piece in pieces:
+                rest: Buffer = piece
+                while len(rest) and at < most and not stream.eof:
+                    found = stream.decompress(rest, min(PIECE, most - at) if start else most - at)
+                    kept.append(found[max(start - at, 0) :])
+                    at += len(found)
+                    rest = stream.unconsumed_tail
+                if at >= most or stream.eof:
+                    break
+        except zlib.error as error:
+            raise self._error(info, f"it cannot be inflated: {error}; {_WHOLE}") from error
+        if at < stop or at > size or (stop == size and not stream.eof):
+            length = f"more than {size}" if at > size else f"{at}"
+            raise self._error(info, f"it inflates to {length} bytes; accepted: the {size} of the directory")
+        return kept[0] if len(kept) == 1 else b"".join(kept)
 
-    def _complete(self, members: Iterable[Member]) -> tuple[int, bytes]:
-        """Write the directory; returns the size of the zip and the digest of the directory."""
-        others, comment = ([], b"") if self.old is None else (self.old.others, self.old.end.comment)
-        listed = sorted(itertools.chain(members, others), key=lambda member: member.header_offset)
-        directory = directory_of(listed, self.end, comment)
-        total = self.file.write(self.end, [directory])
-        os.ftruncate(self.file.descriptor, total)
-        end = find_end(directory[-TAIL:], total, self.where)
-        return total, digest_of(memoryview(directory)[: end.directory_size])
-
-    def keep(self, members: Iterable[Member]) -> str:
-        """Have what was written outlive :meth:`release`; says where it is."""
-        try:
-            self._complete(members)
-            what = "what was written is in"
-        except OSError:
-            what = "the values that were written, without a directory (see 'zip -FF'), are in"
-        return f"{what} '{self._kept()}'"
-
-    def _changed(self) -> str:
-        return (
-            f"cannot write {self.where}: somebody else changed it; what was written is in "
-            f"'{self.file.path}' until this is closed; accepted: one writer at a time"
-        )
-
-    def _place(self, total: int) -> None:
-        raise NotImplementedError
-
-    def _kept(self) -> str:
-        """Have the file outlive the release; returns where it is."""
-        raise NotImplementedError
-
-    def release(self) -> None:
-        """Remove the file, if it is still there, and let others write."""
-        raise NotImplementedError
-
-    def forked(self) -> None:
-        """Within a forked child: hold nothing that keeps others from writing."""
+    def _error(self, info: ZipInfo, problem: str) -> StoreError:
+        return StoreError(f"cannot read key '{info.filename}' of {self.where}: {problem}")
 
 
-class PathDraft(Draft):
-    """A zip that will be a file.
+class MemberReader(ValueReader):
+    """Parts of one member, which is what it was when it was opened."""
 
-    Parameters
-    ----------
-    path : str
-        Its place, with no link in it.
-    mode : str
-        ``r+``, ``a``, ``w`` or ``x``.
-    where : str
-    fsync : bool
-        Whether to wait until all is on the disk.
-    """
+    def __init__(self, view: View, info: ZipInfo) -> None:
+        self._view = view
+        self._info = info
+        self.size: int = info.file_size
 
-    def __init__(self, path: str, mode: str, where: str, fsync: bool) -> None:
-        self._target = path
-        self._fsync = fsync
-        temporary = temporary_path(path)
-        self._lock = _locked(temporary, where)
-        try:
-            super().__init__(LocalFile(os.open(temporary, _WRITE), where, temporary), where)
-            self._before = None if mode == "w" else self._begin(mode)
-            self._replaces = mode == "w"
-        except BaseException:
-            self.release()
-            raise
+    @property
+    def version(self) -> object | None:
+        return self._view.version(self._info)
 
-    def _begin(self, mode: str) -> tuple[object, ...] | None:
-        """Take over what is at the place; returns its state."""
-        try:
-            source, old = open_path(self._target, self.where)
-        except NodeNotFoundError:
-            if mode == "r+":
-                raise
-            return None
-        if mode == "x":
-            raise NodeExistsError(f"there is {self.where} already; accepted: mode 'a' or 'w'")
-        if not os.access(self._target, os.W_OK):
-            fail("write", self.where, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
-        try:
-            self._take(source, old)
-        except OSError as error:
-            if isinstance(error, Xzarr3Error):
-                raise
-            fail("write", self.where, error)
-        return _state(source.status())
-
-    def _place(self, total: int) -> None:
-        if not self._has_name():
-            raise StoreError(f"cannot write {self.where}: somebody removed '{self.file.path}'")
-        with contextlib.suppress(FileNotFoundError):
-            status = os.stat(self._target)
-            if not self._replaces and self._before is None:
-                raise NodeExistsError(self._changed())
-            if not self._replaces and _state(status) != self._before:
-                raise ConflictError(self._changed())
-            platform.copy_mode(self.file.descriptor, status.st_mode)
-        if self._fsync:
-            platform.sync(self.file.descriptor)
-        self.file.move(self._target)
-        if self._fsync:
-            platform.sync_folder(os.path.dirname(self._target))
-
-    def _has_name(self) -> bool:
-        """Whether the file is still where it was made."""
-        with contextlib.suppress(FileNotFoundError):
-            return os.path.samestat(os.lstat(self.file.path), self.file.status())
-        return False
-
-    def _kept(self) -> str:
-        places = (f"{self._target}.unfinished-{number}" for number in itertools.count())
-        place = next(place for place in places if not os.path.lexists(place))
-        if self._has_name():
-            self.file.move(place)
-        else:  # Somebody has removed it.
-            copy = LocalFile(os.open(place, _WRITE | os.O_CREAT | os.O_EXCL, 0o666), self.where, place)
-            for at in range(0, self.file.status().st_size, _BLOCK):
-                copy.write(at, [self.file.read(at, _BLOCK)])
-        return place
-
-    def release(self) -> None:
-        lock, self._lock = self._lock, -1
-        if lock < 0:
-            return
-        path = temporary_path(self._target)
-        file: LocalFile | None = getattr(self, "file", None)  # None if it could not be opened.
-        with contextlib.suppress(OSError):  # It has got its place, or is nobody's.
-            if os.path.samestat(os.lstat(path), os.fstat(lock) if file is None else file.status()):
-                os.unlink(path) if file is None else file.remove()
-        with contextlib.suppress(OSError):  # Closing it frees it as well, unless a child has it.
-            platform.unlock_file(lock)
-        os.close(lock)
-        if not platform.POSIX:
-            with contextlib.suppress(OSError):  # Somebody waits for it, and removes it later.
-                os.unlink(f"{path}{_LOCK}")
-
-    def forked(self) -> None:
-        lock, self._lock = self._lock, -1
-        if lock >= 0:
-            os.close(lock)
-
-
-def _state(info: os.stat_result) -> tuple[object, ...]:
-    return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns
-
-
-def temporary_path(path: str) -> str:
-    """Where a zip is written before it gets its place; always the same, so that only one is.
-
-    It is no temporary file of a :class:`LocalStore`, which would remove it after an hour without a value.
-    """
-    folder, name = os.path.split(path)
-    if len(os.fsencode(name)) > 200:
-        name = hashlib.blake2b(os.fsencode(name), digest_size=16).hexdigest()
-    return os.path.join(folder, f"{TEMPORARY}{name}")
-
-
-def _locked(path: str, where: str) -> int:
-    """Make an empty file and lock it; returns the descriptor that holds the lock.
-
-    Where what is locked cannot be moved, it is another file, beside it.
-    """
-    try:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        for _ in range(_ATTEMPTS):
-            lock = os.open(path if platform.POSIX else f"{path}{_LOCK}", _WRITE | os.O_CREAT, 0o666)
-            try:
-                if not platform.lock_file(lock):
-                    raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
-                if not platform.POSIX:
-                    os.close(os.open(path, _WRITE | os.O_CREAT | os.O_TRUNC, 0o666))
-                    lock, kept = -1, lock
-                    return kept
-                info = os.fstat(lock)
-                with contextlib.suppress(FileNotFoundError):
-                    if os.path.samestat(info, os.lstat(path)):
-                        if not info.st_size and info.st_nlink == 1:
-                            lock, kept = -1, lock
-                            return kept
-                        os.unlink(path)  # Left by a writer that was killed.
-            finally:
-                if lock >= 0:
-                    os.close(lock)
-    except BlockingIOError as error:
-        raise StoreError(
-            f"cannot write {where}: another ZipStore is writing it, in this process or in another; accepted: "
-            "one writer at a time, the threads of one process, or a directory that ZipStore.pack makes a zip "
-            "of"
-        ) from error
-    except OSError as error:
-        if error.errno not in _NO_LOCKS:
-            fail("write", where, error)
-        raise StoreError(
-            f"cannot write {where}: its file system has no locks; accepted: one that has, or a directory "
-            "that ZipStore.pack makes a zip of"
-        ) from error
-    raise StoreError(f"cannot write {where}: others keep writing it; accepted: one writer at a time")
-
-
-class _Bytes:
-    """A value that is in memory."""
-
-    def __init__(self, value: Buffer) -> None:
-        self._value = memoryview(value)
-
-    def read(self, start: int, length: int) -> Buffer:
-        return self._value[start : start + length]
+    def read(self, start: int, length: int | None = None) -> Buffer:
+        return self._view.parts(self._info, [(start, length)])[0]
 
     def read_ranges(self, starts: Sequence[int], lengths: Sequence[int]) -> list[Buffer]:
-        return [self.read(start, length) for start, length in zip(starts, lengths, strict=True)]
+        return self._view.parts(self._info, zip(starts, lengths, strict=True))
+
+    def read_into(self, start: int, out: memoryview) -> int:
+        if start < 0 or not self._view.is_plain(self._info):
+            return super().read_into(start, out)
+        count = min(len(out), max(self.size - start, 0))
+        self._view.read_into(self._info, start, out[:count])
+        return count
 
 
-class ValueDraft(Draft):
-    """A zip that will be a value of another store.
-
-    Parameters
-    ----------
-    store : Store
-    key : str
-    mode : str
-        ``r+``, ``a``, ``w`` or ``x``.
-    where : str
-    """
-
-    def __init__(self, store: Store, key: str, mode: str, where: str) -> None:
-        self._is_kept = False
-        self._store = store
-        self._key = key
-        self._name = store.identity, key, os.getpid()
-        store._check_writable()
-        if _written.setdefault(self._name, self) is not self:
-            raise StoreError(
-                f"cannot write {where}: another ZipStore of this process is writing it; accepted: one "
-                "writer at a time"
-            )
-        try:
-            value, self._version = (None, None) if mode == "w" else store.get_versioned(key)
-            self._replaces = mode == "w"
-            if value is None and mode == "r+":
-                raise NodeNotFoundError(f"there is no {where}; accepted: the key of a zip, or mode 'a'")
-            if value is not None and mode == "x":
-                raise NodeExistsError(f"there is {where} already; accepted: mode 'a' or 'w'")
-            descriptor, path = tempfile.mkstemp(prefix="xzarr3-", suffix=".zip")
-            super().__init__(LocalFile(descriptor, where, path), where)
-            if value is not None:
-                source = _Bytes(value)
-                self._take(source, read_directory(source.read, value[-TAIL:], len(value), where))
-        except BaseException as error:
-            self.release()
-            if isinstance(error, OSError) and not isinstance(error, Xzarr3Error):
-                fail("write", f"a temporary file for {where}", error)
-            raise
-
-    def _place(self, total: int) -> None:
-        value = memoryview(mmap.mmap(self.file.descriptor, total, access=mmap.ACCESS_READ))
-        if self._replaces:
-            self._store.set(self._key, value)
+def _enter(folders: dict[str, tuple[set[str], set[str]]], key: str) -> None:
+    """Note a key in its folder, and the folder in those above."""
+    below = key[: key.rfind("/") + 1]
+    folders.setdefault(below, (set(), set()))[0].add(key)
+    while below:
+        above = below[: below.rfind("/", 0, -1) + 1]
+        prefixes = folders.setdefault(above, (set(), set()))[1]
+        if below in prefixes:
             return
-        try:
-            done = self._store.compare_and_set(self._key, self._version, value)
-        except StoreCapabilityError:
-            done = self._store.get_versioned(self._key)[1] == self._version
-            if done:
-                self._store.set(self._key, value)
-        if not done:
-            raise ConflictError(self._changed())
-
-    def _kept(self) -> str:
-        self._is_kept = True
-        return self.file.path
-
-    def release(self) -> None:
-        _written.pop(self._name, None)
-        if not self._is_kept:
-            with contextlib.suppress(OSError, AttributeError):  # There is none, or it is nobody's.
-                self.file.remove()
+        prefixes.add(below)
+        below = above
 
 
-_written: dict[object, ValueDraft] = {}
-"""The values that this process is writing; the identity of the process keeps a forked child from waiting."""
-
-
-def check_path(path: str) -> str:
-    """Return ``path`` if the system can name it."""
-    try:
-        known = "\0" not in path and os.fsdecode(os.fsencode(path)) == path
-    except UnicodeError:
-        known = False
-    if not known or not os.path.basename(path):
-        raise StoreError(f"no zip at {shorten(path)}; accepted: a path that the system can name")
-    return path
+def _within(byte_range: ByteRange, size: int) -> tuple[int, int]:
+    """The start and the length of what a value of ``size`` bytes has of a range."""
+    start, length = byte_range
+    if length is not None and length < 0:
+        raise negative_length(length)
+    first = min(start if start >= 0 else max(size + start, 0), size)
+    return first, size - first if length is None else min(length, size - first)
