@@ -258,6 +258,9 @@ def sweep_directory(store: Store) -> None:
     holders = [Holder.parse(value) for value in store.get_values(leases)]
     needed = {holder.top for holder in holders if holder.state}
     for folder, holder in zip(folders, holders, strict=True):
+        with contextlib.suppress(OSError):  # It is not empty.
+            os.rmdir(folder)
+            continue
         is_needed = holder.state or f"{os.path.basename(folder)}/" in needed
         if not is_needed and not os.path.lexists(os.path.join(folder, OLD)) and _is_abandoned(folder):
             remove_at_once(store, folder)
