@@ -16,7 +16,7 @@ from _fault_server import FaultServer
 
 import xzarr3
 from xzarr3 import ChangedError, IncompleteWriteError, LocalStore, MemoryStore, Store, from_zarr, to_zarr
-from xzarr3.commit import renaming
+from xzarr3.commit import moving
 from xzarr3.stores import ObjectStore
 
 CHUNKS = 4
@@ -257,7 +257,7 @@ def between_renames(
     place: Path, read: Callable[[Any], Any], zarr_format: Any, steps: int, patch: pytest.MonkeyPatch
 ) -> tuple[list[list[float]], bool]:
     """What is read, of which the first chunk is there before so many renames; and whether more follow."""
-    rename, make = renaming._rename, LocalStore._reader
+    rename, make = moving._rename, LocalStore._reader
     go_on, stopped, left = threading.Event(), threading.Event(), [steps]
     stage = Stage()
 
@@ -286,7 +286,7 @@ def between_renames(
             setattr(found, name, told(getattr(found, name), stage))
         return found
 
-    patch.setattr(renaming, "_rename", stepped)
+    patch.setattr(moving, "_rename", stepped)
     handle = read(place)
     stage.turns_after(1, turn)
     patch.setattr(LocalStore, "_reader", reader)

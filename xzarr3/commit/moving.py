@@ -256,7 +256,7 @@ def sweep_directory(store: Store) -> None:
     folders = staging_folders(store)
     leases = [lease_key(f"{os.path.basename(folder)}/") for folder in folders]
     holders = [Holder.parse(value) for value in store.get_values(leases)]
-    needed = {holder.top for holder in holders if holder.state}
+    needed = {holder.top for holder in holders if holder.state or holder.is_dead is not True}
     for folder, holder in zip(folders, holders, strict=True):
         with contextlib.suppress(OSError):  # It is not empty.
             os.rmdir(folder)

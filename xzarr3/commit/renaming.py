@@ -117,7 +117,7 @@ class Directories(Staging):
     overwrite : bool
         Replace what is there.
     resumed : Resumption, optional
-        What is written, if that can be taken up again.
+        What tells the write from others, if it can be taken up again.
     """
 
     def __init__(
@@ -320,7 +320,7 @@ class Directories(Staging):
         try:
             remove_staged(self._target, self._top)
         except BaseException:
-            self.leave()
+            self._leave()
             raise
         self._swapping = False
         if self._lease is not None:
@@ -329,7 +329,7 @@ class Directories(Staging):
 
     def discard(self) -> None:
         if self._swapping:
-            self.leave()
+            self._leave()
             return
         try:
             if self._end():
@@ -342,8 +342,7 @@ class Directories(Staging):
             if self._lease is not None:
                 self._lease.release()
 
-    def leave(self) -> None:
-        """Leave all as it is for whoever goes on with it."""
+    def _leave(self) -> None:
         if self._lease is not None:
             self._lease.leave()
 
