@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from _unprivileged import run_unprivileged
 import xzarr3
 import xzarr3.xarray.committing
 from xzarr3 import MemoryStore, NodeExistsError, Store, StoreError, to_zarr
+from xzarr3.commit import moving, swap
 from xzarr3.commit.lease import Lease, lease_key
 from xzarr3.commit.renaming import StagedFolder as _StagedFolder
 from xzarr3.node_documents import store_documents as store_documents_of_nodes
@@ -1019,6 +1021,123 @@ def test_who_finishes_a_swap_may_be_killed_anywhere(tmp_path: Path, how: str) ->
         if not killed:
             break
     assert n > 10
+
+
+def killed_before(renamed: str, act: Callable[[], object]) -> None:
+    """Do something in another process, which dies when something of a swap is about to get this name."""
+    child = os.fork()
+    if child == 0:
+        real = moving._rename
+
+        def mortal(folders: Folders, name: str, then: str) -> None:
+            if then == renamed:
+                os._exit(9)
+            real(folders, name, then)
+
+        try:
+            moving._rename = mortal
+            act()
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+
+
+def half_swapped(root: Path, group: str) -> None:
+    """A group with ones, which somebody was just replacing by twos when he was killed: neither is there."""
+    to_zarr(filled(1), root, group=group)
+    killed_before(group, lambda: to_zarr(filled(2), root, group=group, mode="w"))
+    assert not (root / group).exists()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_several_that_open_at_once_what_was_half_swapped_find_it(tmp_path: Path) -> None:
+    half_swapped(tmp_path, "g")
+    gate = threading.Barrier(8)
+
+    def found(_: int) -> list[float]:
+        gate.wait(120)
+        return values(tmp_path, "g")
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(found, range(8))) == [[2, 2, 2, 2]] * 8
+    assert not list(tmp_path.glob(".xzarr3*"))
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_what_others_wrote_where_something_was_half_swapped_stays(tmp_path: Path) -> None:
+    root, theirs = tmp_path / "a", tmp_path / "b"
+    half_swapped(root, "g")
+    to_zarr(filled(9), theirs, group="g")
+    shutil.copytree(theirs / "g", root / "g")
+    with pytest.warns(UserWarning, match="somebody else has written there since") as warned:
+        xzarr3.recover(root)
+    assert values(root, "g") == [9, 9, 9, 9]
+    [kept] = root.glob(".xzarr3-staged-*")
+    assert kept.name in str(warned[0].message)
+    assert values(kept / "old", "g") == [2, 2, 2, 2]
+    to_zarr(filled(3), root, group="g", mode="w")
+    assert values(root, "g") == [3, 3, 3, 3]
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_damaged_list_of_a_swap_blocks_no_other_group(tmp_path: Path) -> None:
+    for group in ("a", "b"):
+        half_swapped(tmp_path, group)
+    for swap_list in tmp_path.glob(".xzarr3-staged-*/swap"):
+        if json.loads(swap_list.read_text())["path"] == "a":
+            swap_list.write_bytes(b"")
+    to_zarr(filled(3), tmp_path, group="other", mode="w")
+    for act in (
+        lambda: to_zarr(filled(3), tmp_path, group="a", mode="w"),
+        lambda: xzarr3.recover(tmp_path),
+    ):
+        with pytest.raises(StoreError, match=r"swap' is no list .* moving what is good to its place"):
+            act()
+    assert (tmp_path / "b" / "zarr.json").exists(), "what is not damaged was finished"
+    assert values(tmp_path, "b") == [2, 2, 2, 2]
+
+
+def test_what_another_has_put_in_place_meanwhile_is_not_moved_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody is too slow for his lease, and another one finishes his swap between two of his renames."""
+    to_zarr(filled(1, "t", "u"), tmp_path)
+
+    def finish() -> None:
+        (top,) = tmp_path.glob(".xzarr3-staged-*/new")
+        for unit in ("zarr.json", "t", "u"):
+            if (tmp_path / unit).exists():
+                (tmp_path / unit).rename(top.parent / "old" / unit)
+            (top / unit).rename(tmp_path / unit)
+
+    when_renamed(monkeypatch, "/old/zarr.json", finish)
+    with pytest.raises(StoreError, match="another process has taken over"):
+        to_zarr(filled(2, "t", "u"), tmp_path, mode="w")
+    assert values(tmp_path) == values(tmp_path, name="u") == [2, 2, 2, 2]
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_what_cannot_be_removed_after_a_swap_blocks_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def busy(folder: str) -> None:
+        raise StoreError(f"cannot remove '{folder}': busy")
+
+    to_zarr(filled(1), tmp_path, group="g")
+    half_swapped(tmp_path, "h")
+    with monkeypatch.context() as patch:
+        patch.setattr(swap, "remove", busy)
+        with pytest.warns(UserWarning, match="not all could be removed.*busy"):
+            to_zarr(filled(2), tmp_path, group="g", mode="w")
+        with pytest.warns(UserWarning, match="not all could be removed.*busy"):
+            assert values(tmp_path, "h") == [2, 2, 2, 2]
+        assert not list(tmp_path.glob(".xzarr3-staged-*/.xzarr3-lease"))
+        to_zarr(filled(3, "more"), tmp_path, group="g", mode="a")
+        assert xzarr3.recover(tmp_path) == []
+    assert values(tmp_path, "g") == [2, 2, 2, 2]
+    assert sorted(xzarr3.open_group(tmp_path, "g")) == ["more", "t"]
+    with pytest.raises(KeyError):
+        xzarr3.open_group(tmp_path, "g")["zzz"]
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")

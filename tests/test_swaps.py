@@ -149,6 +149,31 @@ def test_a_dataset_is_replaced_where_nothing_is_written_on_condition() -> None:
     assert not left(store)
 
 
+@pytest.mark.parametrize("how", ["recover", "w", "w-"])
+def test_a_killed_swap_is_finished_where_nothing_is_written_on_condition(how: Any) -> None:
+    class Plain(CutOff):
+        writes_conditionally = False
+
+        def _compare_and_set(self, key: str, version: object, value: bytes | None) -> bool:
+            raise StoreCapabilityError(f"cannot replace key '{key}' on condition")
+
+    store = Plain()
+    to_zarr(dataset(0), store)
+    store.fails = True
+    with pytest.raises(StoreError, match="cut off"):
+        to_zarr(dataset(1), store, mode="w")
+    store.fails = False
+    if how == "recover":
+        assert xzarr3.recover(store) == ["/"]
+    elif how == "w-":
+        with pytest.raises(NodeExistsError, match="is not empty"):
+            to_zarr(dataset(2), store, mode="w-")
+    else:
+        to_zarr(dataset(2), store, mode="w")
+    assert opened(store).identical(dataset(2 if how == "w" else 1))
+    assert not left(store)
+
+
 def test_nothing_is_made_where_a_writer_was_killed_within_a_swap() -> None:
     """Until it is put in place: a node made there would hide what is to come, or be hidden by it."""
     makes: list[Any] = [

@@ -122,7 +122,8 @@ class Holder:
     since : str
         When it was taken, on the clock of its host: for people to read, never compared.
     state : str
-        ``SWAPPING``, ``CLOSING`` or ``IN_PLACE`` while the place holds no whole node, because of this writer.
+        ``SWAPPING``, ``CLOSING``, ``ERASING`` or ``IN_PLACE`` while the place holds no whole node, because of
+        this writer.
     top : str
         What the keys begin with under which its values lie until they take their place, or its journal does.
     renewed : float
@@ -469,9 +470,10 @@ class Lease:
             stored = self._store.get(self.key)
             found = Holder.parse(stored)
             is_own = self._follow(found, self._said.term)
-            taken = stored is None or is_own or found.is_dead is True
+            taken = stored is None or is_own or self._is_dead(found, None) is True
             if taken:
                 self.displaced = None if stored is None or is_own else found
+                self._inherit(found)
                 self._store.set(self.key, self._said.text())
                 self._held(_clock())
         if not taken:
@@ -554,7 +556,7 @@ class Lease:
         path : str
             Path of the node, for the message.
         state : str
-            ``SWAPPING``, ``CLOSING``, ``IN_PLACE``, or nothing if the place is whole.
+            ``SWAPPING``, ``CLOSING``, ``ERASING``, ``IN_PLACE``, or nothing if the place is whole.
         top : str, optional
             What the keys of its values begin with; by default what was said before.
 
@@ -781,7 +783,7 @@ def _incomplete(found: Holder, store: Store, key: str, what: str) -> str:
     is_dead = found.is_dead
     is_here = Whereabouts(found.host, found.boot, found.processes) == here() and found.pid == os.getpid()
     if is_here:
-        who = f"this process, {who},"
+        who = f"this process, {who}"
     # It may do something else by now.
     ended = "has failed" if found.left or is_here else "has ended"
     end = ended if is_dead else "is running" if is_dead is False else "may be running"

@@ -40,7 +40,13 @@ def is_unit(name: str) -> bool:
 
 
 def swap_units(
-    store: LocalStore, top: str, away: Sequence[str], come: Sequence[str], *, overwrite: bool
+    store: LocalStore,
+    top: str,
+    away: Sequence[str],
+    come: Sequence[str],
+    *,
+    overwrite: bool,
+    again: bool = False,
 ) -> bool:
     """Rename what is there aside, and what is staged to its place; what was done is not done again.
 
@@ -53,6 +59,8 @@ def swap_units(
         The units that leave, and those that come, in their order.
     overwrite : bool
         Whatever is in the way leaves. Otherwise nothing that has come since; then all goes back.
+    again : bool
+        Somebody else has begun. What came to a place that he had cleared was written since, and stays.
 
     Returns
     -------
@@ -66,15 +74,20 @@ def swap_units(
     """
     with _moving(store), Folders(store.root) as folders:
         left = [unit for unit in come if _is_there(folders, f"{top}{NEW}/{unit}")]
+        if again and any(_is_there(folders, each) and _is_aside(folders, top, each) for each in left):
+            return False
         if left:  # Otherwise what is there may have been changed by others since.
             for unit in away:
                 if unit in left or unit not in come:
+                    _check_staged(folders, top, unit if unit in left else left[-1])
                     _put_aside(folders, top, unit)
         for unit in left:
+            _check_staged(folders, top, unit)
             if overwrite:
                 _put_aside(folders, top, unit)  # What came meanwhile.
             elif _is_there(folders, unit):
-                _take_back(folders, top, come)
+                if not again:
+                    _take_back(folders, top, come)
                 return False
             _rename(folders, f"{top}{NEW}/{unit}", unit)
         if store.fsync:
@@ -99,6 +112,24 @@ def _is_there(folders: Folders, name: str) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return False
     return True
+
+
+def _check_staged(folders: Folders, top: str, unit: str) -> None:
+    """Move nothing out of the way of what is not there any more, as somebody else has put it in place."""
+    if not _is_there(folders, f"{top}{NEW}/{unit}"):
+        raise FileNotFoundError(errno.ENOENT, "another process has taken over", unit)
+
+
+def _is_aside(folders: Folders, top: str, unit: str) -> bool:
+    return _is_there(folders, f"{top}{OLD}/{unit}")
+
+
+def keep(store: LocalStore, top: str, part: str) -> str:
+    """Give a part of what is staged a name under which nobody removes it, and return that."""
+    kept = f"{STAGED}{uuid.uuid4().hex}/{OLD}"
+    with _moving(store), Folders(store.root) as folders:
+        _rename(folders, f"{top}{part}", kept)
+    return kept
 
 
 def _rename(folders: Folders, name: str, renamed: str) -> None:
@@ -165,9 +196,7 @@ def bring_back(
         try:
             foreign = foreign_keys(aside, places, arrays, store, keys) if overwrite else keys
         except NodeExistsError as error:  # It came within the swap, so nothing but to keep it is left.
-            kept = f"{STAGED}{uuid.uuid4().hex}/{OLD}"
-            with _moving(store), Folders(store.root) as folders:
-                _rename(folders, source, kept)
+            kept = keep(store, top, source.removeprefix(top))
             warnings.warn(
                 f"what was replaced at '/{printable(path)}' in {store} is kept in '{kept}', as others have "
                 f"just written there: {error}",

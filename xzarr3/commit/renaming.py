@@ -317,14 +317,12 @@ class Directories(Staging):
         self._staged.close()
 
     def clean(self) -> None:
+        self._swapping = False
         try:
             remove_staged(self._target, self._top)
-        except BaseException:
-            self._leave()
-            raise
-        self._swapping = False
-        if self._lease is not None:
-            self._lease.release()
+        finally:  # Whatever could not be removed is in nobody's way.
+            if self._lease is not None:
+                self._lease.release()
         sweep_directory(self._target)
 
     def discard(self) -> None:

@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import json
 import os
+import time
 import uuid
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -35,7 +37,15 @@ from xzarr3.commit.lease import (
     place_key,
 )
 from xzarr3.commit.leftovers import ABANDONED, age, now, said_in
-from xzarr3.commit.moving import bring_back, is_unit, remove, remove_partial, swap_units, sweep_directory
+from xzarr3.commit.moving import (
+    bring_back,
+    is_unit,
+    keep,
+    remove,
+    remove_partial,
+    swap_units,
+    sweep_directory,
+)
 from xzarr3.commit.resume import Resumption, forget_settings, is_top, settled
 from xzarr3.commit.stage import (
     BEGUN,
@@ -134,7 +144,12 @@ class Swap:
                 return found
         except (ValueError, TypeError, AttributeError, RecursionError):
             pass
-        raise StoreError(f"key '{key}' is no list of what is left to do; accepted: writing the node again")
+        top = key.removesuffix(SWAP)
+        raise StoreError(
+            f"key '{key}' is no list of what is left to do, so that a swap cannot be finished; accepted: "
+            f"looking at what begins with '{top}', moving what is good to its place, and removing the rest "
+            "and the lease"
+        )
 
     def rename(
         self,
@@ -165,7 +180,15 @@ class Swap:
         for each in formats_in(store, self.path, format):  # First, so that no copy outlives what it says.
             drop_from_consolidated(store, each, self.path)
         away = [each for stage in self.away for each in stage]
-        if not swap_units(store, top, away, self.copies, overwrite=self.overwrite):
+        again = nodes is None
+        if not swap_units(store, top, away, self.copies, overwrite=self.overwrite, again=again):
+            if again:
+                kept = keep(store, top, NEW)
+                warnings.warn(
+                    f"what a killed process was putting at '/{printable(self.path)}' in {store} is kept in "
+                    f"'{kept}', as somebody else has written there since",
+                    stacklevel=2,
+                )
             return False
         self._finish_above(store, format, nodes)
         metas = _nodes_at(store, format, self.path) if nodes is None else full_paths(self.path, nodes)
@@ -506,18 +529,16 @@ class Beside(Staging):
 
     def clean(self) -> None:
         known = [f"{self._top}{NEW}/{key}" for key in self._copied] if self._resumed is None else None
+        self._swapping = False
         try:
             remove_staged(self._target, self._top, known)
-        except BaseException:
-            self._leave()
-            raise
-        self._swapping = False
-        if not self._is_held:
-            self._target.erase(self._key)
-        elif self._given is not None:
-            self._given.say(self._places.path, "", "")
-        elif self._lease is not None:
-            self._lease.release()
+        finally:  # Whatever could not be removed is in nobody's way.
+            if not self._is_held:
+                self._target.erase(self._key)
+            elif self._given is not None:
+                self._given.say(self._places.path, "", "")
+            elif self._lease is not None:
+                self._lease.release()
         remove_abandoned(self._target, self._others)
 
     def _leave(self) -> None:
@@ -603,7 +624,7 @@ def take(
         if left in SWAPS and (lease.displaced is not None or lease.continues):
             _finish(lease, store, lease.key, left, lease.top)
             lease.say(places.path, lease.own_state, lease.own_top)
-        return settled(lease, resumed, partial(remove_staged, store), staged=staged)
+        return settled(lease, resumed, partial(_remove_left, store), staged=staged)
     except BaseException:
         lease.leave()
         raise
@@ -615,8 +636,27 @@ def _tidy(store: Store, key: str) -> None:
         remove_partial(os.path.join(str(store.folder), os.path.dirname(key)))
 
 
-def finish_swap(store: Store, key: str, path: str) -> Swap | None:
+def _remove_left(store: Store, top: str) -> None:
+    """Remove what another write has stored to the side and needs no more; what stays is in nobody's way."""
+    try:
+        remove_staged(store, top)
+    except StoreError as error:
+        warnings.warn(
+            f"not all could be removed that a killed process has left in {store}: {error}", stacklevel=2
+        )
+
+
+def finish_swap(store: Store, key: str, path: str, until: float | None = None) -> Swap | None:
     """End what a killed writer was putting in a place, which has a lease with this key.
+
+    Parameters
+    ----------
+    store : Store
+    key : str
+    path : str
+        Path of the node, for messages.
+    until : float, optional
+        How long to wait for who is at it already, on the clock of :func:`time.monotonic`.
 
     Returns
     -------
@@ -636,7 +676,7 @@ def finish_swap(store: Store, key: str, path: str) -> Swap | None:
         done = _finish(None, store, key, found.state, found.top)
         store.erase(key)
         return done
-    lease.reserve(path)
+    lease.reserve(path, until)
     _tidy(store, key)
     try:
         # Whoever had it may just have come to its end.
@@ -654,7 +694,12 @@ def _finish(lease: Lease | None, store: Store, lease_key: str, state: str, top: 
     check_top(store, top)
     value = store.get(key) if state in SWAPS else None
     swap = None if value is None else Swap.parse(value, key)
-    if swap is not None and swap.renames and isinstance(store, LocalStore):
+    if swap is not None and (swap.renames, lease_key) != _belongs(store, swap, lease_key):
+        raise StoreError(
+            f"key '{key}' lists what is to be done at '/{printable(swap.path)}', but it is the lease "
+            f"'{lease_key}' that names it; accepted: removing both by hand"
+        )
+    if swap is not None and isinstance(store, LocalStore):
         if not swap.rename(store, top, _format_of(store, swap.zarr_format)):
             swap = None
     elif swap is not None and state == SWAPPING:
@@ -662,8 +707,13 @@ def _finish(lease: Lease | None, store: Store, lease_key: str, state: str, top: 
         swap.carry_out(store, top, _format_of(store, swap.zarr_format), say)
     elif swap is not None:
         swap.close(store, _format_of(store, swap.zarr_format))
-    remove_staged(store, top)
+    _remove_left(store, top)
     return swap
+
+
+def _belongs(store: Store, swap: Swap, key: str) -> tuple[bool, str]:
+    """Whether a swap in this store renames, and the key that its lease has, if that can be told."""
+    return store.renames_trees, place_key(store, swap.path, "") if store.renames_trees else key
 
 
 def _say(store: Store, key: str, path: str, top: str, lease: Lease | None, state: str) -> None:
@@ -682,7 +732,7 @@ def settle(store: Store, path: str) -> bool:
     Returns
     -------
     bool
-        Whether something has come to its place.
+        Whether something was being put there, and may have come to its place.
 
     Raises
     ------
@@ -695,11 +745,12 @@ def settle(store: Store, path: str) -> bool:
     done = False
     for key in keys_above(store, path):
         found = Holder.parse(store.get(key))
+        done = done or found.state in SWAPS
         if found.state in SWAPS and found.is_dead:
+            writable = LocalStore(local.root, **{**local._options(), "read_only": False})
             try:
-                writable = LocalStore(local.root, **{**local._options(), "read_only": False})
-                done |= finish_swap(writable, key, path) is not None
-            except StoreError:
+                finish_swap(writable, key, path, time.monotonic() + store.conflict_deadline)
+            except (StoreError, NodeExistsError):
                 check_complete(store, path, f"node at '/{path}'")  # Which says what finishes it.
     return done
 
@@ -714,7 +765,10 @@ def finish_near(store: Store, path: str) -> None:
     """
     for key, found in _leases_in(store):
         if found.is_dead is not False:
-            swap = _listed_at(store, found)
+            try:
+                swap = _listed_at(store, found)
+            except StoreError:  # It is damaged, which is for those to hear of who come to the same place.
+                swap = None
             near = key in keys_above(store, path) if swap is None else _are_related(swap.path, path)
             if near:
                 finish_swap(store, key, path)
@@ -764,11 +818,18 @@ def recover_swaps(store: Store) -> list[str]:
     """
     ended: list[str] = []
     if store.renames_trees:
+        failed: StoreError | None = None
         for leased, found in _leases_in(store):
-            there = _listed_at(store, found)
-            done = finish_swap(store, leased, "" if there is None else there.path)
-            ended += [] if done is None else [f"/{done.path}"]
+            try:
+                there = _listed_at(store, found)
+                done = finish_swap(store, leased, "" if there is None else there.path)
+            except StoreError as error:  # The others are finished first.
+                failed = failed or error
+            else:
+                ended += [] if done is None else [f"/{done.path}"]
         sweep_directory(store)
+        if failed is not None:
+            raise failed
         return ended
     for top in staged_prefixes(store):
         begun = said_in(store.get(f"{top}{BEGUN}"))

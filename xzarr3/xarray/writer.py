@@ -225,10 +225,10 @@ def to_zarr(
     removed last. Between the renames readers find no group: for a group below the root that is two renames,
     for the root one for each variable. (The draft of version 3 keeps a group in three places and has groups
     without documents, so that a reader may find it without its attributes for a moment, and in stores that
-    cannot rename without some of its arrays.) A process that is killed leaves the old dataset, the new one
-    or, within the renames, none and both of them in that directory; the write can be repeated with
-    ``mode="w"`` in every case. The directory goes with a later call of this function for the same store once
-    it has not changed for a day; if it holds what was replaced, only with one that replaces the same group.
+    cannot rename without some of its arrays.) A process that is killed before the renames leaves the old
+    dataset, and that directory, which goes with a later call of this function for the same store once it has
+    not changed for a day. After a kill within the renames the next to open the group finishes them, the next
+    to write it, or :func:`xzarr3.recover`.
 
     Other stores cannot rename. Where nothing is there, data are stored in place, and the documents last. What
     is replaced stays readable while new data are stored below a key that begins in the same way. Then one
@@ -243,12 +243,11 @@ def to_zarr(
     has the name of a chunk of an array that is written. All other files stay, also in the directories of
     arrays, and those that come meanwhile: they get a second name among the new data before anything is
     renamed (where a file system knows no second names, they are copied), so that a process that is killed
-    leaves them in their place, or in ``old``, from where the next call with ``mode="w"`` for the same group
-    brings them back.
+    leaves them in their place, or in ``old``, from where whoever finishes the renames brings them back.
 
     Others may write to the same place at the same time. In a directory, what has appeared there since the
-    call is put back, and the write fails, if ``mode`` is ``w-``; only of two processes that rename the same
-    document within microseconds, the last one wins.
+    call stays, and the write fails, if ``mode`` is ``w-``. Of two that replace one group at the same moment
+    the second one waits, as a lease of the place is held while something is renamed.
     Other stores that can erase hold a lease of the place, a key ``.xzarr3-lease`` in the group, during a
     first write and while something is replaced; other calls for this group then raise NodeExistsError.
     Groups above and below it have places of their own. Between processes a lease is as sure as the
