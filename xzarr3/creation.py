@@ -12,6 +12,7 @@ import numpy.typing as npt
 from xzarr3._types import AnyArray
 from xzarr3.array import Array
 from xzarr3.array_settings import array_metadata, is_auto
+from xzarr3.commit.swap import settle
 from xzarr3.dtypes import ZDType, parse_dtype
 from xzarr3.errors import MetadataError
 from xzarr3.formats import Format
@@ -96,6 +97,8 @@ def make_array(
     array = Array(store, path, meta, format=format, write_empty_chunks=write_empty_chunks)
     if values is not None:  # What cannot be stored is found before anything that is there is replaced.
         values = array.fitted(values, array.shape)
+    if settle(store, path):
+        look = None
     make_node(store, format, path, meta, overwrite=overwrite, look=look)
     if values is not None:
         array[...] = values

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from xzarr3.array import Array
 from xzarr3.commit.lease import check_complete
+from xzarr3.commit.swap import settle
 from xzarr3.creation import make_array
 from xzarr3.errors import InvalidKeyError, MetadataError, NodeNotFoundError, NodeTypeError, printable
 from xzarr3.formats import Format, ZarrFormat, documents, parse_format
@@ -238,8 +239,6 @@ class Group(Node, Mapping[str, "Array | Group"]):
             there = ""
             if self._documents is not None or self.store.listable:
                 there = f"; there are: {', '.join(self) or 'none'}"
-            from xzarr3.commit.swap import settle
-
             full = node_prefix(self.path) + normal_path(path)
             if settle(self.store, full):
                 meta = read_metadata(self.store, self.format, full, consolidated=self.consolidated)
@@ -353,9 +352,11 @@ class Group(Node, Mapping[str, "Array | Group"]):
         relative = normal_path(name)
         if not relative:
             raise InvalidKeyError(f"{self!r} cannot be deleted through itself; accepted: a path below it")
+        full = node_prefix(self.path) + relative
+        settle(self.store, full)  # Or else it would come back.
         if name not in self:
             raise NodeNotFoundError(f"no array or group '{name}' in {self!r}")
-        erase_node(self.store, node_prefix(self.path) + relative, self.format)
+        erase_node(self.store, full, self.format)
 
     def _new_path(self, name: str) -> str:
         relative = check_new_path(name, self.format)
@@ -448,6 +449,8 @@ def make_group(
         attributes=documents.plain_attributes({} if attributes is None else attributes, path),
         zarr_format=format.zarr_format,
     )
+    if settle(store, path):
+        look = None
     make_node(store, format, path, meta, overwrite=overwrite, look=look)
     return Group(store, path, meta, format=format)
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from xzarr3.array import Array
 from xzarr3.chunk_keys import ChunkKeyEncoding
 from xzarr3.commit.lease import check_complete
+from xzarr3.commit.swap import settle
 from xzarr3.creation import make_array
 from xzarr3.dtypes import ZDType
 from xzarr3.errors import MetadataError, NodeNotFoundError, NodeTypeError, StorePermissionError
@@ -32,13 +33,15 @@ def _check_mode(mode: str, accepted: tuple[str, ...]) -> None:
 
 
 def _load(store: Store, path: str, zarr_format: ZarrFormat | None, **options: Any) -> Array | Group | None:
-    """The node at a path, or None if there is none, not even one that was cut off on its way there."""
-    node = _there(store, path, zarr_format, **options)
-    if node is None and store.renames_trees:
-        from xzarr3.commit.swap import settle
+    """The node at a path, or None if there is none, not even one that was cut off on its way there.
 
-        if settle(store, path):
-            node = _there(store, path, zarr_format, **options)
+    What is to be written is found as it will stay: what a killed process was putting there is finished first.
+    """
+    if not options["read_only"]:
+        settle(store, path)
+    node = _there(store, path, zarr_format, **options)
+    if node is None and settle(store, path):
+        node = _there(store, path, zarr_format, **options)
     return node
 
 

@@ -96,6 +96,36 @@ def swap_units(
     return True
 
 
+def has_begun(store: LocalStore, top: str, first: Sequence[str], come: Sequence[str]) -> bool:
+    """Whether the old node has left; if not, what has left of its documents comes back.
+
+    Parameters
+    ----------
+    store : LocalStore
+    top : str
+        What the keys begin with of what is staged, and of what was renamed aside.
+    first : sequence of str
+        The units that leave first; as long as one of them is there, so is the old node.
+    come : sequence of str
+        The units that come.
+
+    Raises
+    ------
+    StoreError
+        If something cannot be renamed back.
+    """
+    with _moving(store), Folders(store.root) as folders:
+        if not all(_is_there(folders, f"{top}{NEW}/{unit}") for unit in come):
+            return True
+        aside = [unit for unit in first if _is_aside(folders, top, unit)]
+        if first and all(unit in aside or not _is_there(folders, unit) for unit in first):
+            return bool(aside)
+        for unit in aside:
+            if not _is_there(folders, unit):
+                _rename(folders, f"{top}{OLD}/{unit}", unit)
+    return False
+
+
 @contextlib.contextmanager
 def _moving(store: LocalStore) -> Iterator[None]:
     try:

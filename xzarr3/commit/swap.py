@@ -5,9 +5,10 @@ forward: what is to be done is stored as a list beside the new values, and the l
 is under way. The documents leave, then the chunks; the new chunks are copied within the store; the documents
 come, those of children first. In a directory all of this is renamed; see :mod:`xzarr3.commit.renaming`.
 
-A writer that is killed before both are stored leaves the old node. One that is killed later leaves all that
-is needed to go on: the next writer does, or :func:`xzarr3.recover`, and in a directory whoever opens the node
-and does not find it. Others who open it meanwhile are told.
+A writer that is killed before the old documents have left leaves the old node, which may be changed again;
+what was staged is removed. One that is killed later leaves all that is needed to go on: the next writer does,
+or :func:`xzarr3.recover`, and in a directory whoever opens the node and does not find it. Others who open it
+meanwhile are told.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from xzarr3.commit.lease import (
 from xzarr3.commit.leftovers import ABANDONED, age, now, said_in
 from xzarr3.commit.moving import (
     bring_back,
+    has_begun,
     is_unit,
     keep,
     remove,
@@ -65,7 +67,7 @@ from xzarr3.commit.stage import (
 )
 from xzarr3.concurrency import spread
 from xzarr3.errors import ConflictError, NodeExistsError, StoreCapabilityError, StoreError, listed, printable
-from xzarr3.formats import Format, ZarrFormat, parse_format
+from xzarr3.formats import FORMATS, Format, ZarrFormat, parse_format
 from xzarr3.formats.base import node_prefix
 from xzarr3.lookup import held_below, read_metadata
 from xzarr3.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
@@ -181,6 +183,9 @@ class Swap:
             drop_from_consolidated(store, each, self.path)
         away = [each for stage in self.away for each in stage]
         again = nodes is None
+        if again and not has_begun(store, top, self._first_away(), self.copies):
+            self._follow_old(store)
+            return False
         if not swap_units(store, top, away, self.copies, overwrite=self.overwrite, again=again):
             if again:
                 kept = keep(store, top, NEW)
@@ -195,6 +200,19 @@ class Swap:
         arrays = {path: meta for path, meta in metas.items() if isinstance(meta, ArrayMetadata)}
         bring_back(store, top, format, self.path, arrays, overwrite=self.overwrite, known=known)
         return True
+
+    def _first_away(self) -> list[str]:
+        """What leaves first: while some of it is in its place, the old node can be found, and be changed."""
+        away = [each for stage in self.away for each in stage]
+        own = {key for format in FORMATS.values() for key in format.document_keys(self.path)}
+        return [each for each in away if each in own] or away[:1]
+
+    def _follow_old(self, store: Store) -> None:
+        """Bring copies of the old node back, which left first."""
+        for format in formats_in(store):
+            nodes = _nodes_at(store, format, self.path)
+            if nodes:
+                finish_above(store, format, self.path, list(nodes), nodes, False)
 
     def carry_out(
         self,
@@ -227,6 +245,11 @@ class Swap:
         say(CLOSING)  # From now on, what is there of the last documents is new, and may have been changed.
         store_documents(store, format, last, last=self.path)
         self._finish_above(store, format, nodes)
+
+    def is_untouched(self, store: Store) -> bool:
+        """Whether nothing of what is replaced has left, so that it may have been changed since."""
+        first = next((stage for stage in self.away if stage), [])
+        return bool(first) and all(spread(store.exists, first, store.concurrency))
 
     def close(self, store: Store, format: Format, nodes: Mapping[str, NodeMetadata] | None = None) -> None:
         """Store what is missing of the last documents, and bring the copies above up to date."""
@@ -702,6 +725,9 @@ def _finish(lease: Lease | None, store: Store, lease_key: str, state: str, top: 
     if swap is not None and isinstance(store, LocalStore):
         if not swap.rename(store, top, _format_of(store, swap.zarr_format)):
             swap = None
+    elif swap is not None and state == SWAPPING and swap.is_untouched(store):
+        swap._follow_old(store)
+        swap = None
     elif swap is not None and state == SWAPPING:
         say = partial(_say, store, lease_key, swap.path, top, lease)
         swap.carry_out(store, top, _format_of(store, swap.zarr_format), say)
