@@ -69,7 +69,7 @@ from xzarr3.concurrency import spread
 from xzarr3.errors import ConflictError, NodeExistsError, StoreCapabilityError, StoreError, listed, printable
 from xzarr3.formats import FORMATS, Format, ZarrFormat, parse_format
 from xzarr3.formats.base import node_prefix
-from xzarr3.lookup import held_below, read_metadata
+from xzarr3.lookup import find_format, held_below, read_metadata
 from xzarr3.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
 from xzarr3.node_documents import (
     drop_from_consolidated,
@@ -209,10 +209,10 @@ class Swap:
 
     def _follow_old(self, store: Store) -> None:
         """Bring copies of the old node back, which left first."""
-        for format in formats_in(store):
+        format = find_format(store, self.path)
+        if format is not None:
             nodes = _nodes_at(store, format, self.path)
-            if nodes:
-                finish_above(store, format, self.path, list(nodes), nodes, False)
+            finish_above(store, format, self.path, list(nodes), nodes, False)
 
     def carry_out(
         self,

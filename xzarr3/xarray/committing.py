@@ -447,10 +447,9 @@ class Commit:
             raise
 
     def _end(self, resumed: Settings) -> None:
-        """Remove what was kept so that the write could be taken up again, and what others left."""
+        """Remove what others left, and last what was kept so that the write could be taken up again."""
         for length in self._lengths.values() if resumed.is_done else ():
             length.clear_left()
-        resumed.end()
         try:
             sweep(self.store)
         except StoreError as error:
@@ -459,6 +458,7 @@ class Commit:
                 f"were cut off: {error}",
                 stacklevel=4,
             )
+        resumed.end()  # A kill after that is taken for one before the write: it would append once more.
 
     def _grow(self, begun: _Begun, before: Before | None) -> None:
         """Let the documents of arrays that grow tell of it, all of them together."""
