@@ -287,8 +287,8 @@ class Directories(Staging):
             done = swap.rename(store, self._top, format, nodes, self._there)
         except BaseException as error:
             error.add_note(
-                f"'/{path}' in {store} may be replaced only in part; all of it is stored, and "
-                "xzarr3.recover(store) or the next write to it puts it in its place"
+                f"'/{path}' in {store} may be replaced only in part; xzarr3.recover(store), or the next "
+                "write to it, finishes that, or gives it up where nothing has left its place yet"
             )
             raise
         if not done:
