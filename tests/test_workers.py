@@ -38,6 +38,7 @@ import xzarr3
 from xzarr3 import (
     Array,
     CacheStore,
+    ChangedError,
     FsspecStore,
     LocalStore,
     LoggingStore,
@@ -389,7 +390,9 @@ def test_a_directory_that_has_vanished_is_an_error_when_it_is_used(tmp_path: Pat
     assert not place.exists()
     array[...] = 2  # It was not pickled.
     twin[...] = 3
-    assert array[0] == 3
+    assert array.store.exists("c/0")  # The directory is there again, but no document.
+    with pytest.raises(ChangedError, match="vanished"):
+        array[0]
 
 
 def test_a_directory_that_was_not_there_yet_is_made(tmp_path: Path) -> None:

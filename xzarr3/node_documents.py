@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
-from xzarr3 import changes
+from xzarr3 import changes, looks
 from xzarr3._types import Buffer
 from xzarr3.commit.length import Length
 from xzarr3.concurrency import spread
@@ -237,6 +237,7 @@ def store_documents(
     for stage in stages:
         if stage:
             store.set_values(stage.items())
+            _note(store, stage)
 
 
 def create_documents(
@@ -257,7 +258,15 @@ def create_documents(
         value = documents.encode(document, path)
         if not _create(store, key, look.found(key)[1], value):
             return False
+        _note(store, {key: value})
     return True
+
+
+def _note(store: Store, stored: Mapping[str, Buffer]) -> None:
+    """Note what documents are from now on, so that a first read need not look at them beforehand."""
+    if store.concurrency > 1 or not store.tells_changes:
+        for key, value in stored.items():
+            looks.note(store, key, value)
 
 
 def _create(store: Store, key: str, version: object, value: bytes) -> bool:
