@@ -118,6 +118,44 @@ def test_a_swap_that_ends_while_it_is_looked_at_is_not_ended_again(who: str) -> 
     assert not left(store)
 
 
+class SwapEnding(MemoryStore):
+    """A store in which a swap of a node ends between two looks: at its document, and at its lease."""
+
+    document = ""
+
+    def _get(self, key: str, byte_range: Any) -> Any:
+        if key.endswith(lease.NAME):
+            self.document = ""
+        return None if key == self.document else super()._get(key, byte_range)
+
+
+@pytest.mark.parametrize(
+    "opened",
+    [
+        lambda store: xzarr3.open(store, "a"),
+        lambda store: xzarr3.open_array(store, "a", mode="r+"),
+        lambda store: xzarr3.open_group(store)["a"],
+    ],
+)
+def test_a_node_whose_swap_ends_while_its_lease_is_looked_for_is_found(opened: Any) -> None:
+    store = SwapEnding()
+    xzarr3.create_array(store, "a", data=np.arange(5))
+    store.document = "a/zarr.json"
+    assert opened(store)[:].tolist() == [0, 1, 2, 3, 4]
+    assert not store.document
+    store.document = "zarr.json"
+    assert [*xzarr3.open_group(store)] == ["a"]
+
+
+def test_rows_are_appended_to_what_was_swapped_meanwhile() -> None:
+    store = SwapEnding()
+    rows = xr.Dataset({"a": ("t", np.arange(3))})
+    to_zarr(rows, store, mode="w")
+    store.document = "zarr.json"
+    to_zarr(rows, store, append_dim="t")
+    assert xzarr3.open_array(store, "a")[:].tolist() == [0, 1, 2, 0, 1, 2]
+
+
 def test_what_begins_to_be_swapped_while_it_is_looked_at_is_put_in_place(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

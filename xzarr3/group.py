@@ -245,7 +245,9 @@ class Group(Node, Mapping[str, "Array | Group"]):
                 if meta is not None:
                     return self._bind(full, meta)
             there += check_complete(self.store, full, f"array or group '{path}'")
-            raise NodeNotFoundError(f"no array or group '{path}' in {self!r}{there}")
+            found = self._find(path)  # It may have come before its lease was looked for.
+            if found is None:
+                raise NodeNotFoundError(f"no array or group '{path}' in {self!r}{there}")
         return found
 
     def get(self, path: str, default: Any = None) -> Any:

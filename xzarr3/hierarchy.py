@@ -113,6 +113,19 @@ def _place_for_new(store: Store, path: str, zarr_format: ZarrFormat | None) -> t
     return format, check_new_path(normal, format), look
 
 
+def _found(
+    store: Store, path: str, what: str, zarr_format: ZarrFormat | None, **options: Any
+) -> Array | Group:
+    """The node at a path, which has to be there."""
+    node = _load(store, path, zarr_format, **options)
+    if node is None:
+        error = _not_found(store, path, what, zarr_format)
+        node = _load(store, path, zarr_format, **options)  # It may have come before its lease was looked for.
+        if node is None:
+            raise error
+    return node
+
+
 def _not_found(store: Store, path: str, what: str, zarr_format: ZarrFormat | None) -> NodeNotFoundError:
     formats = FORMATS.values() if zarr_format is None else (parse_format(zarr_format),)
     keys = [repr(key) for format in formats for key in format.defining_keys(path)]
@@ -181,17 +194,15 @@ def open(
     _check_mode(mode, ("r", "r+", "a"))
     opened = open_store(store, storage_options, mode=mode)
     normal = normal_path(path)
-    node = _load(
+    return _found(
         opened,
         normal,
+        "array or group",
         zarr_format,
         read_only=mode == "r",
         use_consolidated=use_consolidated,
         missing=missing,
     )
-    if node is None:
-        raise _not_found(opened, normal, "array or group", zarr_format)
-    return node
 
 
 def open_array(
@@ -213,17 +224,16 @@ def open_array(
     _check_mode(mode, ("r", "r+", "a"))
     opened = open_store(store, storage_options, mode=mode)
     normal = normal_path(path)
-    node = _load(
+    node = _found(
         opened,
         normal,
+        "array",
         zarr_format,
         read_only=mode == "r",
         use_consolidated=None,
         missing=missing,
         by_name=True,
     )
-    if node is None:
-        raise _not_found(opened, normal, "array", zarr_format)
     if not isinstance(node, Array):
         raise NodeTypeError(f"'/{normal}' of {opened} is a group, not an array")
     return node
@@ -266,21 +276,18 @@ def open_group(
         made = make_group(opened, format, normal, attributes=attributes, overwrite=mode == "w", look=look)
         made.missing = missing
         return made
-    node = _load(
-        opened,
-        normal,
-        zarr_format,
-        read_only=mode == "r",
-        use_consolidated=use_consolidated,
-        missing=missing,
-    )
-    if node is None:
-        if mode == "a":
-            format, _, look = _place_for_new(opened, normal, zarr_format)
-            made = make_group(opened, format, normal, attributes=attributes, look=look)
-            made.missing = missing
-            return made
-        raise _not_found(opened, normal, "group", zarr_format)
+    options: dict[str, Any] = {
+        "read_only": mode == "r", "use_consolidated": use_consolidated, "missing": missing,
+    }  # fmt: skip
+    if mode != "a":
+        node = _found(opened, normal, "group", zarr_format, **options)
+    elif (found := _load(opened, normal, zarr_format, **options)) is not None:
+        node = found
+    else:
+        format, _, look = _place_for_new(opened, normal, zarr_format)
+        made = make_group(opened, format, normal, attributes=attributes, look=look)
+        made.missing = missing
+        return made
     if not isinstance(node, Group):
         raise NodeTypeError(f"'/{normal}' of {opened} is an array, not a group")
     return node
