@@ -96,7 +96,7 @@ class WaitingStore(MemoryStore):
             if self._answered >= mine:
                 return
             still = 0
-            while still < 3:  # Whoever waits for the interpreter's lock does not seem to run.
+            while still < 10:  # Whoever waits for the interpreter's lock does not seem to run.
                 time.sleep(0.001)
                 still = 0 if _others_run() else still + 1
             with self._counting:
