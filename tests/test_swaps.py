@@ -41,6 +41,15 @@ class CutOff(MemoryStore):
         super()._set(key, value)
 
 
+class Unconditional(CutOff):
+    """A store that replaces nothing on condition."""
+
+    writes_conditionally = False
+
+    def _compare_and_set(self, key: str, version: object, value: bytes | None) -> bool:
+        raise StoreCapabilityError(f"cannot replace key '{key}' on condition")
+
+
 class KilledError(BaseException):
     """The process dies."""
 
@@ -174,13 +183,7 @@ def test_what_begins_to_be_swapped_while_it_is_looked_at_is_put_in_place(
 
 
 def test_a_dataset_is_replaced_where_nothing_is_written_on_condition() -> None:
-    class Plain(MemoryStore):
-        writes_conditionally = False
-
-        def _compare_and_set(self, key: str, version: object, value: bytes | None) -> bool:
-            raise StoreCapabilityError(f"cannot replace key '{key}' on condition")
-
-    store = Plain()
+    store = Unconditional()
     for start in range(3):
         to_zarr(dataset(start), store, mode="w")
         assert opened(store).identical(dataset(start))
@@ -189,13 +192,7 @@ def test_a_dataset_is_replaced_where_nothing_is_written_on_condition() -> None:
 
 @pytest.mark.parametrize("how", ["recover", "w", "w-"])
 def test_a_killed_swap_is_finished_where_nothing_is_written_on_condition(how: Any) -> None:
-    class Plain(CutOff):
-        writes_conditionally = False
-
-        def _compare_and_set(self, key: str, version: object, value: bytes | None) -> bool:
-            raise StoreCapabilityError(f"cannot replace key '{key}' on condition")
-
-    store = Plain()
+    store = Unconditional()
     to_zarr(dataset(0), store)
     store.fails = True
     with pytest.raises(StoreError, match="cut off"):

@@ -77,6 +77,13 @@ def note(store: Store, key: str, value: Buffer | None) -> Note | None:
     return made
 
 
+def note_all(store: Store, documents: Iterable[tuple[str, Buffer | None]]) -> None:
+    """Note what documents are from now on, where it takes a request to look at one again."""
+    if store.concurrency > 1 or not store.tells_changes:
+        for key, value in documents:
+            note(store, key, value)
+
+
 def noted(store: Store, key: str) -> Note | None:
     """What a document was when it was read last."""
     return _noted.get((store.identity, key))

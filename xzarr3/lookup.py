@@ -13,7 +13,7 @@ from xzarr3.formats import DraftFormat, Format, ZarrFormat, documents, parse_for
 from xzarr3.formats.base import MAX_NAMES, Document, Fetch, Held, node_prefix
 from xzarr3.formats.v2 import V2
 from xzarr3.formats.v3 import DOCUMENT, V3
-from xzarr3.looks import note
+from xzarr3.looks import note_all
 from xzarr3.metadata import GroupMetadata, NodeMetadata
 from xzarr3.nodes import ancestors
 from xzarr3.options import max_document_bytes
@@ -137,9 +137,7 @@ def document_values(store: Store, keys: Sequence[str]) -> list[Buffer | None]:
             raise _oversized(key, error.size) from error
 
     values = spread(read, keys, store.concurrency)
-    if store.concurrency > 1 or not store.tells_changes:
-        for key, value in zip(keys, values, strict=True):
-            note(store, key, value)
+    note_all(store, zip(keys, values, strict=True))
     return values
 
 

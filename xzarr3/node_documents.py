@@ -237,7 +237,7 @@ def store_documents(
     for stage in stages:
         if stage:
             store.set_values(stage.items())
-            _note(store, stage)
+            looks.note_all(store, stage.items())
 
 
 def create_documents(
@@ -258,15 +258,8 @@ def create_documents(
         value = documents.encode(document, path)
         if not _create(store, key, look.found(key)[1], value):
             return False
-        _note(store, {key: value})
+        looks.note_all(store, [(key, value)])
     return True
-
-
-def _note(store: Store, stored: Mapping[str, Buffer]) -> None:
-    """Note what documents are from now on, so that a first read need not look at them beforehand."""
-    if store.concurrency > 1 or not store.tells_changes:
-        for key, value in stored.items():
-            looks.note(store, key, value)
 
 
 def _create(store: Store, key: str, version: object, value: bytes) -> bool:
