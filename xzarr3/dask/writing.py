@@ -40,11 +40,11 @@ from xzarr3.dask.detours import (
     write_aside,
 )
 from xzarr3.dask.ending import Gate
+from xzarr3.dask.journal import Journal
 from xzarr3.dask.layers import ReadLayer, SelectLayer
 from xzarr3.dask.memory import frontier, memory_limit
 from xzarr3.dask.sources import Place, Places, is_held_alone
 from xzarr3.dask.tasks import (
-    Journal,
     Sink,
     Tile,
     copy_region,

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import dask
 import dask.threaded
@@ -30,15 +30,18 @@ from xzarr3.array_settings import array_metadata
 from xzarr3.commit.moving import remove
 from xzarr3.commit.stage import StagedKeys
 from xzarr3.dask.cleanup import Cleanup, Writing, fetched
+from xzarr3.dask.journal import Journal
 from xzarr3.dask.reading import from_zarr
 from xzarr3.dask.sources import Place, Places
-from xzarr3.dask.tasks import Journal
 from xzarr3.dask.write_layer import Made
 from xzarr3.dask.writing import plan_writes
 from xzarr3.errors import ConflictError
 from xzarr3.progress import Asked, shown
 from xzarr3.stores import LocalStore, Store, in_flight
 from xzarr3.stores.local import STAGED
+
+if TYPE_CHECKING:
+    from xzarr3.xarray.committing import Commit
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,29 +57,7 @@ class Job:
     in_place: bool = False
 
 
-class Write(Protocol):
-    """One call of :func:`xzarr3.to_zarr`: where values go, and how they become a dataset."""
-
-    store: Store
-    jobs: list[Job]
-    """What is written by dask."""
-    journal: Any
-    """What of that is written already, if that is noted."""
-
-    def begin(self) -> Any:
-        """Make room for values, before the first one is stored; what is returned is for those below."""
-
-    def room(self, begun: Any) -> str:
-        """What tells where it has begun from what is made there once that was removed."""
-
-    def finish(self, begun: Any) -> None:
-        """Write all that is not in dask arrays, which were written, and make a dataset of it."""
-
-    def discard(self, begun: Any, error: BaseException) -> None:
-        """Remove what was written before ``error``, for good."""
-
-
-def write_blocks(write: Write, progress: Asked, options: Mapping[str, Any] | None) -> Any:
+def write_blocks(write: Commit, progress: Asked, options: Mapping[str, Any] | None) -> Any:
     """Begin a write and write what is in dask arrays; gives what finishes it what it needs.
 
     ``options`` are for the scheduler.
@@ -102,7 +83,7 @@ def write_blocks(write: Write, progress: Asked, options: Mapping[str, Any] | Non
     return begun
 
 
-def written_later(write: Write, opened: Store | None) -> Delayed:
+def written_later(write: Commit, opened: Store | None) -> Delayed:
     """What does all that was planned when it is computed, and closes a store that was opened for it."""
     blocks = plan_in_turn(write.jobs)
     token = uuid.uuid4().hex
@@ -137,7 +118,7 @@ def _ending(
     return Writing(key, HighLevelGraph(layers, {**graph.dependencies, key: set(keys)}))
 
 
-def templated(write: Any, opened: Store | None) -> Delayed:
+def templated(write: Commit, opened: Store | None) -> Delayed:
     """Make a new dataset without what is in dask arrays, and give what writes that when it is computed.
 
     Raises
@@ -178,7 +159,7 @@ def _for_scheduler(options: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def _finished(
-    opened: Store | None, aside: Aside | None, write: Write, begun: Begun, stored: object = None
+    opened: Store | None, aside: Aside | None, write: Commit, begun: Begun, stored: object = None
 ) -> None:
     """Finish a write that has begun and whose blocks were written, and close a store opened for it."""
     with opened or nullcontext():
@@ -199,11 +180,11 @@ def _workers(store: Store, jobs: list[Job]) -> dict[str, int]:
 class Begun:
     """A write that has begun. Where it travels the plan stays behind, of which there is a task."""
 
-    def __init__(self, key: str, write: Write) -> None:
+    def __init__(self, key: str, write: Commit) -> None:
         self.key = key
         self.attempt = uuid.uuid4().hex
         """What tells it from the same write when that is begun again."""
-        self._write: Write | None = write
+        self._write: Commit | None = write
         self._begun = write.begin()
         self.room = write.room(self._begun)
         self._is_over = False
@@ -221,7 +202,7 @@ class Begun:
         """Whether it was begun in this process, where the plan is."""
         return self._write is not None
 
-    def finish(self, write: Write, stored: object = None) -> None:
+    def finish(self, write: Commit, stored: object = None) -> None:
         """Finish the write, if all of its tasks have ``stored`` their values where it has begun.
 
         Raises
@@ -235,7 +216,7 @@ class Begun:
             self._is_over = True
         write.finish(self._begun)
 
-    def _given_up(self, write: Write) -> ConflictError:
+    def _given_up(self, write: Commit) -> ConflictError:
         error = ConflictError(
             "values are gone that this write had stored before a worker was lost, or it was computed again: "
             "an earlier attempt at it was cleaned up since; nothing was put in its place; accepted: the same "
@@ -244,7 +225,7 @@ class Begun:
         self.abandon(error, write)
         return error
 
-    def abandon(self, error: BaseException, write: Write | None = None) -> None:
+    def abandon(self, error: BaseException, write: Commit | None = None) -> None:
         """Remove what was written before ``error``, once; who comes second waits until that is done."""
         with self._guard:
             write = self._write if write is None else write
@@ -287,7 +268,7 @@ class Abandoning:
 class _Held:
     """Gives up what has begun; nothing, if it failed to begin and has cleaned up itself."""
 
-    def __init__(self, begun: Begun | None, write: Write | None = None) -> None:
+    def __init__(self, begun: Begun | None, write: Commit | None = None) -> None:
         self._begun, self._write = begun, write
 
     def __call__(self, error: BaseException) -> None:
