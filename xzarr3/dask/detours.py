@@ -1,7 +1,7 @@
 """Other ways to tiles than to put them together from blocks that wait in memory.
 
-What is only read from a store is read tile by tile. What would need too much memory is rechunked by the
-workers of a cluster, or lies in a temporary directory in between.
+What would need too much memory is rechunked by the workers of a cluster, or lies in a temporary directory in
+between.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import tempfile
 import uuid
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import dask
@@ -35,14 +35,7 @@ from xzarr3.dask.sources import is_array
 from xzarr3.dask.tasks import Cuts, Region, Rooms, Sink, Tile, read_region, rooms_of, write_tile
 from xzarr3.dask.tiles import AxisTiles, block_edges, chunks_of, distinct
 from xzarr3.dask.zarr_array import read_block
-from xzarr3.grids import Edges, Steps
 from xzarr3.stores import LocalStore
-
-_TWICE = 1.25  # How often each element may be read, before larger tiles are tried,
-_OFTEN = 2.0  # and beyond which blocks are put together after all.
-_LARGEST = 2**25  # Bytes of a tile that is made larger so that less is read twice.
-_FEWEST = 16  # Tiles that there are to be,
-_SMALL = 2**20  # unless they have no more bytes than this.
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,56 +114,6 @@ def reads_blocks_of(
             if along[at] and part.start != begin:
                 return False
     return True
-
-
-def in_tiles(reading: Reading, axes: Sequence[AxisTiles]) -> list[AxisTiles] | None:
-    """Tiles of which each is read by itself; None if too much would be read several times."""
-    array = reading.array
-    lengths = _chunk_axes(array)
-    chosen = [replace(axis, blocks=axis.edges, aligned=True) for axis in axes]
-    while True:
-        often = [
-            _times_read(axis.edges + start, units)
-            for axis, start, units in zip(chosen, reading.starts, lengths, strict=True)
-        ]
-        if math.prod(often) <= _TWICE:
-            break
-        at = max(range(len(chosen)), key=lambda at: often[at] if chosen[at].count > 1 else 0.0)
-        larger = _paired(chosen[at].edges)
-        nbytes = array.dtype.itemsize * math.prod(
-            int(np.max(np.diff(larger if at == axis else each.edges), initial=0))
-            for axis, each in enumerate(chosen)
-        )
-        count = math.prod(axis.count for axis in chosen)
-        few = count < 2 * _FEWEST and nbytes > _SMALL
-        if chosen[at].count <= 1 or nbytes > _LARGEST or few:
-            break
-        chosen[at] = AxisTiles(larger, larger, True)
-    return chosen if math.prod(often) <= _OFTEN else None
-
-
-def _chunk_axes(array: Array) -> list[Steps | Edges]:
-    """What is decoded whole: chunks, those within shards where there are shards."""
-    if array.shards is None:
-        return list(array.metadata.chunk_grid.axes)
-    return [Steps(int(length)) for length in array.chunks]  # type: ignore[arg-type]
-
-
-def _times_read(edges: Any, units: Steps | Edges) -> float:
-    """How often an element is read on average, if units are read whole for each tile."""
-    lengths = np.diff(edges)
-    kept = lengths > 0
-    if not np.any(kept):
-        return 1.0
-    first, last = edges[:-1][kept], edges[1:][kept] - 1
-    if isinstance(units, Steps):
-        length = units.length
-        covered = (last // length - first // length + 1) * length
-        whole = int(edges[-1] - 1) // length - int(edges[0]) // length + 1
-        return float(np.sum(covered) / (whole * length))
-    low = np.array([units.start(at) for at in units.locate(first)[0].tolist()])
-    high = np.array([units.start(at + 1) for at in units.locate(last)[0].tolist()])
-    return float(np.sum(high - low) / (high[-1] - low[0]))
 
 
 def _paired(edges: Any) -> Any:

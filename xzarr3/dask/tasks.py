@@ -83,13 +83,6 @@ def write_tile(sink: Sink, tile: Tile, region: Region, cuts: Cuts, *given: Any) 
     return rooms_of(after)
 
 
-def copy_region(
-    array: Array, source: Region, sink: Sink, region: Region, tile: Tile, *after: object
-) -> Rooms:
-    """Write a tile that is only read from another array."""
-    return write_block(read_region(array, source), sink, region, tile, *after)
-
-
 def read_region(array: Array, region: Region, *after: object) -> AnyArray:
     """What is stored of a tile."""
     return array.get(region, threads=threads_of(array))

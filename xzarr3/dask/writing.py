@@ -9,10 +9,9 @@ from __future__ import annotations
 import math
 import uuid
 import warnings
-from collections import Counter
 from collections.abc import Callable, Container, Sequence
 from functools import cached_property, partial
-from typing import Any, Literal, cast, overload
+from typing import Any, Literal, overload
 
 import dask.array as da
 import numpy as np
@@ -32,7 +31,6 @@ from xzarr3.dask.detours import (
     as_reading,
     aside_axes,
     copy_tile,
-    in_tiles,
     read_again,
     reads_alone,
     reads_blocks_of,
@@ -47,7 +45,6 @@ from xzarr3.dask.sources import Place, Places, is_held_alone
 from xzarr3.dask.tasks import (
     Sink,
     Tile,
-    copy_region,
     read_written,
     write_block,
     write_tile,
@@ -260,7 +257,6 @@ def plan_writes(
         _Job(number, *each, journal, known)
         for number, each in enumerate(zip(sources, targets, wanted, strict=True))
     ]
-    _count_uses(jobs)
     _check_disjoint(jobs)
     if places is None:
         _check_sources(jobs, known)
@@ -268,14 +264,6 @@ def plan_writes(
     for job in jobs:  # Other processes may do it, of which this one would not know.
         job.target.note_values()
     return Writes(jobs)
-
-
-def _count_uses(jobs: Sequence[_Job]) -> None:
-    """Let what is read for several jobs be read by tasks of its own."""
-    names = {job.source.name for job in jobs}
-    uses = Counter(name for job in jobs for name in job.source.dask.layers if name in names)
-    for job in jobs:
-        job.copies = job.copies and uses[job.source.name] == 1
 
 
 def _fit_memory(
@@ -431,13 +419,6 @@ class _Job:
         self._rechunks = False
         self.aside: Aside | None = None
         self._aside_axes: list[AxisTiles] = []
-        self._reading = as_reading(source)
-        self.copies = self._reading is not None and self.aligned
-        if self._reading is not None and not self.aligned:
-            tiles = in_tiles(self._reading, self.axes)
-            if tiles is not None:
-                self.source, self.axes = read_again(self._reading, tiles), tiles
-                self.copies = True
         slabs, live = (None, 0) if self.aligned else frontier(self.axes)
         self.slabs, self.live = slabs, live * source.dtype.itemsize
 
@@ -456,9 +437,6 @@ class _Job:
         else:
             limit = most * _SHARE / threads
             blocks, self.axes = aside_axes(source.chunks, self.axes, source.dtype.itemsize, limit)
-            if self._reading is not None:
-                blocks = [axis.as_blocks() for axis in blocks]
-                self.source = read_again(self._reading, blocks)
             self._aside_axes = blocks
             self.aside = Aside(target, blocks, self.axes)
         self.slabs = None
@@ -504,9 +482,6 @@ class _Job:
         """Add what writes the tiles, once the keys ``after`` are done, which the layers ``awaited`` make."""
         sink = Sink(self.target, self.number, self.journal, graph.gate)
         name, source = self.name, self.source
-        if self.copies:
-            graph.add(name, self._copying(sink, after), awaited)
-            return
         reading = as_reading(source)
         if after and reading is not None:  # What is written before may be what is read.
             source = read_again(reading, _as_axes(source), after)
@@ -529,28 +504,6 @@ class _Job:
             graph.add(name, layer, needed)
         else:
             graph.add(name, self._blockwise(source, sink, after), needed)
-
-    def _copying(self, sink: Sink, after: Sequence[Any]) -> Any:
-        """The layer that reads tiles and writes them."""
-        reading = cast("Reading", self._reading)
-        index = tuple(range(self.source.ndim))
-        return blockwise(
-            copy_region,
-            self.name,
-            index,
-            reading.array,
-            None,
-            Regions(self.source.chunks, reading.starts),
-            index,
-            sink,
-            None,
-            self.regions,
-            index,
-            _Indexes(self.source.numblocks),
-            index,
-            *(each for key in after for each in (TaskRef(key), None)),
-            numblocks={},
-        )
 
     def _blockwise(self, source: da.Array, sink: Sink, after: Sequence[Any]) -> Any:
         """The layer that writes blocks that are tiles."""
