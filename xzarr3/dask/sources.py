@@ -203,7 +203,7 @@ def _arrays_in(value: Any, *, thorough: bool = False) -> Iterator[Any]:
             left += list(value.values())
         elif kind is Task:
             left += (value.func, value.args, value.kwargs)
-        elif is_array(value):
+        elif _is_array(value):
             yield value
         elif isinstance(value, dict):  # And no other mapping: layers would make all of their tasks.
             left += list(value.values())
@@ -213,14 +213,9 @@ def _arrays_in(value: Any, *, thorough: bool = False) -> Iterator[Any]:
             left += held(value)
 
 
-def is_array(value: object) -> bool:
+def _is_array(value: object) -> bool:
     """Whether this is an array in a store, of this library or of zarr-python."""
     return isinstance(value, Array) or _is_of_zarr_python(value)
-
-
-def is_held_alone(layer: Mapping[Any, object]) -> bool:
-    """Whether a layer has a single task, which gives an array in a store."""
-    return len(layer) == 1 and all(is_array(getattr(task, "value", task)) for task in layer.values())
 
 
 def _is_of_zarr_python(value: object) -> bool:
@@ -236,7 +231,7 @@ def _held_by(value: Any) -> Iterator[object]:
         yield from filter(_is_followed, map(_content, value.__closure__ or ()))
         # Of what it uses of its module, arrays alone: everything else leads everywhere.
         used = map(value.__globals__.get, value.__code__.co_names)
-        yield from (each for each in used if is_array(each))
+        yield from (each for each in used if _is_array(each))
     elif type(value).__module__.partition(".")[0] not in _CLOSED_PACKAGES:
         yield getattr(value, "__dict__", None)
         for slot in _slots(value.__class__):
@@ -258,7 +253,7 @@ def _all_held_by(value: Any) -> Iterator[object]:
         yield from (value.__defaults__, value.__kwdefaults__, *map(_content, value.__closure__ or ()))
         used = [value.__globals__.get(name) for name in value.__code__.co_names]
         travels = "<" in value.__qualname__ or value.__module__ == "__main__"
-        yield from used if travels else filter(is_array, used)
+        yield from used if travels else filter(_is_array, used)
     elif isinstance(value, np.ndarray):
         yield value.tolist()
     elif type(value).__module__.partition(".")[0] not in _CLOSED_PACKAGES:

@@ -83,14 +83,9 @@ def write_tile(sink: Sink, tile: Tile, region: Region, cuts: Cuts, *given: Any) 
     return rooms_of(after)
 
 
-def read_region(array: Array, region: Region, *after: object) -> AnyArray:
-    """What is stored of a tile."""
-    return array.get(region, threads=threads_of(array))
-
-
 def read_written(written: object, target: Array, region: Region) -> AnyArray:
     """What is stored of a tile, once it is written."""
-    return read_region(target, region)
+    return target.get(region, threads=threads_of(target))
 
 
 def _part(target: Array, block: AnyArray, cuts: tuple[Cut, ...]) -> AnyArray:

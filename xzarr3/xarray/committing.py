@@ -23,6 +23,7 @@ from xzarr3.commit.resume import Resumption, Settings
 from xzarr3.commit.stage import Room
 from xzarr3.concurrency import spread
 from xzarr3.dask.journal import Journal, Written, fingerprint
+from xzarr3.dask.writing import Job
 from xzarr3.errors import (
     ChangedError,
     ConflictError,
@@ -49,7 +50,7 @@ from xzarr3.stores import Store
 from xzarr3.xarray.behind import Growing, SharedLength
 from xzarr3.xarray.comparing import Change, ChangedGroup, Plan
 from xzarr3.xarray.planning import PlannedArray, PlannedGroup, stored_documents
-from xzarr3.xarray.running import Job, reads_below
+from xzarr3.xarray.running import reads_below
 
 _STRAGGLING = 0.25  # Seconds that other processes get to store what they were just storing.
 

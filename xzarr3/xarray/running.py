@@ -1,20 +1,13 @@
-"""Carrying out a write with dask: what its tasks do, in which turn, and what becomes of it when one fails.
-
-A block that is written may be what another one is still to be made of, or what the same one is made of again
-when the worker that wrote it is lost. So what is made of arrays that the same call sets values of is computed
-to the side first, and put in place when all of it is there.
-"""
+"""Carrying out a write with dask: what begins and ends it, and what becomes of it when a task fails."""
 
 from __future__ import annotations
 
 import math
-import os
 import threading
 import uuid
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -26,35 +19,16 @@ from dask.delayed import Delayed
 from dask.highlevelgraph import HighLevelGraph, Layer, MaterializedLayer
 
 from xzarr3.array import Array
-from xzarr3.array_settings import array_metadata
-from xzarr3.commit.moving import remove
-from xzarr3.commit.stage import StagedKeys
 from xzarr3.dask.cleanup import Cleanup, Writing, fetched
-from xzarr3.dask.journal import Journal
-from xzarr3.dask.reading import from_zarr
 from xzarr3.dask.sources import Place, Places
 from xzarr3.dask.write_layer import Made
-from xzarr3.dask.writing import plan_writes
+from xzarr3.dask.writing import Job, Writes, plan_writes
 from xzarr3.errors import ConflictError
 from xzarr3.progress import Asked, shown
-from xzarr3.stores import LocalStore, Store, in_flight
-from xzarr3.stores.local import STAGED
+from xzarr3.stores import Store, in_flight
 
 if TYPE_CHECKING:
     from xzarr3.xarray.committing import Commit
-
-
-@dataclass(frozen=True, eq=False)
-class Job:
-    """A dask array and where it is written: a region of an array.
-
-    ``in_place`` tells that values are there which others may still be made of.
-    """
-
-    source: Any
-    target: Array
-    region: Any
-    in_place: bool = False
 
 
 def write_blocks(write: Commit, progress: Asked, options: Mapping[str, Any] | None) -> Any:
@@ -62,7 +36,7 @@ def write_blocks(write: Commit, progress: Asked, options: Mapping[str, Any] | No
 
     ``options`` are for the scheduler.
     """
-    blocks = plan_in_turn(write.jobs, write.journal)
+    blocks = plan_writes(write.jobs, journal=write.journal) if write.jobs else None
     begun = write.begin()
     if blocks is not None:
         number = len(write.jobs)
@@ -77,15 +51,12 @@ def write_blocks(write: Commit, progress: Asked, options: Mapping[str, Any] | No
         except BaseException as error:
             write.discard(begun, error)
             raise
-        finally:
-            if blocks.aside is not None:
-                blocks.aside.clean()
     return begun
 
 
 def written_later(write: Commit, opened: Store | None) -> Delayed:
     """What does all that was planned when it is computed, and closes a store that was opened for it."""
-    blocks = plan_in_turn(write.jobs)
+    blocks = plan_writes(write.jobs) if write.jobs else None
     token = uuid.uuid4().hex
     plan, begin = f"plan-zarr-{token}", f"begin-zarr-{token}"
     layers: dict[str, Layer] = {
@@ -93,12 +64,12 @@ def written_later(write: Commit, opened: Store | None) -> Delayed:
         begin: MaterializedLayer({begin: Task(begin, Begun, begin, TaskRef(plan))}),
     }
     begun = HighLevelGraph(layers, {plan: set(), begin: {plan}})
-    finish = partial(_finished, opened, None if blocks is None else blocks.aside)
+    finish = partial(_finished, opened)
     return _ending(blocks, finish, begun, [plan, begin], [Abandoning(plan, begin)])
 
 
 def _ending(
-    blocks: Turns | None,
+    blocks: Writes | None,
     end: Callable[..., None],
     before: HighLevelGraph | None = None,
     needed: Sequence[str] = (),
@@ -106,12 +77,11 @@ def _ending(
 ) -> Writing:
     """What writes blocks once the tasks ``needed`` are done, and calls ``end`` with what all these give."""
     graph = HighLevelGraph({}, {}) if before is None else before
-    keys, cleanups = [*needed], [*cleanups]
+    keys = [*needed]
     if blocks is not None:
         written = blocks.delayed(Delayed(keys[-1], graph) if keys else None)
         graph = written.dask
         keys.append(written.key)
-        cleanups += [] if blocks.aside is None else [blocks.aside]
     key = f"end-zarr-{uuid.uuid4().hex}"
     last = Last(key, Task(key, end, *map(TaskRef, keys)), cleanups)
     layers: dict[str, Layer] = {**graph.layers, key: last}
@@ -143,7 +113,7 @@ def templated(write: Commit, opened: Store | None) -> Delayed:
     if opened is not None and opened.publishes_at_close:
         cast("Any", opened).flush()
     placed = [Job(job.source, target, ...) for job, target in zip(jobs, targets, strict=True)]
-    return _ending(plan_in_turn(placed), partial(_closed, opened))
+    return _ending(plan_writes(placed) if placed else None, partial(_closed, opened))
 
 
 def _closed(opened: Store | None, blocks: object = None) -> None:
@@ -158,14 +128,10 @@ def _for_scheduler(options: Mapping[str, Any] | None) -> dict[str, Any]:
     return {key: value for key, value in (options or {}).items() if key not in own}
 
 
-def _finished(
-    opened: Store | None, aside: Aside | None, write: Commit, begun: Begun, stored: object = None
-) -> None:
+def _finished(opened: Store | None, write: Commit, begun: Begun, stored: object = None) -> None:
     """Finish a write that has begun and whose blocks were written, and close a store opened for it."""
     with opened or nullcontext():
         begun.finish(write, stored)
-        if aside is not None:
-            aside.clean()
 
 
 def _workers(store: Store, jobs: list[Job]) -> dict[str, int]:
@@ -297,112 +263,6 @@ class Last(Made):
 
     def make(self) -> dict[Any, Task]:
         return {self.name: self._task}
-
-
-class Turns:
-    """What writes jobs, one group of them after the other.
-
-    Parameters
-    ----------
-    turns : sequence of sequence of Job
-        No source of one reads what the same one writes.
-    places : Places
-        Where arrays are.
-    journal : Journal, optional
-        Knows which parts of them were written before.
-    aside : Aside, optional
-        Where values lie meanwhile, which has to be cleaned when all is done.
-    """
-
-    def __init__(
-        self, turns: Sequence[Sequence[Job]], places: Places, journal: Journal | None, aside: Aside | None
-    ) -> None:
-        left = [jobs for jobs in turns if jobs]
-        if journal is not None and (aside is not None or len(left) > 1):
-            raise ValueError(
-                "resume=True cannot take up a write of what is made of the arrays that it changes, as they "
-                "are not what they were then; accepted: resume=False, or a source that is stored elsewhere"
-            )
-        self._turns = []
-        for jobs in left:
-            sources, targets = [job.source for job in jobs], [job.target for job in jobs]
-            regions = [job.region for job in jobs]
-            self._turns.append(plan_writes(sources, targets, regions, journal=journal, places=places))
-        self.aside = aside
-        self.sizes = {name: size for writes in self._turns for name, size in writes.sizes.items()}
-        """How many bytes are written, by the name of the tasks that do it."""
-
-    def delayed(self, after: Delayed | None = None) -> Delayed:
-        """What writes everything when it is computed; nothing is written before ``after`` is done."""
-        done: Any = after
-        for writes in self._turns:
-            done = writes.delayed(done)
-        return done  # type: ignore[no-any-return]
-
-
-def plan_in_turn(jobs: Sequence[Job], journal: Journal | None = None) -> Turns | None:
-    """What writes jobs so that nothing is overwritten that is still to be read; None if there are none."""
-    if not jobs:
-        return None
-    places = Places()
-    overwritten = {places.of(job.target) for job in jobs if job.in_place}
-    first: list[Job] = []
-    then: list[Job] = []
-    aside = None
-    for job in jobs:
-        if not overwritten or overwritten.isdisjoint(places.read_in(job.source.dask.layers, thorough=True)):
-            then.append(job)
-        elif not job.in_place:
-            first.append(job)
-        else:
-            aside = Aside(job.target.store) if aside is None else aside
-            staged = aside.array(len(first), job)
-            first.append(Job(job.source, staged, ...))
-            then.append(Job(from_zarr(staged, chunks="units", missing="error"), job.target, job.region))
-    return Turns([first, then], places, journal, aside)
-
-
-class Aside:
-    """Where values lie until they may be put in place; picklable."""
-
-    def __init__(self, store: Store) -> None:
-        self._target = store
-        self._top = f"{STAGED}{uuid.uuid4().hex}"
-        self.store: Store = StagedKeys(store, f"{self._top}/new/")
-        if store.folder is not None:
-            self.store = LocalStore(os.path.join(store.folder, self._top, "new"))
-
-    def array(self, number: int, job: Job) -> Array:
-        """What takes the values of a job, in chunks that are as large as those that they are for."""
-        target, source = job.target, job.source
-        units = target.metadata.chunk_grid.largest
-        metadata = array_metadata(
-            shape=source.shape,
-            dtype=target.metadata.data_type,
-            chunks=tuple(max(1, min(unit, size)) for unit, size in zip(units, source.shape, strict=True)),
-            compressors=None,
-            fill_value=target.fill_value,
-            format=target.format,
-        )
-        aside = Array(self.store, f"{number}", metadata, format=target.format, write_empty_chunks=True)
-        aside.has_document = False
-        return aside
-
-    def __call__(self, error: BaseException) -> None:
-        """Clean up after an error."""
-        self.clean()
-
-    def held(self, begun: Sequence[Any]) -> Aside:
-        """The same, as it needs nothing else."""
-        return self
-
-    def clean(self) -> None:
-        """Remove what lies there."""
-        if self._target.folder is not None:
-            if os.path.isdir(os.path.join(self._target.folder, self._top)):
-                remove(os.path.join(self._target.folder, self._top))
-        else:
-            self._target.erase_prefix(f"{self._top}/")
 
 
 def reads_below(sources: Sequence[Any], store: Store, path: str) -> list[bool]:
