@@ -277,7 +277,7 @@ def _put_in_turn(jobs: Sequence[_Job], places: Places) -> None:
     """
     overwritten = {job.place for job in jobs if job.in_place}
     for job in jobs if overwritten else ():
-        read = places.read_in(job.source.dask.layers, thorough=True)
+        read = places.read_in(job.source.dask.layers)
         job.goes_first = bool(job.source.size) and not overwritten.isdisjoint(read)
         if job.goes_first and job.in_place:
             job.set_aside()

@@ -275,4 +275,4 @@ def reads_below(sources: Sequence[Any], store: Store, path: str) -> list[bool]:
             not top or place[1] == top or place[1].startswith(f"{top.rstrip('/')}/")
         )
 
-    return [any(map(is_below, places.read_in(source.dask.layers, thorough=True))) for source in sources]
+    return [any(map(is_below, places.read_in(source.dask.layers))) for source in sources]
