@@ -107,14 +107,12 @@ def _in_chunks(
         return None
     if not _is_dask(chunked_array_type):
         return None
-    from xzarr3.dask.lazy import Reads, reads
-    from xzarr3.dask.zarr_array import zarr_array
+    from xzarr3.dask.zarr_array import read_in_chunks
 
     blocks = _blocks(chunks, variable._dims, held.shape, held.dtype)
     identity = held if name is None else (name, lazy)
     prefix = "array" if name is None else _TOKEN.sub("", name)
-    found = reads(*_reading(held), held.dtype, blocks, prefix, identity)
-    data: Any = zarr_array(found) if isinstance(found, Reads) else found
+    data: Any = read_in_chunks(*_reading(held), held.dtype, blocks, prefix, identity)
     return xr.Variable(variable._dims, data, variable._attrs, variable._encoding, fastpath=True)
 
 
