@@ -258,11 +258,14 @@ def as_blocks(lengths: Sequence[int]) -> Steps | Edges | None:
     >>> as_blocks((4, 4, 2)), as_blocks((2, 4, 4)), as_blocks((4, 0))
     (Steps(length=4), Edges(runs=((2, 1), (4, 2))), None)
     """
-    if len(lengths) == 1:
-        return Steps(max(lengths[0], 1))
-    if not all(lengths):
-        return None
-    equal = lengths.count(lengths[0])
+    return all_blocks(lengths) if len(lengths) == 1 or all(lengths) else None
+
+
+def all_blocks(lengths: Sequence[int]) -> Steps | Edges:
+    """The same, also where some are empty; of these it can be told where each begins, and no more."""
+    if len(lengths) <= 1:
+        return Steps(max(sum(lengths), 1))
+    equal = lengths.count(lengths[0]) if lengths[0] else 0
     if equal == len(lengths) or (equal == len(lengths) - 1 and lengths[-1] < lengths[0]):
         return Steps(lengths[0])
     return Edges(tuple((length, len(list(same))) for length, same in itertools.groupby(lengths)))
