@@ -592,8 +592,6 @@ class Commit:
             self.journal.close(error)
         held = dict(begun.lengths)
         begun.lengths.clear()
-        for length in held.values():
-            length.close()
         if self._resumed is not None:  # The leases stay, too: they tell that nobody else was there since.
             _end_all(SharedLength.leave, held, error)
             self._resumed.leave(error)
