@@ -251,14 +251,6 @@ class ZarrArray(da.Array, metaclass=_EqualToDasks):
     def _name(self, name: str) -> None:
         self._change(_called=name)
 
-    @property
-    def chunksize(self) -> tuple[int, ...]:
-        """Length of the longest block along each dimension."""
-        view = () if self._source is None else self._view
-        longest = tuple(along.longest for along in view if not along.drop)
-        known = self._source is not None and None not in longest
-        return cast("tuple[int, ...]", longest if known else super().chunksize)
-
     def __getitem__(self, index: Any) -> da.Array:
         source = self._source
         indices = index if isinstance(index, tuple) else (index,)
