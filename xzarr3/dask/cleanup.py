@@ -32,7 +32,7 @@ class Cleanup(Protocol):
     def __call__(self, error: BaseException) -> None:
         """Clean up after an error, which gets a note of what could not be done."""
 
-    def held(self, begun: Sequence[Any]) -> Cleanup | None:
+    def held(self, begun: Sequence[Any]) -> Callable[[BaseException], None] | None:
         """The same, with all that it needs of the results of other tasks, which the scheduler may drop.
 
         ``begun`` is what has begun, as the task got it. None if that is known to be over.
@@ -52,7 +52,9 @@ def cleanups_of(graph: HighLevelGraph, name: str) -> list[Cleanup]:
     return found
 
 
-def clean_up(cleanups: Iterable[Cleanup], error: BaseException, gates: Iterable[Gate] = ()) -> None:
+def clean_up(
+    cleanups: Iterable[Callable[[BaseException], None]], error: BaseException, gates: Iterable[Gate] = ()
+) -> None:
     """Clean up after an error, which is what the user is to hear of, once no task passes the gates."""
     for gate in gates:
         gate.close()

@@ -19,9 +19,8 @@ from dask.delayed import Delayed
 from dask.highlevelgraph import HighLevelGraph, Layer, MaterializedLayer
 
 from xzarr3.array import Array
-from xzarr3.dask.cleanup import Cleanup, Writing, fetched
+from xzarr3.dask.cleanup import Writing, fetched
 from xzarr3.dask.sources import Place, Places
-from xzarr3.dask.write_layer import Made
 from xzarr3.dask.writing import Job, Writes, plan_writes
 from xzarr3.errors import ConflictError
 from xzarr3.progress import Asked, shown
@@ -59,13 +58,15 @@ def written_later(write: Commit, opened: Store | None) -> Delayed:
     blocks = plan_writes(write.jobs) if write.jobs else None
     token = uuid.uuid4().hex
     plan, begin = f"plan-zarr-{token}", f"begin-zarr-{token}"
+    beginning: Any = MaterializedLayer({begin: Task(begin, Begun, begin, TaskRef(plan))})
+    beginning.cleanups = [Abandoning(plan, begin)]
     layers: dict[str, Layer] = {
         plan: MaterializedLayer({plan: DataNode(plan, write)}),
-        begin: MaterializedLayer({begin: Task(begin, Begun, begin, TaskRef(plan))}),
+        begin: beginning,
     }
     begun = HighLevelGraph(layers, {plan: set(), begin: {plan}})
     finish = partial(_finished, opened)
-    return _ending(blocks, finish, begun, [plan, begin], [Abandoning(plan, begin)])
+    return _ending(blocks, finish, begun, [plan, begin])
 
 
 def _ending(
@@ -73,7 +74,6 @@ def _ending(
     end: Callable[..., None],
     before: HighLevelGraph | None = None,
     needed: Sequence[str] = (),
-    cleanups: Sequence[Cleanup] = (),
 ) -> Writing:
     """What writes blocks once the tasks ``needed`` are done, and calls ``end`` with what all these give."""
     graph = HighLevelGraph({}, {}) if before is None else before
@@ -83,7 +83,7 @@ def _ending(
         graph = written.dask
         keys.append(written.key)
     key = f"end-zarr-{uuid.uuid4().hex}"
-    last = Last(key, Task(key, end, *map(TaskRef, keys)), cleanups)
+    last = MaterializedLayer({key: Task(key, end, *map(TaskRef, keys))})
     layers: dict[str, Layer] = {**graph.layers, key: last}
     return Writing(key, HighLevelGraph(layers, {**graph.dependencies, key: set(keys)}))
 
@@ -222,47 +222,15 @@ class Abandoning:
         if begun is not None:
             begun.abandon(error)
 
-    def held(self, begun: Sequence[Any]) -> Cleanup | None:
+    def held(self, begun: Sequence[Any]) -> Callable[[BaseException], None] | None:
         """What gives it up, wherever in a cluster it was begun; not the same that was begun again since."""
         mine = next((each for each in begun if each.key == self.begin), None)
-        if mine is None or mine.is_original:
-            return _Held(mine)
+        if mine is None:  # It failed to begin, and has cleaned up itself.
+            return lambda error: None
+        if mine.is_original:
+            return cast("Begun", mine).abandon
         found = fetched([self._plan])
-        return None if found is None else _Held(mine, found[0])
-
-
-class _Held:
-    """Gives up what has begun; nothing, if it failed to begin and has cleaned up itself."""
-
-    def __init__(self, begun: Begun | None, write: Commit | None = None) -> None:
-        self._begun, self._write = begun, write
-
-    def __call__(self, error: BaseException) -> None:
-        if self._begun is not None:
-            self._begun.abandon(error, self._write)
-
-    def held(self, begun: Sequence[Any]) -> _Held:
-        return self
-
-
-class Last(Made):
-    """The task that ends a write.
-
-    Parameters
-    ----------
-    name : str
-    task : Task
-    cleanups : sequence of Cleanup
-        What removes what was begun, if the write fails.
-    """
-
-    def __init__(self, name: str, task: Task, cleanups: Sequence[Cleanup] = ()) -> None:
-        super().__init__(name)
-        self._task = task
-        self.cleanups = list(cleanups)
-
-    def make(self) -> dict[Any, Task]:
-        return {self.name: self._task}
+        return None if found is None else partial(mine.abandon, write=found[0])
 
 
 def reads_below(sources: Sequence[Any], store: Store, path: str) -> list[bool]:
