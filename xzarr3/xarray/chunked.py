@@ -45,8 +45,6 @@ class Variable(xr.Variable):
         lazy = found_in(variable._data)
         if lazy is None or not variable.ndim or type(variable) is not xr.Variable:
             return variable
-        if not lazy.native and lazy.array.store.folder is not None:
-            return variable
         data: Any = variable._data
         made: xr.Variable = cls(variable._dims, data, variable._attrs, variable._encoding, fastpath=True)
         return made
@@ -99,7 +97,7 @@ def _in_chunks(
     **others: Any,
 ) -> xr.Variable | None:
     """A variable with a dask array, None where only xarray can do what is asked for."""
-    if not lazy.native or not isinstance(chunks, dict) or others:
+    if not isinstance(chunks, dict) or others:
         return None
     given = dict(from_array_kwargs or {})
     name, lock = given.get("name") or name, given.get("lock") or lock
