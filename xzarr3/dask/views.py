@@ -71,11 +71,6 @@ class Along:
         start, step = self.start + start * self.step, self.step * step
         return Along(self.blocks, start if count else 0, step if count > 1 else 1, count)
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether these are elements one after the other."""
-        return self.step == 1 and not self.drop
-
     @cached_property
     def number(self) -> int:
         """Number of blocks; one where nothing is selected."""
