@@ -9,11 +9,11 @@ from functools import partial
 from typing import Any
 
 from dask._task_spec import Task, TaskRef
-from dask.highlevelgraph import Layer
 
 from xzarr3.dask.aside import Aside
 from xzarr3.dask.cleanup import Cleanup
 from xzarr3.dask.ending import Gate
+from xzarr3.dask.layers import Made
 from xzarr3.dask.tasks import Tile, rooms_of
 from xzarr3.dask.tiles import AxisTiles, Cut
 
@@ -22,49 +22,6 @@ Key = Any
 _MOST_SLABS = 1024
 _WEIGHT = 32  # Powers of 2, beyond what the blocks of a slab may depend on themselves.
 _ARITY = 64  # A task that waited for millions of others would be sent the place of each of them.
-
-
-class Made(Layer):
-    """A layer whose tasks are made when they are asked for, and are not pickled with it."""
-
-    _tasks: dict[Key, Task] | None = None
-
-    def __init__(self, name: str) -> None:
-        super().__init__()
-        self.name = name
-
-    def make(self) -> dict[Key, Task]:
-        """All tasks of the layer."""
-        raise NotImplementedError
-
-    @property
-    def mapping(self) -> dict[Key, Task]:
-        """All tasks of the layer, once they are made."""
-        if self._tasks is None:
-            self._tasks = self.make()
-        return self._tasks
-
-    @property
-    def has_legacy_tasks(self) -> bool:
-        return False
-
-    def is_materialized(self) -> bool:
-        return self._tasks is not None
-
-    def __getitem__(self, key: Key) -> Task:
-        return self.mapping[key]
-
-    def __iter__(self) -> Iterator[Key]:
-        return iter(self.mapping)
-
-    def __len__(self) -> int:
-        return len(self.mapping)
-
-    def get_output_keys(self) -> Set[Key]:
-        return self.mapping.keys()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_tasks"}
 
 
 class Tiles(Made):
