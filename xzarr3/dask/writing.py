@@ -25,12 +25,11 @@ from dask.utils import format_bytes
 
 from xzarr3.array import Array
 from xzarr3.dask.aside import Aside, aside_axes, copy_tile, workers, write_aside
-from xzarr3.dask.blocks import Regions, check_dask, writing_label
+from xzarr3.dask.blocks import Regions, check_dask, label, writing_label
 from xzarr3.dask.cleanup import Writing
 from xzarr3.dask.ending import Gate
 from xzarr3.dask.journal import Journal
 from xzarr3.dask.memory import frontier, memory_limit
-from xzarr3.dask.reading import from_zarr
 from xzarr3.dask.sources import Place, Places
 from xzarr3.dask.tasks import (
     Sink,
@@ -41,6 +40,7 @@ from xzarr3.dask.tasks import (
 )
 from xzarr3.dask.tiles import chunks_of, plan_axes
 from xzarr3.dask.write_layer import Done, Tiles, Written
+from xzarr3.dask.zarr_array import read_block, read_in_chunks
 from xzarr3.errors import AlignmentError, LargeWriteWarning, SelectionError, printable, shorten
 from xzarr3.indexing import basic_selection
 from xzarr3.progress import Asked, check_asked, shown
@@ -571,8 +571,9 @@ class _Job:
             ends = [(length,) if length else () for length in (chosen.start, size - chosen.stop)]
             chunks.append((*ends[0], *along, *ends[1]))
             region.append(slice(chosen.start, chosen.stop))
-        found: da.Array = from_zarr(self.target, chunks=tuple(chunks))[tuple(region)]
-        return found
+        target, prefix = self.target, f"read-zarr-{label(self.target)}"
+        found = read_in_chunks(read_block, target, target.dtype, chunks, prefix, target)[tuple(region)]
+        return cast("da.Array", found)
 
     def stored(self, graph: HighLevelGraph) -> da.Array:
         """An array of what is written, whose tiles are read once they are written."""
