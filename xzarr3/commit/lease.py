@@ -681,9 +681,10 @@ class Lease:
                 try:
                     self._erase()
                 except StoreError:
-                    self._proven = -2 * PATIENCE  # Others in this process may take it from now on.
                     _keep(self)
                     raise
+                finally:
+                    self._proven = -2 * PATIENCE  # Others in this process may take it from now on.
                 self._pid = 0
         finally:
             _live.discard(self.owner)  # After it is gone, so that nobody's else is taken for it.
