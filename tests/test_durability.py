@@ -30,7 +30,8 @@ from xzarr3 import LocalStore, StoreError
 from xzarr3._types import Buffer
 from xzarr3.codecs import BytesCodec, Crc32cCodec, ShardingCodec
 from xzarr3.stores import platform
-from xzarr3.stores.local import LOCK_NAME, TEMPORARY
+from xzarr3.stores.local_folders import TEMPORARY
+from xzarr3.stores.local_locks import LOCK_NAME
 
 NOISE = np.random.default_rng(1).integers(1, 2**60, 4096)
 SOON = 20.0  # Seconds within which what does not wait is done.

@@ -42,9 +42,9 @@ from xzarr3 import (
     folding,
 )
 from xzarr3._types import Buffer, ByteRange
-from xzarr3.stores import file_locks, platform
+from xzarr3.stores import local_locks, platform
 from xzarr3.stores.base import UNCHANGED, OversizedError, Scratch
-from xzarr3.stores.file_locks import LOCK_NAME, FileLock
+from xzarr3.stores.local_locks import LOCK_NAME, FileLock
 from xzarr3.xarray import to_zarr
 
 SOON = 20.0  # Seconds within which what does not wait is done.
@@ -416,7 +416,7 @@ def test_children_forked_at_any_moment_hold_no_lock(store: LocalStore) -> None:
         try:
             for _ in range(30):
                 outcome = run_child(
-                    lambda: (file_locks._open_ones == {}, _own_lock_files(), store.update("c/d", count))
+                    lambda: (local_locks._open_ones == {}, _own_lock_files(), store.update("c/d", count))
                 )
                 assert outcome.checked() == (True, 0, None)
         finally:
@@ -494,7 +494,7 @@ def test_no_descriptors_are_left_open(store: LocalStore) -> None:
         with pytest.raises(LookupError):
             store.update("a/b", fail)
     assert len(os.listdir("/proc/self/fd")) == before
-    assert file_locks._open_ones == {}
+    assert local_locks._open_ones == {}
 
 
 def test_an_updater_that_runs_out_of_descriptors_goes_on_with_fewer(store: LocalStore) -> None:
@@ -572,7 +572,7 @@ def test_the_locks_of_the_system_are_as_they_are_packed(tmp_path: Path) -> None:
     folder = os.open(tmp_path, os.O_RDONLY)
     lock.acquire(folder, "name", time.monotonic() + 1)
     try:
-        at = file_locks._place("name")
+        at = local_locks._place("name")
         assert 0 <= at < 2**62
         with open(tmp_path / LOCK_NAME, "r+b") as other:
             for start, length, free in ((at, 1, False), (at + 1, 0, True), (0, at, True), (0, 0, False)):
@@ -588,7 +588,7 @@ def test_the_locks_of_the_system_are_as_they_are_packed(tmp_path: Path) -> None:
 
 def test_locks_of_names_differ() -> None:
     names = [f"{a}.{b}" for a in range(300) for b in range(300)]
-    assert len({file_locks._place(name) for name in names}) == len(names)
+    assert len({local_locks._place(name) for name in names}) == len(names)
 
 
 # Values that somebody replaces whole meanwhile

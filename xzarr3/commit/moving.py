@@ -27,8 +27,8 @@ from xzarr3.errors import NodeExistsError, StoreError, printable
 from xzarr3.formats import Format
 from xzarr3.metadata import ArrayMetadata
 from xzarr3.stores import LocalStore, Store, platform
-from xzarr3.stores.folders import Folders, LeadsOutError
-from xzarr3.stores.local import STAGED, TEMPORARY, is_busy
+from xzarr3.stores.local_erasing import is_busy
+from xzarr3.stores.local_folders import STAGED, TEMPORARY, Folders, LeadsOutError
 
 _ATTEMPTS = 10
 

@@ -57,6 +57,8 @@ _FLAGS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 # Searching a directory takes less permission than reading it, where a system tells the two apart.
 _SEARCH = getattr(os, "O_PATH", os.O_RDONLY) | getattr(os, "O_DIRECTORY", 0) | _FLAGS
 _READ = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | _FLAGS
+OPEN: int = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | _FLAGS
+"""How a file is opened to be read, so that nobody waits for the writer of a pipe."""
 NO_FOLLOW: int = getattr(os, "O_NOFOLLOW", 2**30)
 """For :func:`open_at`: a link is not opened."""
 _JUNCTION = 0xA0000003  # What Windows calls a directory that leads elsewhere.

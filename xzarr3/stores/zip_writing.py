@@ -37,7 +37,7 @@ from xzarr3.errors import (
 )
 from xzarr3.stores import platform
 from xzarr3.stores.base import BytesReader, Store, ValueReader
-from xzarr3.stores.file_locks import FileLock, LockingError, LockTimeoutError
+from xzarr3.stores.local_locks import FileLock, LockingError, LockTimeoutError
 from xzarr3.stores.zip_files import (
     UNIX,
     Directory,

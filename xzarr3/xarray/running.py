@@ -38,7 +38,7 @@ from xzarr3.dask.writing import plan_writes
 from xzarr3.errors import ConflictError
 from xzarr3.progress import Asked, shown
 from xzarr3.stores import LocalStore, Store, in_flight
-from xzarr3.stores.local import STAGED
+from xzarr3.stores.local_folders import STAGED
 
 
 @dataclass(frozen=True, eq=False)

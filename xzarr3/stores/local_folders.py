@@ -19,6 +19,10 @@ from typing import Self
 from xzarr3.stores import platform
 from xzarr3.stores.platform import Folder, close_folder, open_folder
 
+TEMPORARY = ".xzarr3-partial-"
+"""What the files begin with that values are written to before they get their names."""
+STAGED = ".xzarr3-staged-"
+"""What a directory at the root begins with whose values are still to be moved to their places."""
 OTHER_KIND = frozenset({errno.ENOTDIR, errno.ELOOP})
 """The errors for a name that is a link or a file, and not a directory."""
 _MISSING = frozenset({errno.ENOENT, errno.ENOTDIR})

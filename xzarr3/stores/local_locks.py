@@ -26,9 +26,10 @@ import threading
 import time
 
 from xzarr3.stores import platform
+from xzarr3.stores.local_folders import TEMPORARY
 from xzarr3.stores.platform import Folder
 
-LOCK_NAME = ".xzarr3-partial-lock"
+LOCK_NAME = f"{TEMPORARY}lock"
 """What the lock file of a directory is called, unless somebody wants one of his own."""
 
 _OPEN = os.O_RDWR | platform.NO_FOLLOW | getattr(os, "O_NONBLOCK", 0)
