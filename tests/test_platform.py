@@ -104,9 +104,8 @@ def limited(name, size):
 
 
 limited("pread", lambda descriptor, length, *place: length)
-for name in ("preadv", "readv", "writev"):
+for name in ("preadv", "writev"):
     limited(name, lambda descriptor, buffers, *place: sum(map(len, buffers)))
-limited("pwrite", lambda descriptor, data, *place: len(data))
 
 import xzarr3
 from xzarr3.stores import platform

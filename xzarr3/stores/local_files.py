@@ -133,9 +133,9 @@ class LocalReader(Reader):
                     if len(scratch.memory) < size:
                         scratch.memory = memoryview(bytearray(max(size, 2**17)))
                     memory = scratch.memory[:size]
-                count = platform.readv(descriptor, [memory])
+                count = platform.preadv(descriptor, [memory], 0)
                 if count != size:
-                    count = _read_rest(descriptor, memory, count, size)
+                    count += platform.read_into_at(descriptor, memory[count:], count)
                 return memory[:count]
         except OSError as error:
             self._store._fail("read", key, error)
@@ -198,15 +198,6 @@ class LocalReader(Reader):
         self, key: str, part: tuple[int, int] | None = None, version: object | None = None
     ) -> ValueReader | None:
         return self._store._opened(check_key(key))
-
-
-def _read_rest(descriptor: int, scratch: memoryview, count: int, size: int) -> int:
-    while count < size:
-        more = platform.readv(descriptor, [scratch[count:size]])
-        if more == 0:
-            break
-        count += more
-    return count
 
 
 class _RetryError(Exception):
@@ -503,9 +494,7 @@ class FileWriter(Writer):
             raise OversizedError(size, self._limit)
         memory = self._memory.part(size)
         try:
-            count = platform.readv(descriptor, [memory])
-            if count != size:
-                count = _read_rest(descriptor, memory, count, size)
+            count = platform.read_into_at(descriptor, memory, 0)
         except OSError as error:
             self._store._fail("read", key, error)
         return memory[:count]

@@ -50,9 +50,8 @@ HAS_OFD = sys.platform == "linux" and hasattr(_fcntl, "F_OFD_SETLK")
 
 _FULL_SYNC = getattr(_fcntl, "F_FULLFSYNC", None)
 _MOST_PIECES = 512  # Fewer than any system writes with one call.
-_MOST = (
-    2**30 if sys.platform == "darwin" else None
-)  # Bytes; macOS refuses to read or write 2 GiB with one call.
+# Bytes; macOS refuses to read or write 2 GiB with one call.
+_MOST = 2**30 if sys.platform == "darwin" else sys.maxsize
 _FLAGS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 # Searching a directory takes less permission than reading it, where a system tells the two apart.
 _SEARCH = getattr(os, "O_PATH", os.O_RDONLY) | getattr(os, "O_DIRECTORY", 0) | _FLAGS
@@ -316,61 +315,29 @@ def _seek_read(descriptor: int, length: int, start: int) -> bytes:
 
 
 def _seek_read_into(descriptor: int, buffers: Sequence[memoryview], start: int) -> int:
-    with _turns[descriptor % len(_turns)]:
-        os.lseek(descriptor, start, os.SEEK_SET)
-        return _read_into(descriptor, buffers)
-
-
-def _read_into(descriptor: int, buffers: Sequence[memoryview]) -> int:
-    with io.FileIO(descriptor, closefd=False) as file:
+    with _turns[descriptor % len(_turns)], io.FileIO(descriptor, closefd=False) as file:
+        file.seek(start)
         return file.readinto(buffers[0]) or 0
 
 
-def _seek_write(descriptor: int, data: memoryview, start: int) -> int:
-    with _turns[descriptor % len(_turns)]:
-        os.lseek(descriptor, start, os.SEEK_SET)
-        return os.write(descriptor, data)
-
-
-def _write_first(descriptor: int, pieces: Sequence[memoryview]) -> int:
-    return os.write(descriptor, pieces[0])
-
-
 def _pread_less(descriptor: int, length: int, start: int) -> bytes:
-    return os.pread(descriptor, min(length, _MOST or length), start)
+    return os.pread(descriptor, min(length, _MOST), start)
 
 
 def _preadv_less(descriptor: int, buffers: Sequence[memoryview], start: int) -> int:
     return os.preadv(descriptor, [buffers[0][:_MOST]], start)
 
 
-def _readv_less(descriptor: int, buffers: Sequence[memoryview]) -> int:
-    return os.readv(descriptor, [buffers[0][:_MOST]])
-
-
-def _pwrite(descriptor: int, data: memoryview, start: int) -> int:
-    return os.pwrite(descriptor, data[:_MOST], start)
-
-
-def _writev(descriptor: int, pieces: Sequence[memoryview]) -> int:
-    if _MOST is None or sum(map(len, pieces)) <= _MOST:
-        return os.writev(descriptor, pieces)
-    return os.write(descriptor, pieces[0][:_MOST])
-
-
-# Like the functions of :mod:`os` with these names; all may do less than they are asked to. Of several buffers
-# only the first may be read into.
+# Like the functions of :mod:`os` with these names; both may read less than they are asked to. Of several
+# buffers only the first may be read into.
 pread: Callable[[int, int, int], bytes]
 preadv: Callable[[int, Sequence[memoryview], int], int]
-readv: Callable[[int, Sequence[memoryview]], int]
-pwrite: Callable[[int, memoryview, int], int]
-writev: Callable[[int, Sequence[memoryview]], int]
-if not {"pread", "preadv", "readv", "pwrite", "writev"} <= set(dir(os)):
-    pread, preadv, readv, pwrite, writev = _seek_read, _seek_read_into, _read_into, _seek_write, _write_first
-elif _MOST is not None:
-    pread, preadv, readv, pwrite, writev = _pread_less, _preadv_less, _readv_less, _pwrite, _writev
+if not (hasattr(os, "pread") and hasattr(os, "preadv")):
+    pread, preadv = _seek_read, _seek_read_into
+elif sys.platform == "darwin":
+    pread, preadv = _pread_less, _preadv_less
 else:
-    pread, preadv, readv, pwrite, writev = os.pread, os.preadv, os.readv, _pwrite, _writev
+    pread, preadv = os.pread, os.preadv
 
 
 def read_at(descriptor: int, length: int, start: int) -> bytes:
@@ -399,14 +366,14 @@ def write_all(descriptor: int, pieces: Sequence[memoryview]) -> None:
     """Write pieces one after the other, where the file is."""
     for at in range(0, len(pieces), _MOST_PIECES):
         group = pieces[at : at + _MOST_PIECES]
-        done = writev(descriptor, group) if len(group) > 1 else os.write(descriptor, group[0])
+        done = 0
+        if len(group) > 1 and hasattr(os, "writev") and sum(map(len, group)) <= _MOST:
+            done = os.writev(descriptor, group)
         for piece in group:
-            if done < len(piece):  # More than the system writes at once, or a disk that is filling up.
-                rest = piece[done:]
-                while rest:
-                    rest = rest[os.write(descriptor, rest) :]
-                done = len(piece)
-            done -= len(piece)
+            rest = piece[done:]  # More than the system writes at once, or a disk that is filling up.
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
+            done = max(done - len(piece), 0)
 
 
 def sync(descriptor: int) -> None:
