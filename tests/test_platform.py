@@ -199,6 +199,7 @@ def test_names_of_windows() -> None:
 
 
 def test_what_is_refused_for_a_moment_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "POSIX", False)
     pauses: list[float] = []
     monkeypatch.setattr(platform.time, "sleep", pauses.append)
     left = [3]

@@ -302,7 +302,7 @@ def remove_at_once(store: Store, folder: str) -> None:
     """Remove a directory under another name: its writer, if there is one, must not find a part of it."""
     removed = os.path.join(str(store.folder), f"{STAGED}{uuid.uuid4().hex}")
     try:
-        platform.rename(folder, removed)
+        platform.rename_at(*os.path.split(folder), *os.path.split(removed))
     except FileNotFoundError:
         return
     except OSError as error:

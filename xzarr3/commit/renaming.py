@@ -206,7 +206,7 @@ class Directories(Staging):
             with open(self._begun, "rb") as file:
                 if file.read().decode("ascii", "replace") != self.room.id:
                     return False
-            platform.rename(self._begun, self._ended)
+            platform.rename_at(self._folder, BEGUN, self._folder, _ENDED)
         except FileNotFoundError:
             return False
         except OSError as error:
