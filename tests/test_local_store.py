@@ -33,6 +33,7 @@ import xzarr3
 from xzarr3 import (
     ConflictError,
     InvalidKeyError,
+    InvalidRangeError,
     LocalStore,
     MemoryStore,
     NodeExistsError,
@@ -139,6 +140,24 @@ def test_values_beyond_the_limit_are_not_read(store: LocalStore) -> None:
             update("a", count)
         update("b", count)
     assert files(store.root) == {"a": bytes(101), "b": b"1"}
+
+
+def test_places_are_counted_alike_in_all_ways_of_reading(store: LocalStore) -> None:
+    store.set("a", b"0123456789")
+    ranges = [(-3, 2), (0, 4), (8, 9), (2**70, 1), (10, 1)]
+    expected = [b"78", b"0123", b"89", b"", b""]
+    reader, starts, lengths = store.reader(), *zip(*ranges, strict=True)
+    assert [
+        bytes(part or b"") for part in store.get_partial_values([("a", each) for each in ranges])
+    ] == expected
+    assert reader.get_ranges("a", starts, lengths) == (10, expected)
+    with reader.open("a") as opened:
+        assert opened.read_ranges(starts, lengths) == expected
+    for ask in (lambda: store.get("a", (0, -1)), lambda: reader.get_ranges("a", [0], [-1])):
+        with pytest.raises(InvalidRangeError, match="-1"):
+            ask()
+    for start, count in ((6, 4), (10, 0), (2**70, 0)):
+        assert reader.get_into("a", start, memoryview(bytearray(5))) == (10, count)
 
 
 def test_what_a_change_raises_comes_through(store: LocalStore) -> None:

@@ -191,8 +191,6 @@ class LocalStore(Store):
 
     def _nothing(self, key: str, error: OSError) -> None:
         """See to it that there really is nothing where a file could not be opened."""
-        if isinstance(error, StoreError):
-            raise error
         path = self._base + key
         if platform.is_folder_error(error, path):
             return
@@ -206,6 +204,8 @@ class LocalStore(Store):
             raise StoreError(f"cannot read key '{key}' of {self}: it is neither a file nor a directory")
 
     def _fail(self, doing: str, key: str, error: OSError) -> NoReturn:
+        if isinstance(error, StoreError):  # It tells all of that.
+            raise error
         text = f"cannot {doing} key '{key}' of {self}: {error.strerror or error}"
         if isinstance(error, PermissionError):
             raise StorePermissionError(f"{text}; accepted: a path this user may {doing}") from error
@@ -224,8 +224,6 @@ class LocalStore(Store):
         path = self._path(key)
         try:
             return stat.S_ISREG(self._stat(path).st_mode)
-        except StoreError:
-            raise
         except OSError as error:
             if error.errno in _ABSENT:
                 return False
@@ -278,10 +276,11 @@ class LocalStore(Store):
                     raise self._leads_out(key) from error
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
 
-    def _opened(self, key: str) -> FileReader | None:
+    def _opened(self, key: str, opened: Callable[[str, int], int] | None = None) -> FileReader | None:
+        """The open file of a value; who knows its directory may open it in that."""
         path = self._path(key)
         try:
-            descriptor = self._open(path, platform.OPEN)
+            descriptor = (opened or self._open)(path, platform.OPEN)
         except OSError as error:
             self._nothing(key, error)
             return None

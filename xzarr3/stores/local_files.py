@@ -10,7 +10,7 @@ import stat
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeVar
 
 from xzarr3._types import Buffer
 from xzarr3.errors import ConflictError, StoreError
@@ -25,6 +25,8 @@ from xzarr3.stores.readers import UNCHANGED, Change, OversizedError, Reader, Scr
 
 if TYPE_CHECKING:
     from xzarr3.stores.local import LocalStore
+
+T = TypeVar("T")
 
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 _ATTEMPTS = 100
@@ -46,60 +48,73 @@ class FileReader(ValueReader):
         self._store = store
         self._key = key
         self._descriptor = descriptor
-        self._info = info
+        self.info = info
         self.size: int = info.st_size
 
     @property
     def version(self) -> object | None:
-        info = self._info
+        info = self.info
         changed = max(info.st_mtime_ns, info.st_ctime_ns)
         # A file changed just now may change again within the same tick of the clock its times are taken from.
         if time.time_ns() - changed < _SETTLED:
             return None
         return version_of(info)
 
-    def read(self, start: int, length: int | None = None) -> Buffer:
-        if start < 0:
-            start = max(self.size + start, 0)
-        wanted = max(self.size - start, 0)
-        if length is not None:
-            if length < 0:
-                raise negative_length(length)
-            wanted = min(wanted, length)
-        if wanted == 0:
-            return b""  # The system refuses to hear of places far beyond the end.
+    def _read(self, read: Callable[..., T], *what: object) -> T:
         try:
-            return platform.read_at(self._descriptor, wanted, start)
+            return read(self._descriptor, self.size, *what)
         except OSError as error:
             self._store._fail("read", self._key, error)
 
+    def read(self, start: int, length: int | None = None) -> Buffer:
+        return self._read(_part_of, start, length)
+
     def read_ranges(self, starts: Sequence[int], lengths: Sequence[int]) -> list[Buffer]:
-        try:
-            parts = [*map(platform.pread, itertools.repeat(self._descriptor), lengths, starts)]
-        except (OSError, OverflowError, ValueError):  # Places beyond the end, for one; told apart below.
-            return self.read_each(starts, lengths)
-        whole = sum(map(len, parts)) == sum(lengths)
-        return cast("list[Buffer]", parts) if whole else self.read_each(starts, lengths)
+        return self._read(_parts_of, starts, lengths)
 
     def iter_ranges(self, starts: Sequence[int], lengths: Sequence[int]) -> Iterator[Buffer]:
         return map(self.read, starts, lengths)
 
-    def read_each(self, starts: Sequence[int], lengths: Sequence[int]) -> list[Buffer]:
-        """Several parts, each read until it is whole."""
-        return [self.read(start, length) for start, length in zip(starts, lengths, strict=True)]
-
     def read_into(self, start: int, out: memoryview) -> int:
-        try:
-            return platform.read_into_at(self._descriptor, out, start)
-        except OverflowError:  # So far out that there is nothing.
-            return 0
-        except OSError as error:
-            self._store._fail("read", self._key, error)
+        return self._read(_part_into, start, out)
 
     def close(self) -> None:
         if self._descriptor >= 0:
             descriptor, self._descriptor = self._descriptor, -1
             os.close(descriptor)
+
+
+# Parts of an open file of a known size, beyond which the system refuses to hear of places.
+
+
+def _part_of(descriptor: int, size: int, start: int, length: int | None) -> Buffer:
+    if start < 0:
+        start = max(size + start, 0)
+    wanted = max(size - start, 0)
+    if length is not None:
+        if length < 0:
+            raise negative_length(length)
+        wanted = min(wanted, length)
+    return platform.read_at(descriptor, wanted, start) if wanted else b""
+
+
+def _parts_of(descriptor: int, size: int, starts: Sequence[int], lengths: Sequence[int]) -> list[Buffer]:
+    parts: list[Buffer] = []
+    with contextlib.suppress(OSError, OverflowError, ValueError):  # Told apart below.
+        parts += map(platform.pread, itertools.repeat(descriptor), lengths, starts)
+    if len(parts) != len(starts) or sum(map(len, parts)) != sum(lengths):  # Read less at once, or failed.
+        each = zip(starts, lengths, strict=True)
+        return [_part_of(descriptor, size, start, length) for start, length in each]
+    return parts
+
+
+def _part_into(descriptor: int, size: int, start: int, out: memoryview) -> int:
+    if start >= size:
+        return 0
+    count = platform.preadv(descriptor, [out], start)
+    if count != len(out):
+        count += platform.read_into_at(descriptor, out[count:], start + count)
+    return count
 
 
 class LocalReader(Reader):
@@ -112,7 +127,7 @@ class LocalReader(Reader):
         self._base = store._base
         self._open = store._open
 
-    def get(self, key: str) -> Buffer | None:
+    def get(self, key: str) -> Buffer | None:  # All in one function, as chunks are read by it.
         if self._scratch is None:
             self._store._path(check_key(key))  # Paths of nodes that users give may be none of files.
         try:
@@ -144,55 +159,31 @@ class LocalReader(Reader):
         self._store._not_a_file(key, info.st_mode)
         return None
 
+    def _read(self, key: str, read: Callable[..., T], *what: object) -> tuple[int, T] | None:
+        """The size of a file, and what is read of it; None if there is none."""
+        try:
+            descriptor = self._open(self._base + key, platform.OPEN)
+        except OSError as error:
+            self._store._nothing(key, error)
+            return None
+        try:
+            info = os.fstat(descriptor)
+            if stat.S_ISREG(info.st_mode):
+                return info.st_size, read(descriptor, info.st_size, *what)
+        except OSError as error:
+            self._store._fail("read", key, error)
+        finally:
+            os.close(descriptor)
+        self._store._not_a_file(key, info.st_mode)
+        return None
+
     def get_ranges(
         self, key: str, starts: Sequence[int], lengths: Sequence[int]
     ) -> tuple[int, list[Buffer]] | None:
-        store = self._store
-        try:
-            descriptor = self._open(self._base + key, platform.OPEN)
-        except OSError as error:
-            store._nothing(key, error)
-            return None
-        try:
-            info = os.fstat(descriptor)
-            size = info.st_size
-            if stat.S_ISREG(info.st_mode):
-                parts: list[Buffer] = [*map(platform.pread, itertools.repeat(descriptor), lengths, starts)]
-                if sum(map(len, parts)) != sum(lengths):  # More than the system reads at once, or less.
-                    parts = FileReader(store, key, descriptor, info).read_each(starts, lengths)
-                return size, parts
-        except OverflowError:  # So far out that there is nothing.
-            return size, FileReader(store, key, descriptor, info).read_each(starts, lengths)
-        except OSError as error:
-            store._fail("read", key, error)
-        finally:
-            os.close(descriptor)
-        store._not_a_file(key, info.st_mode)
-        return None
+        return self._read(key, _parts_of, starts, lengths)
 
     def get_into(self, key: str, start: int, out: memoryview) -> tuple[int, int] | None:
-        store = self._store
-        try:
-            descriptor = self._open(self._base + key, platform.OPEN)
-        except OSError as error:
-            store._nothing(key, error)
-            return None
-        try:
-            info = os.fstat(descriptor)
-            if stat.S_ISREG(info.st_mode):
-                count = platform.preadv(descriptor, [out], start)
-                if count < len(out):
-                    rest = FileReader(store, key, descriptor, info)
-                    count += rest.read_into(start + count, out[count:])
-                return info.st_size, count
-        except OverflowError:  # So far out that there is nothing.
-            return info.st_size, 0
-        except OSError as error:
-            store._fail("read", key, error)
-        finally:
-            os.close(descriptor)
-        store._not_a_file(key, info.st_mode)
-        return None
+        return self._read(key, _part_into, start, out)
 
     def open(
         self, key: str, part: tuple[int, int] | None = None, version: object | None = None
@@ -282,7 +273,7 @@ class FileWriter(Writer):
         except BaseException as error:
             with contextlib.suppress(OSError):  # The write has failed; that error is the one to report.
                 platform.unlink_at(folder, temporary)
-            if isinstance(error, OSError) and not isinstance(error, StoreError):
+            if isinstance(error, OSError):
                 self._store._fail("write", key, error)
             raise
         self.touch()
@@ -368,17 +359,16 @@ class FileWriter(Writer):
         self._acquire(key, folder, name, end)
         kept = True
         try:
-            descriptor, info = self._open(key, folder, name)
+            reader = self._open(key, folder, name)
             try:
-                stored = None if info is None else self._read(key, descriptor, info.st_size)
-                if descriptor >= 0 and not platform.POSIX:  # What is open cannot be replaced there.
-                    os.close(descriptor)
-                    descriptor = -1
+                stored = None if reader is None else self._whole(reader)
+                if reader is not None and not platform.POSIX:  # What is open cannot be replaced there.
+                    reader.close()
                 pieces = ready if stored is None and ready is not None else change(stored)
 
                 def may_replace() -> bool:
                     self._check_lock(key)
-                    return _is_still(info, folder, name)
+                    return _is_still(reader, folder, name)
 
                 if pieces is UNCHANGED or (pieces is None and stored is None):
                     kept = stored is not None
@@ -389,9 +379,9 @@ class FileWriter(Writer):
                 elif not self._put(key, pieces, folder, name, may_replace):
                     return False
             finally:
-                if descriptor >= 0:
+                if reader is not None:
                     with contextlib.suppress(OSError):  # It was only read.
-                        os.close(descriptor)
+                        reader.close()
         finally:
             self._release()
         if not kept:
@@ -465,39 +455,27 @@ class FileWriter(Writer):
         if self._lock is not None:
             self._lock.leave()
 
-    def _open(self, key: str, folder: Folder, name: str) -> tuple[int, os.stat_result | None]:
-        """The open file of a value, -1 if there is none, and what it is like."""
+    def _open(self, key: str, folder: Folder, name: str) -> FileReader | None:
+        """The open file of a value."""
         store = self._store
-        try:
-            if store.follow_links:
-                descriptor = platform.open_at(folder, name, platform.OPEN)
-            else:
-                descriptor = store._open_inside(store._base + key, platform.OPEN)
-        except OSError as error:
-            if error.errno in NO_MORE:
-                raise _RetryError("read", error) from error
-            store._nothing(key, error)
-            return -1, None
-        try:
-            info = os.fstat(descriptor)
-        except OSError as error:
-            os.close(descriptor)
-            store._fail("read", key, error)
-        if not stat.S_ISREG(info.st_mode):
-            os.close(descriptor)
-            store._not_a_file(key, info.st_mode)
-            return -1, None
-        return descriptor, info
 
-    def _read(self, key: str, descriptor: int, size: int) -> Buffer:
-        if size > self._limit:
-            raise OversizedError(size, self._limit)
-        memory = self._memory.part(size)
-        try:
-            count = platform.read_into_at(descriptor, memory, 0)
-        except OSError as error:
-            self._store._fail("read", key, error)
-        return memory[:count]
+        def opened(path: str, flags: int) -> int:
+            try:
+                if store.follow_links:
+                    return platform.open_at(folder, name, flags)
+                return store._open_inside(path, flags)
+            except OSError as error:
+                if error.errno in NO_MORE:
+                    raise _RetryError("read", error) from error
+                raise
+
+        return store._opened(key, opened)
+
+    def _whole(self, reader: FileReader) -> Buffer:
+        if reader.size > self._limit:
+            raise OversizedError(reader.size, self._limit)
+        memory = self._memory.part(reader.size)
+        return memory[: reader.read_into(0, memory)]
 
     def _put(
         self, key: str, pieces: Sequence[Buffer], folder: Folder, name: str, may_replace: Callable[[], bool]
@@ -515,8 +493,6 @@ class FileWriter(Writer):
             if not may_erase():
                 return False
             platform.unlink_at(folder, name)
-        except StoreError:
-            raise
         except FileNotFoundError:
             return True
         except OSError as error:
@@ -546,18 +522,15 @@ def _made(folders: Folders, above: str) -> Folder:
         return folders.make(folders.real(above))
 
 
-def _is_still(info: os.stat_result | None, folder: Folder, name: str) -> bool:
+def _is_still(reader: FileReader | None, folder: Folder, name: str) -> bool:
     """Whether a name is that of the file that was read, None for that of none."""
     try:
         now = platform.stat_at(folder, name, follow_symlinks=True)
     except FileNotFoundError:
-        return info is None
-    if info is None:
+        return reader is None
+    if reader is None:
         return stat.S_ISDIR(now.st_mode)  # Which is no value, and not replaced by one.
-    return (now.st_ino, now.st_mtime_ns, now.st_size, now.st_dev) == (
-        *(info.st_ino, info.st_mtime_ns, info.st_size),
-        info.st_dev,
-    )
+    return version_of(now) == version_of(reader.info)
 
 
 def _create(folders: Folders, above: str, name: str) -> tuple[Folder, int]:
