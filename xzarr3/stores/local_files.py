@@ -17,7 +17,7 @@ from xzarr3.errors import ConflictError, StoreError
 from xzarr3.stores import platform
 from xzarr3.stores.base import check_key, flat, negative_length
 from xzarr3.stores.local_erasing import Eraser
-from xzarr3.stores.local_folders import NO_MORE, OTHER_KIND, TEMPORARY, Folders, LeadsOutError
+from xzarr3.stores.local_folders import NO_MORE, OTHER_KIND, TEMPORARY, LeadsOutError
 from xzarr3.stores.local_locks import FileLock, LockingError, LockTimeoutError
 from xzarr3.stores.locks import key_lock
 from xzarr3.stores.platform import Folder
@@ -233,51 +233,9 @@ class FileWriter(Writer):
         self.check(key)
         contents = [flat(piece, key) for piece in pieces]
         above, _, name = key.rpartition("/")
-        temporary = self.temporary()
-        try:
-            folder, descriptor = _create(self.folders, above, temporary)
-        except LeadsOutError as error:
-            raise self._store._leads_out(key) from error
-        except OSError as error:
-            self._store._fail("write", key, error)
-        self.finish(key, contents, folder, descriptor, temporary, name)
+        self._persistently(key, lambda: self._put(key, contents, self._enter(key, above), name))
         if self._store.fsync:
             self.sync(key, above)
-
-    def temporary(self) -> str:
-        """A name that no file has."""
-        return f"{self._beginning}{next(_serial)}{self._end}"
-
-    def finish(
-        self,
-        key: str,
-        contents: list[memoryview],
-        folder: Folder,
-        descriptor: int,
-        temporary: str,
-        name: str,
-        may_replace: Callable[[], bool] | None = None,
-    ) -> bool:
-        """Write a value into a new file, which then gets its name if it still may; returns whether it did."""
-        try:
-            try:
-                platform.write_all(descriptor, contents)
-                if self._store.fsync:
-                    platform.sync(descriptor)
-            finally:
-                os.close(descriptor)
-            if may_replace is not None and not may_replace():
-                platform.unlink_at(folder, temporary)
-                return False
-            platform.replace_at(folder, temporary, name)
-        except BaseException as error:
-            with contextlib.suppress(OSError):  # The write has failed; that error is the one to report.
-                platform.unlink_at(folder, temporary)
-            if isinstance(error, OSError):
-                self._store._fail("write", key, error)
-            raise
-        self.touch()
-        return True
 
     def touch(self) -> None:
         """Let the root tell of the change, at the first one and at the end."""
@@ -301,15 +259,8 @@ class FileWriter(Writer):
         store = self._store
         with key_lock(self._store._lock_identity, key):
             end = time.monotonic() + store.conflict_deadline
-            conflicts = failures = 0
-            while True:
-                try:
-                    if self._attempt(key, change, end):
-                        return
-                except _RetryError as again:
-                    self._start_anew(key, again, failures)
-                    failures += 1
-                    continue
+            conflicts = 0
+            while not self._persistently(key, lambda: self._attempt(key, change, end)):
                 conflicts += 1
                 if time.monotonic() >= end:
                     raise ConflictError(
@@ -318,11 +269,18 @@ class FileWriter(Writer):
                         "conflict_deadline"
                     )
 
-    def _start_anew(self, key: str, again: _RetryError, failures: int) -> None:
-        if failures >= (1 if again.error.errno in NO_MORE else _ATTEMPTS):
-            self._store._fail(again.doing, key, again.error)
-        self._leave()
-        self.folders.forget()
+    def _persistently(self, key: str, act: Callable[[], T]) -> T:
+        """Do something, again with directories opened anew if one of them has gone, or too many are open."""
+        failures = 0
+        while True:
+            try:
+                return act()
+            except _RetryError as again:
+                if failures >= (1 if again.error.errno in NO_MORE else _ATTEMPTS):
+                    self._store._fail(again.doing, key, again.error)
+            failures += 1
+            self._leave()
+            self.folders.forget()
 
     @contextlib.contextmanager
     def locked(self, key: str) -> Iterator[None]:
@@ -331,15 +289,7 @@ class FileWriter(Writer):
         above, _, name = key.rpartition("/")
         with key_lock(self._store._lock_identity, key):
             end = time.monotonic() + self._store.conflict_deadline
-            failures = 0
-            while True:
-                try:
-                    folder = self._enter(key, above)
-                    self._acquire(key, folder, name, end)
-                    break
-                except _RetryError as again:
-                    self._start_anew(key, again, failures)
-                    failures += 1
+            self._persistently(key, lambda: self._acquire(key, self._enter(key, above), name, end))
             try:
                 yield
             finally:
@@ -350,7 +300,7 @@ class FileWriter(Writer):
         """Change a value; returns False if somebody replaced it meanwhile."""
         above, _, name = key.rpartition("/")
         ready: Sequence[Buffer] | None = None
-        if self._find(key, above) is None:
+        if self._reach(key, above, self.folders.resolve) is None:
             made = change(None)
             if made is UNCHANGED or made is None:
                 return True
@@ -376,7 +326,7 @@ class FileWriter(Writer):
                     if not self._erase(key, folder, name, may_replace):
                         return False
                     kept = False
-                elif not self._put(key, pieces, folder, name, may_replace):
+                elif not self._put(key, [flat(piece, key) for piece in pieces], folder, name, may_replace):
                     return False
             finally:
                 if reader is not None:
@@ -390,13 +340,13 @@ class FileWriter(Writer):
             self.sync(key, above)
         return True
 
-    def _find(self, key: str, above: str) -> str | None:
-        """The path of a directory without the links in it, or None if it is not there."""
+    def _reach(self, key: str, above: str, reach: Callable[[str], T]) -> T:
+        """Go to a directory, away from the one whose lock file is open if that is another one."""
         if above != self._above:
             self._leave()  # As long as the directory of its lock is open.
             self._above = above
         try:
-            return self.folders.resolve(above)
+            return reach(above)
         except LeadsOutError as error:
             raise self._store._leads_out(key) from error
         except OSError as error:
@@ -404,15 +354,15 @@ class FileWriter(Writer):
 
     def _enter(self, key: str, above: str) -> Folder:
         """An open directory, which is made if it is not there."""
-        if above != self._above:
-            self._leave()
-            self._above = above
+        return self._reach(key, above, self._made)
+
+    def _made(self, above: str) -> Folder:
         try:
-            return _made(self.folders, above)
-        except LeadsOutError as error:
-            raise self._store._leads_out(key) from error
+            return self.folders.make(above)
         except OSError as error:
-            raise self._retry("write", key, error) from error
+            if error.errno not in OTHER_KIND:
+                raise
+            return self.folders.make(self.folders.real(above))
 
     def _retry(self, doing: str, key: str, error: OSError) -> _RetryError:
         if error.errno not in NO_MORE and error.errno != errno.ENOENT:
@@ -478,15 +428,38 @@ class FileWriter(Writer):
         return memory[: reader.read_into(0, memory)]
 
     def _put(
-        self, key: str, pieces: Sequence[Buffer], folder: Folder, name: str, may_replace: Callable[[], bool]
+        self,
+        key: str,
+        contents: Sequence[memoryview],
+        folder: Folder,
+        name: str,
+        may_replace: Callable[[], bool] | None = None,
     ) -> bool:
-        contents = [flat(piece, key) for piece in pieces]
-        temporary = self.temporary()
+        """Write a value into a new file, which then gets its name if it still may; returns whether it did."""
+        temporary = f"{self._beginning}{next(_serial)}{self._end}"
         try:
             descriptor = platform.open_at(folder, temporary, _CREATE)
         except OSError as error:
             raise self._retry("write", key, error) from error
-        return self.finish(key, contents, folder, descriptor, temporary, name, may_replace)
+        try:
+            try:
+                platform.write_all(descriptor, contents)
+                if self._store.fsync:
+                    platform.sync(descriptor)
+            finally:
+                os.close(descriptor)
+            if may_replace is not None and not may_replace():
+                platform.unlink_at(folder, temporary)
+                return False
+            platform.replace_at(folder, temporary, name)
+        except BaseException as error:
+            with contextlib.suppress(OSError):  # The write has failed; that error is the one to report.
+                platform.unlink_at(folder, temporary)
+            if isinstance(error, OSError):
+                self._store._fail("write", key, error)
+            raise
+        self.touch()
+        return True
 
     def _erase(self, key: str, folder: Folder, name: str, may_erase: Callable[[], bool]) -> bool:
         try:
@@ -512,16 +485,6 @@ class FileWriter(Writer):
             self.folders.sync_gone({place}, key)
 
 
-def _made(folders: Folders, above: str) -> Folder:
-    """Open a directory, which is made if it is not there."""
-    try:
-        return folders.make(above)
-    except OSError as error:
-        if error.errno not in OTHER_KIND:
-            raise
-        return folders.make(folders.real(above))
-
-
 def _is_still(reader: FileReader | None, folder: Folder, name: str) -> bool:
     """Whether a name is that of the file that was read, None for that of none."""
     try:
@@ -531,23 +494,3 @@ def _is_still(reader: FileReader | None, folder: Folder, name: str) -> bool:
     if reader is None:
         return stat.S_ISDIR(now.st_mode)  # Which is no value, and not replaced by one.
     return version_of(now) == version_of(reader.info)
-
-
-def _create(folders: Folders, above: str, name: str) -> tuple[Folder, int]:
-    """Open a directory and a new file in it.
-
-    The directories above it are made, too, which others may be removing just now.
-    """
-    spared = False
-    for _ in range(_ATTEMPTS):
-        folder = _made(folders, above)
-        try:
-            return folder, platform.open_at(folder, name, _CREATE)
-        except FileNotFoundError:
-            folders.forget()
-        except OSError as error:
-            if error.errno not in NO_MORE or spared:
-                raise
-            folders.forget()  # So many are open that there is none left for the file.
-            spared = True
-    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), above)
