@@ -399,20 +399,19 @@ class LocalStore(Store):
         levels = [(prefix, iter(self._scan(prefix)))]
         while levels:
             here, entries = levels[-1]
-            entry = next(entries, None)
-            if entry is None:
+            name, is_folder, is_link = next(entries, ("", False, False))
+            key = here + name
+            if not name:
                 levels.pop()
-                continue
-            key = here + entry.name
-            if not self._is_folder(entry, key):
+            elif not is_folder:
                 yield key
-            elif not entry.is_symlink() or not self._is_circle(entry, here):
+            elif not is_link or not self._is_circle(key, here):
                 levels.append((f"{key}/", iter(self._scan(f"{key}/"))))
 
-    def _is_circle(self, entry: os.DirEntry[str] | _Entry, prefix: str) -> bool:
+    def _is_circle(self, key: str, prefix: str) -> bool:
         """Whether a link in a directory leads to that directory or to one above it."""
         try:
-            target = entry.stat()
+            target = os.stat(self._base + key)
             above = prefix
             while not os.path.samestat(target, os.stat(self._base + above)):
                 if not above:
@@ -421,53 +420,36 @@ class LocalStore(Store):
         except FileNotFoundError:  # Just removed: then there is nothing to list.
             return True
         except OSError as error:
-            self._fail("list", prefix + entry.name, error)
+            self._fail("list", key, error)
         return True
 
     def _list_dir(self, prefix: str) -> tuple[KeySet, KeySet]:
         self._check_prefix(prefix)
         keys: KeySet = set()
         prefixes: KeySet = set()
-        for entry in self._scan(prefix):
-            if self._is_folder(entry, prefix + entry.name):
-                prefixes.add(f"{prefix}{entry.name}/")
+        for name, is_folder, _ in self._scan(prefix):
+            if is_folder:
+                prefixes.add(f"{prefix}{name}/")
             else:
-                keys.add(prefix + entry.name)
+                keys.add(prefix + name)
         return keys, prefixes
 
-    def _is_folder(self, entry: os.DirEntry[str] | _Entry, key: str) -> bool:
-        try:
-            return entry.is_dir()
-        except OSError as error:
-            if error.errno == errno.ELOOP:  # A link to itself; who reads it hears of that.
-                return False
-            self._fail("list", key, error)
-
-    def _scan(self, prefix: str) -> Sequence[os.DirEntry[str] | _Entry]:
-        if not self.follow_links:
-            return self._scan_inside(prefix)
-        try:
-            with os.scandir(self._base + prefix) as entries:
-                return [entry for entry in entries if not _is_hidden(entry)]
-        except OSError as error:
-            if error.errno in _ABSENT:
-                return []
-            self._fail("list", prefix, error)
-
-    def _scan_inside(self, prefix: str) -> list[_Entry]:
-        """The entries of a directory; links that lead out of the root are refused."""
-        found: list[_Entry] = []
+    def _scan(self, prefix: str) -> list[tuple[str, bool, bool]]:
+        """The names in a directory, whether each is that of a directory, and whether it is that of a link."""
+        found: list[tuple[str, bool, bool]] = []
         with Folders(self.root) as folders:
-            place = self._resolve(folders, prefix[:-1], prefix, "list")
-            if place is None:
+            place = None if self.follow_links else self._resolve(folders, prefix[:-1], prefix, "list")
+            if place is None and not self.follow_links:
                 return found
+            entries = platform.scan_at(self._base + prefix) if place is None else folders.scan(place)
             try:
-                with contextlib.closing(folders.scan(place)) as entries:
+                with contextlib.closing(entries):
                     for entry in entries:
                         if not _is_hidden(entry):
-                            if entry.is_symlink():
+                            is_link = entry.is_symlink()
+                            if is_link and place is not None:  # It must not lead out.
                                 folders.without_links(f"{place}/{entry.name}" if place else entry.name)
-                            found.append(_Entry(entry, self._base + prefix))
+                            found.append((entry.name, self._is_folder(entry, prefix), is_link))
             except LeadsOutError as error:
                 raise self._leads_out(prefix + entry.name) from error
             except OSError as error:
@@ -475,29 +457,13 @@ class LocalStore(Store):
                     self._fail("list", prefix, error)
         return found
 
-
-class _Entry:
-    """What is known of an entry of a directory after that has been closed."""
-
-    def __init__(self, entry: os.DirEntry[str], base: str) -> None:
-        self.name = entry.name
-        self._base = base
-        self._is_link = entry.is_symlink()
+    def _is_folder(self, entry: os.DirEntry[str], prefix: str) -> bool:
         try:
-            self._is_folder = entry.is_dir()
+            return entry.is_dir()
         except OSError as error:
-            if error.errno != errno.ELOOP:  # A link to itself; who reads it hears of that.
-                raise
-            self._is_folder = False
-
-    def is_dir(self) -> bool:
-        return self._is_folder
-
-    def is_symlink(self) -> bool:
-        return self._is_link
-
-    def stat(self) -> os.stat_result:
-        return os.stat(self._base + self.name)
+            if error.errno == errno.ELOOP:  # A link to itself; who reads it hears of that.
+                return False
+            self._fail("list", prefix + entry.name, error)
 
 
 def _is_hidden(entry: os.DirEntry[str]) -> bool:
