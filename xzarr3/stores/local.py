@@ -177,14 +177,8 @@ class LocalStore(Store):
 
     def check_inside(self, folder: str, key: str) -> None:
         """Refuse a key below a directory that is a link out of the root."""
-        above = folder
-        while len(above) > len(self.root):
-            if os.path.islink(above):
-                inside, real = os.path.realpath(self.root), os.path.realpath(folder)
-                if real != inside and not real.startswith(os.path.join(inside, "")):
-                    raise self._leads_out(key)
-                return
-            above = os.path.dirname(above)
+        with Folders(self.root) as folders:
+            self._resolve(folders, folder[len(self._base) :].replace(os.sep, "/"), key, "write")
 
     def _leads_out(self, key: str) -> InvalidKeyError:
         return InvalidKeyError(f"key '{key}' leads out of {self} through a link; accepted: a link within it")

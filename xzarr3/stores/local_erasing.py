@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from xzarr3.stores.local_folders import STAGED, TEMPORARY, Folders
+from xzarr3.stores.local_folders import OTHER_KIND, STAGED, TEMPORARY, Folders
 from xzarr3.stores.local_locks import LOCK_NAME, FileLock
 
 if TYPE_CHECKING:
@@ -84,9 +84,20 @@ class Eraser(Folders):
             self.prune(folder)
 
     def sync_gone(self, places: Iterable[str], key: str) -> None:
-        """Wait until the disk knows that names are gone, directories among them."""
+        """Wait until the disk knows that names are gone, of directories what is left above them."""
+        left: set[str] = set()
         try:
-            self.sync_erased(places)
+            for place in places:
+                while place not in left:
+                    try:
+                        self.open(place)
+                        left.add(place)
+                    except OSError as error:
+                        if not place or (error.errno != errno.ENOENT and error.errno not in OTHER_KIND):
+                            raise
+                        place = place.rpartition("/")[0]
+            for place in left:
+                self.sync(place)
         except FileNotFoundError:  # The root has gone.
             return
         except OSError as error:

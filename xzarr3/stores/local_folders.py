@@ -12,7 +12,7 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Generator, Iterable
+from collections.abc import Generator
 from types import TracebackType
 from typing import Self
 
@@ -285,32 +285,6 @@ class Folders:
         for place in tuple(self._made_above):
             platform.sync_folder(place)
             self._made_above.discard(place)
-
-    def sync_erased(self, folders: Iterable[str]) -> None:
-        """Let the disk know of the names in ``folders``, or in what is left above those that have gone.
-
-        Raises
-        ------
-        OSError
-            If that fails; :class:`FileNotFoundError` if the root has gone.
-        """
-        left: set[str] = set()
-        gone: set[str] = set()
-        for folder in folders:
-            here = folder
-            while here not in left:
-                try:
-                    if here not in gone:
-                        self.open(here)
-                        left.add(here)
-                        break
-                except OSError as error:
-                    if not here or (error.errno != errno.ENOENT and error.errno not in OTHER_KIND):
-                        raise
-                    gone.add(here)
-                here = here.rpartition("/")[0]
-        for folder in left:
-            self.sync(folder)
 
     def links_to_folder(self, folder: str, name: str) -> bool | None:
         """Whether something is a link to a directory; None if it is a directory itself.
