@@ -724,7 +724,6 @@ def _leave(folder: Path, name: str, *, age: float) -> None:
 
 SWEEPING: dict[str, Callable[[LocalStore], object]] = {
     "erase_prefix": lambda store: store.erase_prefix("a/"),
-    "erase_values": lambda store: store.erase_values(["a/b", "a/c/d", "a/c/e/f"]),
     "delete": lambda store: (store.set("a/c/e/zarr.json", b"{}"), store.erase_prefix("a/")),
 }
 

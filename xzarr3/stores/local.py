@@ -45,8 +45,8 @@ class LocalStore(Store):
     """Values are files below a directory.
 
     A value is replaced atomically: it is written to a temporary file beside its place and moved there.
-    A failed or interrupted write leaves the old value. What a killed writer leaves beside it is no key; it
-    is removed once it is an hour old, when the directory it lies in has no key left or by :meth:`sweep`.
+    A failed or interrupted write leaves the old value. What a killed writer leaves beside it is no key; once
+    it is an hour old, it is removed with the prefix that it lies below, or by :meth:`sweep`.
 
     :meth:`update`, and what writes a part of a chunk or a shard, loses no change that other threads,
     processes and hosts make in the same way. It holds a lock of the key from reading the old value to

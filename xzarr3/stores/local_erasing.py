@@ -48,7 +48,7 @@ class Eraser(Folders):
         self._store._touch()
         emptied = {place for place in places.values() if place}
         for place in sorted(emptied, key=len, reverse=True):
-            self.prune(place, sweep=len(keys) > 1)
+            self.prune(place)
         if self._store.fsync and keys:
             self.sync_gone({place for place in places.values() if place is not None}, keys[0])
 
@@ -103,13 +103,9 @@ class Eraser(Folders):
         except OSError as error:
             self._store._fail("erase", key, error)
 
-    def prune(self, place: str, *, sweep: bool = False) -> None:
+    def prune(self, place: str) -> None:
         """Remove a directory and those above it while they are empty, up to but without the root."""
-        while place:
-            if sweep:
-                self._sweep_folder(place)
-            if not self._remove(place):
-                return
+        while place and self._remove(place):
             place = place.rpartition("/")[0]
 
     def _survey(self, top: str, doing: str) -> tuple[list[str], list[tuple[str, str]], list[tuple[str, str]]]:
@@ -177,22 +173,6 @@ class Eraser(Folders):
         except OSError:  # Not empty, in use, or not ours to remove: it stays.
             return False
         return True
-
-    def _sweep_folder(self, folder: str) -> None:
-        """Remove abandoned temporary files of a directory that holds nothing else."""
-        names = []
-        try:
-            with contextlib.closing(self.scan(folder)) as entries:
-                for entry in entries:
-                    if not entry.name.startswith(TEMPORARY):
-                        return
-                    if entry.name != LOCK_NAME and not _is_abandoned(entry):
-                        return
-                    names.append(entry.name)
-        except OSError:  # It has gone, or is not ours to look into: it stays as it is.
-            return
-        for name in names:
-            self._discard(folder, name)
 
 
 def is_busy(name: str, error: OSError) -> bool:
