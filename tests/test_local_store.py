@@ -888,6 +888,9 @@ def test_options_travel(tmp_path: Path) -> None:
         assert twin != plain
         assert twin.identity == plain.identity
         assert {name: getattr(twin, name) for name in options} == options
+    plain.conflict_deadline = 5.0
+    assert pickle.loads(pickle.dumps(plain)).conflict_deadline == 5.0
+    assert pickle.loads(pickle.dumps(LocalStore(tmp_path))).conflict_deadline == 60.0
 
 
 # Values that are to survive a crash of the system

@@ -12,7 +12,6 @@ is. Files are read and written in :mod:`~xzarr3.stores.local_files`, directories
 from __future__ import annotations
 
 import contextlib
-import copyreg
 import errno
 import math
 import os
@@ -21,7 +20,7 @@ import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from xzarr3._types import Buffer, ByteRange
 from xzarr3.errors import InvalidKeyError, StoreError, StorePermissionError, printable, shorten
@@ -32,13 +31,14 @@ from xzarr3.stores.local_files import FileReader, FileWriter, LocalReader, versi
 from xzarr3.stores.local_folders import STAGED, TEMPORARY, Folders, LeadsOutError
 from xzarr3.stores.platform import Folder
 from xzarr3.stores.readers import Reader, Scratch, Writer
-from xzarr3.stores.sharing import share
+from xzarr3.stores.sharing import reduced
 
 T = TypeVar("T")
 
 _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR})
 _IS_LINK = frozenset({errno.ELOOP, errno.EMLINK})
 _ATTEMPTS = 100
+_OF_EACH = frozenset(("_identity", "_base", "_lock_identity"))
 
 
 class LocalStore(Store):
@@ -108,8 +108,7 @@ class LocalStore(Store):
         self.root = os.path.abspath(os.path.expanduser(os.fspath(root)))
         if not platform.is_name(self.root):
             raise StoreError(f"no store at {shorten(self.root)}; accepted: a path that the system can name")
-        self._base = os.path.join(self.root, "")
-        self._was_there = False
+        self._was_there = False  # When it was pickled; one made elsewhere would be seen by nobody else.
 
     def __repr__(self) -> str:
         return f"<LocalStore '{printable(self.root)}'>"
@@ -121,10 +120,11 @@ class LocalStore(Store):
         return hash(self.root)
 
     def __reduce__(self) -> tuple[object, ...]:
-        if type(self) is not LocalStore:
-            return copyreg.__newobj__, (type(self),), self.__dict__  # type: ignore[attr-defined]
-        there = self._was_there or os.path.isdir(self.root)
-        return _restore, (self.root, self.read_only, self.fsync, self.locks, self.follow_links, there)
+        return reduced(self, LocalStore)
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__ | {"_was_there": self._was_there or os.path.isdir(self.root)}
+        return {name: value for name, value in state.items() if name not in _OF_EACH}
 
     def _check_writable(self) -> None:
         super()._check_writable()
@@ -154,6 +154,10 @@ class LocalStore(Store):
     def survives_crashes(self) -> bool:
         """Whether the disk has what was stored."""
         return self.fsync
+
+    @cached_property
+    def _base(self) -> str:
+        return os.path.join(self.root, "")
 
     @cached_property
     def _lock_identity(self) -> object:
@@ -465,14 +469,3 @@ def _is_hidden(entry: os.DirEntry[str]) -> bool:
     if entry.name.startswith(STAGED):
         return entry.is_dir(follow_symlinks=False)
     return entry.name.startswith(TEMPORARY)
-
-
-def _restore(
-    root: str, read_only: bool, fsync: bool, locks: bool, follow_links: bool, was_there: bool
-) -> LocalStore:
-    def make() -> LocalStore:
-        store = LocalStore(root, read_only=read_only, fsync=fsync, locks=locks, follow_links=follow_links)
-        store._was_there = was_there  # One that is made here instead would be seen by nobody else.
-        return store
-
-    return share((LocalStore, root, read_only, fsync, locks, follow_links, was_there), make)
