@@ -163,9 +163,6 @@ class LocalStore(Store):
     def _lock_identity(self) -> object:
         return self.identity
 
-    def __dask_tokenize__(self) -> object:
-        return self.identity, self.stamp([""])
-
     def _path(self, key: str) -> str:
         if TEMPORARY in key and any(name.startswith(TEMPORARY) for name in key.split("/")):
             raise InvalidKeyError(
