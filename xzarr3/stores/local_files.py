@@ -375,9 +375,8 @@ class FileWriter(Writer):
         try:
             self._lock.acquire(folder, name, end)
         except LockTimeoutError as error:
-            who = f", maybe one of the processes {error.holders}" if error.holders else ""
             raise ConflictError(
-                f"cannot change key '{key}' of {self._store}: somebody else{who} held its lock for "
+                f"cannot change key '{key}' of {self._store}: somebody else held its lock for "
                 f"{self._store.conflict_deadline:g} s; accepted: fewer writers of it, or a longer "
                 "conflict_deadline"
             ) from error

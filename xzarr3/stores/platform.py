@@ -481,21 +481,3 @@ def is_running(pid: int) -> bool:
     except OSError:  # It is not ours.
         return True
     return True
-
-
-def processes_with(descriptor: int) -> list[int]:
-    """Other processes of this host that have the same file open, where the system tells."""
-    found: list[int] = []
-    if descriptor < 0:
-        return found
-    with contextlib.suppress(OSError):  # There is nothing of that kind on some systems.
-        wanted = os.fstat(descriptor)
-        for process in filter(str.isdecimal, os.listdir(_PROC)):
-            with contextlib.suppress(OSError):  # It has ended, or is not ours to look into.
-                for number in os.listdir(f"{_PROC}/{process}/fd"):
-                    with contextlib.suppress(OSError):
-                        if os.path.samestat(os.stat(f"{_PROC}/{process}/fd/{number}"), wanted):
-                            found.append(int(process))
-                            break
-    own = os.getpid()
-    return sorted(number for number in found if number != own)
