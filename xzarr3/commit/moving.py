@@ -28,7 +28,7 @@ from xzarr3.formats import Format
 from xzarr3.metadata import ArrayMetadata
 from xzarr3.stores import LocalStore, Store, platform
 from xzarr3.stores.local_erasing import is_busy
-from xzarr3.stores.local_folders import STAGED, TEMPORARY, Folders, LeadsOutError
+from xzarr3.stores.local_folders import STAGED, TEMPORARY, Folders
 
 _ATTEMPTS = 10
 
@@ -130,8 +130,6 @@ def has_begun(store: LocalStore, top: str, first: Sequence[str], come: Sequence[
 def _moving(store: LocalStore) -> Iterator[None]:
     try:
         yield
-    except LeadsOutError as error:
-        raise StoreError(f"cannot rename what is in {store}: a link leads out of it") from error
     except OSError as error:
         raise StoreError(f"cannot rename what is in {store}: {error.strerror or error}") from error
 

@@ -181,9 +181,6 @@ class LocalStore(Store):
         with Folders(self.root) as folders:
             self._resolve(folders, folder[len(self._base) :].replace(os.sep, "/"), key, "write")
 
-    def _leads_out(self, key: str) -> InvalidKeyError:
-        return InvalidKeyError(f"key '{key}' leads out of {self} through a link; accepted: a link within it")
-
     def _nothing(self, key: str, error: OSError) -> None:
         """See to it that there really is nothing where a file could not be opened."""
         path = self._base + key
@@ -201,6 +198,9 @@ class LocalStore(Store):
     def _fail(self, doing: str, key: str, error: OSError) -> NoReturn:
         if isinstance(error, StoreError):  # It tells all of that.
             raise error
+        if isinstance(error, LeadsOutError):
+            text = f"key '{key}' leads out of {self} through a link; accepted: a link within it"
+            raise InvalidKeyError(text) from error
         text = f"cannot {doing} key '{key}' of {self}: {error.strerror or error}"
         if isinstance(error, PermissionError):
             raise StorePermissionError(f"{text}; accepted: a path this user may {doing}") from error
@@ -259,16 +259,13 @@ class LocalStore(Store):
         with Folders(self.root) as folders:
             for _ in range(_ATTEMPTS):
                 above, _, name = here.rpartition("/")
-                try:
-                    place = folders.resolve(above)
-                    if place is None:
-                        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-                    done = act(folders.open(place), name)
-                    if done is not None:
-                        return done
-                    here = folders.without_links(f"{place}/{name}" if place else name)
-                except LeadsOutError as error:
-                    raise self._leads_out(key) from error
+                place = folders.resolve(above)
+                if place is None:
+                    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+                done = act(folders.open(place), name)
+                if done is not None:
+                    return done
+                here = folders.without_links(f"{place}/{name}" if place else name)
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
 
     def _opened(self, key: str, opened: Callable[[str, int], int] | None = None) -> FileReader | None:
@@ -360,8 +357,6 @@ class LocalStore(Store):
     def _resolve(self, folders: Folders, above: str, key: str, doing: str) -> str | None:
         try:
             return folders.resolve(above)
-        except LeadsOutError as error:
-            raise self._leads_out(key) from error
         except OSError as error:
             self._fail(doing, key, error)
 
@@ -370,7 +365,7 @@ class LocalStore(Store):
         with Eraser(self) as folders:
             try:
                 place = folders.resolve(folder[len(self._base) :])
-            except (OSError, LeadsOutError):  # Not to be reached, or not ours: it stays.
+            except OSError:  # Not to be reached, or not ours: it stays.
                 return
             if place:
                 folders.prune(place)
@@ -446,7 +441,7 @@ class LocalStore(Store):
                                 folders.without_links(f"{place}/{entry.name}" if place else entry.name)
                             found.append((entry.name, self._is_folder(entry, prefix), is_link))
             except LeadsOutError as error:
-                raise self._leads_out(prefix + entry.name) from error
+                self._fail("list", prefix + entry.name, error)
             except OSError as error:
                 if error.errno not in _ABSENT:
                     self._fail("list", prefix, error)

@@ -17,7 +17,7 @@ from xzarr3.errors import ConflictError, StoreError
 from xzarr3.stores import platform
 from xzarr3.stores.base import check_key, flat, negative_length
 from xzarr3.stores.local_erasing import Eraser
-from xzarr3.stores.local_folders import NO_MORE, OTHER_KIND, TEMPORARY, LeadsOutError
+from xzarr3.stores.local_folders import NO_MORE, OTHER_KIND, TEMPORARY
 from xzarr3.stores.local_locks import FileLock, LockingError, LockTimeoutError
 from xzarr3.stores.locks import key_lock
 from xzarr3.stores.platform import Folder
@@ -247,8 +247,6 @@ class FileWriter(Writer):
         """Wait until the disk knows the name of a value."""
         try:
             self.folders.sync(self.folders.real(above))
-        except LeadsOutError as error:
-            raise self._store._leads_out(key) from error
         except FileNotFoundError:  # Somebody has just erased it.
             return
         except OSError as error:
@@ -347,8 +345,6 @@ class FileWriter(Writer):
             self._above = above
         try:
             return reach(above)
-        except LeadsOutError as error:
-            raise self._store._leads_out(key) from error
         except OSError as error:
             raise self._retry("write", key, error) from error
 
@@ -477,7 +473,7 @@ class FileWriter(Writer):
         self._leave()
         try:
             place = self.folders.real(above)
-        except (OSError, LeadsOutError):  # Not to be reached, or not ours: it stays.
+        except OSError:  # Not to be reached, or not ours: it stays.
             return
         self.folders.prune(place)
         if self._store.fsync:

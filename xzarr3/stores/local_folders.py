@@ -32,8 +32,11 @@ NO_MORE = frozenset({errno.EMFILE, errno.ENFILE})
 _ATTEMPTS = 100
 
 
-class LeadsOutError(Exception):
+class LeadsOutError(OSError):
     """A directory that is not below the root, because a link leads out of it."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(errno.ELOOP, "a link leads out of the store", folder)
 
 
 class Folders:
@@ -190,7 +193,7 @@ class Folders:
         inside = os.path.join(os.path.realpath(self._root), "")
         real = os.path.join(os.path.realpath(os.path.join(self._root, folder)), "")
         if not real.startswith(inside):
-            raise LeadsOutError
+            raise LeadsOutError(folder)
         return real[len(inside) : -1].replace(os.sep, "/")
 
     def scan(self, folder: str) -> Generator[os.DirEntry[str]]:
@@ -251,10 +254,7 @@ class Folders:
 
     def _inside(self, folder: str) -> Folder:
         """An open directory, which links may lead to, but not out of the root."""
-        try:
-            real = self.resolve(folder)
-        except LeadsOutError as error:
-            raise OSError(errno.ELOOP, "a link leads out of the store", folder) from error
+        real = self.resolve(folder)
         if real is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), folder)
         return self.open(real)
