@@ -18,7 +18,7 @@ import os
 import socket
 import stat
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import cached_property
 from typing import Any, NoReturn, TypeVar
 
@@ -426,25 +426,37 @@ class LocalStore(Store):
 
     def _scan(self, prefix: str) -> list[tuple[str, bool, bool]]:
         """The names in a directory, whether each is that of a directory, and whether it is that of a link."""
-        found: list[tuple[str, bool, bool]] = []
+        if self.follow_links:
+            return self._names(prefix, platform.scan_at(self._base + prefix))
         with Folders(self.root) as folders:
-            place = None if self.follow_links else self._resolve(folders, prefix[:-1], prefix, "list")
-            if place is None and not self.follow_links:
-                return found
-            entries = platform.scan_at(self._base + prefix) if place is None else folders.scan(place)
-            try:
-                with contextlib.closing(entries):
-                    for entry in entries:
-                        if not _is_hidden(entry):
-                            is_link = entry.is_symlink()
-                            if is_link and place is not None:  # It must not lead out.
-                                folders.without_links(f"{place}/{entry.name}" if place else entry.name)
-                            found.append((entry.name, self._is_folder(entry, prefix), is_link))
-            except LeadsOutError as error:
-                self._fail("list", prefix + entry.name, error)
-            except OSError as error:
-                if error.errno not in _ABSENT:
-                    self._fail("list", prefix, error)
+            place = self._resolve(folders, prefix[:-1], prefix, "list")
+            if place is None:
+                return []
+            return self._names(
+                prefix, folders.scan(place), lambda name: folders.without_links(f"{place}/{name}".lstrip("/"))
+            )
+
+    def _names(
+        self,
+        prefix: str,
+        entries: Generator[os.DirEntry[str]],
+        check_link: Callable[[str], object] | None = None,
+    ) -> list[tuple[str, bool, bool]]:
+        found: list[tuple[str, bool, bool]] = []
+        try:
+            for entry in entries:
+                if not _is_hidden(entry):
+                    is_link = entry.is_symlink()
+                    if is_link and check_link is not None:
+                        check_link(entry.name)
+                    found.append((entry.name, self._is_folder(entry, prefix), is_link))
+        except LeadsOutError as error:
+            self._fail("list", prefix + entry.name, error)
+        except OSError as error:
+            if error.errno not in _ABSENT:
+                self._fail("list", prefix, error)
+        finally:
+            entries.close()
         return found
 
     def _is_folder(self, entry: os.DirEntry[str], prefix: str) -> bool:
