@@ -42,7 +42,7 @@ from xzarr3.errors import (
 )
 from xzarr3.stores import platform
 from xzarr3.stores.base import ABSENT, Store
-from xzarr3.stores.local import STAGED
+from xzarr3.stores.local_folders import STAGED
 from xzarr3.stores.locks import key_lock
 
 PATIENCE = 45.0

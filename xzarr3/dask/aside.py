@@ -29,7 +29,7 @@ from xzarr3.dask.ending import Gate
 from xzarr3.dask.tasks import Cuts, Region, Rooms, Sink, Tile, rooms_of, write_tile
 from xzarr3.dask.tiles import AxisTiles, block_edges, distinct
 from xzarr3.stores import LocalStore, Store
-from xzarr3.stores.local import STAGED
+from xzarr3.stores.local_folders import STAGED
 
 
 class Aside:
