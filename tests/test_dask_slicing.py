@@ -136,7 +136,6 @@ def test_blocks_of_a_view(lengths: list[int], slices: list[slice], even: bool) -
     groups = [list(same) for _, same in itertools.groupby(elements.tolist(), owners.__getitem__)] or [[]]
     assert view.number == len(groups)
     assert view.lengths == tuple(map(len, groups))
-    assert view.longest in (None, max(view.lengths))
     assert [np.arange(size)[view.part(at)].tolist() for at in range(view.number)] == groups
     assert pickle.loads(pickle.dumps(view)) == view
     if len(elements):

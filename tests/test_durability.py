@@ -30,7 +30,8 @@ from xzarr3 import LocalStore, StoreError
 from xzarr3._types import Buffer
 from xzarr3.codecs import BytesCodec, Crc32cCodec, ShardingCodec
 from xzarr3.stores import platform
-from xzarr3.stores.local import LOCK_NAME, TEMPORARY
+from xzarr3.stores.local_folders import TEMPORARY
+from xzarr3.stores.local_locks import LOCK_NAME
 
 NOISE = np.random.default_rng(1).integers(1, 2**60, 4096)
 SOON = 20.0  # Seconds within which what does not wait is done.
@@ -296,7 +297,7 @@ def test_writers_killed_very_often_leave_old_or_new_values(seed: int, tmp_path: 
 
 def _place(call: str) -> Any:
     """Where the package looks a call up."""
-    return platform if call == "readv" else os
+    return platform if call == "preadv" else os
 
 
 def test_a_writer_killed_at_each_call_of_the_system(tmp_path: Path) -> None:
@@ -304,7 +305,7 @@ def test_a_writer_killed_at_each_call_of_the_system(tmp_path: Path) -> None:
     root = tmp_path / "store"
     store = LocalStore(root)
     calls = ("open", "close", "write", "writev", "replace", "unlink", "rmdir", "mkdir", "fstat", "stat")
-    calls += ("ftruncate", "utime", "readv", "fsync")
+    calls += ("ftruncate", "utime", "preadv", "fsync")
     acts: dict[str, Callable[[LocalStore], object]] = {
         "set": lambda store: store.set("a/b/c", record(2)),
         "set new": lambda store: store.set("n/o/p", record(2)),
@@ -542,7 +543,7 @@ def test_no_file_may_grow_at_all() -> None:
     run_unprivileged(work).checked()
 
 
-FAULTS = ["open", "write", "writev", "fsync", "close", "replace", "unlink", "mkdir", "fstat", "readv"]
+FAULTS = ["open", "write", "writev", "fsync", "close", "replace", "unlink", "mkdir", "fstat", "preadv"]
 FAULTS += ["ftruncate"]
 
 
@@ -605,7 +606,7 @@ def test_calls_that_fail_in_turn(
                 break
         else:
             raise AssertionError("it never ended")
-    assert failures or name in ("unlink", "ftruncate", "readv", "writev", "fstat", "mkdir")
+    assert failures or name in ("unlink", "ftruncate", "preadv", "writev", "fstat", "mkdir")
     for left in files(store.root):
         if is_hidden(left):
             assert name == "unlink" or not left.endswith(LOCK_NAME)

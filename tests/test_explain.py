@@ -24,7 +24,7 @@ from xzarr3 import engine, plan, requests
 from xzarr3.codecs import BytesCodec, Crc32cCodec, ShardingCodec, ZstdCodec
 from xzarr3.explanation import Explanation
 from xzarr3.reading import _indexes
-from xzarr3.stores import local
+from xzarr3.stores import local_files
 from xzarr3.stores.object import ObjectStore
 
 THOROUGH = settings(
@@ -196,7 +196,7 @@ def test_the_index_of_a_shard_is_asked_for_once_however_old_it_is(
 ) -> None:
     monkeypatch.setattr(engine, "_SMALL", 0)
     monkeypatch.setattr(engine, "_SHORT", 0)
-    monkeypatch.setattr(local, "_SETTLED", seconds * 10**9)
+    monkeypatch.setattr(local_files, "_SETTLED", seconds * 10**9)
     store = recording(xzarr3.LocalStore(tmp_path / "a"))
     data = np.random.default_rng(0).integers(0, 99, (64, 64), dtype="i4")
     array = xzarr3.create_array(store, data=data, chunks=8, shards=64, compressors="zstd")
@@ -413,7 +413,7 @@ def test_indexes_that_are_kept_are_asked_for_once(tmp_path: Path, monkeypatch: p
     array = xzarr3.create_array(store, data=np.arange(100), chunks=1, shards=50)
     for key in ("c/0", "c/1"):
         os.utime(tmp_path / "a" / key, (0, 0))
-    monkeypatch.setattr("xzarr3.stores.local._SETTLED", -(2**63))
+    monkeypatch.setattr("xzarr3.stores.local_files._SETTLED", -(2**63))
     selection = [3, 60]
     for _ in range(2):  # What is kept makes no difference to what is explained.
         found = array.explain(selection)

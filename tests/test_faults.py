@@ -614,7 +614,7 @@ def failing(
     only: Callable[[object], bool] = lambda what: True,
 ) -> Iterator[list[object]]:
     """Let ``os.name`` raise from its call number ``after`` on; yields the first arguments of those calls."""
-    module = platform if name in ("readv", "pread", "preadv") else os  # Where it is looked up.
+    module = platform if name in ("pread", "preadv") else os  # Where it is looked up.
     real = getattr(module, name)
     numbers = itertools.count()
     failed: list[object] = []
@@ -661,7 +661,7 @@ def _files(root: str | Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("number", ERRORS, ids=errno.errorcode.get)
-@pytest.mark.parametrize("name", ["open", "fstat", "readv", "pread", "preadv"])
+@pytest.mark.parametrize("name", ["open", "fstat", "pread", "preadv"])
 def test_failing_reads_are_errors_and_never_fill(
     name: str, number: int, local_store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -686,7 +686,7 @@ def test_failing_reads_are_errors_and_never_fill(
     assert failures >= (1 if name == "pread" else 3)
 
 
-@pytest.mark.parametrize("name", ["open", "readv", "fstat"])
+@pytest.mark.parametrize("name", ["open", "preadv", "fstat"])
 def test_failing_reads_of_documents(
     name: str, local_store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -732,15 +732,11 @@ def test_failing_scan(local_store: LocalStore, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("limit", [1, 7, 100])
 def test_short_reads_and_writes(limit: int, local_store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """A system call may do less than it was asked to."""
-    readv, preadv, pread, write = os.readv, os.preadv, os.pread, os.write
-
-    def short_readv(descriptor: int, buffers: list[memoryview]) -> int:
-        return readv(descriptor, [memoryview(buffers[0])[:limit]])
+    preadv, pread, write = os.preadv, os.pread, os.write
 
     def short_preadv(descriptor: int, buffers: list[memoryview], at: int) -> int:
         return preadv(descriptor, [memoryview(buffers[0])[:limit]], at)
 
-    monkeypatch.setattr(platform, "readv", short_readv)
     monkeypatch.setattr(platform, "preadv", short_preadv)
     monkeypatch.setattr(
         platform, "pread", lambda descriptor, size, at: pread(descriptor, min(size, limit), at)
@@ -758,18 +754,14 @@ def test_file_that_shrinks_while_it_is_read(local_store: LocalStore, monkeypatch
     """What the last chunk left in a buffer must not stand in for what is missing."""
     array = _make(local_store)
     array.get(threads=1)
-    readv, preadv, pread = os.readv, os.preadv, os.pread
+    preadv, pread = os.preadv, os.pread
 
-    def shrunken(descriptor: int, buffers: list[memoryview]) -> int:
+    def shrunken(descriptor: int, buffers: list[memoryview], at: int) -> int:
         """The file ends 8 bytes early."""
-        left = os.fstat(descriptor).st_size - 8 - os.lseek(descriptor, 0, os.SEEK_CUR)
-        return readv(descriptor, [memoryview(buffers[0])[:left]]) if left > 0 else 0
+        left = os.fstat(descriptor).st_size - 8 - at
+        return preadv(descriptor, [memoryview(buffers[0])[:left]], at) if left > 0 else 0
 
-    def shrunken_at(descriptor: int, buffers: list[memoryview], at: int) -> int:
-        return preadv(descriptor, [memoryview(buffers[0])[: max(0, 40 - at)]], at)
-
-    monkeypatch.setattr(platform, "readv", shrunken)
-    monkeypatch.setattr(platform, "preadv", shrunken_at)
+    monkeypatch.setattr(platform, "preadv", shrunken)
     monkeypatch.setattr(
         platform, "pread", lambda descriptor, size, at: pread(descriptor, max(0, min(size, 40 - at)), at)
     )

@@ -15,7 +15,7 @@ from _unprivileged import run_child
 import xzarr3
 from xzarr3 import reading
 from xzarr3.codecs.chain import Shard
-from xzarr3.stores import local
+from xzarr3.stores import local_files
 
 Decoded = list[int]
 
@@ -32,7 +32,7 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> Decoded:
 
     monkeypatch.setattr(Shard, "decode_index", counting)
     monkeypatch.setattr(reading, "_indexes", reading._Indexes())
-    monkeypatch.setattr(local, "_SETTLED", 0)
+    monkeypatch.setattr(local_files, "_SETTLED", 0)
     return found
 
 
@@ -55,7 +55,7 @@ def test_an_index_is_read_once(tmp_path: Path, decoded: Decoded) -> None:
 def test_a_shard_changed_just_now_is_looked_at_again(
     tmp_path: Path, decoded: Decoded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local, "_SETTLED", 3600 * 10**9)
+    monkeypatch.setattr(local_files, "_SETTLED", 3600 * 10**9)
     sharded(tmp_path / "a")
     array = xzarr3.open_array(tmp_path / "a")
     decoded.clear()

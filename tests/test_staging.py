@@ -32,7 +32,7 @@ from xzarr3.commit import moving, swap
 from xzarr3.commit.lease import Lease, lease_key
 from xzarr3.commit.renaming import StagedFolder as _StagedFolder
 from xzarr3.node_documents import store_documents as store_documents_of_nodes
-from xzarr3.stores.folders import Folders
+from xzarr3.stores.local_folders import Folders
 
 DAY = 86400
 

@@ -33,7 +33,7 @@ from xzarr3._types import Buffer, ByteRange
 from xzarr3.codecs.chain import CodecChain, Shard
 from xzarr3.concurrency import Work
 from xzarr3.reading import UnitReader
-from xzarr3.stores import cut, local, object_client
+from xzarr3.stores import cut, local_files, object_client
 from xzarr3.stores.object import ObjectStore
 from xzarr3.stores.wrappers import WrapperStore
 from xzarr3.writing import UnitWriter
@@ -154,7 +154,7 @@ def test_local_store(local_store: LocalStore) -> None:
 def test_shards_and_their_indexes(local_store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
     values = np.arange(64.0).reshape(8, 8)
     array = xzarr3.create_array(local_store, "a", data=values, chunks=(2, 2), shards=(4, 4))
-    monkeypatch.setattr(local, "_SETTLED", 0)  # Or what was written just now has no version.
+    monkeypatch.setattr(local_files, "_SETTLED", 0)  # Or what was written just now has no version.
     for kept in (0, 1):
         with xzarr3.trace() as t:
             np.testing.assert_array_equal(array[0:2, 0:2], values[0:2, 0:2])

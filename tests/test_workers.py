@@ -56,7 +56,7 @@ from xzarr3 import (
 )
 from xzarr3.concurrency import available_threads
 from xzarr3.stores import sharing
-from xzarr3.stores.local import TEMPORARY
+from xzarr3.stores.local_folders import TEMPORARY
 
 Values = np.ndarray[Any, np.dtype[np.float64]]
 OPTIONS: dict[str, Any] = {

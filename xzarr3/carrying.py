@@ -16,8 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from xzarr3.stores import platform
-from xzarr3.stores.folders import OTHER_KIND, Folders
-from xzarr3.stores.local import TEMPORARY
+from xzarr3.stores.local_folders import OTHER_KIND, TEMPORARY, Folders
 from xzarr3.stores.platform import Folder
 
 _NO_SECOND_NAME = frozenset(

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from xzarr3.errors import NodeExistsError
 from xzarr3.formats import Format
 from xzarr3.stores import Store
-from xzarr3.stores.local import TEMPORARY
+from xzarr3.stores.local_folders import TEMPORARY
 
 
 @dataclass(frozen=True)

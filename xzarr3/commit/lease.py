@@ -42,7 +42,7 @@ from xzarr3.errors import (
 )
 from xzarr3.stores import platform
 from xzarr3.stores.base import ABSENT, Store
-from xzarr3.stores.local import STAGED
+from xzarr3.stores.local_folders import STAGED
 from xzarr3.stores.locks import key_lock
 
 PATIENCE = 45.0
@@ -681,9 +681,10 @@ class Lease:
                 try:
                     self._erase()
                 except StoreError:
-                    self._proven = -2 * PATIENCE  # Others in this process may take it from now on.
                     _keep(self)
                     raise
+                finally:
+                    self._proven = -2 * PATIENCE  # Others in this process may take it from now on.
                 self._pid = 0
         finally:
             _live.discard(self.owner)  # After it is gone, so that nobody's else is taken for it.

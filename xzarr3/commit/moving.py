@@ -27,8 +27,8 @@ from xzarr3.errors import NodeExistsError, StoreError, printable
 from xzarr3.formats import Format
 from xzarr3.metadata import ArrayMetadata
 from xzarr3.stores import LocalStore, Store, platform
-from xzarr3.stores.folders import Folders, LeadsOutError
-from xzarr3.stores.local import STAGED, TEMPORARY, is_busy
+from xzarr3.stores.local_erasing import is_busy
+from xzarr3.stores.local_folders import STAGED, TEMPORARY, Folders
 
 _ATTEMPTS = 10
 
@@ -130,8 +130,6 @@ def has_begun(store: LocalStore, top: str, first: Sequence[str], come: Sequence[
 def _moving(store: LocalStore) -> Iterator[None]:
     try:
         yield
-    except LeadsOutError as error:
-        raise StoreError(f"cannot rename what is in {store}: a link leads out of it") from error
     except OSError as error:
         raise StoreError(f"cannot rename what is in {store}: {error.strerror or error}") from error
 
@@ -302,7 +300,7 @@ def remove_at_once(store: Store, folder: str) -> None:
     """Remove a directory under another name: its writer, if there is one, must not find a part of it."""
     removed = os.path.join(str(store.folder), f"{STAGED}{uuid.uuid4().hex}")
     try:
-        platform.rename(folder, removed)
+        platform.rename_at(*os.path.split(folder), *os.path.split(removed))
     except FileNotFoundError:
         return
     except OSError as error:

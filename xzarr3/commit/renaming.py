@@ -42,8 +42,8 @@ from xzarr3.formats.base import node_prefix
 from xzarr3.metadata import ArrayMetadata, NodeMetadata
 from xzarr3.stores import LocalStore, platform
 from xzarr3.stores.base import Change, Scratch
-from xzarr3.stores.folders import Folders
-from xzarr3.stores.local import STAGED, TEMPORARY, FileWriter
+from xzarr3.stores.local_files import FileWriter
+from xzarr3.stores.local_folders import STAGED, TEMPORARY, Folders
 
 _ENDED = "ended"  # What BEGUN is called once somebody puts the values in their place, or removes them.
 
@@ -206,7 +206,7 @@ class Directories(Staging):
             with open(self._begun, "rb") as file:
                 if file.read().decode("ascii", "replace") != self.room.id:
                     return False
-            platform.rename(self._begun, self._ended)
+            platform.rename_at(self._folder, BEGUN, self._folder, _ENDED)
         except FileNotFoundError:
             return False
         except OSError as error:

@@ -23,7 +23,7 @@ from xzarr3.node_erasing import (
     leaving_stages,
 )
 from xzarr3.stores import Store
-from xzarr3.stores.local import STAGED
+from xzarr3.stores.local_folders import STAGED
 
 NEW, OLD = "new", "old"
 SWAP = "swap"  # The list of what is to be done, beside the new values.

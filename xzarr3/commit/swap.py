@@ -82,7 +82,7 @@ from xzarr3.node_making import make_groups_above
 from xzarr3.nodes import ancestors
 from xzarr3.stores import LocalStore, Store
 from xzarr3.stores.base import UNCHANGED, Change, Unchanged, joined
-from xzarr3.stores.local import STAGED
+from xzarr3.stores.local_folders import STAGED
 
 
 @dataclass(frozen=True)

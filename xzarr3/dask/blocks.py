@@ -7,13 +7,12 @@ import re
 from typing import Any, cast
 
 import dask.array as da
-import numpy as np
 from dask.array.core import normalize_chunks
 from dask.blockwise import BlockwiseDep
 from dask.utils import key_split
 
 from xzarr3.array import Array
-from xzarr3.dask.views import as_blocks, trimmed
+from xzarr3.dask.views import all_blocks, as_blocks, trimmed
 from xzarr3.grids import Edges, Steps
 
 _GROUPED = 16 * 2**20  # Bytes of a block that small chunks are grouped to.
@@ -29,48 +28,17 @@ class Regions(BlockwiseDep):
     def __init__(self, chunks: BlockChunks, offsets: tuple[int, ...]) -> None:
         self.numblocks = tuple(map(len, chunks))
         self.produces_tasks = False
-        self._edges = tuple(_edges(along, offset) for along, offset in zip(chunks, offsets, strict=True))
+        self._axes = [
+            (all_blocks(along), sum(along), offset) for along, offset in zip(chunks, offsets, strict=True)
+        ]
 
     def __getitem__(self, idx: tuple[int, ...]) -> tuple[slice, ...]:
-        return tuple(slice(*edges(at)) for at, edges in zip(idx, self._edges, strict=True))
-
-
-class _EvenEdges:
-    """First and one past the last element of blocks that all have the same length but the last."""
-
-    def __init__(self, length: int, size: int, offset: int) -> None:
-        self._length, self._size, self._offset = length, size, offset
-
-    def __call__(self, at: int) -> tuple[int, int]:
-        start = at * self._length
-        return self._offset + start, self._offset + min(start + self._length, self._size)
-
-
-class _UnevenEdges:
-    """First and one past the last element of blocks of any lengths."""
-
-    def __init__(self, lengths: tuple[int, ...], offset: int) -> None:
-        self._starts = (offset + np.cumsum((0, *lengths))).tolist()
-
-    def __call__(self, at: int) -> tuple[int, int]:
-        return self._starts[at], self._starts[at + 1]
-
-
-def _is_even(lengths: tuple[int, ...]) -> bool:
-    """Whether all blocks have the same length, but for a shorter last one."""
-    equal = lengths.count(lengths[0]) if lengths else 0
-    return equal == len(lengths) or (equal == len(lengths) - 1 and lengths[-1] < lengths[0])
-
-
-def _edges(lengths: tuple[int, ...], offset: int) -> _EvenEdges | _UnevenEdges:
-    if _is_even(lengths):
-        return _EvenEdges(lengths[0] if lengths else 0, sum(lengths), offset)
-    return _UnevenEdges(lengths, offset)
-
-
-def shortened(lengths: tuple[int, ...]) -> tuple[object, ...]:
-    """What tells these blocks from others, without naming every one of many equal ones."""
-    return (lengths[0], lengths[-1], len(lengths)) if lengths and _is_even(lengths) else lengths
+        return tuple(
+            [
+                slice(offset + min(blocks.start(at), size), offset + min(blocks.start(at + 1), size))
+                for at, (blocks, size, offset) in zip(idx, self._axes, strict=True)
+            ]
+        )
 
 
 def _grouped(array: Array) -> list[Steps | Edges]:

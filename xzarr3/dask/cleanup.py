@@ -22,7 +22,7 @@ from dask.core import flatten
 from dask.delayed import Delayed
 from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 
-from xzarr3.dask.ending import gates_of
+from xzarr3.dask.ending import Gate, gates_of
 from xzarr3.errors import StoreError
 
 
@@ -32,7 +32,7 @@ class Cleanup(Protocol):
     def __call__(self, error: BaseException) -> None:
         """Clean up after an error, which gets a note of what could not be done."""
 
-    def held(self, begun: Sequence[Any]) -> Cleanup | None:
+    def held(self, begun: Sequence[Any]) -> Callable[[BaseException], None] | None:
         """The same, with all that it needs of the results of other tasks, which the scheduler may drop.
 
         ``begun`` is what has begun, as the task got it. None if that is known to be over.
@@ -52,8 +52,12 @@ def cleanups_of(graph: HighLevelGraph, name: str) -> list[Cleanup]:
     return found
 
 
-def clean_up(cleanups: Iterable[Cleanup], error: BaseException) -> None:
-    """Clean up after an error, which is what the user is to hear of."""
+def clean_up(
+    cleanups: Iterable[Callable[[BaseException], None]], error: BaseException, gates: Iterable[Gate] = ()
+) -> None:
+    """Clean up after an error, which is what the user is to hear of, once no task passes the gates."""
+    for gate in gates:
+        gate.close()
     for cleanup in cleanups:
         try:
             cleanup(error)
@@ -64,13 +68,13 @@ def clean_up(cleanups: Iterable[Cleanup], error: BaseException) -> None:
 class Guard:
     """Cleans up when a task fails for good. Those of one computation in one process share it."""
 
-    def __init__(self, cleanups: Sequence[Cleanup]) -> None:
-        self._cleanups = list(cleanups)
+    def __init__(self, cleanups: Sequence[Cleanup], gates: Sequence[Gate]) -> None:
+        self.cleanups, self._gates = list(cleanups), list(gates)
         self._first: BaseException | None = None
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[object, ...]:
-        return Guard, (self._cleanups,)
+        return Guard, (self.cleanups, self._gates)
 
     def failed(self, error: BaseException, begun: Sequence[Any] = ()) -> BaseException:
         """Clean up after an error; returns the one that the user is to hear of.
@@ -80,12 +84,12 @@ class Guard:
         """
         key = _running()
         if key is not None:
-            _failed_on_a_worker(key, self._cleanups, begun, error)
+            _failed_on_a_worker(key, self.cleanups, begun, error)
             return error
         with self._lock:  # Whoever comes second raises nothing before all is clean.
             if self._first is None:
                 self._first = error
-                clean_up(self._cleanups, error)
+                clean_up(self.cleanups, error, self._gates)
             return self._first if isinstance(error, StoreError) else error
 
 
@@ -194,7 +198,7 @@ def optimize_guarded(graph: Any, keys: Any, **kwargs: Any) -> Any:
     """Optimize a graph as that of an array, and let each task clean up that a write depends on."""
     outputs = [*flatten([keys] if isinstance(keys, str) else keys)]
     guards = {
-        key: cleanups_of(graph, key)
+        key: Guard(cleanups_of(graph, key), gates_of(graph.layers))
         for key in outputs
         if isinstance(graph, HighLevelGraph) and key in graph.layers
     }
@@ -209,17 +213,16 @@ def optimize_guarded(graph: Any, keys: Any, **kwargs: Any) -> Any:
     return HighLevelGraph(layers, optimized.dependencies)
 
 
-def _guarded(tasks: Mapping[Any, Any], guards: Mapping[Any, Sequence[Cleanup]]) -> dict[Any, Any]:
+def _guarded(tasks: Mapping[Any, Any], guards: Mapping[Any, Guard]) -> dict[Any, Any]:
     """Tasks of which those clean up that are needed for the outputs that ``guards`` are for."""
     found = dict(tasks)
     wanted: dict[Any, list[Guard]] = {}
     begins: dict[Any, list[str]] = {}
-    for output, cleanups in guards.items():
-        guard = Guard(cleanups)
-        names: list[Any] = [getattr(each, "begin", None) for each in cleanups]
+    for output, guard in guards.items():
+        names: list[Any] = [getattr(each, "begin", None) for each in guard.cleanups]
         first = [name for name in names if name in tasks]
         left, seen = [output], {output}
-        while left and cleanups:
+        while left and guard.cleanups:
             key = left.pop()
             wanted.setdefault(key, []).append(guard)
             begins.setdefault(key, []).extend(first)
@@ -274,7 +277,5 @@ class Writing(Delayed):
         try:
             return super().compute(**kwargs)  # type: ignore[no-untyped-call]
         except BaseException as error:
-            for gate in gates_of(self.dask.layers):
-                gate.close()
-            clean_up(self._cleanups(), error)
+            clean_up(self._cleanups(), error, gates_of(self.dask.layers))
             raise

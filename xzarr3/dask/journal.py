@@ -32,8 +32,9 @@ from typing import Any, NamedTuple, TypeAlias
 from xzarr3._types import AnyArray, Buffer
 from xzarr3.array import Array
 from xzarr3.commit.lease import boot
-from xzarr3.dask.blocks import Regions, shortened
+from xzarr3.dask.blocks import Regions
 from xzarr3.dask.sources import stamps_of_others
+from xzarr3.dask.views import all_blocks
 from xzarr3.errors import StoreError
 from xzarr3.formats import Format
 from xzarr3.indexing import basic_selection
@@ -85,7 +86,8 @@ def fingerprint(doing: str, format: Format, path: str, arrays: Iterable[Written]
         known: list[Any] = []
         if hasattr(each.values, "__dask_graph__"):
             known = [each.values.name, *stamps_of_others([list(each.values.dask.layers.values())])]
-            known += [shortened(tuple(map(int, along))) for along in each.values.chunks]
+            known += [repr(all_blocks([*map(int, along)])) for along in each.values.chunks]
+            known += each.values.shape
         said.append([each.path, layout, each.write_empty_chunks, each.region, known])
     text = json.dumps(said, sort_keys=True, default=str)
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()

@@ -37,6 +37,49 @@ Numbers: TypeAlias = tuple[int, ...]
 _COMPARED = 16  # Groups of parts of a block that another part is tried to be read with.
 
 
+class Made(Layer):
+    """A layer whose tasks are made when they are asked for, and are not pickled with it."""
+
+    _tasks: dict[Key, Task] | None = None
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+
+    def make(self) -> dict[Key, Task]:
+        """All tasks of the layer."""
+        raise NotImplementedError
+
+    @property
+    def mapping(self) -> dict[Key, Task]:
+        """All tasks of the layer, once they are made."""
+        if self._tasks is None:
+            self._tasks = self.make()
+        return self._tasks
+
+    @property
+    def has_legacy_tasks(self) -> bool:
+        return False
+
+    def is_materialized(self) -> bool:
+        return self._tasks is not None
+
+    def __getitem__(self, key: Key) -> Task:
+        return self.mapping[key]
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self.mapping)
+
+    def __len__(self) -> int:
+        return len(self.mapping)
+
+    def get_output_keys(self) -> Set[Key]:
+        return self.mapping.keys()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_tasks"}
+
+
 def read_layer(read: Read, source: Any, name: str, view: tuple[Along, ...]) -> ReadLayer:
     """The layer that reads all of a source in blocks."""
     index = tuple(range(len(view)))
@@ -145,7 +188,7 @@ class _Asking:
         return self.key
 
 
-class SelectLayer(Layer):
+class SelectLayer(Made):
     """What is selected of the blocks of a source, which a :class:`ReadLayer` reads.
 
     Parameters
@@ -160,8 +203,8 @@ class SelectLayer(Layer):
     def __init__(
         self, name: str, reads: ReadLayer, whole: tuple[Along, ...], view: tuple[Along, ...]
     ) -> None:
-        super().__init__()
-        self.name, self.source, self.view = name, reads.output, view
+        super().__init__(name)
+        self.source, self.view = reads.output, view
         self.parts, self.blocks = Selections(name, view), Selections(reads.output, whole)
         self._reads = reads
 
@@ -170,27 +213,13 @@ class SelectLayer(Layer):
         places = iter(idx)
         return tuple([along.block(0 if along.drop else next(places)) for along in self.view])
 
-    def _task(self, key: Key) -> Task:
-        idx = key[1:]
-        block = self._block(idx)
-        taken = _relative(self.parts[idx], self.blocks[block])
-        return Task(key, take, TaskRef((self.source, *block)), taken)
-
-    # A mapping of tasks, as it is without optimization
-
-    @property
-    def has_legacy_tasks(self) -> bool:
-        """Whether there are tasks of an older kind; there are none."""
-        return False
-
-    def is_materialized(self) -> bool:
-        """Whether tasks are made already; they never are."""
-        return False
-
-    def __getitem__(self, key: Key) -> Task:
-        if key not in self:
-            raise KeyError(key)
-        return self._task(key)
+    def make(self) -> dict[Key, Task]:
+        tasks = {}
+        for key in self.get_output_keys():
+            block = self._block(key[1:])
+            taken = _relative(self.parts[key[1:]], self.blocks[block])
+            tasks[key] = Task(key, take, TaskRef((self.source, *block)), taken)
+        return tasks
 
     def __contains__(self, key: object) -> bool:
         numbers = self.parts.numblocks
@@ -201,21 +230,16 @@ class SelectLayer(Layer):
             and all(type(at) is int and 0 <= at < number for at, number in zip(key[1:], numbers, strict=True))
         )
 
-    def __iter__(self) -> Iterator[Key]:
-        return ((self.name, *idx) for idx in itertools.product(*map(range, self.parts.numblocks)))
-
-    def __len__(self) -> int:
-        return math.prod(self.parts.numblocks)
-
     def get_output_keys(self) -> Set[Key]:
         """The keys of all blocks."""
-        return set(self)
+        return {(self.name, *idx) for idx in itertools.product(*map(range, self.parts.numblocks))}
 
     # Optimization
 
     def cull(self, keys: set[Key], all_hlg_keys: Collection[Key]) -> tuple[Layer, Mapping[Key, set[Key]]]:
         """Ask for the parts of blocks that are needed."""
-        mine = [key for key in (self if len(self) < len(keys) else keys) if key in keys and key in self]
+        few = math.prod(self.parts.numblocks) < len(keys)
+        mine = [key for key in (self.get_output_keys() if few else keys) if key in keys and key in self]
         left = {key: self.parts[key[1:]] for key in mine}
         asking = {key: {self._asking(key, left)} for key in mine}
         return MaterializedLayer(_Unanswered(self._reads, left), annotations=self.annotations), asking

@@ -17,9 +17,8 @@ from dask.base import tokenize
 
 from xzarr3.array import Array
 from xzarr3.dask.blocks import asked_blocks, check_dask, label
-from xzarr3.dask.lazy import Reads, Source, in_regions
 from xzarr3.dask.views import every
-from xzarr3.dask.zarr_array import read_block, zarr_array
+from xzarr3.dask.zarr_array import Source, in_regions, read_block, zarr_array
 from xzarr3.hierarchy import open_array
 from xzarr3.missing import Missing, check_missing
 from xzarr3.stores import StoreLike
@@ -112,5 +111,4 @@ def from_zarr(
     if isinstance(blocks, tuple):
         return in_regions(read_block, array, array.dtype, blocks, name)
     view = tuple(map(every, blocks, array.shape))
-    source = Source(read_block, array, array.dtype, view, f"read-zarr-{label(array)}", name)
-    return zarr_array(Reads(source))
+    return zarr_array(Source(read_block, array, array.dtype, view, f"read-zarr-{label(array)}", name))

@@ -12,8 +12,7 @@ import hashlib
 import os
 import uuid
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
-from types import BuiltinFunctionType, CellType, FunctionType, MemberDescriptorType, MethodType, ModuleType
+from types import BuiltinFunctionType, CellType, FunctionType, ModuleType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -41,7 +40,6 @@ _CLOSED_PACKAGES = frozenset(
     {"_thread", "asyncio", "concurrent", "distributed", "fsspec", "logging", "numpy", "obstore", "pandas"}
     | {"threading", "tornado", "weakref"}
 )
-_FOLLOWED_PACKAGES = frozenset({"builtins", "dask", "functools", "types", "xarray", "xzarr3", "zarr"})
 _AT_ONCE = 2**12  # Keys whose stamps are asked for together.
 _LONG = 1000  # Integers at both ends of anything longer are taken for lengths of blocks.
 
@@ -65,7 +63,7 @@ class Places:
         self._identities: dict[int, tuple[Store, object]] = {}
         self._resolved: dict[tuple[str, str], str] = {}
         # What was searched is kept, so that nothing else takes the same number.
-        self._searched: dict[tuple[int, bool], tuple[object, frozenset[Place]]] = {}
+        self._searched: dict[int, tuple[object, frozenset[Place]]] = {}
 
     def of(self, array: Array) -> Place:
         """Where an array is."""
@@ -99,26 +97,21 @@ class Places:
             known = self._resolved[root, path] = os.path.realpath(os.path.join(root, path))
         return "LocalStore", known
 
-    def read_in(self, layers: Mapping[str, object], *, thorough: bool = False) -> set[Place]:
-        """Where the arrays in stores are that are found in layers; see :meth:`read_by`."""
-        return set[Place]().union(*(self.read_by(layer, thorough=thorough) for layer in layers.values()))
+    def read_in(self, layers: Mapping[str, object]) -> set[Place]:
+        """Where the arrays in stores are that are found in layers.
 
-    def read_by(self, value: Any, *, thorough: bool = False) -> frozenset[Place]:
-        """Where the arrays in stores are that are found in tasks, or in anything that tasks are made of.
-
-        Parameters
-        ----------
-        value : object
-        thorough : bool
-            Look into all that functions have at hand, though they need not use it.
+        All that functions have at hand is looked into, though they need not use it.
         """
-        known = self._searched.get((id(value), thorough))
+        return set[Place]().union(*map(self._read_by, layers.values()))
+
+    def _read_by(self, layer: object) -> frozenset[Place]:
+        known = self._searched.get(id(layer))
         if known is None:
-            known = self._searched[id(value), thorough] = value, frozenset(self._found_in(value, thorough))
+            known = self._searched[id(layer)] = layer, frozenset(self._found_in(layer))
         return known[1]
 
-    def _found_in(self, value: Any, thorough: bool) -> Iterator[Place]:
-        for each in _arrays_in(value, thorough=thorough):
+    def _found_in(self, value: object) -> Iterator[Place]:
+        for each in _arrays_in(value):
             if isinstance(each, Array):
                 yield self.of(each)
             elif (root := _root_of(each)) is not None:
@@ -184,15 +177,14 @@ def _opened(root: str, path: str) -> Array:
     return Array(store, path, found[1], format=found[0], read_only=True)
 
 
-def _arrays_in(value: Any, *, thorough: bool = False) -> Iterator[Any]:
+def _arrays_in(value: Any) -> Iterator[Any]:
     """The arrays in stores in anything that tasks are made of, of this library and of zarr-python."""
-    held = _all_held_by if thorough else _held_by
     seen: dict[int, object] = {}  # All of them are kept, so that no other object takes the same number.
     left = [value]
     while left:
         value = left.pop()
         kind = type(value)
-        if id(value) in seen or (kind in _PLAIN and not (thorough and _holds_objects(value))):
+        if id(value) in seen or (kind in _PLAIN and not _holds_objects(value)):
             continue
         seen[id(value)] = value
         if kind is tuple or kind is list:
@@ -203,78 +195,40 @@ def _arrays_in(value: Any, *, thorough: bool = False) -> Iterator[Any]:
             left += list(value.values())
         elif kind is Task:
             left += (value.func, value.args, value.kwargs)
-        elif is_array(value):
+        elif _is_array(value):
             yield value
         elif isinstance(value, dict):  # And no other mapping: layers would make all of their tasks.
             left += list(value.values())
         elif isinstance(value, (list, tuple, set, frozenset)):
             left += value
         elif not isinstance(value, _CLOSED_TYPES):
-            left += held(value)
+            left += _held_by(value)
 
 
-def is_array(value: object) -> bool:
+def _is_array(value: object) -> bool:
     """Whether this is an array in a store, of this library or of zarr-python."""
     return isinstance(value, Array) or _is_of_zarr_python(value)
-
-
-def is_held_alone(layer: Mapping[Any, object]) -> bool:
-    """Whether a layer has a single task, which gives an array in a store."""
-    return len(layer) == 1 and all(is_array(getattr(task, "value", task)) for task in layer.values())
 
 
 def _is_of_zarr_python(value: object) -> bool:
     return type(value).__module__.startswith("zarr.") and hasattr(value, "store_path")
 
 
-def _held_by(value: Any) -> Iterator[object]:
-    """What a function or another object holds."""
-    if isinstance(value, MethodType):
-        yield from (value.__func__, *filter(_is_followed, [value.__self__]))
-    elif isinstance(value, FunctionType):
-        yield from (value.__defaults__, value.__kwdefaults__)
-        yield from filter(_is_followed, map(_content, value.__closure__ or ()))
-        # Of what it uses of its module, arrays alone: everything else leads everywhere.
-        used = map(value.__globals__.get, value.__code__.co_names)
-        yield from (each for each in used if is_array(each))
-    elif type(value).__module__.partition(".")[0] not in _CLOSED_PACKAGES:
-        yield getattr(value, "__dict__", None)
-        for slot in _slots(value.__class__):
-            try:
-                yield slot.__get__(value)
-            except AttributeError:  # Nothing was set.
-                continue
-        if hasattr(value, "func") and type(value).__module__ == "functools":
-            yield from (value.func, value.args, value.keywords)
-
-
 def _holds_objects(value: object) -> bool:
     return isinstance(value, np.ndarray) and value.dtype.hasobject
 
 
-def _all_held_by(value: Any) -> Iterator[object]:
+def _held_by(value: Any) -> Iterator[object]:
     """What an object holds, and all that a function has at hand that travels with it."""
     if isinstance(value, FunctionType):
         yield from (value.__defaults__, value.__kwdefaults__, *map(_content, value.__closure__ or ()))
         used = [value.__globals__.get(name) for name in value.__code__.co_names]
         travels = "<" in value.__qualname__ or value.__module__ == "__main__"
-        yield from used if travels else filter(is_array, used)
+        yield from used if travels else filter(_is_array, used)
     elif isinstance(value, np.ndarray):
         yield value.tolist()
     elif type(value).__module__.partition(".")[0] not in _CLOSED_PACKAGES:
         yield from gc.get_referents(value)
-
-
-def _is_followed(value: object) -> bool:
-    """Whether to look into what a function has at hand, which need not use all that others' objects hold."""
-    return type(value).__module__.partition(".")[0] in _FOLLOWED_PACKAGES
-
-
-@lru_cache(1024)
-def _slots(kind: type) -> list[Any]:
-    """What gives the attributes of an object that are not in a dictionary."""
-    found = [each for base in kind.__mro__ for each in base.__dict__.values()]
-    return [each for each in found if isinstance(each, MemberDescriptorType)]
 
 
 def _content(cell: CellType) -> object:

@@ -3,41 +3,23 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Container, Iterable
+from collections.abc import Iterable
 from contextlib import nullcontext
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from xzarr3._types import AnyArray
 from xzarr3.array import Array
-from xzarr3.dask.blocks import Regions, threads_of
+from xzarr3.dask.blocks import threads_of
 from xzarr3.dask.ending import Gate
+from xzarr3.dask.journal import Journal
 from xzarr3.dask.tiles import Cut
 from xzarr3.errors import SelectionError
 
 Tile = tuple[int, ...]
 Region = tuple[slice, ...]
 Cuts = tuple[tuple[Cut, ...], ...]
-
-
-class Journal(Protocol):
-    """Keeps which tiles are written; it is pickled with the tasks. See :mod:`xzarr3.dask.journal`."""
-
-    def finished(self, job: int, target: Array, regions: Regions, /) -> Container[Tile]:
-        """The tiles of a job that need not be written again."""
-
-    def write(
-        self,
-        job: int,
-        tile: Tile,
-        target: Array,
-        region: Region,
-        values: AnyArray,
-        threads: int | None,
-        /,
-    ) -> None:
-        """Write a tile, and note that it is in the store."""
 
 
 class Sink:
@@ -101,21 +83,9 @@ def write_tile(sink: Sink, tile: Tile, region: Region, cuts: Cuts, *given: Any) 
     return rooms_of(after)
 
 
-def copy_region(
-    array: Array, source: Region, sink: Sink, region: Region, tile: Tile, *after: object
-) -> Rooms:
-    """Write a tile that is only read from another array."""
-    return write_block(read_region(array, source), sink, region, tile, *after)
-
-
-def read_region(array: Array, region: Region, *after: object) -> AnyArray:
-    """What is stored of a tile."""
-    return array.get(region, threads=threads_of(array))
-
-
 def read_written(written: object, target: Array, region: Region) -> AnyArray:
     """What is stored of a tile, once it is written."""
-    return read_region(target, region)
+    return target.get(region, threads=threads_of(target))
 
 
 def _part(target: Array, block: AnyArray, cuts: tuple[Cut, ...]) -> AnyArray:

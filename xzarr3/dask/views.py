@@ -71,20 +71,15 @@ class Along:
         start, step = self.start + start * self.step, self.step * step
         return Along(self.blocks, start if count else 0, step if count > 1 else 1, count)
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether these are elements one after the other."""
-        return self.step == 1 and not self.drop
-
     @cached_property
     def number(self) -> int:
         """Number of blocks; one where nothing is selected."""
         if self.count <= 1:
             return 1
-        if self._single:
-            return self.count
         if self._bounds is not None:
             return len(self._bounds) - 1
+        if self._single:
+            return self.count
         return abs(self._last - self._first) + 1
 
     @cached_property
@@ -102,11 +97,10 @@ class Along:
 
     @cached_property
     def _bounds(self) -> list[int] | None:
-        """Where in the selection each block begins, if a step may skip some of the blocks."""
-        if isinstance(self.blocks, Steps) or abs(self.step) <= min(self.blocks.distinct):
+        """Where in the selection each block begins, and the last one ends; of uneven blocks alone."""
+        if isinstance(self.blocks, Steps):
             return None
-        low = min(self.start, self.start + (self.count - 1) * self.step)
-        high = max(self.start, self.start + (self.count - 1) * self.step)
+        low, high = sorted((self.start, self.start + (self.count - 1) * self.step))
         edges = np.concatenate([[0], np.cumsum(self.blocks.lengths(high + 1))]).astype(np.int64)
         edges = edges[np.searchsorted(edges, low, side="right") - 1 :]
         found = self._position(edges if self.step > 0 else edges[::-1])
@@ -122,10 +116,10 @@ class Along:
         """Where in the selection a block begins and ends."""
         if self.count <= 1:
             return 0, self.count
-        if self._single:
-            return at, at + 1
         if self._bounds is not None:
             return self._bounds[at], self._bounds[at + 1]
+        if self._single:
+            return at, at + 1
         block, before = (self._first + at, 0) if self.step > 0 else (self._first - at, 1)
         begin = self._position(self.blocks.start(block + before))
         end = self._position(self.blocks.start(block + 1 - before))
@@ -154,46 +148,21 @@ class Along:
     @cached_property
     def lengths(self) -> tuple[int, ...]:
         """How many elements each block holds."""
-        number, blocks = self.number, self.blocks
         if self.count <= 1:
             return (self.count,)
+        if self._bounds is not None:
+            return tuple(np.diff(self._bounds).tolist())
+        number, length = self.number, self.blocks.longest
         if self._single:
             return (1,) * number
-        if self._bounds is None and abs(self.step) == 1:
-            if self.start == 0 and self.step == 1:
-                return blocks.lengths(self.count)
-            if isinstance(blocks, Steps):
-                ends = self.bounds(0)[1], self.bounds(number - 1)[0]
-                if number == 1:
-                    return (self.count,)
-                return (ends[0],) + (blocks.length,) * (number - 2) + (self.count - ends[1],)
-        return tuple(np.diff(self._edges()).tolist())
-
-    def _edges(self) -> Sequence[int] | npt.NDArray[np.int64]:
-        """Where in the selection each block begins, and the last one ends."""
-        if self._bounds is not None:
-            return self._bounds
-        low, high = sorted((self._first, self._last))
-        if isinstance(self.blocks, Steps):
-            edges = np.arange(low, high + 2, dtype=np.int64) * self.blocks.length
-        else:
-            end = max(self.start, self.start + (self.count - 1) * self.step) + 1
-            edges = np.concatenate([[0], np.cumsum(self.blocks.lengths(end))]).astype(np.int64)
-            edges = edges[low : high + 2]
+        first, last = self.bounds(0)[1], self.bounds(number - 1)[0]
+        if number == 1:
+            return (self.count,)
+        if abs(self.step) == 1:
+            return (first,) + (length,) * (number - 2) + (self.count - last,)
+        edges = np.arange(min(self._first, self._last), max(self._first, self._last) + 2) * length
         found: npt.NDArray[np.int64] = self._position(edges if self.step > 0 else edges[::-1])
-        return np.clip(found, 0, self.count)
-
-    @property
-    def longest(self) -> int | None:
-        """Length of the longest block, if that is known without a look at all of them."""
-        if self.count <= 1:
-            return self.count
-        if self._single:
-            return 1
-        if isinstance(self.blocks, Edges) or abs(self.step) != 1:
-            return None
-        first, last = self.bounds(0)[1], self.bounds(self.number - 1)[0]
-        return self.blocks.length if self.number > 2 else max(first, self.count - last)
+        return tuple(np.diff(np.clip(found, 0, self.count)).tolist())
 
 
 def every(blocks: Steps | Edges, size: int) -> Along:
@@ -258,11 +227,14 @@ def as_blocks(lengths: Sequence[int]) -> Steps | Edges | None:
     >>> as_blocks((4, 4, 2)), as_blocks((2, 4, 4)), as_blocks((4, 0))
     (Steps(length=4), Edges(runs=((2, 1), (4, 2))), None)
     """
-    if len(lengths) == 1:
-        return Steps(max(lengths[0], 1))
-    if not all(lengths):
-        return None
-    equal = lengths.count(lengths[0])
+    return all_blocks(lengths) if len(lengths) == 1 or all(lengths) else None
+
+
+def all_blocks(lengths: Sequence[int]) -> Steps | Edges:
+    """The same, also where some are empty; of these it can be told where each begins, and no more."""
+    if len(lengths) <= 1:
+        return Steps(max(sum(lengths), 1))
+    equal = lengths.count(lengths[0]) if lengths[0] else 0
     if equal == len(lengths) or (equal == len(lengths) - 1 and lengths[-1] < lengths[0]):
         return Steps(lengths[0])
     return Edges(tuple((length, len(list(same))) for length, same in itertools.groupby(lengths)))

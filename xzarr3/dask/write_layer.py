@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import itertools
-import shutil
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from dask._task_spec import Task, TaskRef
-from dask.highlevelgraph import Layer
 
+from xzarr3.dask.aside import Aside
 from xzarr3.dask.cleanup import Cleanup
-from xzarr3.dask.detours import Aside
 from xzarr3.dask.ending import Gate
+from xzarr3.dask.layers import Made
 from xzarr3.dask.tasks import Tile, rooms_of
 from xzarr3.dask.tiles import AxisTiles, Cut
 
@@ -23,49 +22,6 @@ Key = Any
 _MOST_SLABS = 1024
 _WEIGHT = 32  # Powers of 2, beyond what the blocks of a slab may depend on themselves.
 _ARITY = 64  # A task that waited for millions of others would be sent the place of each of them.
-
-
-class Made(Layer):
-    """A layer whose tasks are made when they are asked for, and are not pickled with it."""
-
-    _tasks: dict[Key, Task] | None = None
-
-    def __init__(self, name: str) -> None:
-        super().__init__()
-        self.name = name
-
-    def make(self) -> dict[Key, Task]:
-        """All tasks of the layer."""
-        raise NotImplementedError
-
-    @property
-    def mapping(self) -> dict[Key, Task]:
-        """All tasks of the layer, once they are made."""
-        if self._tasks is None:
-            self._tasks = self.make()
-        return self._tasks
-
-    @property
-    def has_legacy_tasks(self) -> bool:
-        return False
-
-    def is_materialized(self) -> bool:
-        return self._tasks is not None
-
-    def __getitem__(self, key: Key) -> Task:
-        return self.mapping[key]
-
-    def __iter__(self) -> Iterator[Key]:
-        return iter(self.mapping)
-
-    def __len__(self) -> int:
-        return len(self.mapping)
-
-    def get_output_keys(self) -> Set[Key]:
-        return self.mapping.keys()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_tasks"}
 
 
 class Tiles(Made):
@@ -168,10 +124,8 @@ class Done(Made):
     name : str
     written : mapping of str to Written
         By the name of the layer that writes it.
-    then : callable, optional
-        What is called last.
     asides : sequence of Aside
-        What is removed before.
+        What is removed last.
     gate : Gate, optional
         What its tasks pass before they store something.
     """
@@ -180,13 +134,12 @@ class Done(Made):
         self,
         name: str,
         written: Mapping[str, Written],
-        then: Callable[[], Any] | None = None,
         asides: Sequence[Aside] = (),
         gate: Gate | None = None,
     ) -> None:
         super().__init__(name)
         self.gate = Gate() if gate is None else gate
-        self._written, self._then, self._asides = dict(written), then, list(asides)
+        self._written, self._asides = dict(written), list(asides)
 
     def make(self) -> dict[Key, Task]:
         groups: list[tuple[bool, list[Key]]] = []
@@ -215,14 +168,14 @@ class Done(Made):
                 above.append((self.name, level, first // _ARITY))
                 tasks[above[-1]] = Task(above[-1], all_done, *map(TaskRef, keys[first : first + _ARITY]))
             keys, level = above, level + 1
-        last = partial(_finish, self._asides, self._then) if self._then or self._asides else all_done
+        last = partial(_finish, self._asides) if self._asides else all_done
         tasks[self.name] = Task(self.name, last, *map(TaskRef, keys))
         return tasks
 
     @property
     def cleanups(self) -> list[Cleanup]:
         """What removes what was only of use for the write, if that fails."""
-        return [Removal(aside.path) for aside in self._asides]
+        return list(self._asides)
 
     def _weights(self, tasks: dict[Key, Task], number: int) -> list[Key]:
         """Tasks each of which counts twice as much as the one before, and the first one very much."""
@@ -241,30 +194,15 @@ class Done(Made):
         return {self.name}
 
 
-@dataclass(frozen=True)
-class Removal:
-    """Removes a temporary directory."""
-
-    path: str
-
-    def __call__(self, error: BaseException) -> None:
-        """Remove it; what tasks that are still running put there goes with the process."""
-        shutil.rmtree(self.path, ignore_errors=True)
-
-    def held(self, begun: Sequence[Any]) -> Removal:
-        """The same, as it needs nothing else."""
-        return self
-
-
 def all_done(*written: object) -> frozenset[str] | None:
     """What depends on every write; tells where they have stored."""
     return rooms_of(written)
 
 
-def _finish(asides: Sequence[Aside], then: Callable[[], Any] | None, *written: object) -> Any:
+def _finish(asides: Sequence[Aside], *written: object) -> frozenset[str] | None:
     for aside in asides:
         aside.remove()
-    return rooms_of(written) if then is None else then()
+    return rooms_of(written)
 
 
 def _described(axis: AxisTiles, start: int) -> list[tuple[slice, tuple[Cut, ...], tuple[int, ...]]]:

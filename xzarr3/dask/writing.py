@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 import uuid
 import warnings
-from collections import Counter
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, Literal, cast, overload
 
@@ -18,42 +18,29 @@ import dask.array as da
 import numpy as np
 from dask._task_spec import TaskRef
 from dask.base import get_scheduler
-from dask.blockwise import Blockwise, BlockwiseDep, blockwise
+from dask.blockwise import BlockwiseDep, blockwise
 from dask.delayed import Delayed
-from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
+from dask.highlevelgraph import HighLevelGraph
 from dask.utils import format_bytes
 
 from xzarr3.array import Array
-from xzarr3.dask.blocks import Regions, check_dask, writing_label
+from xzarr3.dask.aside import Aside, aside_axes, copy_tile, workers, write_aside
+from xzarr3.dask.blocks import Regions, check_dask, label, writing_label
 from xzarr3.dask.cleanup import Writing
-from xzarr3.dask.detours import (
-    Aside,
-    Reading,
-    as_reading,
-    aside_axes,
-    copy_tile,
-    in_tiles,
-    read_again,
-    reads_alone,
-    reads_blocks_of,
-    workers,
-    write_aside,
-)
 from xzarr3.dask.ending import Gate
-from xzarr3.dask.layers import ReadLayer, SelectLayer
+from xzarr3.dask.journal import Journal
 from xzarr3.dask.memory import frontier, memory_limit
-from xzarr3.dask.sources import Place, Places, is_held_alone
+from xzarr3.dask.sources import Place, Places
 from xzarr3.dask.tasks import (
-    Journal,
     Sink,
     Tile,
-    copy_region,
     read_written,
     write_block,
     write_tile,
 )
-from xzarr3.dask.tiles import AxisTiles, block_edges, chunks_of, plan_axes
+from xzarr3.dask.tiles import chunks_of, plan_axes
 from xzarr3.dask.write_layer import Done, Tiles, Written
+from xzarr3.dask.zarr_array import read_block, read_in_chunks
 from xzarr3.errors import AlignmentError, LargeWriteWarning, SelectionError, printable, shorten
 from xzarr3.indexing import basic_selection
 from xzarr3.progress import Asked, check_asked, shown
@@ -150,7 +137,8 @@ def store(
 
     The blocks need not go together with the shards and chunks of the target. One task writes each of these,
     or several of them together, once all blocks that overlap it are there; blocks of whole ones are written
-    as they are. What is at the edges of a region is kept.
+    as they are. What is at the edges of a region is kept. What is made of arrays that the call writes to is
+    put aside in the store first, and in its place when all of it is there.
 
     Parameters
     ----------
@@ -184,8 +172,7 @@ def store(
     Raises
     ------
     AlignmentError
-        If two sources write the same elements, or a source reads what the call writes and tasks would get
-        in each other's way. Nothing is written then.
+        If two sources write the same elements. Nothing is written then.
     SelectionError
         If a region does not fit.
     ReadOnlyError
@@ -202,7 +189,8 @@ def store(
     99
     """
     check_asked(progress)
-    writes = plan_writes(sources, targets, regions, memory_limit=memory_limit, **kwargs)
+    jobs = _paired(sources, targets, regions)
+    writes = plan_writes(jobs, memory_limit=memory_limit, **kwargs)
     if return_stored and not compute:
         return _like(sources, writes.stored())
     delayed = writes.delayed()
@@ -216,33 +204,23 @@ def _like(sources: object, arrays: list[da.Array]) -> da.Array | tuple[da.Array,
     return arrays[0] if isinstance(sources, da.Array) else tuple(arrays)
 
 
-def plan_writes(
-    sources: da.Array | Sequence[da.Array],
-    targets: Array | Sequence[Array],
-    regions: Any = None,
-    *,
-    journal: Journal | None = None,
-    places: Places | None = None,
-    memory_limit: int | str | None = None,
-    scheduler: Any = None,
-    **kwargs: Any,
-) -> Writes:
-    """What :func:`store` will write, once everything is known to fit; nothing is written yet.
+@dataclass(frozen=True, eq=False)
+class Job:
+    """A dask array and where it is written: a region of an array.
 
-    Parameters
-    ----------
-    sources, targets, regions, memory_limit
-        As :func:`store` has them.
-    journal : Journal, optional
-        Knows which tiles were written before, which are left out, and is told of each one that is written.
-    places : Places, optional
-        Where arrays are, if it was seen to before that no source reads what is written.
-    scheduler, **kwargs
-        What will be asked to run it, and how.
+    ``in_place`` tells that values are there which others may still be made of.
     """
-    check_dask()
+
+    source: Any
+    target: Array
+    region: Any
+    in_place: bool = False
+
+
+def _paired(sources: Any, targets: Any, regions: Any) -> list[Job]:
+    """What :func:`store` is asked for."""
     if isinstance(sources, da.Array):
-        sources, targets, regions = [sources], [targets], None if regions is None else [regions]  # type: ignore[list-item]
+        sources, targets, regions = [sources], [targets], None if regions is None else [regions]
     elif hasattr(sources, "__array__"):
         raise TypeError(f"cannot store {type(sources).__name__}; accepted: dask arrays")
     elif isinstance(targets, Array):  # It can be iterated over, but that would read all of it.
@@ -255,27 +233,62 @@ def plan_writes(
         raise SelectionError(
             f"{len(sources)} sources, {len(targets)} targets and {len(wanted)} regions do not pair up"
         )
-    known = Places() if places is None else places
-    jobs = [
-        _Job(number, *each, journal, known)
-        for number, each in enumerate(zip(sources, targets, wanted, strict=True))
-    ]
-    _count_uses(jobs)
+    return [Job(*each, in_place=True) for each in zip(sources, targets, wanted, strict=True)]
+
+
+def plan_writes(
+    wanted: Sequence[Job],
+    *,
+    journal: Journal | None = None,
+    memory_limit: int | str | None = None,
+    scheduler: Any = None,
+    **kwargs: Any,
+) -> Writes:
+    """What writes jobs, once everything is known to fit; nothing is written yet.
+
+    Parameters
+    ----------
+    wanted : sequence of Job
+    journal : Journal, optional
+        Knows which tiles were written before, which are left out, and is told of each one that is written.
+    memory_limit : int or str, optional
+        As :func:`store` has it.
+    scheduler, **kwargs
+        What will be asked to run it, and how.
+    """
+    check_dask()
+    places = Places()
+    jobs = [_Job(number, job, journal, places) for number, job in enumerate(wanted)]
     _check_disjoint(jobs)
-    if places is None:
-        _check_sources(jobs, known)
+    _put_in_turn(jobs, places)
     _fit_memory(jobs, memory_limit, scheduler, kwargs)
     for job in jobs:  # Other processes may do it, of which this one would not know.
         job.target.note_values()
     return Writes(jobs)
 
 
-def _count_uses(jobs: Sequence[_Job]) -> None:
-    """Let what is read for several jobs be read by tasks of its own."""
-    names = {job.source.name for job in jobs}
-    uses = Counter(name for job in jobs for name in job.source.dask.layers if name in names)
-    for job in jobs:
-        job.copies = job.copies and uses[job.source.name] == 1
+def _put_in_turn(jobs: Sequence[_Job], places: Places) -> None:
+    """See to it that nothing is overwritten that is still to be read.
+
+    Raises
+    ------
+    ValueError
+        If a journal tells of what was written before, of which this may be made.
+    """
+    overwritten = {job.place for job in jobs if job.in_place}
+    for job in jobs if overwritten else ():
+        read = places.read_in(job.source.dask.layers)
+        job.goes_first = bool(job.source.size) and not overwritten.isdisjoint(read)
+        if job.goes_first and job.in_place:
+            job.set_aside()
+    early = [job for job in jobs if job.goes_first]
+    if any(job.journal is not None for job in early) and (
+        len(early) < len(jobs) or any(job.aside is not None for job in early)
+    ):
+        raise ValueError(
+            "resume=True cannot take up a write of what is made of the arrays that it changes, as they "
+            "are not what they were then; accepted: resume=False, or a source that is stored elsewhere"
+        )
 
 
 def _fit_memory(
@@ -284,7 +297,7 @@ def _fit_memory(
     """Find another way for what would need too much memory."""
     if limit is not None:
         memory_limit(limit)
-    large = [job for job in jobs if job.live]
+    large = [job for job in jobs if job.live and job.aside is None]
     if not large:
         return
     get = get_scheduler(scheduler=scheduler)
@@ -322,50 +335,51 @@ class Writes:
         seen: dict[Place, list[_Job]] = {}
         first = [] if after is None else [after.key]
         begun = set() if after is None else graph.take(after)
+        early: dict[str, Written] = {}
         for job in self._jobs:
+            if job.goes_first and job.aside is None:
+                job.add_to(graph, first, begun)
+                early[job.name] = written[job.name] = job.written
+            elif job.goes_first:
+                early |= job.add_aside(graph, first, begun)
+        if early:
+            name = graph.add_done(early)
+            first, begun = [*first, name], {*begun, name}
+        for job in self._jobs:
+            if job.name in written:
+                continue
             others = seen.setdefault(job.place, [])
             before = [other for other in others if _overlap(job.box(), other.box())]
             others.append(job)
             for other in before:
                 if other.number not in done:  # A unit that they share is changed by one after the other.
-                    name = done[other.number] = f"store-zarr-{uuid.uuid4().hex}"
-                    graph.add(name, Done(name, {other.name: written[other.name]}), {other.name})
+                    done[other.number] = graph.add_done({other.name: written[other.name]})
             followed = [done[other.number] for other in before]
             job.add_to(graph, [*first, *followed], begun.union(followed))
             written[job.name] = job.written
         return graph, written
 
-    def delayed(self, after: Delayed | None = None, then: Callable[[], Any] | None = None) -> Writing:
-        """What writes everything when it is computed.
-
-        Parameters
-        ----------
-        after : Delayed, optional
-            Nothing is written before this is done.
-        then : callable, optional
-            Called once everything is written; what it returns is the result.
-        """
+    def delayed(self, after: Delayed | None = None) -> Writing:
+        """What writes everything when it is computed; nothing is written before ``after`` is done."""
         graph, written = self._graph(after)
-        name = f"store-zarr-{uuid.uuid4().hex}"  # Each call writes anew, so none may stand for another.
         asides = [job.aside for job in self._jobs if job.aside is not None]
-        graph.add(name, Done(name, written, then, asides, graph.gate), set(written))
+        name = graph.add_done(written, asides)
         return Writing(name, HighLevelGraph(graph.layers, graph.dependencies))
 
     def stored(self) -> list[da.Array]:
         """Arrays of what is written, which read it again once it is."""
+        if any(job.goes_first for job in self._jobs):
+            raise AlignmentError(
+                "a source reads what the same call writes, so that no block of it can be written alone; "
+                "accepted: another target, or compute=True"
+            )
         graph, _ = self._graph(None)
         whole = HighLevelGraph(graph.layers, graph.dependencies)
         return [job.stored(whole) for job in self._jobs]
 
     def reading(self) -> list[da.Array]:
         """Arrays that read what was written."""
-        return [
-            read_again(
-                Reading(job.target, job.starts),
-                [AxisTiles(axis.edges, axis.edges, True) for axis in job.axes],
-            )
-            for job in self._jobs
-        ]
+        return [job.reading() for job in self._jobs]
 
 
 class _Graph:
@@ -380,6 +394,12 @@ class _Graph:
         self.layers[name] = layer
         self.dependencies[name] = dependencies
 
+    def add_done(self, written: dict[str, Written], asides: Sequence[Aside] = ()) -> str:
+        """Add what waits for layers that write, and removes what was put aside; returns its name."""
+        name = f"store-zarr-{uuid.uuid4().hex}"  # Each call writes anew, so none may stand for another.
+        self.add(name, Done(name, written, asides, self.gate), set(written))
+        return name
+
     def take(self, collection: Any) -> set[str]:
         """Add what a collection is made by; returns the layers that make it."""
         graph = HighLevelGraph.from_collections("", {}, [collection])
@@ -391,15 +411,8 @@ class _Graph:
 class _Job:
     """One source, where it goes, and how that is divided into tiles."""
 
-    def __init__(
-        self,
-        number: int,
-        source: da.Array,
-        target: Array,
-        region: Any,
-        journal: Journal | None,
-        places: Places,
-    ) -> None:
+    def __init__(self, number: int, wanted: Job, journal: Journal | None, places: Places) -> None:
+        source, target, region = wanted.source, wanted.target, wanted.region
         if not isinstance(source, da.Array) or not isinstance(target, Array):
             raise TypeError(
                 f"cannot store {type(source).__name__} into {type(target).__name__}; accepted: dask arrays "
@@ -428,16 +441,11 @@ class _Job:
         self.axes = plan_axes(
             target.metadata.chunk_grid.axes, self.starts, source.chunks, source.dtype.itemsize
         )
+        self.in_place = wanted.in_place
+        self.goes_first = False
+        """Whether it reads what others of the same call write."""
         self._rechunks = False
         self.aside: Aside | None = None
-        self._aside_axes: list[AxisTiles] = []
-        self._reading = as_reading(source)
-        self.copies = self._reading is not None and self.aligned
-        if self._reading is not None and not self.aligned:
-            tiles = in_tiles(self._reading, self.axes)
-            if tiles is not None:
-                self.source, self.axes = read_again(self._reading, tiles), tiles
-                self.copies = True
         slabs, live = (None, 0) if self.aligned else frontier(self.axes)
         self.slabs, self.live = slabs, live * source.dtype.itemsize
 
@@ -445,6 +453,12 @@ class _Job:
     def aligned(self) -> bool:
         """Whether tiles are blocks."""
         return all(axis.aligned for axis in self.axes)
+
+    def set_aside(self) -> None:
+        """Keep all values in the store until nothing is read any more that they replace."""
+        pieces, self.axes = aside_axes(self.source.chunks, self.axes, self.source.dtype.itemsize, 0)
+        self.aside = Aside(self.target, pieces, self.axes, here=False)
+        self.slabs = None
 
     def detour(self, most: float, cluster: bool, threads: int) -> None:
         """Keep blocks somewhere else than in memory while they wait for others."""
@@ -455,12 +469,8 @@ class _Job:
             self.axes = [axis.as_blocks() for axis in self.axes]
         else:
             limit = most * _SHARE / threads
-            blocks, self.axes = aside_axes(source.chunks, self.axes, source.dtype.itemsize, limit)
-            if self._reading is not None:
-                blocks = [axis.as_blocks() for axis in blocks]
-                self.source = read_again(self._reading, blocks)
-            self._aside_axes = blocks
-            self.aside = Aside(target, blocks, self.axes)
+            pieces, self.axes = aside_axes(source.chunks, self.axes, source.dtype.itemsize, limit)
+            self.aside = Aside(target, pieces, self.axes, here=True)
         self.slabs = None
         warnings.warn(
             f"blocks of {shorten(source.chunksize)} for array '{printable(target.name)}', which is stored in "
@@ -490,6 +500,11 @@ class _Job:
         return Regions(self.source.chunks if as_is else chunks_of(self.axes), self.starts)
 
     @property
+    def _stage(self) -> str:
+        """Name of the layer that puts values aside."""
+        return f"stage-zarr-{self.name}"
+
+    @property
     def written(self) -> Written:
         """What the layer of the job writes."""
         return Written(tuple(axis.count for axis in self.axes), self._finished, self.slabs)
@@ -504,53 +519,31 @@ class _Job:
         """Add what writes the tiles, once the keys ``after`` are done, which the layers ``awaited`` make."""
         sink = Sink(self.target, self.number, self.journal, graph.gate)
         name, source = self.name, self.source
-        if self.copies:
-            graph.add(name, self._copying(sink, after), awaited)
+        if self.aside is not None:
+            if self._stage not in graph.layers:
+                self.add_aside(graph, after, awaited)
+            last = partial(copy_tile, sink, self.aside, self.starts)
+            layer = Tiles(name, self._stage, self.axes, self.starts, last, self._finished, after)
+            graph.add(name, layer, awaited | {self._stage})
             return
-        reading = as_reading(source)
-        if after and reading is not None:  # What is written before may be what is read.
-            source = read_again(reading, _as_axes(source), after)
-        reader = source.name
         if self._rechunks:
             source = source.rechunk(chunks_of(self.axes), method="p2p")
         needed = awaited | graph.take(source)
-        if after and reading is not None:
-            graph.dependencies[reader] |= awaited
-        if self.aside is not None:
-            wrote, zeros = f"stage-zarr-{name}", (0,) * len(self.starts)
-            keep = partial(write_aside, self.aside, graph.gate)
-            graph.add(wrote, Tiles(wrote, source.name, self._aside_axes, zeros, keep), needed)
-            last = partial(copy_tile, sink, self.aside, self.starts)
-            third = Tiles(name, wrote, self.axes, self.starts, last, self._finished, after)
-            graph.add(name, third, awaited | {wrote})
-        elif not self.aligned:
+        if not self.aligned:
             write = partial(write_tile, sink)
             layer = Tiles(name, source.name, self.axes, self.starts, write, self._finished, after)
             graph.add(name, layer, needed)
         else:
             graph.add(name, self._blockwise(source, sink, after), needed)
 
-    def _copying(self, sink: Sink, after: Sequence[Any]) -> Any:
-        """The layer that reads tiles and writes them."""
-        reading = cast("Reading", self._reading)
-        index = tuple(range(self.source.ndim))
-        return blockwise(
-            copy_region,
-            self.name,
-            index,
-            reading.array,
-            None,
-            Regions(self.source.chunks, reading.starts),
-            index,
-            sink,
-            None,
-            self.regions,
-            index,
-            _Indexes(self.source.numblocks),
-            index,
-            *(each for key in after for each in (TaskRef(key), None)),
-            numblocks={},
-        )
+    def add_aside(self, graph: _Graph, after: Sequence[Any], awaited: set[str]) -> dict[str, Written]:
+        """Add what puts values aside; returns what its layer writes."""
+        aside, name = cast("Aside", self.aside), self._stage
+        zeros = (0,) * len(self.starts)
+        keep = partial(write_aside, aside, graph.gate)
+        layer = Tiles(name, self.source.name, aside.pieces, zeros, keep, (), after)
+        graph.add(name, layer, awaited | graph.take(self.source))
+        return {name: Written(tuple(axis.count for axis in aside.pieces))}
 
     def _blockwise(self, source: da.Array, sink: Sink, after: Sequence[Any]) -> Any:
         """The layer that writes blocks that are tiles."""
@@ -570,6 +563,17 @@ class _Job:
             *(each for key in after for each in (TaskRef(key), None)),
             numblocks={source.name: source.numblocks},
         )
+
+    def reading(self) -> da.Array:
+        """An array that reads what was written, tile by tile."""
+        chunks, region = [], []
+        for chosen, size, along in zip(self.selected, self.target.shape, chunks_of(self.axes), strict=True):
+            ends = [(length,) if length else () for length in (chosen.start, size - chosen.stop)]
+            chunks.append((*ends[0], *along, *ends[1]))
+            region.append(slice(chosen.start, chosen.stop))
+        target, prefix = self.target, f"read-zarr-{label(self.target)}"
+        found = read_in_chunks(read_block, target, target.dtype, chunks, prefix, target)[tuple(region)]
+        return cast("da.Array", found)
 
     def stored(self, graph: HighLevelGraph) -> da.Array:
         """An array of what is written, whose tiles are read once they are written."""
@@ -594,11 +598,6 @@ class _Job:
         return da.Array(HighLevelGraph(layers, dependencies), name, chunks=chunks_of(self.axes), meta=meta)
 
 
-def _as_axes(source: da.Array) -> list[AxisTiles]:
-    edges = [block_edges(along) for along in source.chunks]
-    return [AxisTiles(along, along, True) for along in edges]
-
-
 def _overlap(one: _Box, other: _Box) -> bool:
     return all(low < end and start < high for (low, high), (start, end) in zip(one, other, strict=True))
 
@@ -615,55 +614,3 @@ def _check_disjoint(jobs: Sequence[_Job]) -> None:
                     "that share none, or one call after the other"
                 )
         others.append(job)
-
-
-def _check_sources(jobs: Sequence[_Job], places: Places) -> None:
-    """Refuse to write what is still to be read, unless each block only replaces what it was made from."""
-    written: dict[Place, list[_Job]] = {}
-    for job in jobs:
-        written.setdefault(job.place, []).append(job)
-    for job in jobs:
-        for name, layer in job.source.dask.layers.items():
-            for read in places.read_by(layer) & written.keys():
-                if written[read] != [job] or not _keeps_places(job, name):
-                    raise AlignmentError(
-                        f"array '{written[read][0].target.name}' is read by a source and written by the same "
-                        "call, which could write a block before another one is read; accepted: another "
-                        "target, or a source that was computed"
-                    )
-
-
-def _keeps_places(job: _Job, name: str) -> bool:
-    """Whether each block that is written is made of the one block of layer ``name`` in the same place."""
-    graph = job.source.dask
-    made_of, array = {name}, None
-    if isinstance(graph.layers[name], MaterializedLayer) and is_held_alone(graph.layers[name]):
-        made_of, array = set(graph.dependents[name]), name  # As da.from_array has it.
-    elif isinstance(graph.layers[name], ReadLayer) and job.source.name != name:
-        others = {*graph.dependents[name]}
-        if others and all(isinstance(graph.layers[each], SelectLayer) for each in others):
-            made_of = others
-    for each in made_of:
-        layer = graph.layers[each]
-        alone = isinstance(layer, SelectLayer) or (isinstance(layer, Blockwise) and reads_alone(layer, array))
-        if not (job.aligned and alone):
-            return False
-        if not reads_blocks_of(layer, job.starts, job.source.chunks):
-            return False
-    left = set(graph.layers) - made_of - {name}
-    while left:
-        ready = {layer for layer in left if not graph.dependencies[layer] & left}
-        for each in ready:
-            layer = graph.layers[each]
-            parts = graph.dependencies[each] & made_of
-            if not parts:
-                continue
-            if not isinstance(layer, Blockwise) or any(
-                index != layer.output_indices or layer.numblocks[str(part)] != job.source.numblocks
-                for part, index in layer.indices
-                if part in parts
-            ):
-                return False
-            made_of.add(each)
-        left -= ready
-    return True

@@ -1,27 +1,31 @@
 """Dask arrays that know what they read, so that a selection of them is made in no time.
 
-An integer or a slice of such an array is another one. Of a million blocks dask would make a task for each;
-here a layer says in a few numbers what is selected. Everything else is done as dask does it, with plain dask
-arrays as results.
+Of many variables that are opened only a few are computed, and mostly not even whole. So nothing is made of a
+source but its blocks before a graph is wanted. An integer or a slice of such an array is another one: of a
+million blocks dask would make a task for each; here a layer says in a few numbers what is selected. What is
+read for that is decided when the graph is optimized: see :mod:`xzarr3.dask.layers`. Everything else is done
+as dask does it, with plain dask arrays as results.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from operator import attrgetter
+from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any, cast
 
 import dask.array as da
 import numpy as np
 from dask import config
 from dask.array.slicing import normalize_index
+from dask.base import tokenize
+from dask.blockwise import blockwise
 from dask.highlevelgraph import HighLevelGraph
 
 from xzarr3._types import AnyArray
 from xzarr3.array import Array
-from xzarr3.dask.blocks import BlockChunks, threads_of
-from xzarr3.dask.lazy import Reads
-from xzarr3.dask.views import Part, extent
+from xzarr3.dask.blocks import BlockChunks, Regions, check_dask, threads_of
+from xzarr3.dask.layers import Read, ReadLayer, SelectLayer, read_layer
+from xzarr3.dask.views import Along, Part, as_blocks, every, extent
 from xzarr3.errors import StoreError
 from xzarr3.indexing import basic_selection
 
@@ -38,14 +42,136 @@ def read_block(array: Array, parts: tuple[Part, ...]) -> AnyArray:
     return array.read_selected(basic_selection(parts, array.shape), threads=threads_of(array))
 
 
-def zarr_array(reads: Reads) -> da.Array:
-    """What is read as a dask array."""
+class Source:
+    """All of what is read, in blocks: what its selections have in common.
+
+    Parameters
+    ----------
+    read : callable
+        Gets the source and what to read of it along each dimension, integers and slices, and returns the
+        values; to be pickled.
+    source : object
+        What is read from; to be pickled.
+    dtype : dtype
+        Of the values.
+    view : tuple of Along
+        All elements of each dimension, in their blocks.
+    prefix : str
+        What the names of tasks begin with; a token follows.
+    name : str or callable
+        Name of the dask array of all of it, or what tells it once it is needed.
+    """
+
+    def __init__(
+        self,
+        read: Read,
+        source: Any,
+        dtype: np.dtype[Any],
+        view: tuple[Along, ...],
+        prefix: str,
+        name: str | Callable[[], str],
+    ) -> None:
+        self.read, self.source, self.dtype = read, source, dtype
+        self.view, self.prefix = view, prefix
+        self._name = name
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Source, (self.read, self.source, self.dtype, self.view, self.prefix, self.name)
+
+    @cached_property
+    def name(self) -> str:
+        """Name of the dask array of all of it."""
+        return self._name if isinstance(self._name, str) else self._name()
+
+    @cached_property
+    def layer(self) -> ReadLayer:
+        """The layer that reads."""
+        return read_layer(self.read, self.source, self.name, self.view)
+
+
+def zarr_array(source: Source, view: tuple[Along, ...] | None = None) -> da.Array:
+    """What is selected of a source, by default all of it, as a dask array."""
+    view = source.view if view is None else view
+    left = [along for along in view if not along.drop]
+    meta = np.empty((0,) * len(left), source.dtype)
     if config.get("array_plugins", ()):
-        return da.Array(reads.graph(), reads.name, chunks=reads.chunks, meta=reads.meta)
+        name = _name(source, view)
+        return da.Array(_graph(source, view), name, chunks=_lengths(source, view), meta=meta)
     made = object.__new__(ZarrArray)
-    made._meta, made._cached_keys = reads.meta, None
-    made.__dict__.update(_reads=reads, shape=reads.shape, numblocks=reads.numblocks)
+    made._meta, made._cached_keys = meta, None
+    shape, numblocks = tuple([along.count for along in left]), tuple([along.number for along in left])
+    made.__dict__.update(_source=source, _view=view, shape=shape, numblocks=numblocks)
     return made
+
+
+def _name(source: Source, view: tuple[Along, ...]) -> str:
+    """Name of the dask array, which follows from that of the source and what is selected of it."""
+    if view == source.view:
+        return source.name
+    parts = [(along.start, along.step, along.count, along.drop) for along in view]
+    return f"{source.prefix}-{tokenize(source.name, parts)}"
+
+
+def _lengths(source: Source, view: tuple[Along, ...]) -> BlockChunks:
+    """Lengths of the blocks of the dask array along each dimension."""
+    return tuple([along.lengths for along in view if not along.drop])
+
+
+def _graph(source: Source, view: tuple[Along, ...]) -> HighLevelGraph:
+    """What reads all of the source, and what takes the selection of it; dask's pictures show what it is."""
+    name = _name(source, view)
+    layers: dict[str, Any] = {source.name: source.layer}
+    dependencies: dict[str, set[str]] = {source.name: set()}
+    if name != source.name:
+        layers[name] = SelectLayer(name, source.layer, source.view, view)
+        dependencies[name] = {source.name}
+    left = [along for along in view if not along.drop]
+    shape = tuple([along.count for along in left])
+    told: dict[str, Any] = {"shape": shape, "dtype": source.dtype, "type": "dask.array.core.Array"}
+    if max((along.number for along in left), default=0) <= _FEW:
+        told["chunks"] = _lengths(source, view)
+    layers[name].collection_annotations = told
+    return HighLevelGraph(layers, dependencies)
+
+
+def read_in_chunks(
+    read: Read,
+    source: Any,
+    dtype: np.dtype[Any],
+    chunks: Sequence[tuple[int, ...]],
+    prefix: str,
+    identity: Any,
+) -> da.Array:
+    """A dask array in these chunks.
+
+    Parameters
+    ----------
+    read, source, dtype, prefix
+        As :class:`Source` has them.
+    chunks : sequence of tuple of int
+    identity : object
+        What identifies the values, for dask's ``tokenize``.
+    """
+    check_dask()
+    blocks = [as_blocks(along) for along in chunks]
+    known = [each for each in blocks if each is not None]
+    if len(known) < len(blocks):
+        return in_regions(read, source, dtype, tuple(chunks), f"{prefix}-{tokenize(identity, chunks)}")
+    view = tuple([every(each, sum(along)) for each, along in zip(known, chunks, strict=True)])
+
+    def name() -> str:
+        return f"{prefix}-{tokenize(identity, repr(known))}"
+
+    return zarr_array(Source(read, source, dtype, view, prefix, name))
+
+
+def in_regions(read: Read, source: Any, dtype: np.dtype[Any], chunks: BlockChunks, name: str) -> da.Array:
+    """A dask array of blocks of which some are empty."""
+    index = tuple(range(len(chunks)))
+    parts = Regions(chunks, (0,) * len(chunks))
+    layer = blockwise(read, name, index, source, None, parts, index, numblocks={}, _data_producer=True)
+    graph = HighLevelGraph({name: layer}, {name: set()})
+    return da.Array(graph, name, chunks, meta=np.empty((0,) * len(chunks), dtype))
 
 
 class _EqualToDasks(type):
@@ -70,23 +196,24 @@ class ZarrArray(da.Array, metaclass=_EqualToDasks):
 
     __slots__ = ()
 
-    _reads: Reads | None
+    _source: Source | None
+    _view: tuple[Along, ...]
 
     def __reduce__(self) -> tuple[object, ...]:
-        reads = self._reads
-        return da.Array.__reduce__(self) if reads is None else (zarr_array, (reads,))
+        source = self._source
+        return da.Array.__reduce__(self) if source is None else (zarr_array, (source, self._view))
 
-    def _known(self, what: str, work_out: Callable[[Reads], Any]) -> Any:
+    def _known(self, what: str, work_out: Callable[[Source, tuple[Along, ...]], Any]) -> Any:
         kept = self.__dict__.get(what)
         if kept is None:
-            kept = self.__dict__[what] = work_out(cast("Reads", self._reads))
+            kept = self.__dict__[what] = work_out(cast("Source", self._source), self._view)
         return kept
 
     def _change(self, **what: Any) -> None:
         """Forget what was read, and what was worked out of it: dask makes something else of this."""
         plain = {"_graph": self.dask, "_lengths": self._chunks, "_called": self.name, **what}
         self.__dict__.clear()
-        self.__dict__.update(plain, _reads=None)
+        self.__dict__.update(plain, _source=None)
         self._cached_keys = None
 
     @property
@@ -105,7 +232,7 @@ class ZarrArray(da.Array, metaclass=_EqualToDasks):
 
     @property
     def _chunks(self) -> BlockChunks:
-        return cast("BlockChunks", self._known("_lengths", attrgetter("chunks")))
+        return cast("BlockChunks", self._known("_lengths", _lengths))
 
     @_chunks.setter
     def _chunks(self, chunks: BlockChunks) -> None:
@@ -118,24 +245,16 @@ class ZarrArray(da.Array, metaclass=_EqualToDasks):
 
     @property
     def _name(self) -> str:
-        return cast("str", self._known("_called", attrgetter("name")))
+        return cast("str", self._known("_called", _name))
 
     @_name.setter
     def _name(self, name: str) -> None:
         self._change(_called=name)
 
-    @property
-    def chunksize(self) -> tuple[int, ...]:
-        """Length of the longest block along each dimension."""
-        view = () if self._reads is None else [along for along in self._reads.view if not along.drop]
-        longest = tuple(along.longest for along in view)
-        known = self._reads is not None and None not in longest
-        return cast("tuple[int, ...]", longest if known else super().chunksize)
-
     def __getitem__(self, index: Any) -> da.Array:
-        reads = self._reads
+        source = self._source
         indices = index if isinstance(index, tuple) else (index,)
-        if reads is None or not all(map(_is_known, indices)):
+        if source is None or not all(map(_is_known, indices)):
             return _by_dask(self, index)
         normal = normalize_index(indices, self.shape)
         given = _expanded(indices, len(normal))
@@ -145,24 +264,15 @@ class ZarrArray(da.Array, metaclass=_EqualToDasks):
                 simple.append(
                     own if isinstance(own, slice) else known if isinstance(known, int) else slice(None)
                 )
-        selected = reads.selected(simple)
-        found = self if selected is reads else zarr_array(selected)
+        each = iter(simple)
+        view = tuple([along if along.drop else along.selected(next(each)) for along in self._view])
+        found = self if view == self._view else zarr_array(source, view)
         if all(isinstance(i, (int, slice)) for i in normal):
             return found
         # What is left is new dimensions, and one array of elements it may be.
         return _by_dask(
             found, tuple(slice(None) if isinstance(i, slice) else i for i in normal if not isinstance(i, int))
         )
-
-
-def _graph(reads: Reads) -> HighLevelGraph:
-    """The graph of what is read, which tells dask's pictures of it what it is."""
-    graph = reads.graph()
-    told: dict[str, Any] = {"shape": reads.shape, "dtype": reads.dtype, "type": "dask.array.core.Array"}
-    if max(reads.numblocks, default=0) <= _FEW:
-        told["chunks"] = reads.chunks
-    graph.layers[reads.name].collection_annotations = told
-    return graph
 
 
 def _by_dask(array: da.Array, index: Any) -> da.Array:

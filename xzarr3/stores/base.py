@@ -64,7 +64,6 @@ __all__ = [
     "Unchanged",
     "ValueReader",
     "Writer",
-    "check_erasable_prefix",
     "check_key",
     "check_prefix",
     "cut",
@@ -115,19 +114,6 @@ def check_prefix(prefix: str) -> str:
         if not prefix.endswith("/"):
             raise InvalidKeyError(f"invalid prefix {shorten(prefix)}; accepted: '' or a key followed by '/'")
         check_key(prefix[:-1])
-    return prefix
-
-
-def check_erasable_prefix(prefix: str) -> str:
-    """Return ``prefix`` if it is valid and not empty.
-
-    Raises
-    ------
-    InvalidKeyError
-        Otherwise.
-    """
-    if not check_prefix(prefix):
-        raise InvalidKeyError("the empty prefix names the whole store; accepted: erasing its keys by name")
     return prefix
 
 
@@ -803,7 +789,10 @@ class Store:
 
     def erase_prefix(self, prefix: str) -> None:
         """Remove every key that begins with ``prefix``, which must not be empty."""
-        check_erasable_prefix(prefix)
+        if not check_prefix(prefix):
+            raise InvalidKeyError(
+                "the empty prefix names the whole store; accepted: erasing its keys by name"
+            )
         self._check_writable()
         with self._telling("erase_prefix", prefix):
             self._erase_prefix(prefix)

@@ -212,7 +212,7 @@ class DirectoryKept(Kept):
                 total = _COUNT.unpack(data)[0] if len(data) == _COUNT.size else self.max_bytes
                 if total + size > self.max_bytes:
                     total = self._evict(self.max_bytes - size)
-                platform.pwrite(ledger, memoryview(_COUNT.pack(total + size)), 0)
+                _put(ledger, _COUNT.pack(total + size))
                 try:
                     self._add(self._name(key, part), pieces, self._stripe(key), ticket)
                 finally:
@@ -287,7 +287,7 @@ class DirectoryKept(Kept):
                 for name in {self._stripe(key) for key in keys} if prefix is None else _LOCKS:
                     # Others may write at the same time.
                     stripe = locks.enter_context(self._locked(name, _DEADLINE, shared=True))
-                    platform.pwrite(stripe, memoryview(os.urandom(16)), 0)
+                    _put(stripe, os.urandom(16))
                 for name in [self._name(key, part) for key in keys for part in (WHOLE, HEAD)]:
                     self._remove(name)
                 if prefix is not None:
@@ -299,6 +299,12 @@ class DirectoryKept(Kept):
             except OSError as error:
                 raise self._failed("remove values from", error) from error
             yield
+
+
+def _put(descriptor: int, data: bytes) -> None:
+    """Let a file begin with a few bytes."""
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    os.write(descriptor, data)
 
 
 def _taken(length: int) -> int:

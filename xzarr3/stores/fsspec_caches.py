@@ -15,7 +15,7 @@ from typing import Any
 from xzarr3._types import Buffer
 from xzarr3.errors import StoreError
 from xzarr3.stores.fsspec_files import NOTHING, Files, FileSystem, Look, checked, clipped
-from xzarr3.stores.local import TEMPORARY
+from xzarr3.stores.local_folders import TEMPORARY
 from xzarr3.stores.locks import key_lock
 
 _IN_BLOCKS = frozenset(("blockcache", "cached"))

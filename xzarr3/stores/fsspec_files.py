@@ -28,7 +28,7 @@ from xzarr3.concurrency import spread, undisturbed
 from xzarr3.errors import StorePermissionError
 from xzarr3.stores.base import cut
 from xzarr3.stores.in_flight import reserved
-from xzarr3.stores.local import TEMPORARY
+from xzarr3.stores.local_folders import TEMPORARY
 from xzarr3.telling import sent
 
 FileSystem: TypeAlias = Any  # fsspec is imported when it is needed, and has no types.

@@ -46,7 +46,8 @@ from xzarr3.stores.fsspec_files import (
 from xzarr3.stores.fsspec_names import held, held_name, secrets_in, shown, token, without_secrets
 from xzarr3.stores.fsspec_references import ReferenceFiles
 from xzarr3.stores.fsspec_web import WebFiles, is_web, web_store
-from xzarr3.stores.local import TEMPORARY, LocalStore
+from xzarr3.stores.local import LocalStore
+from xzarr3.stores.local_folders import TEMPORARY
 from xzarr3.stores.locks import key_lock
 from xzarr3.stores.readers import BytesReader, OversizedError, Reader, Scratch, ValueReader
 from xzarr3.stores.sharing import reduced

@@ -80,9 +80,6 @@ class MemoryStore(Store):
             return _restore, found  # Elsewhere it is one of this class, which is all that is known of it.
         return _restore, (*found, kind, own)
 
-    def __dask_tokenize__(self) -> object:
-        return self.identity, self._version
-
     def _get(self, key: str, byte_range: ByteRange | None) -> Buffer | None:
         value = self._values.get(key)
         return value if value is None or byte_range is None else cut(value, byte_range)

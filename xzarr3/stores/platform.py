@@ -27,7 +27,7 @@ from typing import Any, TypeAlias, TypeVar
 
 T = TypeVar("T")
 Folder: TypeAlias = int | str
-"""An open directory: its descriptor, or its path where the system opens none."""
+"""A directory: its descriptor, or its path, as where the system opens none."""
 
 
 def _module(name: str) -> ModuleType | None:
@@ -50,13 +50,14 @@ HAS_OFD = sys.platform == "linux" and hasattr(_fcntl, "F_OFD_SETLK")
 
 _FULL_SYNC = getattr(_fcntl, "F_FULLFSYNC", None)
 _MOST_PIECES = 512  # Fewer than any system writes with one call.
-_MOST = (
-    2**30 if sys.platform == "darwin" else None
-)  # Bytes; macOS refuses to read or write 2 GiB with one call.
+# Bytes; macOS refuses to read or write 2 GiB with one call.
+_MOST = 2**30 if sys.platform == "darwin" else sys.maxsize
 _FLAGS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 # Searching a directory takes less permission than reading it, where a system tells the two apart.
 _SEARCH = getattr(os, "O_PATH", os.O_RDONLY) | getattr(os, "O_DIRECTORY", 0) | _FLAGS
 _READ = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | _FLAGS
+OPEN: int = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | _FLAGS
+"""How a file is opened to be read, so that nobody waits for the writer of a pipe."""
 NO_FOLLOW: int = getattr(os, "O_NOFOLLOW", 2**30)
 """For :func:`open_at`: a link is not opened."""
 _JUNCTION = 0xA0000003  # What Windows calls a directory that leads elsewhere.
@@ -72,7 +73,7 @@ def open_folder(name: str, above: Folder | None = None, *, follow_symlinks: bool
     if POSIX:
         flags = _SEARCH if follow_symlinks else _SEARCH | NO_FOLLOW
         return os.open(name, flags, dir_fd=above if isinstance(above, int) else None)
-    path = name if above is None else _path(above, name)
+    path = name if above is None else _named(above, name)[0]
     info = os.stat(path, follow_symlinks=follow_symlinks)
     if stat.S_ISLNK(info.st_mode) or getattr(info, "st_reparse_tag", 0) == _JUNCTION:
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
@@ -91,133 +92,94 @@ def close_folder(folder: Folder) -> None:
         os.close(folder)
 
 
-def _path(folder: Folder, name: str) -> str:
-    return os.path.join(str(folder), name)
+def _named(folder: Folder, name: str) -> tuple[str, int | None]:
+    """What the functions of :mod:`os` take for a name in a directory: a path, and an open directory."""
+    return (name, folder) if isinstance(folder, int) else (os.path.join(folder, name), None)
 
 
-def _patiently(act: Callable[..., T], *args: Any) -> T:
-    """Do what cannot be done while somebody has a file open, which is mostly over soon."""
+def _patiently(act: Callable[..., T], *args: Any, **options: Any) -> T:
+    """Do what Windows refuses while somebody has a file open, which is mostly over soon."""
     pause = _FIRST_PAUSE
     while True:
         try:
-            return act(*args)
+            return act(*args, **options)
         except PermissionError:
-            if pause > _LONGEST_PAUSE:
+            if POSIX or pause > _LONGEST_PAUSE:
                 raise
         time.sleep(pause)
         pause *= 2
 
 
 def open_at(folder: Folder, name: str, flags: int, mode: int = 0o666) -> int:
-    """Open a file in an open directory."""
-    if isinstance(folder, int):
-        return os.open(name, flags | _FLAGS, mode, dir_fd=folder)
-    path = _path(folder, name)
-    if flags & NO_FOLLOW and os.path.islink(path):
+    """Open a file in a directory."""
+    path, at = _named(folder, name)
+    if not POSIX and flags & NO_FOLLOW and os.path.islink(path):
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
-    return os.open(path, flags & ~NO_FOLLOW | _FLAGS, mode)
+    return os.open(path, (flags if POSIX else flags & ~NO_FOLLOW) | _FLAGS, mode, dir_fd=at)
 
 
 def stat_at(folder: Folder, name: str, *, follow_symlinks: bool = False) -> os.stat_result:
-    if isinstance(folder, int):
-        return os.stat(name, dir_fd=folder, follow_symlinks=follow_symlinks)
-    return os.stat(_path(folder, name), follow_symlinks=follow_symlinks)
+    path, at = _named(folder, name)
+    return os.stat(path, dir_fd=at, follow_symlinks=follow_symlinks)
 
 
 def scan_at(folder: Folder) -> Generator[os.DirEntry[str]]:
     """What is in a directory. The entries are good until the next one is asked for."""
-    if not isinstance(folder, int):
-        with os.scandir(folder) as entries:
-            yield from entries
-        return
     # Opened anew: what is open already may be there only to be searched, or be shared with forked processes.
-    descriptor = os.open(".", _READ, dir_fd=folder)
+    opened = os.open(".", _READ, dir_fd=folder) if isinstance(folder, int) else folder
     try:
-        with os.scandir(descriptor) as entries:
+        with os.scandir(opened) as entries:
             yield from entries
     finally:
-        os.close(descriptor)
+        if isinstance(opened, int):
+            os.close(opened)
 
 
 def make_at(folder: Folder, name: str) -> None:
-    if isinstance(folder, int):
-        os.mkdir(name, dir_fd=folder)
-    else:
-        os.mkdir(_path(folder, name))
+    path, at = _named(folder, name)
+    os.mkdir(path, dir_fd=at)
 
 
 def unlink_at(folder: Folder, name: str) -> None:
-    if isinstance(folder, int):
-        os.unlink(name, dir_fd=folder)
-    else:
-        unlink(_path(folder, name))
+    path, at = _named(folder, name)
+    if not POSIX and stat.S_ISDIR(os.lstat(path).st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    _patiently(os.unlink, path, dir_fd=at)
 
 
 def rmdir_at(folder: Folder, name: str) -> None:
-    if isinstance(folder, int):
-        os.rmdir(name, dir_fd=folder)
-    else:
-        _patiently(os.rmdir, _path(folder, name))
+    path, at = _named(folder, name)
+    _patiently(os.rmdir, path, dir_fd=at)
 
 
 def rename_at(folder: Folder, name: str, to: Folder, renamed: str) -> None:
     """Rename a file or a directory; what has the new name is not replaced on all systems."""
-    if isinstance(folder, int) and isinstance(to, int):
-        os.rename(name, renamed, src_dir_fd=folder, dst_dir_fd=to)
-    else:
-        _patiently(os.rename, _path(folder, name), _path(to, renamed))
+    (path, start), (target, end) = _named(folder, name), _named(to, renamed)
+    _patiently(os.rename, path, target, src_dir_fd=start, dst_dir_fd=end)
 
 
 def replace_at(folder: Folder, name: str, replaced: str) -> None:
     """Give a file a name in the same directory that another one may have, in one step."""
-    if isinstance(folder, int):
-        os.replace(name, replaced, src_dir_fd=folder, dst_dir_fd=folder)
-    else:
-        replace(_path(folder, name), _path(folder, replaced))
+    (path, at), (target, _) = _named(folder, name), _named(folder, replaced)
+    _patiently(os.replace, path, target, src_dir_fd=at, dst_dir_fd=at)
 
 
 def link_at(folder: Folder, name: str, to: Folder) -> None:
     """Give a file or a link a second name in another directory."""
-    if isinstance(folder, int) and isinstance(to, int):
-        os.link(name, name, src_dir_fd=folder, dst_dir_fd=to, follow_symlinks=False)
-    elif hasattr(os, "link") and not os.path.islink(_path(folder, name)):
-        os.link(_path(folder, name), _path(to, name))
+    (path, start), (target, end) = _named(folder, name), _named(to, name)
+    if POSIX:
+        os.link(path, target, src_dir_fd=start, dst_dir_fd=end, follow_symlinks=False)
+    elif hasattr(os, "link") and not os.path.islink(path):
+        os.link(path, target)
     else:
         raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP), name)
 
 
 def copy_link_at(folder: Folder, name: str, to: Folder) -> None:
     """Make a link that says the same as another one."""
-    if isinstance(folder, int) and isinstance(to, int):
-        os.symlink(os.readlink(name, dir_fd=folder), name, dir_fd=to)
-    else:
-        source = _path(folder, name)
-        os.symlink(os.readlink(source), _path(to, name), target_is_directory=os.path.isdir(source))
-
-
-def rename(path: str, target: str) -> None:
-    """Give a file or a directory another place, where there is nothing."""
-    if POSIX:
-        os.rename(path, target)
-    else:
-        _patiently(os.rename, path, target)
-
-
-def replace(path: str, target: str) -> None:
-    """Give a file another place, where there may be one, in one step."""
-    if POSIX:
-        os.replace(path, target)
-    else:
-        _patiently(os.replace, path, target)
-
-
-def unlink(path: str) -> None:
-    if not POSIX and stat.S_ISDIR(os.lstat(path).st_mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-    if POSIX:
-        os.unlink(path)
-    else:
-        _patiently(os.unlink, path)
+    (path, start), (target, end) = _named(folder, name), _named(to, name)
+    to_folder = not POSIX and os.path.isdir(path)
+    os.symlink(os.readlink(path, dir_fd=start), target, to_folder, dir_fd=end)
 
 
 def is_folder_error(error: OSError, path: str) -> bool:
@@ -253,12 +215,9 @@ def copy_mode(descriptor: int, mode: int) -> None:
 
 def copy_status(descriptor: int, folder: Folder, name: str, info: os.stat_result) -> None:
     """Give a file that was just written the permissions and the times of another one."""
-    times = info.st_atime_ns, info.st_mtime_ns
     copy_mode(descriptor, info.st_mode)
-    if POSIX:
-        os.utime(descriptor, ns=times)
-    else:
-        os.utime(_path(folder, name), ns=times)
+    path = descriptor if POSIX else _named(folder, name)[0]
+    os.utime(path, ns=(info.st_atime_ns, info.st_mtime_ns))
 
 
 def is_own(info: os.stat_result) -> bool:
@@ -268,10 +227,8 @@ def is_own(info: os.stat_result) -> bool:
 
 def touch_at(folder: Folder, name: str) -> None:
     """Let the time of modification of a file be now."""
-    if isinstance(folder, int):
-        os.utime(name, dir_fd=folder, follow_symlinks=False)
-    else:
-        os.utime(_path(folder, name))
+    path, at = _named(folder, name)
+    os.utime(path, dir_fd=at, follow_symlinks=not POSIX)
 
 
 # Names
@@ -314,61 +271,29 @@ def _seek_read(descriptor: int, length: int, start: int) -> bytes:
 
 
 def _seek_read_into(descriptor: int, buffers: Sequence[memoryview], start: int) -> int:
-    with _turns[descriptor % len(_turns)]:
-        os.lseek(descriptor, start, os.SEEK_SET)
-        return _read_into(descriptor, buffers)
-
-
-def _read_into(descriptor: int, buffers: Sequence[memoryview]) -> int:
-    with io.FileIO(descriptor, closefd=False) as file:
+    with _turns[descriptor % len(_turns)], io.FileIO(descriptor, closefd=False) as file:
+        file.seek(start)
         return file.readinto(buffers[0]) or 0
 
 
-def _seek_write(descriptor: int, data: memoryview, start: int) -> int:
-    with _turns[descriptor % len(_turns)]:
-        os.lseek(descriptor, start, os.SEEK_SET)
-        return os.write(descriptor, data)
-
-
-def _write_first(descriptor: int, pieces: Sequence[memoryview]) -> int:
-    return os.write(descriptor, pieces[0])
-
-
 def _pread_less(descriptor: int, length: int, start: int) -> bytes:
-    return os.pread(descriptor, min(length, _MOST or length), start)
+    return os.pread(descriptor, min(length, _MOST), start)
 
 
 def _preadv_less(descriptor: int, buffers: Sequence[memoryview], start: int) -> int:
     return os.preadv(descriptor, [buffers[0][:_MOST]], start)
 
 
-def _readv_less(descriptor: int, buffers: Sequence[memoryview]) -> int:
-    return os.readv(descriptor, [buffers[0][:_MOST]])
-
-
-def _pwrite(descriptor: int, data: memoryview, start: int) -> int:
-    return os.pwrite(descriptor, data[:_MOST], start)
-
-
-def _writev(descriptor: int, pieces: Sequence[memoryview]) -> int:
-    if _MOST is None or sum(map(len, pieces)) <= _MOST:
-        return os.writev(descriptor, pieces)
-    return os.write(descriptor, pieces[0][:_MOST])
-
-
-# Like the functions of :mod:`os` with these names; all may do less than they are asked to. Of several buffers
-# only the first may be read into.
+# Like the functions of :mod:`os` with these names; both may read less than they are asked to. Of several
+# buffers only the first may be read into.
 pread: Callable[[int, int, int], bytes]
 preadv: Callable[[int, Sequence[memoryview], int], int]
-readv: Callable[[int, Sequence[memoryview]], int]
-pwrite: Callable[[int, memoryview, int], int]
-writev: Callable[[int, Sequence[memoryview]], int]
-if not {"pread", "preadv", "readv", "pwrite", "writev"} <= set(dir(os)):
-    pread, preadv, readv, pwrite, writev = _seek_read, _seek_read_into, _read_into, _seek_write, _write_first
-elif _MOST is not None:
-    pread, preadv, readv, pwrite, writev = _pread_less, _preadv_less, _readv_less, _pwrite, _writev
+if not (hasattr(os, "pread") and hasattr(os, "preadv")):
+    pread, preadv = _seek_read, _seek_read_into
+elif sys.platform == "darwin":
+    pread, preadv = _pread_less, _preadv_less
 else:
-    pread, preadv, readv, pwrite, writev = os.pread, os.preadv, os.readv, _pwrite, _writev
+    pread, preadv = os.pread, os.preadv
 
 
 def read_at(descriptor: int, length: int, start: int) -> bytes:
@@ -397,14 +322,14 @@ def write_all(descriptor: int, pieces: Sequence[memoryview]) -> None:
     """Write pieces one after the other, where the file is."""
     for at in range(0, len(pieces), _MOST_PIECES):
         group = pieces[at : at + _MOST_PIECES]
-        done = writev(descriptor, group) if len(group) > 1 else os.write(descriptor, group[0])
+        done = 0
+        if len(group) > 1 and hasattr(os, "writev") and sum(map(len, group)) <= _MOST:
+            done = os.writev(descriptor, group)
         for piece in group:
-            if done < len(piece):  # More than the system writes at once, or a disk that is filling up.
-                rest = piece[done:]
-                while rest:
-                    rest = rest[os.write(descriptor, rest) :]
-                done = len(piece)
-            done -= len(piece)
+            rest = piece[done:]  # More than the system writes at once, or a disk that is filling up.
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
+            done = max(done - len(piece), 0)
 
 
 def sync(descriptor: int) -> None:
@@ -556,21 +481,3 @@ def is_running(pid: int) -> bool:
     except OSError:  # It is not ours.
         return True
     return True
-
-
-def processes_with(descriptor: int) -> list[int]:
-    """Other processes of this host that have the same file open, where the system tells."""
-    found: list[int] = []
-    if descriptor < 0:
-        return found
-    with contextlib.suppress(OSError):  # There is nothing of that kind on some systems.
-        wanted = os.fstat(descriptor)
-        for process in filter(str.isdecimal, os.listdir(_PROC)):
-            with contextlib.suppress(OSError):  # It has ended, or is not ours to look into.
-                for number in os.listdir(f"{_PROC}/{process}/fd"):
-                    with contextlib.suppress(OSError):
-                        if os.path.samestat(os.stat(f"{_PROC}/{process}/fd/{number}"), wanted):
-                            found.append(int(process))
-                            break
-    own = os.getpid()
-    return sorted(number for number in found if number != own)

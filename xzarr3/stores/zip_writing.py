@@ -37,7 +37,7 @@ from xzarr3.errors import (
 )
 from xzarr3.stores import platform
 from xzarr3.stores.base import BytesReader, Store, ValueReader
-from xzarr3.stores.file_locks import FileLock, LockingError, LockTimeoutError
+from xzarr3.stores.local_locks import FileLock, LockingError, LockTimeoutError
 from xzarr3.stores.zip_files import (
     UNIX,
     Directory,
@@ -241,7 +241,7 @@ class Draft:
             os.close(descriptor)
         if path:
             with contextlib.suppress(OSError):  # Somebody else has removed it, or still reads it.
-                platform.unlink(path)
+                platform.unlink_at(*os.path.split(path))
 
 
 class PathDraft(Draft):
@@ -282,9 +282,10 @@ class PathDraft(Draft):
             raise StoreError(
                 f"cannot write {self.where}: {missing}, or a directory that ZipStore.pack makes a zip of"
             ) from error
-        path = os.path.join(self._above, f"{TEMPORARY}{self._name}")
+        name = f"{TEMPORARY}{self._name}"
         with contextlib.suppress(FileNotFoundError):
-            platform.unlink(path)  # Left by a writer that was killed.
+            platform.unlink_at(self._above, name)  # Left by a writer that was killed.
+        path = os.path.join(self._above, name)
         return os.open(path, _NEW, 0o666), path
 
     def _found(self) -> ValueReader | None:
@@ -310,7 +311,7 @@ class PathDraft(Draft):
         if self._fsync:
             with open(whole, "r+b") as file:
                 platform.sync(file.fileno())
-        platform.replace(whole, self._target)
+        platform.replace_at(self._above, os.path.basename(whole), os.path.basename(self._target))
         if whole == self.path:
             self.path = ""
         if self._fsync:

@@ -119,7 +119,6 @@ class Xzarr3BackendEntrypoint(BackendEntrypoint):
         "cache_members",
         "missing",
         "keep_variables",
-        "native_chunks",
         "group_chunks",
     )
 
@@ -153,7 +152,6 @@ class Xzarr3BackendEntrypoint(BackendEntrypoint):
         cache_members: bool = True,
         missing: Missing = "fill",
         keep_variables: str | Iterable[str] | None = None,
-        native_chunks: bool = True,
         group_chunks: bool = False,
     ) -> Dataset:
         """Open a group as a dataset; the parameters are those of xarray's zarr engine.
@@ -190,10 +188,6 @@ class Xzarr3BackendEntrypoint(BackendEntrypoint):
         keep_variables : str or iterable of str, optional
             The only variables to open, besides the index coordinates of their dimensions; others are not even
             looked at, as if they were all in ``drop_variables``. Names that there are none of are ignored.
-        native_chunks : bool
-            With ``chunks``, make dask arrays of a kind of their own: with the same chunks and values, but
-            without a graph until one is asked for, and of which integers and slices select before anything is
-            read. False leaves it all to xarray and ``dask.array.from_array``.
         group_chunks : bool
             With ``chunks={}``, make blocks of several units of storage where these are small, because a task
             costs more than to read a small chunk.
@@ -212,7 +206,6 @@ class Xzarr3BackendEntrypoint(BackendEntrypoint):
                 _open(filename_or_obj, group, mode, consolidated, storage_options, zarr_format, missing),
                 drop_variables=drop_variables or (),
                 keep_variables=keep_variables,
-                native_chunks=native_chunks,
                 group_chunks=group_chunks,
                 use_zarr_fill_value_as_mask=use_zarr_fill_value_as_mask,
             )
@@ -242,7 +235,6 @@ class Xzarr3BackendEntrypoint(BackendEntrypoint):
         cache_members: bool = True,
         missing: Missing = "fill",
         keep_variables: str | Iterable[str] | None = None,
-        native_chunks: bool = True,
         group_chunks: bool = False,
         **decoders: Any,
     ) -> dict[str, Dataset]:
@@ -259,7 +251,6 @@ class Xzarr3BackendEntrypoint(BackendEntrypoint):
                 node,
                 drop_variables=drop_variables or (),
                 keep_variables=keep_variables,
-                native_chunks=native_chunks,
                 group_chunks=group_chunks,
                 use_zarr_fill_value_as_mask=use_zarr_fill_value_as_mask,
             )

@@ -5,23 +5,18 @@ Other processes may store them, too, as long as the write goes on that has taken
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any, cast
 
 from xzarr3 import looks
 from xzarr3.array import Array
-from xzarr3.commit.lease import PATIENCE
 from xzarr3.commit.length import GuardedStore, Length
 from xzarr3.dask.sources import BEHIND
-from xzarr3.errors import ChangedError, StoreError
+from xzarr3.errors import ChangedError
 from xzarr3.formats import Format
 from xzarr3.formats.base import Held
 from xzarr3.metadata import ArrayMetadata
 from xzarr3.stores import Store
-from xzarr3.stores.base import Change, Scratch, Writer
 
 
 class Growing(Array):
@@ -72,48 +67,11 @@ def _restored(
 
 
 class BehindStore(GuardedStore):
-    """What stores values behind an array, which is no place that others read from.
-
-    It takes none once the write has failed: some of its tasks may not have ended then.
-    """
-
-    _length: SharedLength
+    """What stores values behind an array, which is no place that others read from."""
 
     @property
     def identity(self) -> object:
         return BEHIND, super().identity
-
-    def _set(self, key: str, value: bytes) -> None:
-        with self._length.writing():
-            super()._set(key, value)
-
-    def _compare_and_set(self, key: str, version: object, value: bytes | None) -> bool:
-        with self._length.writing():
-            return super()._compare_and_set(key, version, value)
-
-    def _writer(self, scratch: Scratch | None, limit: int) -> Writer:
-        return _BehindWriter(self, super()._writer(scratch, limit))
-
-    def _erase_values(self, keys: Sequence[str]) -> None:
-        with self._length.writing():
-            super()._erase_values(keys)
-
-
-class _BehindWriter(Writer):
-    """Changes values as long as the write goes on."""
-
-    _store: BehindStore
-
-    def __init__(self, store: BehindStore, inner: Writer) -> None:
-        super().__init__(store)
-        self._inner = inner
-
-    def update(self, key: str, change: Change) -> None:
-        with self._store._length.writing():
-            self._inner.update(key, change)
-
-    def close(self) -> None:
-        self._inner.close()
 
 
 class SharedLength(Length):
@@ -122,59 +80,22 @@ class SharedLength(Length):
     def __init__(self, store: Store, prefix: str, key: str, deadline: float = 0.0) -> None:
         super().__init__(store, prefix, key, deadline)
         self.store = BehindStore(store, self)
-        self._gate = threading.Condition()
-        self._closed = False
-        self._writing = 0
         self._is_copy = False
         self.shared = False
         """Whether there may be copies of it, in other processes mostly."""
 
     def __getstate__(self) -> dict[str, Any]:
         self.shared = True
-        return {**self.__dict__, "_gate": None, "_writing": 0}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _gate=threading.Condition(), _is_copy=True, shared=True)
-
-    def __enter__(self) -> Length:
-        with self._gate:  # What is computed later may be computed again.
-            self._closed = False
-        return super().__enter__()
+        return {**self.__dict__, "_is_copy": True}
 
     def begin(self, conflict_deadline: float) -> None:
         """Take the lease."""
         self._deadline = time.monotonic() + conflict_deadline
         self.__enter__()
 
-    @contextmanager
-    def writing(self) -> Iterator[None]:
-        """While a value is stored behind the array.
-
-        A copy cannot know that the write has failed, other than from the document.
-
-        Raises
-        ------
-        StoreError
-            If the write has failed.
-        """
-        with self._gate:
-            if self._closed:
-                raise StoreError(
-                    f"cannot write behind key '{self._key}' of {self._store}: the write has failed and was "
-                    "given up"
-                )
-            self._writing += 1
-        try:
-            if self._is_copy and self.document:
-                self.verify()
-            yield
-        finally:
-            with self._gate:
-                self._writing -= 1
-                self._gate.notify_all()
-
-    def close(self) -> None:
-        """Take no more values, and wait for those that are just being stored in this process."""
-        with self._gate:
-            self._closed = True
-            self._gate.wait_for(lambda: not self._writing, PATIENCE)
+    def verify_now_and_then(self) -> None:
+        """A copy cannot know that the write has failed, other than from the store."""
+        if self._is_copy and self.document:
+            self.verify()
+        else:
+            super().verify_now_and_then()

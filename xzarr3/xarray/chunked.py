@@ -45,8 +45,6 @@ class Variable(xr.Variable):
         lazy = found_in(variable._data)
         if lazy is None or not variable.ndim or type(variable) is not xr.Variable:
             return variable
-        if not lazy.native and lazy.array.store.folder is not None:
-            return variable
         data: Any = variable._data
         made: xr.Variable = cls(variable._dims, data, variable._attrs, variable._encoding, fastpath=True)
         return made
@@ -99,7 +97,7 @@ def _in_chunks(
     **others: Any,
 ) -> xr.Variable | None:
     """A variable with a dask array, None where only xarray can do what is asked for."""
-    if not lazy.native or not isinstance(chunks, dict) or others:
+    if not isinstance(chunks, dict) or others:
         return None
     given = dict(from_array_kwargs or {})
     name, lock = given.get("name") or name, given.get("lock") or lock
@@ -107,14 +105,12 @@ def _in_chunks(
         return None
     if not _is_dask(chunked_array_type):
         return None
-    from xzarr3.dask.lazy import Reads, reads
-    from xzarr3.dask.zarr_array import zarr_array
+    from xzarr3.dask.zarr_array import read_in_chunks
 
     blocks = _blocks(chunks, variable._dims, held.shape, held.dtype)
     identity = held if name is None else (name, lazy)
     prefix = "array" if name is None else _TOKEN.sub("", name)
-    found = reads(*_reading(held), held.dtype, blocks, prefix, identity)
-    data: Any = zarr_array(found) if isinstance(found, Reads) else found
+    data: Any = read_in_chunks(*_reading(held), held.dtype, blocks, prefix, identity)
     return xr.Variable(variable._dims, data, variable._attrs, variable._encoding, fastpath=True)
 
 

@@ -23,6 +23,7 @@ from xzarr3.commit.resume import Resumption, Settings
 from xzarr3.commit.stage import Room
 from xzarr3.concurrency import spread
 from xzarr3.dask.journal import Journal, Written, fingerprint
+from xzarr3.dask.writing import Job
 from xzarr3.errors import (
     ChangedError,
     ConflictError,
@@ -49,7 +50,7 @@ from xzarr3.stores import Store
 from xzarr3.xarray.behind import Growing, SharedLength
 from xzarr3.xarray.comparing import Change, ChangedGroup, Plan
 from xzarr3.xarray.planning import PlannedArray, PlannedGroup, stored_documents
-from xzarr3.xarray.running import Job, reads_below
+from xzarr3.xarray.running import reads_below
 
 _STRAGGLING = 0.25  # Seconds that other processes get to store what they were just storing.
 
@@ -591,8 +592,6 @@ class Commit:
             self.journal.close(error)
         held = dict(begun.lengths)
         begun.lengths.clear()
-        for length in held.values():
-            length.close()
         if self._resumed is not None:  # The leases stay, too: they tell that nobody else was there since.
             _end_all(SharedLength.leave, held, error)
             self._resumed.leave(error)

@@ -44,32 +44,28 @@ class LazyArray(BackendArray):
         Puts into words where chunks are absent.
     unpacking : Unpacking, optional
         What is done to the values when they are read.
-    native : bool
-        Whether dask arrays of it are made here, and not by xarray.
     """
 
-    __slots__ = ("ahead", "array", "dtype", "in_turn", "native", "places", "shape", "unpacking")
+    __slots__ = ("ahead", "array", "dtype", "in_turn", "places", "shape", "unpacking")
 
     def __init__(
         self,
         array: Array,
         places: Describe | None = None,
         unpacking: Unpacking | None = None,
-        native: bool = True,
     ) -> None:
         self.array = array
         self.shape = array.shape
         self.dtype: np.dtype[Any] = array.dtype if unpacking is None else unpacking.dtype
         self.places = places
         self.unpacking = unpacking
-        self.native = native
         self.ahead: Ahead | None = None
         """Holds values that were read before they are asked for."""
         self.in_turn: InTurn | None = None
         """Reads ahead what is loaded one after the other."""
 
     def __reduce__(self) -> tuple[object, ...]:
-        return LazyArray, (self.array, self.places, self.unpacking, self.native)
+        return LazyArray, (self.array, self.places, self.unpacking)
 
     def __dask_tokenize__(self) -> object:
         token = "xzarr3.LazyArray", self.array.__dask_tokenize__()

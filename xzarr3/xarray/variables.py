@@ -39,13 +39,11 @@ class Xzarr3DataStore(AbstractDataStore):
         the documents are looked at.
     use_zarr_fill_value_as_mask : bool, optional
         Take the fill value of an array for its ``_FillValue``; by default where xarray stores it so.
-    native_chunks : bool
-        Make dask arrays without xarray's help.
     group_chunks : bool
         Prefer blocks of several units of storage where these are small.
     """
 
-    __slots__ = ("_dropped", "_kept", "group", "group_chunks", "mask", "native_chunks")
+    __slots__ = ("_dropped", "_kept", "group", "group_chunks", "mask")
 
     def __init__(
         self,
@@ -54,13 +52,11 @@ class Xzarr3DataStore(AbstractDataStore):
         drop_variables: str | Iterable[str] = (),
         keep_variables: str | Iterable[str] | None = None,
         use_zarr_fill_value_as_mask: bool | None = None,
-        native_chunks: bool = True,
         group_chunks: bool = False,
     ) -> None:
         self.group = group
         self._dropped = frozenset(_names(drop_variables))
         self._kept = None if keep_variables is None else dict.fromkeys(_names(keep_variables))
-        self.native_chunks = native_chunks
         self.group_chunks = group_chunks
         masked = use_zarr_fill_value_as_mask
         self.mask = fill_value_is_mask(group.format) if masked is None else masked
@@ -112,7 +108,7 @@ class Xzarr3DataStore(AbstractDataStore):
     def variable(self, array: Array) -> Variable:
         """An array as a variable, its values and attributes as they are stored."""
         array._is_decoded = True
-        variable = as_variable(array, self.mask, self.native_chunks)
+        variable = as_variable(array, self.mask)
         if self.group_chunks:
             variable.encoding["preferred_chunks"] = dict(zip(variable.dims, _grouped(array), strict=True))
         return variable
@@ -127,7 +123,7 @@ def _names(names: str | Iterable[str]) -> Iterable[str]:
     return (names,) if isinstance(names, str) else names
 
 
-def as_variable(array: Array, mask: bool, native_chunks: bool = True) -> Variable:
+def as_variable(array: Array, mask: bool) -> Variable:
     """An array as a variable, its values and attributes as they are stored."""
     meta = array.metadata
     shape, dims = meta.shape, meta.dimension_names or ()
@@ -161,8 +157,7 @@ def as_variable(array: Array, mask: bool, native_chunks: bool = True) -> Variabl
             attributes["_FillValue"] = _fill_value(attributes["_FillValue"], array)
     elif not meta.fill_is_null and _can_be_masked(meta.data_type):
         attributes["_FillValue"] = meta.fill_value
-    lazy = LazyArray(array, native=native_chunks)
-    data: Any = indexing.LazilyIndexedArray(lazy, _everything(len(shape)))
+    data: Any = indexing.LazilyIndexedArray(LazyArray(array), _everything(len(shape)))
     return Variable(dims, data, attributes, encoding, fastpath=True)
 
 

@@ -293,8 +293,8 @@ def to_zarr(
     either, as it has a form of its own in documents. One warning names the attributes and what became of
     them. So whatever was read can be written, and its decoded values are the same.
 
-    A dask array may be made of what the same call writes: if not each block takes the place of what it
-    was made of, it is computed to the side first, and put in place when all of it is there.
+    A dask array may be made of what the same call writes: it is put aside in the store first, and in its
+    place when all of it is there.
 
     Examples
     --------

@@ -26,9 +26,10 @@ import threading
 import time
 
 from xzarr3.stores import platform
+from xzarr3.stores.local_folders import TEMPORARY
 from xzarr3.stores.platform import Folder
 
-LOCK_NAME = ".xzarr3-partial-lock"
+LOCK_NAME = f"{TEMPORARY}lock"
 """What the lock file of a directory is called, unless somebody wants one of his own."""
 
 _OPEN = os.O_RDWR | platform.NO_FOLLOW | getattr(os, "O_NONBLOCK", 0)
@@ -65,17 +66,7 @@ class LockingError(OSError):
 
 
 class LockTimeoutError(Exception):
-    """Somebody else held a lock for too long.
-
-    Parameters
-    ----------
-    holders : list of int
-        The processes that may have been it, as far as that is known.
-    """
-
-    def __init__(self, holders: list[int]) -> None:
-        super().__init__("held by others")
-        self.holders = holders
+    """Somebody else held a lock for too long."""
 
 
 class FileLock:
@@ -128,9 +119,8 @@ class FileLock:
             if started is None:
                 started = now
             if now >= end:
-                holders = platform.processes_with(self._descriptor)
                 self.leave()
-                raise LockTimeoutError(holders)
+                raise LockTimeoutError
             pause = max(_FIRST_PAUSE, min((now - started) / _SHARE, _LONGEST_PAUSE))
             time.sleep(min(pause, end - now) * random.uniform(0.5, 1))
 

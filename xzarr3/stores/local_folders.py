@@ -12,13 +12,17 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Generator, Iterable
+from collections.abc import Generator
 from types import TracebackType
 from typing import Self
 
 from xzarr3.stores import platform
 from xzarr3.stores.platform import Folder, close_folder, open_folder
 
+TEMPORARY = ".xzarr3-partial-"
+"""What the files begin with that values are written to before they get their names."""
+STAGED = ".xzarr3-staged-"
+"""What a directory at the root begins with whose values are still to be moved to their places."""
 OTHER_KIND = frozenset({errno.ENOTDIR, errno.ELOOP})
 """The errors for a name that is a link or a file, and not a directory."""
 _MISSING = frozenset({errno.ENOENT, errno.ENOTDIR})
@@ -28,8 +32,11 @@ NO_MORE = frozenset({errno.EMFILE, errno.ENFILE})
 _ATTEMPTS = 100
 
 
-class LeadsOutError(Exception):
+class LeadsOutError(OSError):
     """A directory that is not below the root, because a link leads out of it."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(errno.ELOOP, "a link leads out of the store", folder)
 
 
 class Folders:
@@ -186,7 +193,7 @@ class Folders:
         inside = os.path.join(os.path.realpath(self._root), "")
         real = os.path.join(os.path.realpath(os.path.join(self._root, folder)), "")
         if not real.startswith(inside):
-            raise LeadsOutError
+            raise LeadsOutError(folder)
         return real[len(inside) : -1].replace(os.sep, "/")
 
     def scan(self, folder: str) -> Generator[os.DirEntry[str]]:
@@ -247,10 +254,7 @@ class Folders:
 
     def _inside(self, folder: str) -> Folder:
         """An open directory, which links may lead to, but not out of the root."""
-        try:
-            real = self.resolve(folder)
-        except LeadsOutError as error:
-            raise OSError(errno.ELOOP, "a link leads out of the store", folder) from error
+        real = self.resolve(folder)
         if real is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), folder)
         return self.open(real)
@@ -281,32 +285,6 @@ class Folders:
         for place in tuple(self._made_above):
             platform.sync_folder(place)
             self._made_above.discard(place)
-
-    def sync_erased(self, folders: Iterable[str]) -> None:
-        """Let the disk know of the names in ``folders``, or in what is left above those that have gone.
-
-        Raises
-        ------
-        OSError
-            If that fails; :class:`FileNotFoundError` if the root has gone.
-        """
-        left: set[str] = set()
-        gone: set[str] = set()
-        for folder in folders:
-            here = folder
-            while here not in left:
-                try:
-                    if here not in gone:
-                        self.open(here)
-                        left.add(here)
-                        break
-                except OSError as error:
-                    if not here or (error.errno != errno.ENOENT and error.errno not in OTHER_KIND):
-                        raise
-                    gone.add(here)
-                here = here.rpartition("/")[0]
-        for folder in left:
-            self.sync(folder)
 
     def links_to_folder(self, folder: str, name: str) -> bool | None:
         """Whether something is a link to a directory; None if it is a directory itself.
