@@ -14,7 +14,6 @@ import os
 import re
 import sys
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -203,7 +202,7 @@ def innermost(fs: FileSystem) -> frozenset[str]:
 
 
 _ASKED = {
-    **dict.fromkeys(("info", "isdir", "isfile", "modified"), "head"),
+    **dict.fromkeys(("info", "isdir", "isfile"), "head"),
     **dict.fromkeys(("ls", "find"), "list"),
     **dict.fromkeys(("pipe_file", "mv"), "put"),
     "rm_file": "delete",
@@ -470,10 +469,6 @@ class Files:
                 with contextlib.suppress(FileNotFoundError):
                     self._change(self.fs.rmdir, folder)
                 folder = folder.rpartition("/")[0]
-
-    def age(self, path: str) -> float:
-        """Seconds since a file was written."""
-        return time.time() - float(self._ask(self.fs.modified, path).timestamp())
 
     # Listing
 

@@ -53,7 +53,6 @@ from xzarr3.stores.sharing import reduced
 
 Result = TypeVar("Result")
 
-_ABANDONED = 3600.0  # Seconds
 _ATTEMPTS = 4  # To get parts of one version of a value that is being replaced.
 _ACCEPTED = "a URL, a file system of fsspec, or a mapper of one"
 _OF_PROCESS = frozenset(("_files", "_pid", "_identity"))
@@ -395,17 +394,6 @@ class FsspecStore(Store):
     def _remove(self, files: Files, path: str) -> None:
         files.erase(path)
         files.prune(self._root, path.rpartition("/")[0])
-
-    def _sweep(self, prefix: str) -> None:
-        """Remove temporary files that killed writers left below ``prefix``, once they are an hour old."""
-
-        def work(files: Files, folder: str) -> None:
-            for name in list(files.below(folder)) if files.moves else ():
-                path = f"{folder}/{name}"
-                if name.rpartition("/")[2].startswith(TEMPORARY) and files.age(path) > _ABANDONED:
-                    self._remove(files, path)
-
-        self._do("sweep", prefix[:-1], work)
 
     # Listable
 
