@@ -35,7 +35,6 @@ FileSystem: TypeAlias = Any  # fsspec is imported when it is needed, and has no 
 MANY = 64  # Requests at a time, of a file system that waits for answers with an event loop.
 _FIRST_GUESS = 2**20  # Bytes
 _HUGE = 2**28
-_LONG_SUFFIX = 2**20
 _LEVELS = 100  # Directories made with one call, which calls itself for each.
 _ATTEMPTS = 100
 _REPLACED = 4  # Times that a value is replaced while a part of it is read, before all of it is.
@@ -59,7 +58,6 @@ _TAGS = ("ETag", "etag", "e_tag", "generation")
 _NO_FILE = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 _LED_TO_ABSENCE = (*_NO_FILE, KeyError, StopIteration)  # Looked for in a listing, and not there.
 _ABSENT_STATUSES = (404, 410)
-_ABSENT_NAMES = re.compile("NotFound|NoSuch|EntryNot")
 _REFUSED_BY_FTP = re.compile("denied|permission|not allowed|^530", re.IGNORECASE)
 NOTHING = object()
 """What :meth:`Files._found` gives where there is nothing."""
@@ -153,9 +151,8 @@ def _says_absent(error: BaseException) -> bool:
     status = _status_of(error)
     if status is not None:
         return status in _ABSENT_STATUSES
-    if type(error).__module__ == "ftplib":
-        return str(error).startswith("550") and not _says_refused(error)
-    return _ABSENT_NAMES.search(type(error).__name__) is not None
+    is_ftp = type(error).__module__ == "ftplib"
+    return is_ftp and str(error).startswith("550") and not _says_refused(error)
 
 
 def is_refusal(error: BaseException, handled: BaseException | None = None) -> bool:
@@ -284,7 +281,7 @@ class Files:
             fs.invalidate_cache()
 
     def _bytes(self, path: str, start: int = 0, end: int | None = None) -> Buffer | None:
-        """The bytes between two places; a negative start counts from the end."""
+        """The bytes between two places."""
         if not self.fs.async_impl:
             self._forget()  # Files that are opened take their sizes from there.
         found = self._found(self._fetched, path, start or None, end)
@@ -297,13 +294,12 @@ class Files:
     def _fetched(self, path: str, start: int | None = None, end: int | None = None) -> Any:
         """What the file system gives for a value or a part of it, as one of the answers under way."""
         limits = {name: limit for name, limit in (("start", start), ("end", end)) if limit is not None}
-        first = start or 0
-        size = -first if first < 0 else self._usual if end is None else end - first
+        size = self._usual if end is None else end - (start or 0)
         budget = contextlib.nullcontext() if self._is_near else reserved(size)
         with sent("get_range" if limits else "get") as request, self._slots, budget:
             found = self.fs.cat_file(path, **limits)
             request.value(found if isinstance(found, (bytes, bytearray, memoryview)) else None)
-        if isinstance(found, (bytes, bytearray, memoryview)) and end is None and first >= 0:
+        if isinstance(found, (bytes, bytearray, memoryview)) and end is None:
             self._usual = max(len(found), self._usual * 7 // 8)  # What is to be expected of others.
         return found
 
@@ -355,11 +351,6 @@ class Files:
             return None if self.look(path) is None else b""
         if 0 <= start < sys.maxsize and (length is None or length <= _HUGE):
             return self._range(path, start, length)
-        if -_LONG_SUFFIX <= start < 0 and (self._is_near or self.fs.async_impl):
-            with contextlib.suppress(Exception):  # What goes wrong there, it does again below.
-                tail = self._bytes(path, start)
-                if tail is None or len(tail) == -start:
-                    return tail if tail is None or length is None else memoryview(tail)[:length]
         return self._by_size(path, start, length)
 
     def _by_size(self, path: str, start: int, length: int | None) -> Buffer | None:
