@@ -96,8 +96,8 @@ class FsspecStore(Store):
     Parameters
     ----------
     filesystem : str, AbstractFileSystem or FSMap
-        A URL, also a chain such as ``simplecache::s3://bucket/x.zarr``, a file system, or a mapper. One made
-        with ``asynchronous=True`` is made again without it.
+        A URL, also a chain such as ``simplecache::s3://bucket/x.zarr``, a file system, or a mapper; none
+        made with ``asynchronous=True``.
     path : str
         Where in there the root is.
     storage_options : mapping, optional
@@ -143,6 +143,11 @@ class FsspecStore(Store):
         else:
             if self._options:
                 raise TypeError("storage_options have no meaning for a ready file system; accepted: none")
+        if _is_asynchronous(fs):
+            raise StoreError(
+                "found a file system made with asynchronous=True, which is for one event loop; accepted: one "
+                "made with asynchronous=False"
+            )
             fs, root = self._ready(filesystem)
             self._fs = fs
             self._secrets = _longest_first(secrets_in([fs]))
@@ -250,17 +255,6 @@ class FsspecStore(Store):
             filesystem = fs
         fs, above = _unwrapped(filesystem)
         root = f"{above.rstrip('/')}/{root}" if above and root else above or root
-        if _is_asynchronous(fs):
-            failure = ""
-            try:
-                fs = _synchronous(fs)
-            except Exception as error:  # noqa: BLE001 - of whatever kind
-                failure = f": {type(error).__name__}"
-            if failure or _is_asynchronous(fs):
-                raise StoreError(
-                    f"a file system made with asynchronous=True cannot be made again without it{failure}; "
-                    "accepted: one made with asynchronous=False"
-                )
         return fs, root
 
     def _use(self, fs: FileSystem) -> Files:
@@ -570,21 +564,6 @@ def _is_asynchronous(fs: FileSystem) -> bool:
     """Whether it is for use within somebody else's event loop."""
     reached = [*layers(fs), *getattr(fs, "fss", {}).values()]
     return any(layer.async_impl and getattr(layer, "asynchronous", False) for layer in reached)
-
-
-def _synchronous(value: Any) -> Any:
-    """A file system, or options of one, made again for use outside of somebody else's event loop."""
-    if type(value).__name__ == "AsyncFileSystemWrapper":
-        return value.sync_fs
-    if isinstance(value, Mapping):
-        return {
-            name: _synchronous(item) if name == "fs" or name.endswith("_options") else item
-            for name, item in value.items()
-            if name not in ("asynchronous", "loop")
-        }
-    if getattr(value, "async_impl", False):
-        return type(value)(*value.storage_args, **_synchronous(value.storage_options))
-    return value
 
 
 def _longest_first(secrets: Iterator[str]) -> list[str]:
