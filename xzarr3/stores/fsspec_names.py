@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from xzarr3.stores.fsspec_files import FileSystem, layers, protocols
 
@@ -18,11 +16,6 @@ _USER = re.compile(r"(\w://)[^/\s'\"@]+@")
 _QUERY = re.compile(r"(\w://[^\s'\"<>?]*)\?[^\s'\"<>)\]]*")
 _PASSWORD = re.compile(r"\w://[^/\s@:]*:([^/\s]+)@")
 _SHORTEST_SECRET = 4
-
-held: WeakValueDictionary[str, FileSystem] = WeakValueDictionary()
-"""File systems in the memory of this process."""
-_names: WeakKeyDictionary[FileSystem, str] = WeakKeyDictionary()
-"""What they are called there."""
 
 
 def without_secrets(text: str, secrets: Iterable[str] = ()) -> str:
@@ -70,16 +63,7 @@ def token(fs: FileSystem) -> str:
     told: list[object] = []
     for layer in layers(fs):
         told += [protocols(layer)[0], _public(layer.storage_args), _public(layer.storage_options)]
-        if not getattr(layer, "global_store", True):
-            told.append(held_name(layer))
     return hashlib.blake2b(repr(told).encode(errors="surrogatepass"), digest_size=12).hexdigest()
-
-
-def held_name(fs: FileSystem) -> str:
-    """What a file system in the memory of this process is called as long as it is there."""
-    name = _names.setdefault(fs, uuid.uuid4().hex)
-    held[name] = fs
-    return name
 
 
 def _public(value: object, *, names: bool = True) -> object:

@@ -6,7 +6,6 @@ Specification: Zarr v3, "Stores"; a key is a path below a root, a value is a fil
 from __future__ import annotations
 
 import contextlib
-import copyreg
 import os
 import pickle
 import sys
@@ -16,11 +15,9 @@ from numbers import Integral
 from typing import Any, TypeVar
 
 from xzarr3._types import Buffer, ByteRange
-from xzarr3.concurrency import is_child
 from xzarr3.errors import (
     ChangedError,
     InvalidKeyError,
-    ReadOnlyError,
     StoreError,
     StorePermissionError,
     Xzarr3Error,
@@ -43,7 +40,7 @@ from xzarr3.stores.fsspec_files import (
     layers,
     protocols,
 )
-from xzarr3.stores.fsspec_names import held, held_name, secrets_in, shown, token, without_secrets
+from xzarr3.stores.fsspec_names import secrets_in, shown, token, without_secrets
 from xzarr3.stores.fsspec_references import ReferenceFiles
 from xzarr3.stores.fsspec_web import WebFiles, is_web, web_store
 from xzarr3.stores.local import TEMPORARY, LocalStore
@@ -135,7 +132,7 @@ class FsspecStore(Store):
         self._options = dict(storage_options or {})
         self._fs: FileSystem | None = None  # A ready one.
         self._pickled: bytes | None = None  # As it was made.
-        self._home: tuple[str, str] | None = None  # The process whose memory it is, and its name there.
+        self._home: str | None = None  # The process whose memory it is.
         if isinstance(filesystem, (str, os.PathLike)):
             self._url = os.fspath(filesystem)
             self._secrets = _longest_first(secrets_in([self._url, self._options]))
@@ -143,21 +140,26 @@ class FsspecStore(Store):
         else:
             if self._options:
                 raise TypeError("storage_options have no meaning for a ready file system; accepted: none")
+            fs, root = self._ready(filesystem)
+            self._fs = fs
+            self._secrets = _longest_first(secrets_in([fs]))
         if _is_asynchronous(fs):
             raise StoreError(
                 "found a file system made with asynchronous=True, which is for one event loop; accepted: one "
                 "made with asynchronous=False"
             )
-            fs, root = self._ready(filesystem)
-            self._fs = fs
-            self._secrets = _longest_first(secrets_in([fs]))
         path = path.rstrip("/")
         self._root = str(fs._strip_protocol(f"{root.rstrip('/')}/{path}" if root and path else root or path))
         self._name = shown(fs, self._root, self._secrets)
         self._token = token(fs)
         if "memory" in innermost(fs):
-            self._home = fsspec_files.PROCESS, held_name(fs)
-            self._token += f"-{fsspec_files.PROCESS}"
+            if not all(getattr(layer, "global_store", True) for layer in layers(fs)):
+                raise StoreError(
+                    "found a memory file system made with global_store=False; accepted: one made without, or "
+                    "a MemoryStore"
+                )
+            self._home = fsspec_files.PROCESS
+            self._token += f"-{self._home}"
         self._use(fs)
 
     @classmethod
@@ -196,12 +198,10 @@ class FsspecStore(Store):
         return f"<FsspecStore '{printable(self._name)}'>"
 
     def __reduce__(self) -> tuple[object, ...]:
-        if self._home is not None:  # Not to be had from what a fork has inherited.
-            return copyreg.__newobj__, (type(self),), self.__getstate__()  # type: ignore[attr-defined]
         return reduced(self, FsspecStore)
 
     def __getstate__(self) -> dict[str, Any]:
-        if self._pickled is None and self._fs is not None and self._home is None:
+        if self._pickled is None and self._fs is not None:
             self._pickled = pickle.dumps(self._fs, 5)
         return {**{k: v for k, v in self.__dict__.items() if k not in _OF_PROCESS}, "_fs": None}
 
@@ -210,8 +210,6 @@ class FsspecStore(Store):
         self._files: Files | None = None
         self._pid = os.getpid()
         self.__dict__.update(state)
-        if self._home is not None and self._home[0] == fsspec_files.PROCESS:
-            self._fs = held.get(self._home[1])
 
     @property
     def identity(self) -> object:
@@ -276,15 +274,11 @@ class FsspecStore(Store):
 
     def _made(self) -> FileSystem:
         """The file system, of which there is none yet in this process."""
-        if self._home is not None:
-            if self._files is not None:  # Memory that a fork has inherited.
-                return self._files.fs
-            if self._fs is None:
-                raise StoreError(
-                    f"{self} is in the memory of another process; accepted: a MemoryStore, a copy of which "
-                    "travels, or a store that processes share, such as a directory"
-                )
-            return self._fs
+        if self._home not in (None, fsspec_files.PROCESS):
+            raise StoreError(
+                f"{self} is in the memory of another process; accepted: a MemoryStore, a copy of which "
+                "travels, or a store that processes share, such as a directory"
+            )
         if self._url is not None:
             return self._open_url()[0]
         try:
@@ -340,15 +334,6 @@ class FsspecStore(Store):
         return files.path(self._root, key)
 
     # What it can do
-
-    def _check_writable(self) -> None:
-        super()._check_writable()
-        if self._home is not None and is_child() and self._home[0] != fsspec_files.PROCESS:
-            self._filesystem()
-            raise ReadOnlyError(
-                f"{self} is a copy in another process, which cannot be written; accepted: threads, or a "
-                "store that processes share, such as a directory"
-            )
 
     @property
     def listable(self) -> bool:
