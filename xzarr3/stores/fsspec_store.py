@@ -52,7 +52,7 @@ Result = TypeVar("Result")
 
 _ATTEMPTS = 4  # To get parts of one version of a value that is being replaced.
 _ACCEPTED = "a URL, a file system of fsspec, or a mapper of one"
-_OF_PROCESS = frozenset(("_files", "_pid", "_identity"))
+_OF_PROCESS = frozenset(("_fs", "_files", "_pid", "_identity"))
 
 
 class FsspecStore(Store):
@@ -87,8 +87,8 @@ class FsspecStore(Store):
     Changes by :meth:`compare_and_set` and :meth:`update` are safe from other threads. Other processes are
     noticed only where :attr:`creates_conditionally` is true, and then only when the value did not exist.
 
-    A pickle holds the URL and its options, credentials among them, or what the file system itself puts into
-    it. Memory of one process is not to be had in another one: a store in it raises errors there.
+    A pickle holds what the file system itself puts into it, credentials among that. Memory of one process is
+    not to be had in another one: a store in it raises errors there.
 
     Parameters
     ----------
@@ -128,20 +128,15 @@ class FsspecStore(Store):
     ) -> None:
         super().__init__(read_only=read_only)
         self._asked = _checked_number(concurrency)
-        self._url: str | None = None
-        self._options = dict(storage_options or {})
-        self._fs: FileSystem | None = None  # A ready one.
-        self._pickled: bytes | None = None  # As it was made.
+        self._pickled: bytes | None = None  # The file system, as it was made.
         self._home: str | None = None  # The process whose memory it is.
+        options = dict(storage_options or {})
         if isinstance(filesystem, (str, os.PathLike)):
-            self._url = os.fspath(filesystem)
-            self._secrets = _longest_first(secrets_in([self._url, self._options]))
-            fs, root = self._open_url()
+            fs, root = self._open_url(os.fspath(filesystem), options)
+        elif options:
+            raise TypeError("storage_options have no meaning for a ready file system; accepted: none")
         else:
-            if self._options:
-                raise TypeError("storage_options have no meaning for a ready file system; accepted: none")
             fs, root = self._ready(filesystem)
-            self._fs = fs
             self._secrets = _longest_first(secrets_in([fs]))
         if _is_asynchronous(fs):
             raise StoreError(
@@ -160,6 +155,7 @@ class FsspecStore(Store):
                 )
             self._home = fsspec_files.PROCESS
             self._token += f"-{self._home}"
+        self._fs = fs
         self._use(fs)
 
     @classmethod
@@ -201,12 +197,13 @@ class FsspecStore(Store):
         return reduced(self, FsspecStore)
 
     def __getstate__(self) -> dict[str, Any]:
-        if self._pickled is None and self._fs is not None:
+        if self._pickled is None:
             self._pickled = pickle.dumps(self._fs, 5)
-        return {**{k: v for k, v in self.__dict__.items() if k not in _OF_PROCESS}, "_fs": None}
+        return {name: value for name, value in self.__dict__.items() if name not in _OF_PROCESS}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._identity = uuid.uuid4().hex
+        self._fs = None  # Made when it is needed.
         self._files: Files | None = None
         self._pid = os.getpid()
         self.__dict__.update(state)
@@ -227,16 +224,17 @@ class FsspecStore(Store):
 
     # The file system, in this process
 
-    def _open_url(self) -> tuple[FileSystem, str]:
+    def _open_url(self, url: str, options: Mapping[str, Any]) -> tuple[FileSystem, str]:
         from fsspec.core import url_to_fs
 
+        self._secrets = _longest_first(secrets_in([url, options]))
         try:
-            return url_to_fs(self._url, **self._options)  # type: ignore[no-any-return]
+            return url_to_fs(url, **options)  # type: ignore[no-any-return]
         except Exception as error:  # noqa: BLE001 - of whatever kind, and told without secrets
             accepted = "a URL that fsspec knows, of something that is there"
             if isinstance(error, ImportError):
                 accepted = "an environment with the package that is named"
-            name = without_secrets(self._url or "", self._secrets)
+            name = without_secrets(url, self._secrets)
             failure, cause = self._told(f"cannot open {shorten(name)}", error, accepted=accepted)
         raise failure from cause
 
@@ -279,8 +277,6 @@ class FsspecStore(Store):
                 f"{self} is in the memory of another process; accepted: a MemoryStore, a copy of which "
                 "travels, or a store that processes share, such as a directory"
             )
-        if self._url is not None:
-            return self._open_url()[0]
         try:
             self._fs = pickle.loads(self._pickled or pickle.dumps(self._fs, 5))
         except Exception as error:  # noqa: BLE001 - of whatever kind, and told without secrets
