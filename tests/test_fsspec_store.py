@@ -37,7 +37,7 @@ from fsspec.implementations.reference import LazyReferenceMapper
 
 import xzarr3
 from xzarr3 import LocalStore, Store, StoreCapabilityError, StoreError
-from xzarr3.errors import ChangedError, InvalidKeyError, ReadOnlyError, StorePermissionError
+from xzarr3.errors import ChangedError, InvalidKeyError, StorePermissionError
 from xzarr3.stores import cut, fsspec_web, in_flight
 from xzarr3.stores.fsspec_files import look_of
 from xzarr3.stores.fsspec_store import FsspecStore, store_for
@@ -274,24 +274,6 @@ class TestLocalFiles(Conformance):
 class TestAsynchronous(Conformance):
     def make(self, base: Path) -> Store:
         return FsspecStore("slow://bucket/x.zarr", storage_options={"place": str(base / "store")})
-
-
-class TestSimpleCache(ReadingConformance):
-    def make(self, base: Path) -> Store:
-        write(base / "store/source", self.VALUES)
-        return FsspecStore(
-            f"simplecache::file://{base / 'store/source'}",
-            storage_options={"simplecache": {"cache_storage": str(base / "store/cache")}},
-        )
-
-
-class TestFileCache(ReadingConformance):
-    def make(self, base: Path) -> Store:
-        write(base / "store/source", self.VALUES)
-        return FsspecStore(
-            f"filecache::file://{base / 'store/source'}",
-            storage_options={"filecache": {"cache_storage": str(base / "store/cache")}},
-        )
 
 
 class TestArchive(ReadingConformance):
@@ -533,6 +515,14 @@ def test_arrays_never_show_fill_values_for_failures(failing: FsspecStore, error:
         array[2]
     Failing.answer = FileNotFoundError("gone")
     assert array[:].tolist() == [0] * 6
+
+
+def test_what_a_caller_is_handling_says_nothing_of_a_key(tmp_path: Path) -> None:
+    stores = [FsspecStore("memory://b"), FsspecStore(LocalFileSystem(), str(tmp_path))]
+    try:
+        raise ConnectionError("of somebody else")
+    except ConnectionError:
+        assert [store.get("none") for store in stores] == [None, None]
 
 
 # Ranges
@@ -929,7 +919,7 @@ def test_secrets_are_nowhere_to_be_seen(tmp_path: Path) -> None:
         FsspecStore("failing://bucket/x", storage_options={"place": str(tmp_path), "token": SECRET}),
         FsspecStore(f"slow://b?token={SECRET}", storage_options={"client_kwargs": {"secret": SECRET}}),
         FsspecStore(
-            "simplecache::failing://b",
+            "dir::failing://b",
             storage_options={"failing": {"place": str(tmp_path), "token": SECRET}},
         ),
         FsspecStore(
@@ -975,132 +965,16 @@ def test_identities_are_those_of_places(tmp_path: Path) -> None:
 # Caches
 
 
-def test_a_cache_whose_source_fails_is_no_absence(tmp_path: Path) -> None:
-    for kind in ("simplecache", "filecache"):
-        Failing.answer, Failing.spared = ConnectionError("refused"), ()
-        store = FsspecStore(
-            f"{kind}::failing://b",
-            storage_options={
-                "failing": {"place": str(tmp_path)},
-                kind: {"cache_storage": str(tmp_path / kind)},
-            },
-        )
-        for ask in questions(store):
-            with pytest.raises(StoreError, match="a/b"):
-                ask()
-        Failing.answer = PermissionError(13, "denied")
-        with pytest.raises(StorePermissionError):
-            store.get("a/b")
-        Failing.answer = FileNotFoundError("a/b")
-        assert store.get("a/b") is None
-        with pytest.raises(ReadOnlyError):
-            store.set("a/b", b"")
-    Failing.answer = None
-
-
-class Hiding(MemoryFileSystem):
-    """Not asked in an event loop; for those fsspec itself takes a failure to look for absence."""
-
-    protocol = "hiding"
-    error: ClassVar[Exception] = ConnectionError("refused")
-
-    def info(self, path: str, **_: Any) -> Any:
-        raise Hiding.error
-
-    cat_file = info
-
-
-fsspec.register_implementation("hiding", Hiding, clobber=True)
-
-
-@pytest.mark.parametrize("kind", ["simplecache", "filecache"])
-def test_a_cache_is_not_believed_that_there_is_nothing(tmp_path: Path, kind: str) -> None:
-    store = FsspecStore(f"{kind}::hiding://b", storage_options={kind: {"cache_storage": str(tmp_path)}})
-    for error, expected in (
-        (ConnectionError("refused"), StoreError),
-        (StatusError(403), StorePermissionError),
-    ):
-        Hiding.error = error
-        for ask in (
-            lambda: store.get("a/b"),
-            lambda: store.get("a/b", (2, 3)),
-            lambda: store.reader().open("a/b"),
-        ):
-            with pytest.raises(expected, match="a/b"):
-                ask()
-    Hiding.error = FileNotFoundError("a/b")
-    assert store.get("a/b") is None
-
-
-def test_a_cache_keeps_whole_values_only(tmp_path: Path) -> None:
-    source = FsspecStore("slow://b", storage_options={"place": str(tmp_path / "s"), "latency": 0.01})
-    source.set("a", VALUE * 1000)
-    url, options = (
-        "simplecache::slow://b",
-        {
-            "slow": {"place": str(tmp_path / "s"), "latency": 0.01},
-            "simplecache": {"cache_storage": str(tmp_path / "cache")},
-        },
-    )
-    store = FsspecStore(url, storage_options=options)
-    Slow.requests.clear()
-    with ThreadPoolExecutor(8) as pool:
-        jobs = [pool.submit(store.get, "a", (at, 10)) for at in range(40)]
-        assert [job.result(timeout=120) for job in jobs] == [(VALUE * 2)[at % 10 :][:10] for at in range(40)]
-    assert Slow.requests == ["cat b/a None None"]
-    (name,) = os.listdir(tmp_path / "cache")
-    assert (tmp_path / "cache" / name).read_bytes() == VALUE * 1000
-    assert FsspecStore(url, storage_options=options).get("a", (-3, None)) == b"789"
-    assert len(Slow.requests) == 1
-
-
-class Breaking(MemoryFileSystem):
-    """Breaks off in the midst of a file, once."""
-
-    protocol = "breaking"
-    breaks: ClassVar[bool] = False
-
-    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
-        if Breaking.breaks:
-            raise ConnectionError("reset")
-        return super().cat_file(path, start, end)  # type: ignore[no-any-return]
-
-    def get_file(self, path: str, name: str, **_: Any) -> None:
-        Path(name).write_bytes(self.cat_file(path, 0, 5) if not Breaking.breaks else b"01234")
-        if Breaking.breaks:
-            raise ConnectionError("reset")
-
-
-fsspec.register_implementation("breaking", Breaking, clobber=True)
-
-
-@pytest.mark.parametrize("kind", ["simplecache", "filecache"])
-def test_what_a_failed_download_leaves_is_no_value(tmp_path: Path, kind: str) -> None:
-    FsspecStore("breaking://b").set("a", VALUE)
-    store = FsspecStore(f"{kind}::breaking://b", storage_options={kind: {"cache_storage": str(tmp_path)}})
-    Breaking.breaks = True
-    with pytest.raises(StoreError, match=r"'a'.*reset"):
-        store.get("a")
-    Breaking.breaks = False
-    assert store.get("a") == VALUE
-    assert store.get("a", (2, 3)) == b"234"
-
-
-def test_what_a_caller_is_handling_says_nothing_of_a_key(tmp_path: Path) -> None:
-    stores = [FsspecStore("memory://b"), FsspecStore(LocalFileSystem(), str(tmp_path))]
-    try:
-        raise ConnectionError("of somebody else")
-    except ConnectionError:
-        assert [store.get("none") for store in stores] == [None, None]
-
-
-def test_caches_that_take_failures_for_values_are_refused(tmp_path: Path) -> None:
-    for url, options in (
-        ("blockcache::memory://b", {}),
-        ("simplecache::memory://b", {"simplecache": {"compression": "gzip"}}),
-    ):
-        with pytest.raises(StoreError, match="accepted: simplecache, filecache, or a CacheStore"):
+@pytest.mark.parametrize("kind", ["simplecache", "filecache", "blockcache"])
+def test_caches_of_fsspec_are_refused(tmp_path: Path, kind: str) -> None:
+    """They leave what a failed download has written, and take a failure to look for absence."""
+    reference = {"fo": {"a": ["memory://b/a"]}, "fs": fsspec.filesystem(kind, target_protocol="memory")}
+    for url, options in ((f"{kind}::memory://b", {}), ("reference://", reference)):
+        with pytest.raises(StoreError, match=r"cache of fsspec.*accepted: CacheStore"):
             FsspecStore(url, storage_options=options)
+    store = FsspecStore("memory://b")
+    store.set("a", VALUE)
+    assert xzarr3.CacheStore(store, directory=tmp_path).get("a") == VALUE
 
 
 # References
@@ -1391,14 +1265,13 @@ def web(server: Any, kind: str, base: Path) -> FsspecStore:
     if kind == "reference":
         references = {"a": [f"{below}/a"], "c/0": [f"{below}/c/0"], "part": [f"{below}/a", 2, 100]}
         return FsspecStore("reference://", storage_options={"fo": references, "remote_protocol": "http"})
-    cache = {"cache_storage": str(base / uuid.uuid4().hex)}
-    return FsspecStore(f"{kind}::{below}", storage_options={kind: cache})
+    raise AssertionError(kind)
 
 
 BODY = bytes(range(250)) * 40
 
 
-@pytest.mark.parametrize("kind", ["http", "simplecache", "filecache", "reference"])
+@pytest.mark.parametrize("kind", ["http", "reference"])
 @pytest.mark.parametrize("fault", ["html", "short", "wrong-range", "narrow-range", "ignore-range"])
 def test_answers_are_what_was_asked_for_or_errors(
     fault_server: Any, tmp_path: Path, kind: str, fault: str, quick: None
@@ -1710,7 +1583,7 @@ def test_the_web_in_other_processes(fault_server: Any, tmp_path: Path) -> None:
     pytest.importorskip("obstore")
     fault_server.put_all({"/b/x/a": BODY, "/b/x/c/0": BODY})
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        for kind in ("http", "simplecache", "filecache", "reference"):
+        for kind in ("http", "reference"):
             store = web(fault_server, kind, tmp_path)
             assert read_back(store, "a") == [BODY] * 4
             found = pool.submit(_read_elsewhere, pickle.dumps(store)).result(60)

@@ -26,7 +26,6 @@ from xzarr3.errors import (
 )
 from xzarr3.stores import fsspec_files
 from xzarr3.stores.base import KeySet, Store, check_key, negative_length
-from xzarr3.stores.fsspec_caches import CacheFiles
 from xzarr3.stores.fsspec_files import (
     CACHES,
     Files,
@@ -59,15 +58,15 @@ class FsspecStore(Store):
     """Values are files of a file system that fsspec knows.
 
     A file that is not there is an absent key. Every other failure is an error, also where fsspec itself takes
-    it for absence: a cache whose source does not answer, a reference to a file that is gone. Requests are
-    repeated, and given up after some time, as the file system itself does that. Parts of values have the
-    length that was asked for, or end where the value ends.
+    it for absence, as it does a reference to a file that is gone. Requests are repeated, and given up after
+    some time, as the file system itself does that. Parts of values have the length that was asked for, or end
+    where the value ends.
 
     Parts of a value that are put together are of one version, which its e-tag or generation tells. Where
-    there is none the value is read whole, once. Archives count as values that never change. Of caches there
-    are ``simplecache`` and ``filecache``; :class:`CacheStore` keeps parts, and notices changes.
+    there is none the value is read whole, once. Archives count as values that never change. Caches of fsspec
+    are refused; :class:`CacheStore` keeps values in a directory, and notices changes.
 
-    Web servers are read by an :class:`ObjectStore`, which needs the extra ``object``, also below caches and
+    Web servers are read by an :class:`ObjectStore`, which needs the extra ``object``, also below
     references: there an HTML page is never a value, nor is another range than was asked for. Of the options
     of fsspec's file system for HTTP the headers, ``aiohttp.BasicAuth`` and ``ssl=False`` have a meaning
     there, others are refused. URLs with a query are read by fsspec's own requests, of which the lengths are
@@ -82,7 +81,7 @@ class FsspecStore(Store):
     A value is replaced in one step if the file system does that: object storage, and memory. On a local
     file system and over SFTP it is written to a temporary file, which is moved to its place; elsewhere who
     reads at the same time may see a part of it. For local files :class:`LocalStore` is faster and safer.
-    Caches, archives, references and HTTP can only be read, and HTTP cannot be listed.
+    Archives, references and HTTP can only be read, and HTTP cannot be listed.
 
     Changes by :meth:`compare_and_set` and :meth:`update` are safe from other threads. Other processes are
     noticed only where :attr:`creates_conditionally` is true, and then only when the value did not exist.
@@ -93,7 +92,7 @@ class FsspecStore(Store):
     Parameters
     ----------
     filesystem : str, AbstractFileSystem or FSMap
-        A URL, also a chain such as ``simplecache::s3://bucket/x.zarr``, a file system, or a mapper; none
+        A URL, also a chain such as ``tar://::ftp://host/x.tar``, a file system, or a mapper; none
         made with ``asynchronous=True``.
     path : str
         Where in there the root is.
@@ -415,8 +414,11 @@ def files_of(fs: FileSystem, concurrency: int | None = None) -> Files:
     if "reference" in names:
         targets = {id(target): files_of(target, concurrency) for target in fs.fss.values()}
         return ReferenceFiles(fs, {name: targets[id(target)] for name, target in fs.fss.items()})
-    if names & CACHES and inner(fs) is not None:
-        return CacheFiles(fs, files_of(inner(fs), concurrency))
+    if names & CACHES:
+        raise StoreError(
+            "found a cache of fsspec, which may take what it could not fetch for fetched; accepted: "
+            "CacheStore(open_store(...), directory=...) of what is below it"
+        )
     return WebFiles(fs, concurrency) if is_web(fs) else Files(fs, concurrency)
 
 
