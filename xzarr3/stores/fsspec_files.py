@@ -44,13 +44,13 @@ LOCAL = frozenset(("file", "local"))
 NEAR = LOCAL | {"memory"}
 """Where answers do not have to be waited for."""
 CACHES = frozenset(("simplecache", "filecache", "blockcache", "cached"))
-_HTTP = frozenset(("http", "https"))
+HTTP = frozenset(("http", "https"))
 _ARCHIVES = frozenset(("zip", "tar", "libarchive"))
 _CREATES = frozenset(("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az"))
 _OBJECTS = _CREATES | {"adl", "oss", "memory"}
 _MOVES = LOCAL | {"sftp", "ssh"}
 _PRUNES = _MOVES | {"ftp"}
-_READ_ONLY = _HTTP | _ARCHIVES | CACHES | {"reference"}
+_READ_ONLY = _ARCHIVES | {"reference"}
 FIXED = ("fixed",)
 """The mark of a value that never becomes another one."""
 _TAGS = ("ETag", "etag", "e_tag", "generation")
@@ -220,7 +220,6 @@ class Files:
     def __init__(self, fs: FileSystem, concurrency: int | None = None) -> None:
         names = frozenset(protocols(fs))
         self.fs, self.names = fs, names
-        self.lists = not innermost(fs) & _HTTP
         self.can_write = not names & _READ_ONLY
         self.moves = bool(names & _MOVES)
         self.in_memory = "memory" in names

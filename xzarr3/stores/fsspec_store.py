@@ -28,6 +28,7 @@ from xzarr3.stores import fsspec_files
 from xzarr3.stores.base import KeySet, Store, check_key, negative_length
 from xzarr3.stores.fsspec_files import (
     CACHES,
+    HTTP,
     Files,
     FileSystem,
     Look,
@@ -66,11 +67,10 @@ class FsspecStore(Store):
     there is none the value is read whole, once. Archives count as values that never change. Caches of fsspec
     are refused; :class:`CacheStore` keeps values in a directory, and notices changes.
 
-    Web servers are read by an :class:`ObjectStore`, which needs the extra ``object``, also below
-    references: there an HTML page is never a value, nor is another range than was asked for. Of the options
-    of fsspec's file system for HTTP the headers, ``aiohttp.BasicAuth`` and ``ssl=False`` have a meaning
-    there, others are refused. URLs with a query are read by fsspec's own requests, of which the lengths are
-    checked. File systems that derive from it have to see to all that themselves.
+    Web servers are read by an :class:`ObjectStore`, which needs the extra ``object``, also where references
+    name them: there an HTML page is never a value, nor is another range than was asked for. Of the options of
+    fsspec's file system for HTTP the headers, ``aiohttp.BasicAuth`` and ``ssl=False`` have a meaning there,
+    others are refused. URLs with a query are read by fsspec's own requests, of which the lengths are checked.
 
     Values that are on their way count among the bytes that :mod:`xzarr3.stores.in_flight` bounds, as many as
     are asked for; of whole values as many as those before had.
@@ -81,7 +81,7 @@ class FsspecStore(Store):
     A value is replaced in one step if the file system does that: object storage, and memory. On a local
     file system and over SFTP it is written to a temporary file, which is moved to its place; elsewhere who
     reads at the same time may see a part of it. For local files :class:`LocalStore` is faster and safer.
-    Archives, references and HTTP can only be read, and HTTP cannot be listed.
+    Archives and references can only be read.
 
     Changes by :meth:`compare_and_set` and :meth:`update` are safe from other threads. Other processes are
     noticed only where :attr:`creates_conditionally` is true, and then only when the value did not exist.
@@ -135,12 +135,16 @@ class FsspecStore(Store):
         elif options:
             raise TypeError("storage_options have no meaning for a ready file system; accepted: none")
         else:
-            fs, root = self._ready(filesystem)
+            fs, root = _ready(filesystem)
             self._secrets = _longest_first(secrets_in([fs]))
         if _is_asynchronous(fs):
             raise StoreError(
                 "found a file system made with asynchronous=True, which is for one event loop; accepted: one "
                 "made with asynchronous=False"
+            )
+        if innermost(fs) & HTTP:
+            raise StoreError(
+                "found a file system for HTTP; accepted: open_store(...) of a URL or a mapper, an ObjectStore"
             )
         path = path.rstrip("/")
         self._root = str(fs._strip_protocol(f"{root.rstrip('/')}/{path}" if root and path else root or path))
@@ -237,21 +241,6 @@ class FsspecStore(Store):
             failure, cause = self._told(f"cannot open {shorten(name)}", error, accepted=accepted)
         raise failure from cause
 
-    def _ready(self, filesystem: object) -> tuple[FileSystem, str]:
-        from fsspec import AbstractFileSystem
-
-        root = ""
-        if not isinstance(filesystem, AbstractFileSystem):
-            fs = getattr(filesystem, "fs", None)
-            place: Any = getattr(filesystem, "root", getattr(filesystem, "path", ""))
-            root = place if isinstance(place, str) else ""
-            if not isinstance(fs, AbstractFileSystem) or root is not place:
-                raise TypeError(f"not a file system: {type(filesystem).__name__}; accepted: {_ACCEPTED}")
-            filesystem = fs
-        fs, above = _unwrapped(filesystem)
-        root = f"{above.rstrip('/')}/{root}" if above and root else above or root
-        return fs, root
-
     def _use(self, fs: FileSystem) -> Files:
         files = files_of(fs, self._asked)
         self.concurrency = files.concurrency
@@ -330,14 +319,6 @@ class FsspecStore(Store):
 
     # What it can do
 
-    @property
-    def listable(self) -> bool:
-        return self._home is not None or self._filesystem().lists
-
-    def _check_listable(self, operation: str) -> None:
-        if not self._filesystem().lists:
-            self._lacks("list", "listings, or consolidated metadata")
-
     # Readable
 
     def _get(self, key: str, byte_range: ByteRange | None) -> Buffer | None:
@@ -398,12 +379,12 @@ def store_for(filesystem: Any, *, read_only: bool = False) -> Store:
     >>> store_for(fsspec.get_mapper("memory://era5.zarr"))
     <FsspecStore 'memory:///era5.zarr'>
     """
+    fs, root = _ready(filesystem)
+    if is_web(fs):
+        return web_store(fs, root, read_only=read_only)
     store = FsspecStore(filesystem, read_only=read_only)
-    if type(store._fs).__name__ == "LocalFileSystem":
-        return LocalStore(store._root, read_only=read_only)
-    if is_web(store._fs) and "?" not in store._root:
-        return web_store(store._fs, store._root, read_only=read_only)
-    return store
+    is_local = type(fs).__name__ == "LocalFileSystem"
+    return LocalStore(store._root, read_only=read_only) if is_local else store
 
 
 def files_of(fs: FileSystem, concurrency: int | None = None) -> Files:
@@ -531,6 +512,23 @@ def _is_listed(name: str) -> bool:
     except InvalidKeyError:
         return False
     return not (TEMPORARY in name and any(part.startswith(TEMPORARY) for part in name.split("/")))
+
+
+def _ready(filesystem: object) -> tuple[FileSystem, str]:
+    """The file system that one, or a mapper, stands for, and where in there the root is."""
+    from fsspec import AbstractFileSystem
+
+    root = ""
+    if not isinstance(filesystem, AbstractFileSystem):
+        fs = getattr(filesystem, "fs", None)
+        place: Any = getattr(filesystem, "root", getattr(filesystem, "path", ""))
+        root = place if isinstance(place, str) else ""
+        if not isinstance(fs, AbstractFileSystem) or root is not place:
+            raise TypeError(f"not a file system: {type(filesystem).__name__}; accepted: {_ACCEPTED}")
+        filesystem = fs
+    fs, above = _unwrapped(filesystem)
+    root = f"{above.rstrip('/')}/{root}" if above and root else above or root
+    return fs, root
 
 
 def _unwrapped(fs: FileSystem) -> tuple[FileSystem, str]:

@@ -1,4 +1,4 @@
-"""Values of web servers that a file system of fsspec names; :class:`ObjectStore` reads them.
+"""Files of web servers that references name; :class:`ObjectStore` reads them.
 
 fsspec's own requests look at the body of an answer alone, so that an HTML page or another range would do.
 """
@@ -6,15 +6,14 @@ fsspec's own requests look at the body of an answer alone, so that an HTML page 
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 from xzarr3._types import Buffer
-from xzarr3.concurrency import spread
 from xzarr3.errors import ChangedError, StoreError, StoreOptionError, StorePermissionError, listed
 from xzarr3.stores.base import Store
-from xzarr3.stores.fsspec_files import MANY, Files, FileSystem, Look, WrongBytesError
+from xzarr3.stores.fsspec_files import Files, FileSystem, Look, WrongBytesError
 
 Result = TypeVar("Result")
 
@@ -79,12 +78,7 @@ class WebFiles(Files):
 
     def __init__(self, fs: FileSystem, concurrency: int | None = None) -> None:
         super().__init__(fs, concurrency)
-        self.concurrency = concurrency or MANY
         self._stores: dict[str, Store] = {}
-
-    def path(self, root: str, key: str) -> str:
-        base, mark, query = root.partition("?")
-        return f"{base.rstrip('/')}/{quote(key)}{mark}{query}"
 
     def _of(self, url: str, work: Callable[[Store, str], Result]) -> Result:
         """Do something with the store of a server and the key of a file there."""
@@ -111,25 +105,8 @@ class WebFiles(Files):
 
         return super().look(path) if "?" in path else self._of(path, work)
 
-    def part(self, path: str, start: int, length: int | None) -> Buffer | None:
+    def _bytes(self, path: str, start: int = 0, end: int | None = None) -> Buffer | None:
         if "?" in path:
-            return super().part(path, start, length)
-        return self._of(path, lambda store, key: store.get(key, (start, length)))
-
-    def parts(
-        self, path: str, ranges: Sequence[tuple[int, int | None]], look: Look, *, check: bool = True
-    ) -> list[Buffer] | None:
-        if "?" in path:
-            return super().parts(path, ranges, look, check=check)
-        version = None if look.mark is None else look.mark[0]
-
-        def work(store: Store, key: str) -> list[Buffer] | None:
-            reader = store.reader().open(key, (0, 0), version)
-            if reader is None:
-                return None
-            return spread(lambda wanted: reader.read(*wanted), ranges, self.concurrency)
-
-        try:
-            return self._of(path, work)
-        except ChangedError:
-            return None
+            return super()._bytes(path, start, end)
+        part = start, None if end is None else end - start
+        return self._of(path, lambda store, key: store.get(key, part))
