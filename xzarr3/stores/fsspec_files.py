@@ -319,26 +319,16 @@ class Files:
         value = self._bytes(path)
         return None if value is None else Look(len(value), None)
 
-    def parts(
-        self, path: str, ranges: Sequence[tuple[int, int | None]], look: Look, *, check: bool = True
-    ) -> list[Buffer] | None:
-        """Parts of one version of a value; None if there is another one, or none, by now.
-
-        Without ``check`` that may stay unknown of a single part within the value.
-        """
+    def parts(self, path: str, ranges: Sequence[tuple[int, int | None]], look: Look) -> list[Buffer] | None:
+        """Parts of one version of a value; None if there is another one, or none, by now."""
         try:
             found = spread(lambda wanted: self._within(path, *wanted, look.size), ranges, self.concurrency)
         except Exception:
             if self._is_now(path, look):
                 raise
             return None
-        inside = len(ranges) == 1 and all(
-            length is not None and 0 <= start <= look.size - length for start, length in ranges
-        )
-        if (check or not inside) and not self._is_now(path, look):
-            return None
         parts = [part for part in found if part is not None]
-        return parts if len(parts) == len(found) else None
+        return parts if len(parts) == len(found) and self._is_now(path, look) else None
 
     def _is_now(self, path: str, look: Look) -> bool:
         """Whether there is that version of a value now."""
@@ -349,11 +339,20 @@ class Files:
         if length == 0:
             return None if self.look(path) is None else b""
         if 0 <= start < sys.maxsize and (length is None or length <= _HUGE):
-            return self._range(path, start, length)
+            try:
+                found = self._bytes(path, start, None if length is None else start + length)
+            except Exception as error:
+                if is_refusal(error) or (start == 0 and length is None):
+                    raise
+            else:  # From the first byte on that is all, as far as the file system notices what breaks off.
+                is_all = start == 0 and (length is None or found is None or len(found) < length)
+                if found is None or is_all or len(found) == length:
+                    return found
+        # It ends before, or its service refuses ranges beyond the end, or knows no ranges, or fails.
         return self._by_size(path, start, length)
 
     def _by_size(self, path: str, start: int, length: int | None) -> Buffer | None:
-        """A part that cannot be asked for without knowing how large the value is."""
+        """A part that has to be asked for with the size of the value at hand."""
         for _ in range(_REPLACED):
             look = self.look(path)
             if look is None:
@@ -371,27 +370,6 @@ class Files:
         first, wanted = clipped(start, length, size)
         found = self._bytes(path, first, first + wanted) if wanted else b""
         return found if found is None else checked(found, first, wanted)
-
-    def _range(self, path: str, start: int, length: int | None) -> Buffer | None:
-        """A part of a value that may end before."""
-        try:
-            found = self._bytes(path, start, None if length is None else start + length)
-        except Exception as error:
-            look = None
-            if not is_refusal(error) and (start or length is not None):
-                with contextlib.suppress(Exception):  # The first error is the one to report.
-                    look = self.look(path)
-            if look is not None and start >= look.size:  # Services refuse ranges beyond the end.
-                return b""
-            raise
-        if found is None or len(found) == length or (start == 0 and length is None):
-            return found
-        if length is not None and len(found) > length:
-            raise WrongBytesError(f"asked for {length} bytes, found {len(found)}: ranges are not supported")
-        if start == 0:  # All of it, as far as the file system's own protocol notices what breaks off.
-            return found
-        look = self.look(path)  # Either the value ends there, or a range was ignored, or broke off.
-        return None if look is None else checked(found, *clipped(start, length, look.size))
 
     # Writing
 

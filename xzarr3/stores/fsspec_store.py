@@ -45,12 +45,11 @@ from xzarr3.stores.fsspec_references import ReferenceFiles
 from xzarr3.stores.fsspec_web import WebFiles, is_web, web_store
 from xzarr3.stores.local import TEMPORARY, LocalStore
 from xzarr3.stores.locks import key_lock
-from xzarr3.stores.readers import BytesReader, OversizedError, Reader, Scratch, ValueReader
+from xzarr3.stores.readers import BytesReader, OversizedError, Reader, Scratch, ValueReader, steady
 from xzarr3.stores.sharing import reduced
 
 Result = TypeVar("Result")
 
-_ATTEMPTS = 4  # To get parts of one version of a value that is being replaced.
 _ACCEPTED = "a URL, a file system of fsspec, or a mapper of one"
 _OF_PROCESS = frozenset(("_fs", "_files", "_pid", "_identity"))
 
@@ -422,12 +421,8 @@ class _FileSystemReader(Reader):
         if len(starts) == 1:
             part = self._store._get(key, (starts[0], lengths[0]))
             return None if part is None else (None, [part])
-        for _ in range(_ATTEMPTS):
-            reader = self.open(key)
-            if reader is None:
-                return None
-            with contextlib.suppress(ChangedError):
-                return reader.size, reader.read_ranges(starts, lengths)
+        with contextlib.suppress(ChangedError):
+            return steady(lambda: super(_FileSystemReader, self).get_ranges(key, starts, lengths))
         value = self._store._get(key, None)  # It keeps changing.
         return None if value is None else (len(value), BytesReader(value).read_ranges(starts, lengths))
 
@@ -443,7 +438,7 @@ class _FileSystemReader(Reader):
     ) -> ValueReader | None:
         store = self._store
         if isinstance(version, Look):
-            return _PartsReader(store, key, version, is_known=True)
+            return _PartsReader(store, key, version)
         if not store._filesystem().in_memory:
             look = store._do("read", check_key(key), lambda files, path: files.look(path))
             if look is None:
@@ -463,13 +458,10 @@ class _PartsReader(ValueReader):
     key : str
     look : Look
         What was said of the value before any part of it was read.
-    is_known : bool
-        Whether parts of this version were read before.
     """
 
-    def __init__(self, store: FsspecStore, key: str, look: Look, *, is_known: bool = False) -> None:
+    def __init__(self, store: FsspecStore, key: str, look: Look) -> None:
         self._store, self._key, self._look = store, key, look
-        self._checks = is_known
         self.size: int = look.size
 
     @property
@@ -487,11 +479,8 @@ class _PartsReader(ValueReader):
         for _, length in ranges:
             if length is not None and length < 0:
                 raise negative_length(length)
-        look, checks = self._look, self._checks
-        found = self._store._do(
-            "read", self._key, lambda files, path: files.parts(path, ranges, look, check=checks)
-        )
-        self._checks = True
+        look = self._look
+        found = self._store._do("read", self._key, lambda files, path: files.parts(path, ranges, look))
         if found is None:
             raise ChangedError(
                 f"key '{self._key}' of {self._store} was replaced or removed while it was read"
