@@ -96,8 +96,7 @@ class ReferenceFiles(Files):
             return None  # An empty row.
         return self._place(self.fs.target if found[0] is None else found[0], *found[1:])
 
-    def _place(self, url: Any, offset: Any = 0, size: Any = None) -> _Place:
-        numbers = [offset] if size is None else [offset, size]
+    def _place(self, url: Any, *numbers: Any) -> _Place:
         counted = all(isinstance(number, SupportsIndex) and index(number) >= 0 for number in numbers)
         if not isinstance(url, str) or not counted:
             raise _malformed()
@@ -107,7 +106,7 @@ class ReferenceFiles(Files):
                 f"it refers to '{url}', for which no file system is named; accepted: remote_protocol or fs, "
                 "which references from elsewhere need for local files as well"
             )
-        return _Place(files, url, index(offset), None if size is None else index(size))
+        return _Place(files, url, *map(index, numbers))
 
     def known_size(self, path: str) -> int | None:
         found = self._reference(path)
