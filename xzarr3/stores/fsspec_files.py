@@ -223,7 +223,6 @@ class Files:
         self.can_write = not names & _READ_ONLY
         self.moves = bool(names & _MOVES)
         self.in_memory = "memory" in names
-        self.is_archive = bool(names & _ARCHIVES)
         self._is_near = bool(names & NEAR)
         self._usual = _FIRST_GUESS
         self.concurrency, self._slots = self._bounds(concurrency)
@@ -304,7 +303,7 @@ class Files:
 
     def known_size(self, path: str) -> int | None:
         """The size of a value, if that costs no request; None also if there is none."""
-        look = self.look(path) if self._is_near or self.is_archive else None
+        look = self.look(path) if self.names & (NEAR | _ARCHIVES) else None
         return None if look is None else look.size
 
     def look(self, path: str) -> Look | None:
@@ -315,7 +314,7 @@ class Files:
             return None
         size = info.get("size")
         if isinstance(size, int):
-            return Look(size, FIXED) if self.is_archive else look_of(info, size)
+            return look_of(info, size)
         value = self._bytes(path)
         return None if value is None else Look(len(value), None)
 
@@ -442,8 +441,6 @@ class Files:
 
     def entries(self, path: str) -> set[tuple[str, bool]]:
         """The names directly below a path, each with whether it is a directory."""
-        if self.is_archive:
-            return first_names(self.below(path))
         self._forget()
         found = self._found(self._ask, self.fs.ls, path, detail=True)
         names = set()
@@ -462,10 +459,8 @@ class Files:
         if not self.names & (_OBJECTS | _ARCHIVES):
             yield from self._walk(path)
             return
-        self._forget()  # These list all keys at once; archives take some paths for others.
-        found = self._found(
-            self._ask, self.fs.find, "" if self.is_archive else path, detail=True, withdirs=False
-        )
+        self._forget()  # These list all keys at once.
+        found = self._found(self._ask, self.fs.find, path, detail=True, withdirs=False)
         beginning = f"{path.strip('/')}/".lstrip("/")
         for name, info in {}.items() if found is NOTHING else found.items():
             key = name.lstrip("/")
@@ -475,7 +470,7 @@ class Files:
     def _walk(self, path: str) -> Iterator[str]:
         waiting = [""]
         while waiting:
-            found = spread(lambda above: self.entries(f"{path}/{above}"), waiting, self.concurrency)
+            found = spread(lambda above: self.entries(self.path(path, above)), waiting, self.concurrency)
             deeper = []
             for above, names in zip(waiting, found, strict=True):
                 for name, is_folder in names:

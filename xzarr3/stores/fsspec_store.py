@@ -63,8 +63,8 @@ class FsspecStore(Store):
     where the value ends.
 
     Parts of a value that are put together are of one version, which its e-tag or generation tells. Where
-    there is none the value is read whole, once. Archives count as values that never change. Caches of fsspec
-    are refused; :class:`CacheStore` keeps values in a directory, and notices changes.
+    there is none, as in archives, the value is read whole, once. Caches of fsspec are refused;
+    :class:`CacheStore` keeps values in a directory, and notices changes.
 
     Web servers are read by an :class:`ObjectStore`, which needs the extra ``object``, also where references
     name them: there an HTML page is never a value, nor is another range than was asked for. Of the options of
