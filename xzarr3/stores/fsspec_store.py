@@ -68,8 +68,8 @@ class FsspecStore(Store):
 
     Web servers are read by an :class:`ObjectStore`, which needs the extra ``object``, also where references
     name them: there an HTML page is never a value, nor is another range than was asked for. Of the options of
-    fsspec's file system for HTTP the headers, ``aiohttp.BasicAuth`` and ``ssl=False`` have a meaning there,
-    others are refused. URLs with a query are read by fsspec's own requests, of which the lengths are checked.
+    fsspec's file system for HTTP the headers are taken, others are refused. URLs with a query are read by
+    fsspec's own requests, of which the lengths are checked.
 
     Values that are on their way count among the bytes that :mod:`xzarr3.stores.in_flight` bounds, as many as
     are asked for; of whole values as many as those before had.

@@ -5,7 +5,6 @@ fsspec's own requests look at the body of an answer alone, so that an HTML page 
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -17,11 +16,6 @@ from xzarr3.stores.fsspec_files import Files, FileSystem, Look, WrongBytesError
 
 Result = TypeVar("Result")
 
-_ACCEPTED = (
-    "headers, aiohttp.BasicAuth as auth, ssl=False; or an https:// URL, with what else there is among the "
-    "storage_options of ObjectStore"
-)
-
 
 def is_web(fs: FileSystem) -> bool:
     """Whether it is fsspec's file system for HTTP, and none that reads in a way of its own."""
@@ -30,44 +24,27 @@ def is_web(fs: FileSystem) -> bool:
 
 
 def web_store(fs: FileSystem, url: str, **settings: Any) -> Store:
-    """The store below a URL, with the options of a file system for HTTP.
+    """The store below a URL, with the headers of a file system for HTTP.
 
     Raises
     ------
     StoreOptionError
-        If one of these has no meaning for an :class:`ObjectStore`.
+        If that has other options; the same ones may mean something else to an :class:`ObjectStore`.
     """
     from xzarr3.stores.object import ObjectStore
 
-    headers, verifies = _options(fs)
-    options: dict[str, Any] = {"headers": headers} if headers else {}
-    if not verifies:
-        options["verify"] = False
-    return ObjectStore.from_url(url, storage_options=options, **settings)
-
-
-def _options(fs: FileSystem) -> tuple[dict[str, str], bool]:
-    """The headers to send, and whether certificates are looked at."""
     given = {**fs.client_kwargs, **fs.kwargs}
-    headers = {**(fs.client_kwargs.get("headers") or {}), **(fs.kwargs.get("headers") or {})}
-    auth = given.get("auth")
-    unknown = [name for name in given if name not in ("headers", "auth", "ssl", "trust_env")]
-    if auth is not None:
-        if type(auth).__name__ == "BasicAuth":
-            pair = base64.b64encode(f"{auth.login}:{auth.password}".encode(auth.encoding)).decode()
-            headers["Authorization"] = f"Basic {pair}"
-        else:
-            unknown.append("auth")
-    if given.get("ssl", True) not in (True, False, None):
-        unknown.append("ssl")
+    unknown = sorted(given.keys() - {"headers", "trust_env"})
     if fs.get_client.__module__ != type(fs).__module__:
         unknown.append("get_client")
     if unknown:
         raise StoreOptionError(
-            f"options {listed(sorted(unknown))} of fsspec's file system for HTTP have no meaning here; "
-            f"accepted: {_ACCEPTED}"
+            f"options {listed(unknown)} of fsspec's file system for HTTP have no meaning here; accepted: "
+            "headers; or an https:// URL, with what else there is among the storage_options of ObjectStore"
         )
-    return {str(name): str(value) for name, value in headers.items()}, given.get("ssl") is not False
+    headers = {**(fs.client_kwargs.get("headers") or {}), **(fs.kwargs.get("headers") or {})}
+    options = {"headers": {str(name): str(value) for name, value in headers.items()}} if headers else {}
+    return ObjectStore.from_url(url, storage_options=options, **settings)
 
 
 class WebFiles(Files):
