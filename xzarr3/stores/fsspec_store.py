@@ -135,7 +135,7 @@ class FsspecStore(Store):
             raise TypeError("storage_options have no meaning for a ready file system; accepted: none")
         else:
             fs, root = _ready(filesystem)
-            self._secrets = _longest_first(secrets_in([fs]))
+            self._secrets = secrets_in([fs])
         if _is_asynchronous(fs):
             raise StoreError(
                 "found a file system made with asynchronous=True, which is for one event loop; accepted: one "
@@ -229,9 +229,9 @@ class FsspecStore(Store):
     def _open_url(self, url: str, options: Mapping[str, Any]) -> tuple[FileSystem, str]:
         from fsspec.core import url_to_fs
 
-        self._secrets = _longest_first(secrets_in([url, options]))
+        self._secrets = secrets_in([url, options])
         try:
-            return url_to_fs(url, **options)  # type: ignore[no-any-return]
+            return _unwrapped(*url_to_fs(url, **options))
         except Exception as error:  # noqa: BLE001 - of whatever kind, and told without secrets
             accepted = "a URL that fsspec knows, of something that is there"
             if isinstance(error, ImportError):
@@ -507,22 +507,17 @@ def _ready(filesystem: object) -> tuple[FileSystem, str]:
     """The file system that one, or a mapper, stands for, and where in there the root is."""
     from fsspec import AbstractFileSystem
 
-    root = ""
+    fs, root = filesystem, ""
     if not isinstance(filesystem, AbstractFileSystem):
         fs = getattr(filesystem, "fs", None)
-        place: Any = getattr(filesystem, "root", getattr(filesystem, "path", ""))
-        root = place if isinstance(place, str) else ""
-        if not isinstance(fs, AbstractFileSystem) or root is not place:
-            raise TypeError(f"not a file system: {type(filesystem).__name__}; accepted: {_ACCEPTED}")
-        filesystem = fs
-    fs, above = _unwrapped(filesystem)
-    root = f"{above.rstrip('/')}/{root}" if above and root else above or root
-    return fs, root
+        root = getattr(filesystem, "root", getattr(filesystem, "path", ""))
+    if not isinstance(fs, AbstractFileSystem) or not isinstance(root, str):
+        raise TypeError(f"not a file system: {type(filesystem).__name__}; accepted: {_ACCEPTED}")
+    return _unwrapped(fs, root)
 
 
-def _unwrapped(fs: FileSystem) -> tuple[FileSystem, str]:
-    """A file system without what only begins its paths or makes it asynchronous, and that beginning."""
-    root = ""
+def _unwrapped(fs: FileSystem, root: str) -> tuple[FileSystem, str]:
+    """A file system without what only begins its paths or makes it asynchronous, and the root there."""
     while type(fs).__name__ in ("DirFileSystem", "AsyncFileSystemWrapper"):
         if type(fs).__name__ == "DirFileSystem":
             root = f"{fs.path.rstrip('/')}/{root}" if root else fs.path
@@ -534,7 +529,3 @@ def _is_asynchronous(fs: FileSystem) -> bool:
     """Whether it is for use within somebody else's event loop."""
     reached = [*layers(fs), *getattr(fs, "fss", {}).values()]
     return any(layer.async_impl and getattr(layer, "asynchronous", False) for layer in reached)
-
-
-def _longest_first(secrets: Iterator[str]) -> list[str]:
-    return sorted({*secrets}, key=lambda secret: (-len(secret), secret))
