@@ -20,7 +20,6 @@ from contextlib import AbstractContextManager
 from functools import cached_property
 from inspect import signature
 from typing import Any, NamedTuple, TypeAlias
-from weakref import WeakKeyDictionary
 
 from xzarr3._types import Buffer
 from xzarr3.concurrency import spread, undisturbed
@@ -28,6 +27,7 @@ from xzarr3.errors import StorePermissionError
 from xzarr3.stores.base import cut
 from xzarr3.stores.in_flight import reserved
 from xzarr3.stores.local import TEMPORARY
+from xzarr3.stores.locks import key_lock
 from xzarr3.telling import sent
 
 FileSystem: TypeAlias = Any  # fsspec is imported when it is needed, and has no types.
@@ -51,8 +51,6 @@ _OBJECTS = _CREATES | {"adl", "oss", "memory"}
 _MOVES = LOCAL | {"sftp", "ssh"}
 _PRUNES = _MOVES | {"ftp"}
 _READ_ONLY = _ARCHIVES | {"reference"}
-FIXED = ("fixed",)
-"""The mark of a value that never becomes another one."""
 _TAGS = ("ETag", "etag", "e_tag", "generation")
 
 _NO_FILE = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
@@ -62,15 +60,10 @@ _REFUSED_BY_FTP = re.compile("denied|permission|not allowed|^530", re.IGNORECASE
 NOTHING = object()
 """What :meth:`Files._found` gives where there is nothing."""
 
-_one_at_a_time: WeakKeyDictionary[Any, threading.Lock] = WeakKeyDictionary()
-_guard = threading.Lock()
-
 
 def _renew() -> None:
-    """A forked child must not wait for a thread of its parent, and is another process."""
-    global _guard, PROCESS
-    _guard = threading.Lock()
-    _one_at_a_time.clear()
+    """A forked child is another process."""
+    global PROCESS
     PROCESS = uuid.uuid4().hex
     loops = sys.modules.get("fsspec.asyn")
     if loops is not None:  # Its thread has stayed behind; not every fsspec sees to that itself.
@@ -219,7 +212,7 @@ class Files:
 
     def __init__(self, fs: FileSystem, concurrency: int | None = None) -> None:
         names = frozenset(protocols(fs))
-        self.fs, self.names = fs, names
+        self.fs, self.names, self.process = fs, names, PROCESS
         self.can_write = not names & _READ_ONLY
         self.moves = bool(names & _MOVES)
         self.in_memory = "memory" in names
@@ -236,8 +229,8 @@ class Files:
                 return 1, contextlib.nullcontext()
             if self.fs.async_impl:
                 return MANY, threading.BoundedSemaphore(MANY)
-        with _guard:  # Of all stores on this file system: few say that threads may use them.
-            return 1, _one_at_a_time.setdefault(self.fs, threading.Lock())
+        # Of all stores on this file system: few say that threads may use them.
+        return 1, key_lock("file system of fsspec", str(id(self.fs)))
 
     @cached_property
     def creates(self) -> bool:
@@ -331,7 +324,7 @@ class Files:
 
     def _is_now(self, path: str, look: Look) -> bool:
         """Whether there is that version of a value now."""
-        return look.mark == FIXED or self.look(path) == look
+        return self.look(path) == look
 
     def part(self, path: str, start: int, length: int | None) -> Buffer | None:
         """A part of a value, shorter where the value ends; of a length of 0 or more."""

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple, SupportsIndex
 from xzarr3._types import Buffer
 from xzarr3.stores.base import cut
 from xzarr3.stores.fsspec_files import (
-    FIXED,
     LOCAL,
     NEAR,
     Files,
@@ -115,7 +114,7 @@ class ReferenceFiles(Files):
     def look(self, path: str) -> Look | None:
         found = self._reference(path)
         if not isinstance(found, _Place):
-            return None if found is None else Look(len(found), FIXED)
+            return None if found is None else Look(len(found), None)
         look = found.files.look(found.url)
         if look is None:
             raise found.gone()

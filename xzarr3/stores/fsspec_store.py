@@ -44,14 +44,13 @@ from xzarr3.stores.fsspec_names import secrets_in, shown, token, without_secrets
 from xzarr3.stores.fsspec_references import ReferenceFiles
 from xzarr3.stores.fsspec_web import WebFiles, is_web, web_store
 from xzarr3.stores.local import TEMPORARY, LocalStore
-from xzarr3.stores.locks import key_lock
 from xzarr3.stores.readers import BytesReader, OversizedError, Reader, Scratch, ValueReader, steady
 from xzarr3.stores.sharing import reduced
 
 Result = TypeVar("Result")
 
 _ACCEPTED = "a URL, a file system of fsspec, or a mapper of one"
-_OF_PROCESS = frozenset(("_fs", "_files", "_pid", "_identity"))
+_OF_PROCESS = frozenset(("_fs", "_files", "_identity"))
 
 
 class FsspecStore(Store):
@@ -158,7 +157,9 @@ class FsspecStore(Store):
             self._home = fsspec_files.PROCESS
             self._token += f"-{self._home}"
         self._fs = fs
-        self._use(fs)
+        self._files: Files | None = files_of(fs, self._asked)
+        self.concurrency = self._files.concurrency
+        self.read_only = read_only or not self._files.can_write
 
     @classmethod
     def from_url(
@@ -206,8 +207,7 @@ class FsspecStore(Store):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._identity = uuid.uuid4().hex
         self._fs = None  # Made when it is needed.
-        self._files: Files | None = None
-        self._pid = os.getpid()
+        self._files = None
         self.__dict__.update(state)
 
     @property
@@ -240,22 +240,12 @@ class FsspecStore(Store):
             failure, cause = self._told(f"cannot open {shorten(name)}", error, accepted=accepted)
         raise failure from cause
 
-    def _use(self, fs: FileSystem) -> Files:
-        files = files_of(fs, self._asked)
-        self.concurrency = files.concurrency
-        self.read_only = self.read_only or not files.can_write
-        self._files, self._pid = files, os.getpid()
-        return files
-
     def _filesystem(self) -> Files:
         """The file system; a forked child makes its own, because event loops and connections do not fork."""
         files = self._files
-        if files is not None and self._pid == os.getpid():
-            return files
-        with key_lock("fsspec", str(id(self))):
-            if self._files is None or self._pid != os.getpid():
-                return self._use(self._made())
-            return self._files
+        if files is None or files.process != fsspec_files.PROCESS:
+            files = self._files = files_of(self._made(), self._asked)
+        return files
 
     def _made(self) -> FileSystem:
         """The file system, of which there is none yet in this process."""
