@@ -1293,7 +1293,7 @@ def replaced(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Store, Cal
     else:
         fs = (Mute if request.param == "mute" else Slow)(place=str(tmp_path), skip_instance_cache=True)
         store = below = FsspecStore(fs, "b")
-        inner, names = store._filesystem(), ["_ask", "_fetched"]
+        inner, names = store._filesystem(), ["_ask", "_bytes"]
         if request.param == "reference":
             references = {"a": ["slow://b/a"], "c/0": ["slow://b/c/0"]}
             store = FsspecStore("reference://", storage_options={"fo": references, "fs": fs})

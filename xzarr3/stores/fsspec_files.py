@@ -37,7 +37,6 @@ _FIRST_GUESS = 2**20  # Bytes
 _HUGE = 2**28
 _LEVELS = 100  # Directories made with one call, which calls itself for each.
 _ATTEMPTS = 100
-_REPLACED = 4  # Times that a value is replaced while a part of it is read, before all of it is.
 _DEEPEST_CAUSE = 20
 LOCAL = frozenset(("file", "local"))
 """What the file system of this machine is called."""
@@ -272,25 +271,22 @@ class Files:
             fs.invalidate_cache()
 
     def _bytes(self, path: str, start: int = 0, end: int | None = None) -> Buffer | None:
-        """The bytes between two places."""
+        """The bytes between two places, as one of the answers under way."""
         if not self.fs.async_impl:
             self._forget()  # Files that are opened take their sizes from there.
-        found = self._found(self._fetched, path, start or None, end)
-        if found is NOTHING:
-            return None
-        if not isinstance(found, (bytes, bytearray, memoryview)):
-            raise WrongBytesError(f"found {type(found).__name__}; accepted: bytes")
-        return found
-
-    def _fetched(self, path: str, start: int | None = None, end: int | None = None) -> Any:
-        """What the file system gives for a value or a part of it, as one of the answers under way."""
-        limits = {name: limit for name, limit in (("start", start), ("end", end)) if limit is not None}
-        size = self._usual if end is None else end - (start or 0)
+        limits = {"start": start or None, "end": end}
+        limits = {name: limit for name, limit in limits.items() if limit is not None}
+        size = self._usual if end is None else end - start
         budget = contextlib.nullcontext() if self._is_near else reserved(size)
         with sent("get_range" if limits else "get") as request, self._slots, budget:
-            found = self.fs.cat_file(path, **limits)
-            request.value(found if isinstance(found, (bytes, bytearray, memoryview)) else None)
-        if isinstance(found, (bytes, bytearray, memoryview)) and end is None:
+            found = self._found(self.fs.cat_file, path, **limits)
+            if found is NOTHING:
+                request.value(None)
+                return None
+            if not isinstance(found, (bytes, bytearray, memoryview)):
+                raise WrongBytesError(f"found {type(found).__name__}; accepted: bytes")
+            request.value(found)
+        if end is None:
             self._usual = max(len(found), self._usual * 7 // 8)  # What is to be expected of others.
         return found
 
@@ -345,15 +341,12 @@ class Files:
 
     def _by_size(self, path: str, start: int, length: int | None) -> Buffer | None:
         """A part that has to be asked for with the size of the value at hand."""
-        for _ in range(_REPLACED):
-            look = self.look(path)
-            if look is None:
-                return None
-            if look.mark is None:
-                break
-            found = self.parts(path, [(start, length)], look)
-            if found is not None:
-                return found[0]
+        look = self.look(path)
+        if look is None:
+            return None
+        found = None if look.mark is None else self.parts(path, [(start, length)], look)
+        if found is not None:
+            return found[0]
         whole = self._bytes(path)
         return None if whole is None else cut(whole, (start, length))
 

@@ -44,7 +44,7 @@ from xzarr3.stores.fsspec_names import secrets_in, shown, token, without_secrets
 from xzarr3.stores.fsspec_references import ReferenceFiles
 from xzarr3.stores.fsspec_web import WebFiles, is_web, web_store
 from xzarr3.stores.local import TEMPORARY, LocalStore
-from xzarr3.stores.readers import BytesReader, OversizedError, Reader, Scratch, ValueReader, steady
+from xzarr3.stores.readers import BytesReader, OversizedError, Reader, Scratch, ValueReader
 from xzarr3.stores.sharing import reduced
 
 Result = TypeVar("Result")
@@ -412,8 +412,8 @@ class _FileSystemReader(Reader):
             part = self._store._get(key, (starts[0], lengths[0]))
             return None if part is None else (None, [part])
         with contextlib.suppress(ChangedError):
-            return steady(lambda: super(_FileSystemReader, self).get_ranges(key, starts, lengths))
-        value = self._store._get(key, None)  # It keeps changing.
+            return super().get_ranges(key, starts, lengths)
+        value = self._store._get(key, None)  # It was replaced meanwhile.
         return None if value is None else (len(value), BytesReader(value).read_ranges(starts, lengths))
 
     def get_into(self, key: str, start: int, out: memoryview) -> tuple[int | None, int] | None:
