@@ -5,16 +5,13 @@ fsspec's own requests look at the body of an answer alone, so that an HTML page 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from xzarr3._types import Buffer
-from xzarr3.errors import ChangedError, StoreError, StoreOptionError, StorePermissionError, listed
+from xzarr3.errors import StoreOptionError, listed
 from xzarr3.stores.base import Store
-from xzarr3.stores.fsspec_files import Files, FileSystem, Look, WrongBytesError
-
-Result = TypeVar("Result")
+from xzarr3.stores.fsspec_files import Files, FileSystem, Look
 
 
 def is_web(fs: FileSystem) -> bool:
@@ -57,33 +54,26 @@ class WebFiles(Files):
         super().__init__(fs, concurrency)
         self._stores: dict[str, Store] = {}
 
-    def _of(self, url: str, work: Callable[[Store, str], Result]) -> Result:
-        """Do something with the store of a server and the key of a file there."""
+    def _at(self, url: str) -> tuple[Store, str]:
+        """The store of a server, and the key of a file there."""
         parts = urlsplit(url)
         place = f"{parts.scheme}://{parts.netloc}"
-        try:
-            store = self._stores.get(place)
-            if store is None:
-                store = self._stores[place] = web_store(self.fs, place, concurrency=self.concurrency)
-            return work(store, unquote(parts.path).lstrip("/"))
-        except (ChangedError, StorePermissionError):
-            raise
-        except StoreError as error:
-            raise WrongBytesError(str(error)) from error
+        if place not in self._stores:
+            self._stores[place] = web_store(self.fs, place, concurrency=self.concurrency)
+        return self._stores[place], unquote(parts.path).lstrip("/")
 
     def look(self, path: str) -> Look | None:
-        def work(store: Store, key: str) -> Look | None:
-            reader = store.reader().open(key, (0, 1))  # Not by HEAD, which not every server answers.
-            if reader is None:
-                return None
-            size = len(reader.read(0)) if reader.size is None else reader.size
-            version = reader.version
-            return Look(size, None if version is None else (version,))
-
-        return super().look(path) if "?" in path else self._of(path, work)
+        if "?" in path:
+            return super().look(path)
+        store, key = self._at(path)
+        reader = store.reader().open(key, (0, 1))  # Not by HEAD, which not every server answers.
+        if reader is None:
+            return None
+        size = len(reader.read(0)) if reader.size is None else reader.size
+        return Look(size, None if reader.version is None else (reader.version,))
 
     def _bytes(self, path: str, start: int = 0, end: int | None = None) -> Buffer | None:
         if "?" in path:
             return super()._bytes(path, start, end)
-        part = start, None if end is None else end - start
-        return self._of(path, lambda store, key: store.get(key, part))
+        store, key = self._at(path)
+        return store.get(key, (start, None if end is None else end - start))
