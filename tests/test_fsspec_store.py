@@ -224,6 +224,25 @@ class TestLocalFiles(Conformance):
         store.erase("a/b")
         assert os.listdir(tmp_path / "store") == []
 
+    def test_a_write_that_breaks_off_leaves_nothing(self, tmp_path: Path) -> None:
+        class Full(LocalFileSystem):
+            is_full = False
+
+            def pipe_file(self, path: str, value: bytes, **_: Any) -> None:
+                Path(path).write_bytes(value[:2] if self.is_full else value)
+                if self.is_full:
+                    raise OSError(28, "no space left")
+
+        fs = Full(skip_instance_cache=True)
+        store = FsspecStore(fs, str(tmp_path / "store"))
+        store.set("a/b", VALUE)
+        fs.is_full = True
+        for key in ("a/b", "a/c"):
+            with pytest.raises(StoreError, match=f"'{key}'.*no space left"):
+                store.set(key, b"others")
+        assert contents(store) == {"a/b": VALUE}
+        assert os.listdir(tmp_path / "store/a") == ["b"]
+
     def test_leftovers_are_no_keys(self, tmp_path: Path) -> None:
         store = self.make(tmp_path)
         store.set("a/b", VALUE)

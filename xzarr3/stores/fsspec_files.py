@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
 from inspect import signature
+from itertools import count
 from typing import Any, NamedTuple, TypeAlias
 
 from xzarr3._types import Buffer
@@ -358,40 +359,14 @@ class Files:
 
     # Writing
 
-    def put(self, path: str, value: bytes, *, create: bool = False) -> bool:
-        """Store a value; with ``create`` only if there is none, and tell whether that was so."""
-        if create:
-            try:
-                self._change(self.fs.pipe_file, path, value, mode="create")
-            except FileExistsError:
-                return False
-            return True
-        if self.moves:
-            self._put_and_move(path, value)
-            return True
+    def put(self, path: str, value: bytes) -> None:
+        """Store a value; where somebody might see half of it, it is moved to its place."""
+        if not self.moves:
+            self._store(path, value)
+            return
+        temporary = f"{path.rpartition('/')[0]}/{TEMPORARY}{uuid.uuid4().hex}"
         try:
-            self._change(self.fs.pipe_file, path, value)
-        except Exception as error:
-            if self.names & _OBJECTS or is_refusal(error):
-                raise
-            self._make_folders(path.rpartition("/")[0])
-            self._change(self.fs.pipe_file, path, value)
-        return True
-
-    def _put_and_move(self, path: str, value: bytes) -> None:
-        """Store a value beside its place and move it there, so that nobody sees half of it."""
-        folder = path.rpartition("/")[0]
-        temporary = f"{folder}/{TEMPORARY}{uuid.uuid4().hex}"
-        for attempt in range(_ATTEMPTS):
-            try:
-                self._change(self.fs.pipe_file, temporary, value)
-                break
-            except FileNotFoundError:
-                if attempt == _ATTEMPTS - 1:
-                    raise
-            with contextlib.suppress(FileNotFoundError, FileExistsError):  # Others remove and make them, too.
-                self._make_folders(folder)
-        try:
+            self._store(temporary, value)
             if self._ask(self.fs.isdir, path):  # Moving would put it in there.
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
             self._change(self.fs.mv, temporary, path)
@@ -400,10 +375,32 @@ class Files:
                 self._change(self.fs.rm_file, temporary)
             raise
 
+    def create(self, path: str, value: bytes) -> bool:
+        """Store a value if there is none; tell whether that was so."""
+        try:
+            self._change(self.fs.pipe_file, path, value, mode="create")
+        except FileExistsError:
+            return False
+        return True
+
+    def _store(self, path: str, value: bytes) -> None:
+        """Store a value, and make the folders that it needs, which others may remove again."""
+        for attempt in count(1):
+            try:
+                self._change(self.fs.pipe_file, path, value)
+                return
+            except Exception as error:
+                lacks_folder = isinstance(error, FileNotFoundError) and attempt < _ATTEMPTS
+                again = lacks_folder if self.moves else attempt == 1
+                if self.names & _OBJECTS or is_refusal(error) or not again:
+                    raise
+            with contextlib.suppress(FileNotFoundError, FileExistsError):
+                self._make_folders(path.rpartition("/")[0])
+
     def _make_folders(self, folder: str) -> None:
         names = folder.split("/")
-        for count in [*range(_LEVELS, len(names), _LEVELS), len(names)]:
-            self._change(self.fs.makedirs, "/".join(names[:count]), exist_ok=True)
+        for number in [*range(_LEVELS, len(names), _LEVELS), len(names)]:
+            self._change(self.fs.makedirs, "/".join(names[:number]), exist_ok=True)
 
     def erase(self, path: str) -> None:
         """Remove a value if there is one."""

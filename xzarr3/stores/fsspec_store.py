@@ -320,17 +320,19 @@ class FsspecStore(Store):
     # Writeable
 
     def _set(self, key: str, value: bytes) -> None:
-        self._put(key, value)
-
-    def _put(self, key: str, value: bytes, *, create: bool = False) -> bool:
-        return self._do("write", key, lambda files, path: files.put(path, value, create=create))
+        self._do("write", key, lambda files, path: files.put(path, value))
 
     def _compare_and_set(self, key: str, version: object, value: bytes | None) -> bool:
         if value is None or not self.creates_conditionally:
             return super()._compare_and_set(key, version, value)
         with self._locked(key):
             stored, found = self.get_versioned(key)
-            return found == version and self._put(key, value, create=stored is None)
+            if found != version:
+                return False
+            if stored is None:
+                return self._do("write", key, lambda files, path: files.create(path, value))
+            self._set(key, value)
+            return True
 
     def _erase(self, key: str) -> None:
         self._do("erase", key, self._remove)
