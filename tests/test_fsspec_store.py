@@ -1031,6 +1031,25 @@ def test_references_that_lead_nowhere_are_errors(tmp_path: Path, reference: Any,
         assert store.get("a/c") is None
 
 
+def test_a_file_that_is_too_short_is_not_read_whole(tmp_path: Path) -> None:
+    """Files that references name are large."""
+    asked: list[int | None] = []
+
+    class Large(LocalFileSystem):
+        def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
+            asked.append(end)
+            return super().cat_file(path, start, end)  # type: ignore[no-any-return]
+
+    (tmp_path / "data").write_bytes(VALUE)
+    options = {"fo": {"a": [f"file://{tmp_path}/data", 5, 20]}, "fs": Large(skip_instance_cache=True)}
+    store = FsspecStore("reference://", storage_options=options)
+    for byte_range in (None, (3, 10), (-4, None), (18, 1)):
+        with pytest.raises(StoreError, match="found"):
+            store.get("a", byte_range)
+    assert asked
+    assert None not in asked
+
+
 def test_references_whose_files_cannot_be_reached_are_errors(tmp_path: Path) -> None:
     for error, kind in ((ConnectionError("refused"), StoreError), (StatusError(403), StorePermissionError)):
         Failing.answer, Failing.spared = error, ()

@@ -328,20 +328,32 @@ class Files:
         if length == 0:
             return None if self.look(path) is None else b""
         if 0 <= start < sys.maxsize and (length is None or length <= _HUGE):
-            try:
-                found = self._bytes(path, start, None if length is None else start + length)
-            except Exception as error:
-                if is_refusal(error) or (start == 0 and length is None):
-                    raise
-            else:  # From the first byte on that is all, as far as the file system notices what breaks off.
-                is_all = start == 0 and (length is None or found is None or len(found) < length)
-                if found is None or is_all or len(found) == length:
-                    return found
-        # It ends before, or its service refuses ranges beyond the end, or knows no ranges, or fails.
+            return self._range(path, start, length)
         return self._by_size(path, start, length)
 
+    def _range(self, path: str, start: int, length: int | None) -> Buffer | None:
+        """A part of a value that may end before; never more of it, because files of references are large."""
+        try:
+            found = self._bytes(path, start, None if length is None else start + length)
+        except Exception as error:
+            look = None
+            if not is_refusal(error) and (start or length is not None):
+                with contextlib.suppress(Exception):  # The first error is the one to report.
+                    look = self.look(path)
+            if look is not None and start >= look.size:  # Services refuse ranges beyond the end.
+                return b""
+            raise
+        if found is None or len(found) == length or (start == 0 and length is None):
+            return found
+        if length is not None and len(found) > length:
+            raise WrongBytesError(f"asked for {length} bytes, found {len(found)}: ranges are not supported")
+        if start == 0:  # All of it, as far as the file system's own protocol notices what breaks off.
+            return found
+        look = self.look(path)  # Either the value ends there, or a range was ignored, or broke off.
+        return None if look is None else checked(found, *clipped(start, length, look.size))
+
     def _by_size(self, path: str, start: int, length: int | None) -> Buffer | None:
-        """A part that has to be asked for with the size of the value at hand."""
+        """A part that cannot be asked for without knowing how large the value is."""
         look = self.look(path)
         if look is None:
             return None
