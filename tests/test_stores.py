@@ -846,7 +846,7 @@ def test_open_store(tmp_path: Path) -> None:
         ("https://example.invalid/x.zarr", "ObjectStore"),
         ("gs://a/b", "ObjectStore"),
         ("memory://x", "FsspecStore"),
-        ("simplecache::memory://x", "FsspecStore"),
+        ("dir::memory://x", "FsspecStore"),
         ("file:///x.zarr", "LocalStore"),
     ],
 )

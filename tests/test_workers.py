@@ -79,7 +79,7 @@ STORES: dict[str, Callable[[Path], Store]] = {
     "local": lambda path: LocalStore(path / "x"),
     "object": _object,
     "fsspec": lambda path: FsspecStore(f"file://{path}/x"),
-    "fsspec system": lambda path: FsspecStore(fsspec.filesystem("http"), "http://127.0.0.1:1/x"),
+    "fsspec system": lambda path: FsspecStore(fsspec.filesystem("file"), f"{path}/x"),
     "memory": lambda path: MemoryStore(),
     "cache": lambda path: CacheStore(LocalStore(path / "x")),
     "log": lambda path: LoggingStore(CacheStore(LocalStore(path / "x"))),

@@ -771,7 +771,7 @@ def test_requests_to_a_service(fault_server: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["s3://b/a.zarr", "https://h/a.zarr/", "gs://b/a.zarr.zip", "simplecache::s3://b/a.zarr"]
+    "url", ["s3://b/a.zarr", "https://h/a.zarr/", "gs://b/a.zarr.zip", "dir::s3://b/a.zarr"]
 )
 def test_engines_are_guessed_without_requests(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_store(*args: Any, **kwargs: Any) -> None:

@@ -14,14 +14,13 @@ import os
 import re
 import sys
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
 from inspect import signature
+from itertools import count
 from typing import Any, NamedTuple, TypeAlias
-from weakref import WeakKeyDictionary
 
 from xzarr3._types import Buffer
 from xzarr3.concurrency import spread, undisturbed
@@ -29,6 +28,7 @@ from xzarr3.errors import StorePermissionError
 from xzarr3.stores.base import cut
 from xzarr3.stores.in_flight import reserved
 from xzarr3.stores.local_folders import TEMPORARY
+from xzarr3.stores.locks import key_lock
 from xzarr3.telling import sent
 
 FileSystem: TypeAlias = Any  # fsspec is imported when it is needed, and has no types.
@@ -36,44 +36,34 @@ FileSystem: TypeAlias = Any  # fsspec is imported when it is needed, and has no 
 MANY = 64  # Requests at a time, of a file system that waits for answers with an event loop.
 _FIRST_GUESS = 2**20  # Bytes
 _HUGE = 2**28
-_LONG_SUFFIX = 2**20
 _LEVELS = 100  # Directories made with one call, which calls itself for each.
 _ATTEMPTS = 100
-_REPLACED = 4  # Times that a value is replaced while a part of it is read, before all of it is.
 _DEEPEST_CAUSE = 20
 LOCAL = frozenset(("file", "local"))
 """What the file system of this machine is called."""
 NEAR = LOCAL | {"memory"}
 """Where answers do not have to be waited for."""
 CACHES = frozenset(("simplecache", "filecache", "blockcache", "cached"))
-_HTTP = frozenset(("http", "https"))
+HTTP = frozenset(("http", "https"))
 _ARCHIVES = frozenset(("zip", "tar", "libarchive"))
 _CREATES = frozenset(("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az"))
 _OBJECTS = _CREATES | {"adl", "oss", "memory"}
 _MOVES = LOCAL | {"sftp", "ssh"}
 _PRUNES = _MOVES | {"ftp"}
-_READ_ONLY = _HTTP | _ARCHIVES | CACHES | {"reference"}
-FIXED = ("fixed",)
-"""The mark of a value that never becomes another one."""
+_READ_ONLY = _ARCHIVES | {"reference"}
 _TAGS = ("ETag", "etag", "e_tag", "generation")
 
 _NO_FILE = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 _LED_TO_ABSENCE = (*_NO_FILE, KeyError, StopIteration)  # Looked for in a listing, and not there.
 _ABSENT_STATUSES = (404, 410)
-_ABSENT_NAMES = re.compile("NotFound|NoSuch|EntryNot")
 _REFUSED_BY_FTP = re.compile("denied|permission|not allowed|^530", re.IGNORECASE)
 NOTHING = object()
 """What :meth:`Files._found` gives where there is nothing."""
 
-_one_at_a_time: WeakKeyDictionary[Any, threading.Lock] = WeakKeyDictionary()
-_guard = threading.Lock()
-
 
 def _renew() -> None:
-    """A forked child must not wait for a thread of its parent, and is another process."""
-    global _guard, PROCESS
-    _guard = threading.Lock()
-    _one_at_a_time.clear()
+    """A forked child is another process."""
+    global PROCESS
     PROCESS = uuid.uuid4().hex
     loops = sys.modules.get("fsspec.asyn")
     if loops is not None:  # Its thread has stayed behind; not every fsspec sees to that itself.
@@ -154,9 +144,8 @@ def _says_absent(error: BaseException) -> bool:
     status = _status_of(error)
     if status is not None:
         return status in _ABSENT_STATUSES
-    if type(error).__module__ == "ftplib":
-        return str(error).startswith("550") and not _says_refused(error)
-    return _ABSENT_NAMES.search(type(error).__name__) is not None
+    is_ftp = type(error).__module__ == "ftplib"
+    return is_ftp and str(error).startswith("550") and not _says_refused(error)
 
 
 def is_refusal(error: BaseException, handled: BaseException | None = None) -> bool:
@@ -203,7 +192,7 @@ def innermost(fs: FileSystem) -> frozenset[str]:
 
 
 _ASKED = {
-    **dict.fromkeys(("info", "isdir", "isfile", "modified"), "head"),
+    **dict.fromkeys(("info", "isdir", "isfile"), "head"),
     **dict.fromkeys(("ls", "find"), "list"),
     **dict.fromkeys(("pipe_file", "mv"), "put"),
     "rm_file": "delete",
@@ -223,12 +212,10 @@ class Files:
 
     def __init__(self, fs: FileSystem, concurrency: int | None = None) -> None:
         names = frozenset(protocols(fs))
-        self.fs, self.names = fs, names
-        self.lists = not innermost(fs) & _HTTP
+        self.fs, self.names, self.process = fs, names, PROCESS
         self.can_write = not names & _READ_ONLY
         self.moves = bool(names & _MOVES)
         self.in_memory = "memory" in names
-        self.is_archive = bool(names & _ARCHIVES)
         self._is_near = bool(names & NEAR)
         self._usual = _FIRST_GUESS
         self.concurrency, self._slots = self._bounds(concurrency)
@@ -242,8 +229,8 @@ class Files:
                 return 1, contextlib.nullcontext()
             if self.fs.async_impl:
                 return MANY, threading.BoundedSemaphore(MANY)
-        with _guard:  # Of all stores on this file system: few say that threads may use them.
-            return 1, _one_at_a_time.setdefault(self.fs, threading.Lock())
+        # Of all stores on this file system: few say that threads may use them.
+        return 1, key_lock("file system of fsspec", str(id(self.fs)))
 
     @cached_property
     def creates(self) -> bool:
@@ -285,32 +272,28 @@ class Files:
             fs.invalidate_cache()
 
     def _bytes(self, path: str, start: int = 0, end: int | None = None) -> Buffer | None:
-        """The bytes between two places; a negative start counts from the end."""
+        """The bytes between two places, as one of the answers under way."""
         if not self.fs.async_impl:
             self._forget()  # Files that are opened take their sizes from there.
-        found = self._found(self._fetched, path, start or None, end)
-        if found is NOTHING:
-            return None
-        if not isinstance(found, (bytes, bytearray, memoryview)):
-            raise WrongBytesError(f"found {type(found).__name__}; accepted: bytes")
-        return found
-
-    def _fetched(self, path: str, start: int | None = None, end: int | None = None) -> Any:
-        """What the file system gives for a value or a part of it, as one of the answers under way."""
-        limits = {name: limit for name, limit in (("start", start), ("end", end)) if limit is not None}
-        first = start or 0
-        size = -first if first < 0 else self._usual if end is None else end - first
+        limits = {"start": start or None, "end": end}
+        limits = {name: limit for name, limit in limits.items() if limit is not None}
+        size = self._usual if end is None else end - start
         budget = contextlib.nullcontext() if self._is_near else reserved(size)
         with sent("get_range" if limits else "get") as request, self._slots, budget:
-            found = self.fs.cat_file(path, **limits)
-            request.value(found if isinstance(found, (bytes, bytearray, memoryview)) else None)
-        if isinstance(found, (bytes, bytearray, memoryview)) and end is None and first >= 0:
+            found = self._found(self.fs.cat_file, path, **limits)
+            if found is NOTHING:
+                request.value(None)
+                return None
+            if not isinstance(found, (bytes, bytearray, memoryview)):
+                raise WrongBytesError(f"found {type(found).__name__}; accepted: bytes")
+            request.value(found)
+        if end is None:
             self._usual = max(len(found), self._usual * 7 // 8)  # What is to be expected of others.
         return found
 
     def known_size(self, path: str) -> int | None:
         """The size of a value, if that costs no request; None also if there is none."""
-        look = self.look(path) if self._is_near or self.is_archive else None
+        look = self.look(path) if self.names & (NEAR | _ARCHIVES) else None
         return None if look is None else look.size
 
     def look(self, path: str) -> Look | None:
@@ -321,34 +304,24 @@ class Files:
             return None
         size = info.get("size")
         if isinstance(size, int):
-            return Look(size, FIXED) if self.is_archive else look_of(info, size)
+            return look_of(info, size)
         value = self._bytes(path)
         return None if value is None else Look(len(value), None)
 
-    def parts(
-        self, path: str, ranges: Sequence[tuple[int, int | None]], look: Look, *, check: bool = True
-    ) -> list[Buffer] | None:
-        """Parts of one version of a value; None if there is another one, or none, by now.
-
-        Without ``check`` that may stay unknown of a single part within the value.
-        """
+    def parts(self, path: str, ranges: Sequence[tuple[int, int | None]], look: Look) -> list[Buffer] | None:
+        """Parts of one version of a value; None if there is another one, or none, by now."""
         try:
             found = spread(lambda wanted: self._within(path, *wanted, look.size), ranges, self.concurrency)
         except Exception:
             if self._is_now(path, look):
                 raise
             return None
-        inside = len(ranges) == 1 and all(
-            length is not None and 0 <= start <= look.size - length for start, length in ranges
-        )
-        if (check or not inside) and not self._is_now(path, look):
-            return None
         parts = [part for part in found if part is not None]
-        return parts if len(parts) == len(found) else None
+        return parts if len(parts) == len(found) and self._is_now(path, look) else None
 
     def _is_now(self, path: str, look: Look) -> bool:
         """Whether there is that version of a value now."""
-        return look.mark == FIXED or self.look(path) == look
+        return self.look(path) == look
 
     def part(self, path: str, start: int, length: int | None) -> Buffer | None:
         """A part of a value, shorter where the value ends; of a length of 0 or more."""
@@ -356,35 +329,10 @@ class Files:
             return None if self.look(path) is None else b""
         if 0 <= start < sys.maxsize and (length is None or length <= _HUGE):
             return self._range(path, start, length)
-        if -_LONG_SUFFIX <= start < 0 and (self._is_near or self.fs.async_impl):
-            with contextlib.suppress(Exception):  # What goes wrong there, it does again below.
-                tail = self._bytes(path, start)
-                if tail is None or len(tail) == -start:
-                    return tail if tail is None or length is None else memoryview(tail)[:length]
         return self._by_size(path, start, length)
 
-    def _by_size(self, path: str, start: int, length: int | None) -> Buffer | None:
-        """A part that cannot be asked for without knowing how large the value is."""
-        for _ in range(_REPLACED):
-            look = self.look(path)
-            if look is None:
-                return None
-            if look.mark is None:
-                break
-            found = self.parts(path, [(start, length)], look)
-            if found is not None:
-                return found[0]
-        whole = self._bytes(path)
-        return None if whole is None else cut(whole, (start, length))
-
-    def _within(self, path: str, start: int, length: int | None, size: int) -> Buffer | None:
-        """A part of a value of that size."""
-        first, wanted = clipped(start, length, size)
-        found = self._bytes(path, first, first + wanted) if wanted else b""
-        return found if found is None else checked(found, first, wanted)
-
     def _range(self, path: str, start: int, length: int | None) -> Buffer | None:
-        """A part of a value that may end before."""
+        """A part of a value that may end before; never more of it, because files of references are large."""
         try:
             found = self._bytes(path, start, None if length is None else start + length)
         except Exception as error:
@@ -404,42 +352,33 @@ class Files:
         look = self.look(path)  # Either the value ends there, or a range was ignored, or broke off.
         return None if look is None else checked(found, *clipped(start, length, look.size))
 
+    def _by_size(self, path: str, start: int, length: int | None) -> Buffer | None:
+        """A part that cannot be asked for without knowing how large the value is."""
+        look = self.look(path)
+        if look is None:
+            return None
+        found = None if look.mark is None else self.parts(path, [(start, length)], look)
+        if found is not None:
+            return found[0]
+        whole = self._bytes(path)
+        return None if whole is None else cut(whole, (start, length))
+
+    def _within(self, path: str, start: int, length: int | None, size: int) -> Buffer | None:
+        """A part of a value of that size."""
+        first, wanted = clipped(start, length, size)
+        found = self._bytes(path, first, first + wanted) if wanted else b""
+        return found if found is None else checked(found, first, wanted)
+
     # Writing
 
-    def put(self, path: str, value: bytes, *, create: bool = False) -> bool:
-        """Store a value; with ``create`` only if there is none, and tell whether that was so."""
-        if create:
-            try:
-                self._change(self.fs.pipe_file, path, value, mode="create")
-            except FileExistsError:
-                return False
-            return True
-        if self.moves:
-            self._put_and_move(path, value)
-            return True
+    def put(self, path: str, value: bytes) -> None:
+        """Store a value; where somebody might see half of it, it is moved to its place."""
+        if not self.moves:
+            self._store(path, value)
+            return
+        temporary = f"{path.rpartition('/')[0]}/{TEMPORARY}{uuid.uuid4().hex}"
         try:
-            self._change(self.fs.pipe_file, path, value)
-        except Exception as error:
-            if self.names & _OBJECTS or is_refusal(error):
-                raise
-            self._make_folders(path.rpartition("/")[0])
-            self._change(self.fs.pipe_file, path, value)
-        return True
-
-    def _put_and_move(self, path: str, value: bytes) -> None:
-        """Store a value beside its place and move it there, so that nobody sees half of it."""
-        folder = path.rpartition("/")[0]
-        temporary = f"{folder}/{TEMPORARY}{uuid.uuid4().hex}"
-        for attempt in range(_ATTEMPTS):
-            try:
-                self._change(self.fs.pipe_file, temporary, value)
-                break
-            except FileNotFoundError:
-                if attempt == _ATTEMPTS - 1:
-                    raise
-            with contextlib.suppress(FileNotFoundError, FileExistsError):  # Others remove and make them, too.
-                self._make_folders(folder)
-        try:
+            self._store(temporary, value)
             if self._ask(self.fs.isdir, path):  # Moving would put it in there.
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
             self._change(self.fs.mv, temporary, path)
@@ -448,10 +387,32 @@ class Files:
                 self._change(self.fs.rm_file, temporary)
             raise
 
+    def create(self, path: str, value: bytes) -> bool:
+        """Store a value if there is none; tell whether that was so."""
+        try:
+            self._change(self.fs.pipe_file, path, value, mode="create")
+        except FileExistsError:
+            return False
+        return True
+
+    def _store(self, path: str, value: bytes) -> None:
+        """Store a value, and make the folders that it needs, which others may remove again."""
+        for attempt in count(1):
+            try:
+                self._change(self.fs.pipe_file, path, value)
+                return
+            except Exception as error:
+                lacks_folder = isinstance(error, FileNotFoundError) and attempt < _ATTEMPTS
+                again = lacks_folder if self.moves else attempt == 1
+                if self.names & _OBJECTS or is_refusal(error) or not again:
+                    raise
+            with contextlib.suppress(FileNotFoundError, FileExistsError):
+                self._make_folders(path.rpartition("/")[0])
+
     def _make_folders(self, folder: str) -> None:
         names = folder.split("/")
-        for count in [*range(_LEVELS, len(names), _LEVELS), len(names)]:
-            self._change(self.fs.makedirs, "/".join(names[:count]), exist_ok=True)
+        for number in [*range(_LEVELS, len(names), _LEVELS), len(names)]:
+            self._change(self.fs.makedirs, "/".join(names[:number]), exist_ok=True)
 
     def erase(self, path: str) -> None:
         """Remove a value if there is one."""
@@ -471,16 +432,10 @@ class Files:
                     self._change(self.fs.rmdir, folder)
                 folder = folder.rpartition("/")[0]
 
-    def age(self, path: str) -> float:
-        """Seconds since a file was written."""
-        return time.time() - float(self._ask(self.fs.modified, path).timestamp())
-
     # Listing
 
     def entries(self, path: str) -> set[tuple[str, bool]]:
         """The names directly below a path, each with whether it is a directory."""
-        if self.is_archive:
-            return first_names(self.below(path))
         self._forget()
         found = self._found(self._ask, self.fs.ls, path, detail=True)
         names = set()
@@ -499,10 +454,8 @@ class Files:
         if not self.names & (_OBJECTS | _ARCHIVES):
             yield from self._walk(path)
             return
-        self._forget()  # These list all keys at once; archives take some paths for others.
-        found = self._found(
-            self._ask, self.fs.find, "" if self.is_archive else path, detail=True, withdirs=False
-        )
+        self._forget()  # These list all keys at once.
+        found = self._found(self._ask, self.fs.find, path, detail=True, withdirs=False)
         beginning = f"{path.strip('/')}/".lstrip("/")
         for name, info in {}.items() if found is NOTHING else found.items():
             key = name.lstrip("/")
@@ -512,7 +465,7 @@ class Files:
     def _walk(self, path: str) -> Iterator[str]:
         waiting = [""]
         while waiting:
-            found = spread(lambda above: self.entries(f"{path}/{above}"), waiting, self.concurrency)
+            found = spread(lambda above: self.entries(self.path(path, above)), waiting, self.concurrency)
             deeper = []
             for above, names in zip(waiting, found, strict=True):
                 for name, is_folder in names:

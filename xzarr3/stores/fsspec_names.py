@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import re
-import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from weakref import WeakKeyDictionary, WeakValueDictionary
+from typing import Any
 
-from xzarr3.stores.fsspec_files import FileSystem, layers, protocols
+from xzarr3.stores.fsspec_files import FileSystem, protocols
 
 _SECRET = re.compile(
     "secret|token|passw|pwd|credential|signature|^sig|auth|cookie|session|header|key|sas|private|connection",
@@ -19,11 +18,6 @@ _QUERY = re.compile(r"(\w://[^\s'\"<>?]*)\?[^\s'\"<>)\]]*")
 _PASSWORD = re.compile(r"\w://[^/\s@:]*:([^/\s]+)@")
 _SHORTEST_SECRET = 4
 
-held: WeakValueDictionary[str, FileSystem] = WeakValueDictionary()
-"""File systems in the memory of this process."""
-_names: WeakKeyDictionary[FileSystem, str] = WeakKeyDictionary()
-"""What they are called there."""
-
 
 def without_secrets(text: str, secrets: Iterable[str] = ()) -> str:
     """A text for everybody: no user names and passwords, nor queries of URLs, nor known secrets."""
@@ -32,34 +26,43 @@ def without_secrets(text: str, secrets: Iterable[str] = ()) -> str:
     return _QUERY.sub(r"\1?...", _USER.sub(r"\1", text))
 
 
-def secrets_in(value: object, *, secret: bool = False) -> Iterator[str]:
-    """The texts among options that are secrets."""
+def _texts(value: Any, *, secret: bool = False, named: bool = True) -> Iterator[tuple[str, bool]]:
+    """What options consist of, in order, each with whether it is a secret.
+
+    Without ``named`` what is in them has no names of options, as references have none.
+    """
     if isinstance(value, Mapping):
-        for name, item in value.items():
-            yield from secrets_in(item, secret=secret or _is_secret(name))
+        yield str(len(value)), False
+        for name, item in sorted(value.items(), key=lambda pair: str(pair[0])):
+            hidden = secret or (named and _SECRET.search(str(name)) is not None)
+            yield str(name), False
+            yield from _texts(item, secret=hidden, named=named and name != "fo")
     elif isinstance(value, (list, tuple)):
+        yield str(len(value)), False
         for item in value:
-            yield from secrets_in(item, secret=secret)
-    elif isinstance(value, str):
-        if secret and len(value) >= _SHORTEST_SECRET:
-            yield value
-        for found in _PASSWORD.findall(value):
-            yield from secrets_in(found, secret=True)
+            yield from _texts(item, secret=secret, named=named)
     elif hasattr(value, "storage_options"):
-        yield from secrets_in(value.storage_options)
+        made = [protocols(value), value.storage_args, value.storage_options]
+        yield from _texts(made, secret=secret, named=named)
+    elif isinstance(value, (str, bytes, int, float, type(None))):
+        yield str(value), secret
+    else:
+        yield type(value).__name__, False
 
 
-def _is_secret(name: object) -> bool:
-    """Whether an option of that name may hold a secret."""
-    return _SECRET.search(str(name)) is not None
+def secrets_in(value: object) -> list[str]:
+    """The texts among options that are secrets, the longest one first."""
+    found: set[str] = set()
+    for text, secret in _texts(value):
+        found.update(_PASSWORD.findall(text), [text] if secret else [])
+    secrets = [text for text in found if len(text) >= _SHORTEST_SECRET]
+    return sorted(secrets, key=lambda text: (-len(text), text))
 
 
 def shown(fs: FileSystem, root: str, secrets: Iterable[str]) -> str:
     """What a place is called."""
-    names = [protocols(layer)[0] for layer in layers(fs)]
     options = getattr(fs, "storage_options", {})
-    place = root if "://" in root else f"{names[-1]}://{options.get('host', '')}{root}"
-    text = "::".join([*names[:-1], place])
+    text = root if "://" in root else f"{protocols(fs)[0]}://{options.get('host', '')}{root}"
     if isinstance(options.get("fo"), str):
         text += f"::{options['fo']}"
     return without_secrets(text, secrets)
@@ -67,32 +70,5 @@ def shown(fs: FileSystem, root: str, secrets: Iterable[str]) -> str:
 
 def token(fs: FileSystem) -> str:
     """Tells file systems apart that have the same name, without their secrets."""
-    told: list[object] = []
-    for layer in layers(fs):
-        told += [protocols(layer)[0], _public(layer.storage_args), _public(layer.storage_options)]
-        if not getattr(layer, "global_store", True):
-            told.append(held_name(layer))
+    told = [without_secrets(text) for text, secret in _texts(fs) if not secret]
     return hashlib.blake2b(repr(told).encode(errors="surrogatepass"), digest_size=12).hexdigest()
-
-
-def held_name(fs: FileSystem) -> str:
-    """What a file system in the memory of this process is called as long as it is there."""
-    name = _names.setdefault(fs, uuid.uuid4().hex)
-    held[name] = fs
-    return name
-
-
-def _public(value: object, *, names: bool = True) -> object:
-    """What may be said of an option; without ``names`` those in it are no names of options."""
-    if isinstance(value, Mapping):
-        items = [(str(name), item) for name, item in value.items() if not (names and _is_secret(name))]
-        return [(name, _public(item, names=name != "fo")) for name, item in sorted(items, key=lambda i: i[0])]
-    if isinstance(value, (list, tuple)):
-        return [_public(item) for item in value]
-    if isinstance(value, str):
-        return without_secrets(value)
-    if isinstance(value, (bytes, int, float, type(None))):
-        return value
-    if hasattr(value, "storage_options"):
-        return protocols(value)[0], _public(value.storage_options)
-    return type(value).__name__

@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import base64
 import json
-import math
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from operator import index
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, SupportsIndex
 
 from xzarr3._types import Buffer
 from xzarr3.stores.base import cut
 from xzarr3.stores.fsspec_files import (
-    FIXED,
     LOCAL,
     NEAR,
     Files,
@@ -41,6 +39,10 @@ class _Place(NamedTuple):
     offset: int = 0
     size: int | None = None
 
+    def gone(self) -> WrongBytesError:
+        """That the file is not there."""
+        return WrongBytesError(f"it refers to '{self.url}', which is not there")
+
 
 class ReferenceFiles(Files):
     """The values of a ``reference`` file system.
@@ -54,9 +56,15 @@ class ReferenceFiles(Files):
 
     def __init__(self, fs: FileSystem, targets: Mapping[str | None, Files]) -> None:
         super().__init__(fs, 2)
-        self._targets = targets
         self.concurrency = max(files.concurrency for files in targets.values())
-        self._refuses_local = _is_from_elsewhere(fs) and not _names_local(fs)
+        if _is_from_elsewhere(fs) and not _names_local(fs):
+            targets = {name: files for name, files in targets.items() if not innermost(files.fs) & LOCAL}
+        self._targets = targets
+
+    @property
+    def _in_tables(self) -> bool:
+        """Whether the references are those of files of Parquet."""
+        return not isinstance(self.fs.references, dict)
 
     def path(self, root: str, key: str) -> str:
         return f"{root.strip('/')}/{key}".lstrip("/")
@@ -64,9 +72,9 @@ class ReferenceFiles(Files):
     def _reference(self, path: str) -> bytes | _Place | None:
         """What a value is: bytes, or what is named."""
         references = self.fs.references
-        if not isinstance(references, dict) and path == ".zmetadata":  # Theirs does not name its format.
+        if self._in_tables and path == ".zmetadata":  # Theirs does not name its format.
             return json.dumps({"zarr_consolidated_format": 1, "metadata": references.zmetadata}).encode()
-        if not isinstance(references, dict) and not _is_in_tables(references, path):
+        if self._in_tables and not _is_in_tables(references, path):
             return None
         try:
             found = references[path]
@@ -74,8 +82,6 @@ class ReferenceFiles(Files):
             if led_to_absence(error):  # Also a table that is not there: none of its chunks was.
                 return None
             raise
-        if hasattr(found, "to_bytes") and not isinstance(found, int):
-            found = found.to_bytes()
         if isinstance(found, Mapping):
             found = json.dumps(found)
         if isinstance(found, str):
@@ -83,34 +89,23 @@ class ReferenceFiles(Files):
         if isinstance(found, bytes):
             is_coded = found.startswith(b"base64:")
             return base64.b64decode(found[7:], validate=True) if is_coded else found
-        if isinstance(found, (list, tuple)) and len(found) in (1, 3):
-            if not isinstance(references, dict) and _is_null(found[0]):
-                return None  # An empty row.
-            return self._place(self.fs.target if found[0] is None else found[0], *found[1:])
-        raise _malformed()
-
-    def _place(self, url: Any, offset: Any = 0, size: Any = None) -> _Place:
-        if not isinstance(url, str):
+        if not isinstance(found, (list, tuple)) or len(found) not in (1, 3):
             raise _malformed()
-        if size is not None:
-            try:
-                offset, size = index(offset), index(size)
-            except TypeError:
-                raise _malformed() from None
-            if offset < 0 or size < 0:
-                raise _malformed()
-        protocol = url.partition("://")[0] if "://" in url else None
-        files = self._targets.get(protocol)
+        if self._in_tables and not isinstance(found[0], str):
+            return None  # An empty row.
+        return self._place(self.fs.target if found[0] is None else found[0], *found[1:])
+
+    def _place(self, url: Any, *numbers: Any) -> _Place:
+        counted = all(isinstance(number, SupportsIndex) and index(number) >= 0 for number in numbers)
+        if not isinstance(url, str) or not counted:
+            raise _malformed()
+        files = self._targets.get(url.partition("://")[0] if "://" in url else None)
         if files is None:
             raise WrongBytesError(
-                f"it refers to a file of protocol '{protocol}'; accepted: a remote_protocol, or fs, for it"
+                f"it refers to '{url}', for which no file system is named; accepted: remote_protocol or fs, "
+                "which references from elsewhere need for local files as well"
             )
-        if self._refuses_local and innermost(files.fs) & LOCAL:
-            raise WrongBytesError(
-                f"it refers to the local file '{url}', which references from elsewhere may not; "
-                "accepted: remote_protocol='file'"
-            )
-        return _Place(files, url, offset, size)
+        return _Place(files, url, *map(index, numbers))
 
     def known_size(self, path: str) -> int | None:
         found = self._reference(path)
@@ -119,29 +114,23 @@ class ReferenceFiles(Files):
     def look(self, path: str) -> Look | None:
         found = self._reference(path)
         if not isinstance(found, _Place):
-            return None if found is None else Look(len(found), FIXED)
+            return None if found is None else Look(len(found), None)
         look = found.files.look(found.url)
         if look is None:
-            raise _gone(found)
-        if found.size is None:
-            return look
-        mark = None if look.mark is None else (found.url, found.offset, look.size, *look.mark)
-        return look._replace(size=found.size, mark=mark)
+            raise found.gone()
+        return look if found.size is None else look._replace(size=found.size)
 
     def part(self, path: str, start: int, length: int | None) -> Buffer | None:
         found = self._reference(path)
         if not isinstance(found, _Place):
             return None if found is None else cut(found, (start, length))
-        first, wanted = start, length
         if found.size is not None:
-            first, count = clipped(start, length, found.size)
-            first, wanted = found.offset + first, count
-            if not count:
-                return b""
-        value = found.files.part(found.url, first, wanted)
+            start, length = clipped(start, length, found.size)
+            start += found.offset
+        value = found.files.part(found.url, start, length)
         if value is None:
-            raise _gone(found)
-        return value if found.size is None or wanted is None else checked(value, first, wanted)
+            raise found.gone()
+        return value if found.size is None or length is None else checked(value, start, length)
 
     def _bytes(self, path: str, start: int = 0, end: int | None = None) -> Buffer | None:
         return self.part(path, start, None if end is None else end - start)
@@ -151,21 +140,16 @@ class ReferenceFiles(Files):
     @cached_property
     def _keys(self) -> list[str]:
         """What the references call their values, as far as these are keys."""
-        references = self.fs.references
-        names = references if isinstance(references, dict) else {*self._in_tables()}
+        names = self._in_all_tables() if self._in_tables else self.fs.references
         return [key for key in names if {"", ".", ".."}.isdisjoint(key.split("/"))]
 
-    def _in_tables(self) -> Iterator[str]:
+    def _in_all_tables(self) -> Iterator[str]:
         references = self.fs.references
-        documents = references.zmetadata
-        yield ".zmetadata"
-        yield from documents
-        for name in documents:
-            field, _, last = name.rpartition("/")
-            if last == ".zarray":
-                for key in references._keys_in_field(field):
-                    if self._reference(key) is not None:
-                        yield str(key)
+        yield from (".zmetadata", *references.zmetadata)
+        for name in references.zmetadata:
+            if name.endswith("/.zarray"):
+                keys = references._keys_in_field(name.removesuffix("/.zarray"))
+                yield from (key for key in keys if self._reference(key) is not None)
 
     def below(self, path: str) -> Iterator[str]:
         beginning = f"{path.strip('/')}/".lstrip("/")
@@ -187,11 +171,11 @@ def _is_from_elsewhere(fs: FileSystem) -> bool:
 
 def _names_local(fs: FileSystem) -> bool:
     """Whether who made it said that references may be to local files."""
-    options = fs.storage_options
-    given = options.get("fs")
+    given = fs.storage_options.get("fs")
     if isinstance(given, Mapping):
         return not LOCAL.isdisjoint(given)
-    return options.get("remote_protocol") in LOCAL or (given is not None and bool(innermost(given) & LOCAL))
+    names = frozenset() if given is None else innermost(given)
+    return not LOCAL.isdisjoint({fs.storage_options.get("remote_protocol"), *names})
 
 
 def _is_in_tables(references: Any, path: str) -> bool:
@@ -208,16 +192,7 @@ def _is_in_tables(references: Any, path: str) -> bool:
     )
 
 
-def _is_null(value: object) -> bool:
-    """Whether a cell of a table of references is empty."""
-    return value is None or (isinstance(value, float) and math.isnan(value))
-
-
 def _malformed() -> WrongBytesError:
     return WrongBytesError(
         "its reference is malformed; accepted: text, [url] or [url, offset, size], of integers of at least 0"
     )
-
-
-def _gone(place: _Place) -> WrongBytesError:
-    return WrongBytesError(f"it refers to '{place.url}', which is not there")

@@ -6,7 +6,6 @@ Specification: Zarr v3, "Stores"; a key is a path below a root, a value is a fil
 from __future__ import annotations
 
 import contextlib
-import copyreg
 import os
 import pickle
 import sys
@@ -16,11 +15,9 @@ from numbers import Integral
 from typing import Any, TypeVar
 
 from xzarr3._types import Buffer, ByteRange
-from xzarr3.concurrency import is_child
 from xzarr3.errors import (
     ChangedError,
     InvalidKeyError,
-    ReadOnlyError,
     StoreError,
     StorePermissionError,
     Xzarr3Error,
@@ -29,9 +26,9 @@ from xzarr3.errors import (
 )
 from xzarr3.stores import fsspec_files
 from xzarr3.stores.base import KeySet, Store, check_key, negative_length
-from xzarr3.stores.fsspec_caches import CacheFiles
 from xzarr3.stores.fsspec_files import (
     CACHES,
+    HTTP,
     Files,
     FileSystem,
     Look,
@@ -43,40 +40,36 @@ from xzarr3.stores.fsspec_files import (
     layers,
     protocols,
 )
-from xzarr3.stores.fsspec_names import held, held_name, secrets_in, shown, token, without_secrets
+from xzarr3.stores.fsspec_names import secrets_in, shown, token, without_secrets
 from xzarr3.stores.fsspec_references import ReferenceFiles
 from xzarr3.stores.fsspec_web import WebFiles, is_web, web_store
 from xzarr3.stores.local import LocalStore
 from xzarr3.stores.local_folders import TEMPORARY
-from xzarr3.stores.locks import key_lock
 from xzarr3.stores.readers import BytesReader, OversizedError, Reader, Scratch, ValueReader
 from xzarr3.stores.sharing import reduced
 
 Result = TypeVar("Result")
 
-_ABANDONED = 3600.0  # Seconds
-_ATTEMPTS = 4  # To get parts of one version of a value that is being replaced.
 _ACCEPTED = "a URL, a file system of fsspec, or a mapper of one"
-_OF_PROCESS = frozenset(("_files", "_pid", "_identity"))
+_OF_PROCESS = frozenset(("_fs", "_files", "_identity"))
 
 
 class FsspecStore(Store):
     """Values are files of a file system that fsspec knows.
 
     A file that is not there is an absent key. Every other failure is an error, also where fsspec itself takes
-    it for absence: a cache whose source does not answer, a reference to a file that is gone. Requests are
-    repeated, and given up after some time, as the file system itself does that. Parts of values have the
-    length that was asked for, or end where the value ends.
+    it for absence, as it does a reference to a file that is gone. Requests are repeated, and given up after
+    some time, as the file system itself does that. Parts of values have the length that was asked for, or end
+    where the value ends.
 
     Parts of a value that are put together are of one version, which its e-tag or generation tells. Where
-    there is none the value is read whole, once. Archives count as values that never change. Of caches there
-    are ``simplecache`` and ``filecache``; :class:`CacheStore` keeps parts, and notices changes.
+    there is none, as in archives, the value is read whole, once. Caches of fsspec are refused;
+    :class:`CacheStore` keeps values in a directory, and notices changes.
 
-    Web servers are read by an :class:`ObjectStore`, which needs the extra ``object``, also below caches and
-    references: there an HTML page is never a value, nor is another range than was asked for. Of the options
-    of fsspec's file system for HTTP the headers, ``aiohttp.BasicAuth`` and ``ssl=False`` have a meaning
-    there, others are refused. URLs with a query are read by fsspec's own requests, of which the lengths are
-    checked. File systems that derive from it have to see to all that themselves.
+    Web servers are read by an :class:`ObjectStore`, which needs the extra ``object``, also where references
+    name them: there an HTML page is never a value, nor is another range than was asked for. Of the options of
+    fsspec's file system for HTTP the headers are taken, others are refused. URLs with a query are read by
+    fsspec's own requests, of which the lengths are checked.
 
     Values that are on their way count among the bytes that :mod:`xzarr3.stores.in_flight` bounds, as many as
     are asked for; of whole values as many as those before had.
@@ -87,19 +80,19 @@ class FsspecStore(Store):
     A value is replaced in one step if the file system does that: object storage, and memory. On a local
     file system and over SFTP it is written to a temporary file, which is moved to its place; elsewhere who
     reads at the same time may see a part of it. For local files :class:`LocalStore` is faster and safer.
-    Caches, archives, references and HTTP can only be read, and HTTP cannot be listed.
+    Archives and references can only be read.
 
     Changes by :meth:`compare_and_set` and :meth:`update` are safe from other threads. Other processes are
     noticed only where :attr:`creates_conditionally` is true, and then only when the value did not exist.
 
-    A pickle holds the URL and its options, credentials among them, or what the file system itself puts into
-    it. Memory of one process is not to be had in another one: a store in it raises errors there.
+    A pickle holds what the file system itself puts into it, credentials among that. Memory of one process is
+    not to be had in another one: a store in it raises errors there.
 
     Parameters
     ----------
     filesystem : str, AbstractFileSystem or FSMap
-        A URL, also a chain such as ``simplecache::s3://bucket/x.zarr``, a file system, or a mapper. One made
-        with ``asynchronous=True`` is made again without it.
+        A URL, also a chain such as ``tar://::ftp://host/x.tar``, a file system, or a mapper; none
+        made with ``asynchronous=True``.
     path : str
         Where in there the root is.
     storage_options : mapping, optional
@@ -133,29 +126,41 @@ class FsspecStore(Store):
     ) -> None:
         super().__init__(read_only=read_only)
         self._asked = _checked_number(concurrency)
-        self._url: str | None = None
-        self._options = dict(storage_options or {})
-        self._fs: FileSystem | None = None  # A ready one.
-        self._pickled: bytes | None = None  # As it was made.
-        self._home: tuple[str, str] | None = None  # The process whose memory it is, and its name there.
+        self._pickled: bytes | None = None  # The file system, as it was made.
+        self._home: str | None = None  # The process whose memory it is.
+        options = dict(storage_options or {})
         if isinstance(filesystem, (str, os.PathLike)):
-            self._url = os.fspath(filesystem)
-            self._secrets = _longest_first(secrets_in([self._url, self._options]))
-            fs, root = self._open_url()
+            fs, root = self._open_url(os.fspath(filesystem), options)
+        elif options:
+            raise TypeError("storage_options have no meaning for a ready file system; accepted: none")
         else:
-            if self._options:
-                raise TypeError("storage_options have no meaning for a ready file system; accepted: none")
-            fs, root = self._ready(filesystem)
-            self._fs = fs
-            self._secrets = _longest_first(secrets_in([fs]))
+            fs, root = _ready(filesystem)
+            self._secrets = secrets_in([fs])
+        if _is_asynchronous(fs):
+            raise StoreError(
+                "found a file system made with asynchronous=True, which is for one event loop; accepted: one "
+                "made with asynchronous=False"
+            )
+        if innermost(fs) & HTTP:
+            raise StoreError(
+                "found a file system for HTTP; accepted: open_store(...) of a URL or a mapper, an ObjectStore"
+            )
         path = path.rstrip("/")
         self._root = str(fs._strip_protocol(f"{root.rstrip('/')}/{path}" if root and path else root or path))
         self._name = shown(fs, self._root, self._secrets)
         self._token = token(fs)
         if "memory" in innermost(fs):
-            self._home = fsspec_files.PROCESS, held_name(fs)
-            self._token += f"-{fsspec_files.PROCESS}"
-        self._use(fs)
+            if not all(getattr(layer, "global_store", True) for layer in layers(fs)):
+                raise StoreError(
+                    "found a memory file system made with global_store=False; accepted: one made without, or "
+                    "a MemoryStore"
+                )
+            self._home = fsspec_files.PROCESS
+            self._token += f"-{self._home}"
+        self._fs = fs
+        self._files: Files | None = files_of(fs, self._asked)
+        self.concurrency = self._files.concurrency
+        self.read_only = read_only or not self._files.can_write
 
     @classmethod
     def from_url(
@@ -193,22 +198,18 @@ class FsspecStore(Store):
         return f"<FsspecStore '{printable(self._name)}'>"
 
     def __reduce__(self) -> tuple[object, ...]:
-        if self._home is not None:  # Not to be had from what a fork has inherited.
-            return copyreg.__newobj__, (type(self),), self.__getstate__()  # type: ignore[attr-defined]
         return reduced(self, FsspecStore)
 
     def __getstate__(self) -> dict[str, Any]:
-        if self._pickled is None and self._fs is not None and self._home is None:
+        if self._pickled is None:
             self._pickled = pickle.dumps(self._fs, 5)
-        return {**{k: v for k, v in self.__dict__.items() if k not in _OF_PROCESS}, "_fs": None}
+        return {name: value for name, value in self.__dict__.items() if name not in _OF_PROCESS}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._identity = uuid.uuid4().hex
-        self._files: Files | None = None
-        self._pid = os.getpid()
+        self._fs = None  # Made when it is needed.
+        self._files = None
         self.__dict__.update(state)
-        if self._home is not None and self._home[0] == fsspec_files.PROCESS:
-            self._fs = held.get(self._home[1])
 
     @property
     def identity(self) -> object:
@@ -226,75 +227,34 @@ class FsspecStore(Store):
 
     # The file system, in this process
 
-    def _open_url(self) -> tuple[FileSystem, str]:
+    def _open_url(self, url: str, options: Mapping[str, Any]) -> tuple[FileSystem, str]:
         from fsspec.core import url_to_fs
 
+        self._secrets = secrets_in([url, options])
         try:
-            return url_to_fs(self._url, **self._options)  # type: ignore[no-any-return]
+            return _unwrapped(*url_to_fs(url, **options))
         except Exception as error:  # noqa: BLE001 - of whatever kind, and told without secrets
             accepted = "a URL that fsspec knows, of something that is there"
             if isinstance(error, ImportError):
                 accepted = "an environment with the package that is named"
-            name = without_secrets(self._url or "", self._secrets)
+            name = without_secrets(url, self._secrets)
             failure, cause = self._told(f"cannot open {shorten(name)}", error, accepted=accepted)
         raise failure from cause
-
-    def _ready(self, filesystem: object) -> tuple[FileSystem, str]:
-        from fsspec import AbstractFileSystem
-
-        root = ""
-        if not isinstance(filesystem, AbstractFileSystem):
-            fs = getattr(filesystem, "fs", None)
-            place: Any = getattr(filesystem, "root", getattr(filesystem, "path", ""))
-            root = place if isinstance(place, str) else ""
-            if not isinstance(fs, AbstractFileSystem) or root is not place:
-                raise TypeError(f"not a file system: {type(filesystem).__name__}; accepted: {_ACCEPTED}")
-            filesystem = fs
-        fs, above = _unwrapped(filesystem)
-        root = f"{above.rstrip('/')}/{root}" if above and root else above or root
-        if _is_asynchronous(fs):
-            failure = ""
-            try:
-                fs = _synchronous(fs)
-            except Exception as error:  # noqa: BLE001 - of whatever kind
-                failure = f": {type(error).__name__}"
-            if failure or _is_asynchronous(fs):
-                raise StoreError(
-                    f"a file system made with asynchronous=True cannot be made again without it{failure}; "
-                    "accepted: one made with asynchronous=False"
-                )
-        return fs, root
-
-    def _use(self, fs: FileSystem) -> Files:
-        files = files_of(fs, self._asked)
-        self.concurrency = files.concurrency
-        self.read_only = self.read_only or not files.can_write
-        self._files, self._pid = files, os.getpid()
-        return files
 
     def _filesystem(self) -> Files:
         """The file system; a forked child makes its own, because event loops and connections do not fork."""
         files = self._files
-        if files is not None and self._pid == os.getpid():
-            return files
-        with key_lock("fsspec", str(id(self))):
-            if self._files is None or self._pid != os.getpid():
-                return self._use(self._made())
-            return self._files
+        if files is None or files.process != fsspec_files.PROCESS:
+            files = self._files = files_of(self._made(), self._asked)
+        return files
 
     def _made(self) -> FileSystem:
         """The file system, of which there is none yet in this process."""
-        if self._home is not None:
-            if self._files is not None:  # Memory that a fork has inherited.
-                return self._files.fs
-            if self._fs is None:
-                raise StoreError(
-                    f"{self} is in the memory of another process; accepted: a MemoryStore, a copy of which "
-                    "travels, or a store that processes share, such as a directory"
-                )
-            return self._fs
-        if self._url is not None:
-            return self._open_url()[0]
+        if self._home not in (None, fsspec_files.PROCESS):
+            raise StoreError(
+                f"{self} is in the memory of another process; accepted: a MemoryStore, a copy of which "
+                "travels, or a store that processes share, such as a directory"
+            )
         try:
             self._fs = pickle.loads(self._pickled or pickle.dumps(self._fs, 5))
         except Exception as error:  # noqa: BLE001 - of whatever kind, and told without secrets
@@ -349,23 +309,6 @@ class FsspecStore(Store):
 
     # What it can do
 
-    def _check_writable(self) -> None:
-        super()._check_writable()
-        if self._home is not None and is_child() and self._home[0] != fsspec_files.PROCESS:
-            self._filesystem()
-            raise ReadOnlyError(
-                f"{self} is a copy in another process, which cannot be written; accepted: threads, or a "
-                "store that processes share, such as a directory"
-            )
-
-    @property
-    def listable(self) -> bool:
-        return self._home is not None or self._filesystem().lists
-
-    def _check_listable(self, operation: str) -> None:
-        if not self._filesystem().lists:
-            self._lacks("list", "listings, or consolidated metadata")
-
     # Readable
 
     def _get(self, key: str, byte_range: ByteRange | None) -> Buffer | None:
@@ -378,17 +321,19 @@ class FsspecStore(Store):
     # Writeable
 
     def _set(self, key: str, value: bytes) -> None:
-        self._put(key, value)
-
-    def _put(self, key: str, value: bytes, *, create: bool = False) -> bool:
-        return self._do("write", key, lambda files, path: files.put(path, value, create=create))
+        self._do("write", key, lambda files, path: files.put(path, value))
 
     def _compare_and_set(self, key: str, version: object, value: bytes | None) -> bool:
         if value is None or not self.creates_conditionally:
             return super()._compare_and_set(key, version, value)
         with self._locked(key):
             stored, found = self.get_versioned(key)
-            return found == version and self._put(key, value, create=stored is None)
+            if found != version:
+                return False
+            if stored is None:
+                return self._do("write", key, lambda files, path: files.create(path, value))
+            self._set(key, value)
+            return True
 
     def _erase(self, key: str) -> None:
         self._do("erase", key, self._remove)
@@ -396,17 +341,6 @@ class FsspecStore(Store):
     def _remove(self, files: Files, path: str) -> None:
         files.erase(path)
         files.prune(self._root, path.rpartition("/")[0])
-
-    def _sweep(self, prefix: str) -> None:
-        """Remove temporary files that killed writers left below ``prefix``, once they are an hour old."""
-
-        def work(files: Files, folder: str) -> None:
-            for name in list(files.below(folder)) if files.moves else ():
-                path = f"{folder}/{name}"
-                if name.rpartition("/")[2].startswith(TEMPORARY) and files.age(path) > _ABANDONED:
-                    self._remove(files, path)
-
-        self._do("sweep", prefix[:-1], work)
 
     # Listable
 
@@ -437,12 +371,12 @@ def store_for(filesystem: Any, *, read_only: bool = False) -> Store:
     >>> store_for(fsspec.get_mapper("memory://era5.zarr"))
     <FsspecStore 'memory:///era5.zarr'>
     """
+    fs, root = _ready(filesystem)
+    if is_web(fs):
+        return web_store(fs, root, read_only=read_only)
     store = FsspecStore(filesystem, read_only=read_only)
-    if type(store._fs).__name__ == "LocalFileSystem":
-        return LocalStore(store._root, read_only=read_only)
-    if is_web(store._fs) and "?" not in store._root:
-        return web_store(store._fs, store._root, read_only=read_only)
-    return store
+    is_local = type(fs).__name__ == "LocalFileSystem"
+    return LocalStore(store._root, read_only=read_only) if is_local else store
 
 
 def files_of(fs: FileSystem, concurrency: int | None = None) -> Files:
@@ -453,8 +387,11 @@ def files_of(fs: FileSystem, concurrency: int | None = None) -> Files:
     if "reference" in names:
         targets = {id(target): files_of(target, concurrency) for target in fs.fss.values()}
         return ReferenceFiles(fs, {name: targets[id(target)] for name, target in fs.fss.items()})
-    if names & CACHES and inner(fs) is not None:
-        return CacheFiles(fs, files_of(inner(fs), concurrency))
+    if names & CACHES:
+        raise StoreError(
+            "found a cache of fsspec, which may take what it could not fetch for fetched; accepted: "
+            "CacheStore(open_store(...), directory=...) of what is below it"
+        )
     return WebFiles(fs, concurrency) if is_web(fs) else Files(fs, concurrency)
 
 
@@ -477,13 +414,9 @@ class _FileSystemReader(Reader):
         if len(starts) == 1:
             part = self._store._get(key, (starts[0], lengths[0]))
             return None if part is None else (None, [part])
-        for _ in range(_ATTEMPTS):
-            reader = self.open(key)
-            if reader is None:
-                return None
-            with contextlib.suppress(ChangedError):
-                return reader.size, reader.read_ranges(starts, lengths)
-        value = self._store._get(key, None)  # It keeps changing.
+        with contextlib.suppress(ChangedError):
+            return super().get_ranges(key, starts, lengths)
+        value = self._store._get(key, None)  # It was replaced meanwhile.
         return None if value is None else (len(value), BytesReader(value).read_ranges(starts, lengths))
 
     def get_into(self, key: str, start: int, out: memoryview) -> tuple[int | None, int] | None:
@@ -498,7 +431,7 @@ class _FileSystemReader(Reader):
     ) -> ValueReader | None:
         store = self._store
         if isinstance(version, Look):
-            return _PartsReader(store, key, version, is_known=True)
+            return _PartsReader(store, key, version)
         if not store._filesystem().in_memory:
             look = store._do("read", check_key(key), lambda files, path: files.look(path))
             if look is None:
@@ -518,13 +451,10 @@ class _PartsReader(ValueReader):
     key : str
     look : Look
         What was said of the value before any part of it was read.
-    is_known : bool
-        Whether parts of this version were read before.
     """
 
-    def __init__(self, store: FsspecStore, key: str, look: Look, *, is_known: bool = False) -> None:
+    def __init__(self, store: FsspecStore, key: str, look: Look) -> None:
         self._store, self._key, self._look = store, key, look
-        self._checks = is_known
         self.size: int = look.size
 
     @property
@@ -542,11 +472,8 @@ class _PartsReader(ValueReader):
         for _, length in ranges:
             if length is not None and length < 0:
                 raise negative_length(length)
-        look, checks = self._look, self._checks
-        found = self._store._do(
-            "read", self._key, lambda files, path: files.parts(path, ranges, look, check=checks)
-        )
-        self._checks = True
+        look = self._look
+        found = self._store._do("read", self._key, lambda files, path: files.parts(path, ranges, look))
         if found is None:
             raise ChangedError(
                 f"key '{self._key}' of {self._store} was replaced or removed while it was read"
@@ -569,9 +496,21 @@ def _is_listed(name: str) -> bool:
     return not (TEMPORARY in name and any(part.startswith(TEMPORARY) for part in name.split("/")))
 
 
-def _unwrapped(fs: FileSystem) -> tuple[FileSystem, str]:
-    """A file system without what only begins its paths or makes it asynchronous, and that beginning."""
-    root = ""
+def _ready(filesystem: object) -> tuple[FileSystem, str]:
+    """The file system that one, or a mapper, stands for, and where in there the root is."""
+    from fsspec import AbstractFileSystem
+
+    fs, root = filesystem, ""
+    if not isinstance(filesystem, AbstractFileSystem):
+        fs = getattr(filesystem, "fs", None)
+        root = getattr(filesystem, "root", getattr(filesystem, "path", ""))
+    if not isinstance(fs, AbstractFileSystem) or not isinstance(root, str):
+        raise TypeError(f"not a file system: {type(filesystem).__name__}; accepted: {_ACCEPTED}")
+    return _unwrapped(fs, root)
+
+
+def _unwrapped(fs: FileSystem, root: str) -> tuple[FileSystem, str]:
+    """A file system without what only begins its paths or makes it asynchronous, and the root there."""
     while type(fs).__name__ in ("DirFileSystem", "AsyncFileSystemWrapper"):
         if type(fs).__name__ == "DirFileSystem":
             root = f"{fs.path.rstrip('/')}/{root}" if root else fs.path
@@ -583,22 +522,3 @@ def _is_asynchronous(fs: FileSystem) -> bool:
     """Whether it is for use within somebody else's event loop."""
     reached = [*layers(fs), *getattr(fs, "fss", {}).values()]
     return any(layer.async_impl and getattr(layer, "asynchronous", False) for layer in reached)
-
-
-def _synchronous(value: Any) -> Any:
-    """A file system, or options of one, made again for use outside of somebody else's event loop."""
-    if type(value).__name__ == "AsyncFileSystemWrapper":
-        return value.sync_fs
-    if isinstance(value, Mapping):
-        return {
-            name: _synchronous(item) if name == "fs" or name.endswith("_options") else item
-            for name, item in value.items()
-            if name not in ("asynchronous", "loop")
-        }
-    if getattr(value, "async_impl", False):
-        return type(value)(*value.storage_args, **_synchronous(value.storage_options))
-    return value
-
-
-def _longest_first(secrets: Iterator[str]) -> list[str]:
-    return sorted({*secrets}, key=lambda secret: (-len(secret), secret))

@@ -1,27 +1,17 @@
-"""Values of web servers that a file system of fsspec names; :class:`ObjectStore` reads them.
+"""Files of web servers that references name; :class:`ObjectStore` reads them.
 
 fsspec's own requests look at the body of an answer alone, so that an HTML page or another range would do.
 """
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
-from urllib.parse import quote, unquote, urlsplit
+from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from xzarr3._types import Buffer
-from xzarr3.concurrency import spread
-from xzarr3.errors import ChangedError, StoreError, StoreOptionError, StorePermissionError, listed
+from xzarr3.errors import StoreOptionError, listed
 from xzarr3.stores.base import Store
-from xzarr3.stores.fsspec_files import MANY, Files, FileSystem, Look, WrongBytesError
-
-Result = TypeVar("Result")
-
-_ACCEPTED = (
-    "headers, aiohttp.BasicAuth as auth, ssl=False; or an https:// URL, with what else there is among the "
-    "storage_options of ObjectStore"
-)
+from xzarr3.stores.fsspec_files import Files, FileSystem, Look
 
 
 def is_web(fs: FileSystem) -> bool:
@@ -31,44 +21,27 @@ def is_web(fs: FileSystem) -> bool:
 
 
 def web_store(fs: FileSystem, url: str, **settings: Any) -> Store:
-    """The store below a URL, with the options of a file system for HTTP.
+    """The store below a URL, with the headers of a file system for HTTP.
 
     Raises
     ------
     StoreOptionError
-        If one of these has no meaning for an :class:`ObjectStore`.
+        If that has other options; the same ones may mean something else to an :class:`ObjectStore`.
     """
     from xzarr3.stores.object import ObjectStore
 
-    headers, verifies = _options(fs)
-    options: dict[str, Any] = {"headers": headers} if headers else {}
-    if not verifies:
-        options["verify"] = False
-    return ObjectStore.from_url(url, storage_options=options, **settings)
-
-
-def _options(fs: FileSystem) -> tuple[dict[str, str], bool]:
-    """The headers to send, and whether certificates are looked at."""
     given = {**fs.client_kwargs, **fs.kwargs}
-    headers = {**(fs.client_kwargs.get("headers") or {}), **(fs.kwargs.get("headers") or {})}
-    auth = given.get("auth")
-    unknown = [name for name in given if name not in ("headers", "auth", "ssl", "trust_env")]
-    if auth is not None:
-        if type(auth).__name__ == "BasicAuth":
-            pair = base64.b64encode(f"{auth.login}:{auth.password}".encode(auth.encoding)).decode()
-            headers["Authorization"] = f"Basic {pair}"
-        else:
-            unknown.append("auth")
-    if given.get("ssl", True) not in (True, False, None):
-        unknown.append("ssl")
+    unknown = sorted(given.keys() - {"headers", "trust_env"})
     if fs.get_client.__module__ != type(fs).__module__:
         unknown.append("get_client")
     if unknown:
         raise StoreOptionError(
-            f"options {listed(sorted(unknown))} of fsspec's file system for HTTP have no meaning here; "
-            f"accepted: {_ACCEPTED}"
+            f"options {listed(unknown)} of fsspec's file system for HTTP have no meaning here; accepted: "
+            "headers; or an https:// URL, with what else there is among the storage_options of ObjectStore"
         )
-    return {str(name): str(value) for name, value in headers.items()}, given.get("ssl") is not False
+    headers = {**(fs.client_kwargs.get("headers") or {}), **(fs.kwargs.get("headers") or {})}
+    options = {"headers": {str(name): str(value) for name, value in headers.items()}} if headers else {}
+    return ObjectStore.from_url(url, storage_options=options, **settings)
 
 
 class WebFiles(Files):
@@ -79,57 +52,28 @@ class WebFiles(Files):
 
     def __init__(self, fs: FileSystem, concurrency: int | None = None) -> None:
         super().__init__(fs, concurrency)
-        self.concurrency = concurrency or MANY
         self._stores: dict[str, Store] = {}
 
-    def path(self, root: str, key: str) -> str:
-        base, mark, query = root.partition("?")
-        return f"{base.rstrip('/')}/{quote(key)}{mark}{query}"
-
-    def _of(self, url: str, work: Callable[[Store, str], Result]) -> Result:
-        """Do something with the store of a server and the key of a file there."""
+    def _at(self, url: str) -> tuple[Store, str]:
+        """The store of a server, and the key of a file there."""
         parts = urlsplit(url)
         place = f"{parts.scheme}://{parts.netloc}"
-        try:
-            store = self._stores.get(place)
-            if store is None:
-                store = self._stores[place] = web_store(self.fs, place, concurrency=self.concurrency)
-            return work(store, unquote(parts.path).lstrip("/"))
-        except (ChangedError, StorePermissionError):
-            raise
-        except StoreError as error:
-            raise WrongBytesError(str(error)) from error
+        if place not in self._stores:
+            self._stores[place] = web_store(self.fs, place, concurrency=self.concurrency)
+        return self._stores[place], unquote(parts.path).lstrip("/")
 
     def look(self, path: str) -> Look | None:
-        def work(store: Store, key: str) -> Look | None:
-            reader = store.reader().open(key, (0, 1))  # Not by HEAD, which not every server answers.
-            if reader is None:
-                return None
-            size = len(reader.read(0)) if reader.size is None else reader.size
-            version = reader.version
-            return Look(size, None if version is None else (version,))
-
-        return super().look(path) if "?" in path else self._of(path, work)
-
-    def part(self, path: str, start: int, length: int | None) -> Buffer | None:
         if "?" in path:
-            return super().part(path, start, length)
-        return self._of(path, lambda store, key: store.get(key, (start, length)))
-
-    def parts(
-        self, path: str, ranges: Sequence[tuple[int, int | None]], look: Look, *, check: bool = True
-    ) -> list[Buffer] | None:
-        if "?" in path:
-            return super().parts(path, ranges, look, check=check)
-        version = None if look.mark is None else look.mark[0]
-
-        def work(store: Store, key: str) -> list[Buffer] | None:
-            reader = store.reader().open(key, (0, 0), version)
-            if reader is None:
-                return None
-            return spread(lambda wanted: reader.read(*wanted), ranges, self.concurrency)
-
-        try:
-            return self._of(path, work)
-        except ChangedError:
+            return super().look(path)
+        store, key = self._at(path)
+        reader = store.reader().open(key, (0, 1))  # Not by HEAD, which not every server answers.
+        if reader is None:
             return None
+        size = len(reader.read(0)) if reader.size is None else reader.size
+        return Look(size, None if reader.version is None else (reader.version,))
+
+    def _bytes(self, path: str, start: int = 0, end: int | None = None) -> Buffer | None:
+        if "?" in path:
+            return super()._bytes(path, start, end)
+        store, key = self._at(path)
+        return store.get(key, (start, None if end is None else end - start))

@@ -34,7 +34,7 @@ def open_store(
     ----------
     store : path, URL, Store, store of obstore, or mapper of fsspec
         ``s3://``, ``gs://``, ``az://`` and ``http(s)://`` are an :class:`~xzarr3.stores.ObjectStore`, other
-        URLs and chains of them, such as ``simplecache::s3://``, what fsspec knows. What ends with ``.zip``
+        URLs and chains of them, such as ``tar://::ftp://``, what fsspec knows. What ends with ``.zip``
         and is no directory is a :class:`~xzarr3.stores.ZipStore`.
     storage_options : mapping, optional
         What the store takes besides: credentials, ``anon``, ``endpoint_url``, ``concurrency``, ...
