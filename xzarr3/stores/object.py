@@ -35,7 +35,7 @@ from xzarr3.errors import (
 from xzarr3.stores import object_client
 from xzarr3.stores.base import ABSENT, KeySet, Store, check_key, negative_length
 from xzarr3.stores.locks import key_lock
-from xzarr3.stores.object_client import Answer, Client, Pace, fetch, require, shared
+from xzarr3.stores.object_client import Answer, Client, Pace, require, shared
 from xzarr3.stores.object_errors import Failure
 from xzarr3.stores.object_options import Recipe, of_ready, parse
 from xzarr3.stores.readers import Reader, Scratch, ValueReader, Writer, steady
@@ -51,7 +51,6 @@ _TIMEOUT: Final = 7.0
 _FAR = 2**62  # Bytes; no value is that large, and services do not take much larger numbers.
 _BULK = 1000  # Keys that one request erases.
 _LARGE = 2**26  # Bytes; larger values are sent in parts.
-_LONG = 2**20  # Bytes; larger values may take a while to send.
 _SENT_PART = 2**24
 _SENT_AT_ONCE = 4
 _LONGEST_TURN = 1.0  # Seconds between attempts where others change the same key.
@@ -60,7 +59,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _WRONG_TAG = '"00000000000000000000000000000000"'
 _IGNORED = Failure("the service ignores conditions")
 _NUMBERS = {"concurrency": 1, "retries": 0, "request_bytes": 0}  # And the least that they can be.
-_PASSING_STATE = frozenset({"_client", "_identity", "_ready_pid", "_tags"})
+_PASSING_STATE = frozenset({"_client", "_identity", "_tags"})
 _MOST_TAGS = 2**14
 _SERVICES = frozenset({"s3", "gs", "az"})
 _LENIENT = frozenset({"s3", "gs"})  # Where obstore takes every page for the end of a list.
@@ -194,7 +193,6 @@ class ObjectStore(Store):
         }
         given = {name: _setting(name, value) for name, value in asked.items() if value is not None}
         self._ready: Any = None
-        self._ready_pid = os.getpid()
         unknown = False
         if isinstance(store, (str, os.PathLike)):
             place = parse(os.fspath(store), storage_options)
@@ -280,7 +278,6 @@ class ObjectStore(Store):
         self._client = None
         self._tags = {}
         self.__dict__.update(state)
-        self._ready_pid = os.getpid()
 
     @property
     def identity(self) -> object:
@@ -330,11 +327,6 @@ class ObjectStore(Store):
             bounds = self.concurrency, self._retries, self._timeout, self._deadline
             if self._ready is None:
                 client = shared.get(self._recipe, *bounds)
-            elif self._ready_pid != os.getpid():
-                raise StoreError(
-                    f"{self} was made before this process was forked and cannot be used here; accepted: "
-                    "spawned processes, or a store by URL"
-                )
             else:
                 client = Client(self._recipe, *bounds, ready=self._ready)
             self._client = client
@@ -406,7 +398,7 @@ class ObjectStore(Store):
         client = self._use()
         if failure.status == 404 and not client.place_is_known:
             # Where only the head was asked for, it may be the bucket that is missing.
-            asked = None if failure.names_key else self._use().request(fetch(path, {"range": (0, 1)}, None))
+            asked = None if failure.names_key else client.read(path, {"range": (0, 1)})
             if isinstance(asked, Failure) and not (asked.beyond or self._names_absence(asked)):
                 raise self._error("read", key, asked)
             client.place_is_known = True
@@ -416,7 +408,7 @@ class ObjectStore(Store):
         self, key: str, path: str, options: dict[str, Any] | None, limit: int | None = None
     ) -> Answer | Failure | None:
         """A value or a part of it; None if there is none, a failure if there is no such part."""
-        found = self._use().request(fetch(path, options, limit))
+        found = self._use().read(path, options, limit)
         if isinstance(found, Failure):
             if (
                 found.beyond
@@ -425,8 +417,7 @@ class ObjectStore(Store):
             ):
                 return found
             return None if self._is_absent(key, path, found) else found
-        if not self._use().place_is_known:
-            self._use().place_is_known = True
+        self._use().place_is_known = True
         return found
 
     def _head(self, key: str, path: str) -> Answer | None:
@@ -564,7 +555,7 @@ class ObjectStore(Store):
         in_doubt = False
         while True:
             # obstore would make it again after an error 5xx, and take what it has stored for another's value.
-            found = client.once(_put(path, content, mode), sends=content.nbytes > _LONG, changes=True)
+            found = client.once(_put(path, content, mode), "put", size=content.nbytes)
             if not isinstance(found, Failure):
                 self._confirm(key, path, kind, content)
                 return True
@@ -626,7 +617,7 @@ class ObjectStore(Store):
             if kind in client.confirmed:
                 return
             mode: object = "create" if kind == "create" else {"e_tag": _WRONG_TAG, "version": "1"}
-            found = client.request(_put(path, content, mode), sends=content.nbytes > _LONG, changes=True)
+            found = client.request(_put(path, content, mode), "put", size=content.nbytes)
             if not isinstance(found, Failure):
                 client.ignored.add(kind)
                 raise self._unconditional(key, _IGNORED)
@@ -652,7 +643,7 @@ class ObjectStore(Store):
     def _set(self, key: str, value: bytes) -> None:
         path = self._path(key)
         content = memoryview(value)
-        found = self._use().request(_put(path, content, None), sends=content.nbytes > _LONG, changes=True)
+        found = self._use().request(_put(path, content, None), "put", size=content.nbytes)
         if isinstance(found, Failure):
             raise self._error("write", key, found)
 
@@ -662,7 +653,7 @@ class ObjectStore(Store):
         def copy(pair: tuple[str, str]) -> None:
             source, target = map(self._path, pair)
             found = self._use().request(
-                lambda obstore, store: obstore.copy(store, source, target), sends=True, changes=True
+                lambda obstore, store: obstore.copy(store, source, target), "put", sends=True
             )
             if isinstance(found, Failure):  # The service may know of no copies.
                 plainly([pair])
@@ -671,7 +662,7 @@ class ObjectStore(Store):
 
     def _erase(self, key: str) -> None:
         path = self._path(key)
-        found = self._use().request(lambda obstore, store: obstore.delete(store, path), changes=True)
+        found = self._use().request(lambda obstore, store: obstore.delete(store, path), "delete")
         if isinstance(found, Failure):
             self._settle(key, found)
 
@@ -692,7 +683,7 @@ class ObjectStore(Store):
 
         def erase(at: int) -> None:
             some = paths[at : at + _BULK]
-            found = self._use().request(lambda obstore, store: obstore.delete(store, some), changes=True)
+            found = self._use().request(lambda obstore, store: obstore.delete(store, some), "delete")
             if isinstance(found, Failure):
                 self._settle("", found)
 
@@ -738,7 +729,7 @@ class ObjectStore(Store):
         while True:
             # What comes in no order cannot go on behind a name.
             again = ordered or stream is None
-            page = self._use().request(ask) if again else self._use().once(ask, alone=False)
+            page = self._use().request(ask, "list") if again else self._use().once(ask, "list", alone=False)
             if isinstance(page, Failure):
                 raise self._error("list", prefix, page)
             if page:
@@ -789,7 +780,7 @@ class ObjectStore(Store):
 
         def ask() -> tuple[dict[str, int], set[str]]:
             found = self._use().request(
-                lambda obstore, store: obstore.list_with_delimiter(store, within or None)
+                lambda obstore, store: obstore.list_with_delimiter(store, within or None), "list"
             )
             if isinstance(found, Failure):
                 raise self._error("list", prefix, found)
@@ -907,7 +898,6 @@ class ObjectReader(ValueReader):
         self._first = 0
         self._modified: datetime | None = None
         self._tag, self._generation = version
-        self._known = answer is None
         if answer is not None:
             self.size = answer.size
             self._part, self._first = answer.body, answer.first

@@ -31,7 +31,7 @@ from xzarr3.stores.base import OversizedError
 from xzarr3.stores.in_flight import reserved
 from xzarr3.stores.object_errors import AnswerError, Failure, describe, scrub
 from xzarr3.stores.object_options import Recipe, accepted, is_forked, missing, others
-from xzarr3.telling import UNHEARD, Request, sent
+from xzarr3.telling import sent
 
 Result = TypeVar("Result")
 
@@ -40,6 +40,7 @@ _LONGEST_PAUSE = 15.0
 _KEPT = 8  # Clients of a process that nobody uses just now: the next task may.
 _CONNECT = 5.0  # Seconds
 _SENDING = 180.0  # Seconds without an answer while much is sent.
+_LONG = 2**20  # Bytes; larger values may take a while to send.
 _LONGEST_ANSWER = 86400.0  # Seconds for one answer, as long as it keeps coming.
 _GLANCE = 0.5  # Seconds after which a waiting thread looks whether it is still to wait.
 PAGE = 1000
@@ -291,8 +292,9 @@ class Client:
     def once(
         self,
         call: Callable[[Any, Any], Result],
+        operation: str,
         *,
-        changes: bool = False,
+        size: int = 0,
         sends: bool = False,
         alone: bool = True,
     ) -> Result | Failure:
@@ -301,20 +303,30 @@ class Client:
         Parameters
         ----------
         call : callable
-        changes : bool
-            Whether something is another after that, so that Ctrl-C is heard when the answer is there.
+        operation : {"get", "get_range", "head", "list", "put", "delete"}
+            What is told of it. For the last two Ctrl-C is heard when the answer is there.
+        size : int
+            Bytes that are sent.
         sends : bool
-            See :meth:`made`.
+            See :meth:`made`; so it is for many bytes, too.
         alone : bool
             Whether obstore must not make it again.
         """
         obstore: Any = _usable()
-        asked = (self._web, None) if self._web else (obstore, self.made(once=alone, sends=sends))
+        sends |= size > _LONG
+        package, store = (self._web, None) if self._web else (obstore, self.made(once=alone, sends=sends))
         if not self._admitted():
             return Failure("it is not wanted any more, because something done at the same time has failed")
-        telling = sent("list")  # Another page of a list is asked for without the package.
+        telling = sent(operation)
+
+        def told() -> Result:
+            with telling:
+                found = call(package, store)
+                telling.size = size or len(getattr(found, "body", b""))
+                return found
+
         try:
-            return (undisturbed if changes else _interruptible)(lambda: _told(telling, call, *asked))
+            return (undisturbed if operation in ("put", "delete") else _interruptible)(told)
         except AnswerError as error:
             return error.failure
         except (obstore.exceptions.BaseError, OSError, ValueError, TypeError, RuntimeError) as error:
@@ -331,7 +343,7 @@ class Client:
         return True
 
     def request(
-        self, call: Callable[[Any, Any], Result], *, changes: bool = False, sends: bool = False
+        self, call: Callable[[Any, Any], Result], operation: str, *, size: int = 0, sends: bool = False
     ) -> Result | Failure:
         """Make a request, and again as long as that may help.
 
@@ -342,12 +354,67 @@ class Client:
         pace = Pace(self._retries, self._deadline)
         tried = 0
         while True:
-            found = self.once(call, changes=changes, sends=sends, alone=False)
+            found = self.once(call, operation, size=size, sends=sends, alone=False)
             if not isinstance(found, Failure):
                 return found
             tried += found.attempts
             if found.attempts > 1 or found.insisted or not pace.again(found):
                 return replace(found, attempts=tried)
+
+    def read(self, path: str, options: dict[str, Any] | None, limit: int | None = None) -> Answer | Failure:
+        """Ask for a value or a part of it.
+
+        Parameters
+        ----------
+        path : str
+        options : dict, optional
+            Of obstore; ``{"head": True}`` asks for no bytes.
+        limit : int, optional
+            How many bytes there may be; more are not fetched.
+        """
+        wanted = options or {}
+        head = "head" in wanted
+
+        def call(package: Any, store: Any) -> Answer:
+            result = package.get(store, path, options=options)
+            kind = result.attributes.get("Content-Type")
+            if (
+                kind is not None
+                and kind.lower().startswith(_PAGES)
+                and not path.endswith((".html", ".htm", ".xhtml"))
+            ):
+                raise AnswerError(
+                    Failure("the answer is an HTML page, as of a server that asks to log in", 200)
+                )
+            meta = result.meta
+            first, stop = result.range
+            if head:
+                body = memoryview(b"")
+            else:
+                size = stop - first
+                if limit is not None and size > limit:
+                    raise OversizedError(size, limit)
+                with reserved(size):
+                    try:
+                        body = memoryview(result.bytes())
+                    except Exception as error:
+                        # obstore has asked for the rest, on condition of the tag, and does not say how often.
+                        error.insisted = meta["e_tag"] is not None  # type: ignore[attr-defined]
+                        raise
+                if len(body) != size:
+                    raise AnswerError(
+                        Failure(
+                            f"the body has {len(body)} bytes, {size} were promised",
+                            passing=True,
+                            ambiguous=True,
+                        )
+                    )
+            modified = meta["last_modified"]
+            if modified.timestamp() <= 0:  # So obstore has it where an answer does not tell.
+                modified = None
+            return Answer(body, first, meta["size"], meta["e_tag"], meta["version"], modified)
+
+        return self.request(call, "head" if head else "get_range" if "range" in wanted else "get")
 
 
 def _interruptible(call: Callable[[], Result]) -> Result:
@@ -359,97 +426,6 @@ def _interruptible(call: Callable[[], Result]) -> Result:
     except RuntimeError:  # The interpreter is shutting down and starts no more threads.
         return call()
     return waiting.result()
-
-
-def _told(request: Request, call: Callable[[Any, Any], Result], package: Any, store: Any) -> Result:
-    """Make a request, and tell of it whoever listens."""
-    if request is UNHEARD:
-        return call(package, store)
-    with request:
-        found = call(_Told(package, request), store)
-        request.size = request.size or len(getattr(found, "body", b""))
-        return found
-
-
-class _Told:
-    """The package obstore, which notes what is asked of it."""
-
-    def __init__(self, package: Any, request: Request) -> None:
-        self._package = package
-        self._request = request
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._package, name)
-
-    def get(self, store: Any, path: str, *, options: Any = None) -> Any:
-        wanted = options or {}
-        self._request.operation = "head" if "head" in wanted else "get_range" if "range" in wanted else "get"
-        return self._package.get(store, path, options=options)
-
-    def put(self, store: Any, path: str, content: memoryview, **options: Any) -> Any:
-        self._request.operation = "put"
-        found = self._package.put(store, path, content, **options)
-        self._request.size = content.nbytes
-        return found
-
-    def copy(self, *args: Any, **options: Any) -> Any:
-        self._request.operation = "put"
-        return self._package.copy(*args, **options)
-
-    def delete(self, *args: Any, **options: Any) -> Any:
-        self._request.operation = "delete"
-        return self._package.delete(*args, **options)
-
-
-def fetch(path: str, options: dict[str, Any] | None, limit: int | None) -> Callable[[Any, Any], Answer]:
-    """The request for a value or a part of it, for :meth:`Client.request`.
-
-    Parameters
-    ----------
-    path : str
-    options : dict, optional
-        Of obstore; ``{"head": True}`` asks for no bytes.
-    limit : int, optional
-        How many bytes there may be; more are not fetched.
-    """
-    head = options is not None and "head" in options
-
-    def call(image: Any, store: Any) -> Answer:
-        result = image.get(store, path, options=options)
-        kind = result.attributes.get("Content-Type")
-        if (
-            kind is not None
-            and kind.lower().startswith(_PAGES)
-            and not path.endswith((".html", ".htm", ".xhtml"))
-        ):
-            raise AnswerError(Failure("the answer is an HTML page, as of a server that asks to log in", 200))
-        meta = result.meta
-        first, stop = result.range
-        if head:
-            body = memoryview(b"")
-        else:
-            size = stop - first
-            if limit is not None and size > limit:
-                raise OversizedError(size, limit)
-            with reserved(size):
-                try:
-                    body = memoryview(result.bytes())
-                except Exception as error:
-                    # obstore has asked for the rest, on condition of the tag, and does not say how often.
-                    error.insisted = meta["e_tag"] is not None  # type: ignore[attr-defined]
-                    raise
-            if len(body) != size:
-                raise AnswerError(
-                    Failure(
-                        f"the body has {len(body)} bytes, {size} were promised", passing=True, ambiguous=True
-                    )
-                )
-        modified = meta["last_modified"]
-        if modified.timestamp() <= 0:  # So obstore has it where an answer does not tell.
-            modified = None
-        return Answer(body, first, meta["size"], meta["e_tag"], meta["version"], modified)
-
-    return call
 
 
 class _Shared:
