@@ -77,8 +77,7 @@ class ObjectStore(Store):
     The URLs are ``s3://``, ``gs://`` and ``az://`` (also ``s3a``, ``gcs``, ``abfs``, ``abfss``), a bucket or
     container and a path, which is taken as it is, ``%`` and ``#`` included;
     ``abfs://container@account.dfs.core.windows.net/path``; ``http://`` and ``https://``. A web server is read
-    only and cannot be listed. An ``https://`` URL of S3 or Azure is that of a web server, too, unless there
-    are options of the service, ``anon=True`` say.
+    only and cannot be listed. An ``https://`` URL of S3 or Azure is that of a web server, too.
 
     Where something is (``AWS_ENDPOINT_URL``, ``AWS_REGION``, ``AZURE_STORAGE_ACCOUNT_NAME`` and the like) the
     environment says when the store is made, for its pickles as well.

@@ -122,10 +122,6 @@ _PARTITIONS = {
     "eusc-": "aws-eusc",
 }
 _BUCKET = re.compile(r"arn:[a-z0-9:_-]+|[^/\\?#@:\s\x00-\x1f\x7f]+")
-_HOST_OF_S3 = re.compile(
-    r"(?:(.+)\.)?(s3(?:[.-][a-z0-9-]+)*\.amazonaws\.com(?:\.cn)?|r2\.cloudflarestorage\.com)"
-)
-_HOST_OF_AZURE = re.compile(r"([a-z0-9]+)\.(?:blob|dfs)\.(?:core\.windows\.net|fabric\.microsoft\.com)")
 ANYWHERE: Final = frozenset(
     ("user-agent", "accept", "accept-encoding", "accept-language", "range", "if-match")
 )
@@ -254,7 +250,7 @@ def parse(url: str, options: Mapping[str, Any] | None = None) -> Place:
     settings = {name: given.pop(name) for name in sorted(SETTINGS & given.keys())}
     if kind == "http":
         try:
-            kind, place, prefix = _of_web(url, given)
+            place, prefix = _of_web(url, given), ""
         except ValueError:
             raise StoreError(
                 f"not a URL: what follows '{scheme}://' is no host with a path and a port; accepted: as in "
@@ -298,41 +294,20 @@ def accepted(kind: str) -> str:
     )
 
 
-def _of_web(url: str, given: dict[str, Any]) -> tuple[str, str, str]:
-    """Kind, place and prefix of an http or https URL, which may be that of a service."""
+def _of_web(url: str, given: dict[str, Any]) -> str:
+    """The address of a web server, without the user and the password in the URL, which become options."""
     parts = urlsplit(url)
     if not parts.hostname or parts.query or parts.fragment:
         raise StoreError(
             "not the URL of a directory: it has a query, a fragment or no host; accepted: 'https://', a host "
             "and a path, '?' and '#' in it spelled as '%3F' and '%23'; headers={...} for what signs requests"
         )
-    path = parts.path.strip("/")
-    foreign = given.keys() - {*_COMMON, *_HTTP, *SPELLINGS["http"], *_WITHOUT_EFFECT}
-    azure, s3 = _HOST_OF_AZURE.fullmatch(parts.hostname), _HOST_OF_S3.fullmatch(parts.hostname)
-    if foreign and azure:
-        container, _, prefix = path.partition("/")
-        given.setdefault("account_name", azure[1])
-        given.setdefault("endpoint", f"https://{parts.hostname.replace('.dfs.', '.blob.')}")
-        return "az", container, unquote(prefix)
-    if foreign and s3:
-        bucket, prefix = s3[1], path
-        if s3[2].startswith("r2."):
-            given.setdefault("endpoint", f"https://{parts.hostname}")
-            given.setdefault("region", "auto")
-            bucket = None
-        else:
-            region = re.search(r"s3[.-](?:dualstack\.)?([a-z]{2}(?:-[a-z]+)+-\d)\.", s3[2])
-            if region:
-                given.setdefault("region", region[1])
-        if bucket is None:
-            bucket, _, prefix = path.partition("/")
-        return "s3", bucket, unquote(prefix)
     if parts.username is not None:
         given.setdefault("username", unquote(parts.username))
         given.setdefault("password", unquote(parts.password or ""))
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    where = f"{parts.scheme.lower()}://{host}" + ("" if parts.port is None else f":{parts.port}")
-    return "http", f"{where}/{path}" if path else where, ""
+    port = "" if parts.port is None else f":{parts.port}"
+    return f"{parts.scheme.lower()}://{host}{port}{parts.path.rstrip('/')}"
 
 
 def _canonical(kind: str, spelling: str) -> str:
