@@ -279,8 +279,8 @@ def _contradict(kind: str, one: str, other: str) -> StoreError:
 
 
 def _known(kind: str) -> set[str]:
-    more = _HTTP if kind == "http" else ("credential_provider", "config_kwargs", "profile", "region")
-    return {*SPELLINGS[kind].values(), *_COMMON, *more, *_SIGNS.get(kind, ()), "token", "connection_string"}
+    more = _HTTP if kind == "http" else ("credential_provider", "profile", "region")
+    return {*SPELLINGS[kind].values(), *_COMMON, *more, *_SIGNS.get(kind, ()), "token"}
 
 
 def accepted(kind: str) -> str:
@@ -331,11 +331,6 @@ def _named(kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
         if value is None:
             continue
         name = _canonical(kind, str(spelling))
-        value = os.fspath(value) if isinstance(value, os.PathLike) else value
-        if name == "skip_signature" and isinstance(value, str):
-            value = {"true": True, "false": False}.get(value.lower(), value)
-        if name == "request_payer" and value == "requester":
-            value = True
         if name == _ENDPOINT.get(kind) and isinstance(value, str):
             value = value.rstrip("/")
         if wanted.setdefault(name, value) != value:
@@ -354,24 +349,8 @@ def _settle(kind: str, wanted: dict[str, Any]) -> None:
                 f"storage_options of {TITLES[kind]}: '{name}' is of type {type(value).__name__}; accepted: a "
                 "dictionary with names for keys"
             )
-    if kind == "s3":
-        style = wanted.pop("config_kwargs", {"s3": {"addressing_style": "auto"}})
-        styles = {"path": False, "virtual": True, "auto": None}
-        named = [key for key in styles if style == {"s3": {"addressing_style": key}}]
-        if not named:
-            raise StoreError(
-                f"storage_options of {TITLES[kind]}: 'config_kwargs' with something else than accepted: "
-                "{'s3': {'addressing_style': 'path' or 'virtual'}}"
-            )
-        if styles[named[0]] is not None:
-            wanted.setdefault("virtual_hosted_style_request", styles[named[0]])
-    elif kind == "gs":
+    if kind == "gs":
         _settle_token(wanted)
-    elif kind == "az":
-        if "connection_string" in wanted:
-            _settle_connection(wanted)
-        if "account_host" in wanted:
-            wanted.setdefault("endpoint", f"https://{wanted.pop('account_host')}")
     elif kind == "http":
         _settle_headers(wanted)
     # obstore would sign, or not, without a word.
@@ -409,37 +388,6 @@ def _settle_token(wanted: dict[str, Any]) -> None:
         name, value = "application_credentials", os.path.expanduser(token)
     if wanted.setdefault(name, value) != value:
         raise _contradict("gs", "'token'", f"'{name}'")
-
-
-def _settle_connection(wanted: dict[str, Any]) -> None:
-    """Azure's connection string, which is a list of options itself."""
-    parts = {}
-    for part in str(wanted.pop("connection_string")).split(";"):
-        name, _, value = part.strip().partition("=")
-        parts[name.lower()] = value
-    found: dict[str, Any] = {
-        "account_name": parts.get("accountname"),
-        "account_key": parts.get("accountkey"),
-        "sas_key": parts.get("sharedaccesssignature"),
-        "endpoint": (parts.get("blobendpoint") or "").rstrip("/"),
-        "use_emulator": parts.get("usedevelopmentstorage", "").lower() == "true",
-    }
-    found = {name: value for name, value in found.items() if value}
-    if not found:
-        raise StoreError(
-            "storage_options of Azure: 'connection_string' names no account; accepted: "
-            "'AccountName=...;AccountKey=...', 'SharedAccessSignature=...', 'BlobEndpoint=...'"
-        )
-    if (
-        "account_name" in found
-        and parts.get("endpointsuffix")
-        and not found.keys() & {"endpoint", "use_emulator"}
-    ):
-        scheme = parts.get("defaultendpointsprotocol", "https")
-        found["endpoint"] = f"{scheme}://{found['account_name']}.blob.{parts['endpointsuffix']}"
-    for option, value in found.items():
-        if wanted.setdefault(option, value) != value:
-            raise _contradict("az", "'connection_string'", f"'{option}'")
 
 
 def _settle_headers(wanted: dict[str, Any]) -> None:
