@@ -77,10 +77,10 @@ SPELLINGS: Final[dict[str, dict[str, str]]] = {
         "sas_token": "sas_key",
         "bearer_token": "token",
     },
-    "http": {"user": "username", "token": "bearer_token"},
+    "http": {},
 }
 _COMMON = ("use_ssl", "verify", "allow_http", "client_kwargs", "client_options")
-_HTTP = ("headers", "username", "password", "bearer_token")
+_HTTP = ("headers",)
 # Of fsspec: how its own caches and loops work, which are not here.
 _WITHOUT_EFFECT = frozenset(
     {
@@ -247,10 +247,11 @@ def parse(url: str, options: Mapping[str, Any] | None = None) -> Place:
             f"not a URL of an object store: {scrub(url)}; accepted: {', '.join(sorted(OBJECT_SCHEMES))}"
         )
     kind = _KINDS.get(scheme, "az")
+    login: dict[str, str] = {}
     settings = {name: given.pop(name) for name in sorted(SETTINGS & given.keys())}
     if kind == "http":
         try:
-            place, prefix = _of_web(url, given), ""
+            (place, login), prefix = _of_web(url), ""
         except ValueError:
             raise StoreError(
                 f"not a URL: what follows '{scheme}://' is no host with a path and a port; accepted: as in "
@@ -270,6 +271,8 @@ def parse(url: str, options: Mapping[str, Any] | None = None) -> Place:
                 f"accepted: '{scheme}://', its name without ':' and '@', '/' and the path"
             )
     wanted = _named(kind, given)
+    if login:
+        wanted["headers"] = login | wanted.get("headers", {})
     unknown = bool(wanted.keys() - _known(kind))
     return Place(_recipe(kind, place, wanted), _prefix(prefix, url), settings, unknown)
 
@@ -294,20 +297,21 @@ def accepted(kind: str) -> str:
     )
 
 
-def _of_web(url: str, given: dict[str, Any]) -> str:
-    """The address of a web server, without the user and the password in the URL, which become options."""
+def _of_web(url: str) -> tuple[str, dict[str, str]]:
+    """The address of a web server, and the header that the user and the password in its URL become."""
     parts = urlsplit(url)
     if not parts.hostname or parts.query or parts.fragment:
         raise StoreError(
             "not the URL of a directory: it has a query, a fragment or no host; accepted: 'https://', a host "
             "and a path, '?' and '#' in it spelled as '%3F' and '%23'; headers={...} for what signs requests"
         )
-    if parts.username is not None:
-        given.setdefault("username", unquote(parts.username))
-        given.setdefault("password", unquote(parts.password or ""))
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     port = "" if parts.port is None else f":{parts.port}"
-    return f"{parts.scheme.lower()}://{host}{port}{parts.path.rstrip('/')}"
+    login = {}
+    if parts.username is not None:
+        pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        login = {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
+    return f"{parts.scheme.lower()}://{host}{port}{parts.path.rstrip('/')}", login
 
 
 def _canonical(kind: str, spelling: str) -> str:
@@ -351,8 +355,6 @@ def _settle(kind: str, wanted: dict[str, Any]) -> None:
             )
     if kind == "gs":
         _settle_token(wanted)
-    elif kind == "http":
-        _settle_headers(wanted)
     # obstore would sign, or not, without a word.
     signs = [name for name in (*_SIGNS.get(kind, ()), "credential_provider") if wanted.get(name)]
     if wanted.get("skip_signature") is True and signs:
@@ -390,35 +392,8 @@ def _settle_token(wanted: dict[str, Any]) -> None:
         raise _contradict("gs", "'token'", f"'{name}'")
 
 
-def _settle_headers(wanted: dict[str, Any]) -> None:
-    """Names, passwords and tokens are a header."""
-    headers = dict(wanted.pop("headers", {}))
-    user, password = wanted.pop("username", None), wanted.pop("password", None)
-    bearer = wanted.pop("bearer_token", None)
-    if password is not None and user is None:
-        raise StoreError("storage_options of HTTP: 'password' alone; accepted: 'username' with it")
-    if not all(isinstance(value, str) for value in headers.values()):
-        raise StoreError(
-            "storage_options of HTTP: 'headers' has a value that is no string; accepted: strings"
-        )
-    signs = [name for name in headers if name.lower() == "authorization"]
-    ways = [name for name, value in (("username", user), ("bearer_token", bearer)) if value is not None]
-    ways += ["headers"] if signs else []
-    if len(ways) > 1:
-        raise _contradict("http", f"'{ways[0]}'", f"'{ways[1]}'")
-    if user is not None:
-        pair = base64.b64encode(f"{user}:{password or ''}".encode()).decode()
-        headers["Authorization"] = f"Basic {pair}"
-        wanted["_secrets"] = (password or "", pair)
-    elif bearer is not None:
-        headers["Authorization"] = f"Bearer {bearer}"
-    if headers:
-        wanted["headers"] = headers
-
-
 def _recipe(kind: str, place: str, wanted: dict[str, Any]) -> Recipe:
     secrets = [value for name, value in wanted.items() if _SECRET.search(name) and isinstance(value, str)]
-    secrets += wanted.pop("_secrets", ())
     client = dict(wanted.pop("client_options", {}))
     if wanted.pop("verify", True) is False:
         client["allow_invalid_certificates"] = True
