@@ -102,11 +102,11 @@ class ObjectStore(Store):
         A URL, or a ready store, whose own settings for trying again are replaced by those given here.
     storage_options : dict, optional
         In the words of fsspec: ``anon``, ``key``, ``secret``, ``token``, ``endpoint_url``, ``client_kwargs``,
-        ``region``, ``profile``, ``account_name``, ``account_key``, ``sas_token``, ``connection_string``,
-        ``headers``; in those of obstore, whatever its store takes; as well as the following arguments. What
-        obstore does not know is refused. ``headers`` go with every request to a web server, but not to
-        another server if it redirects there. With others than ``Authorization``, ``Cookie`` and what any
-        server may see, each request has a connection of its own.
+        ``region``, ``profile``, ``account_name``, ``account_key``, ``sas_token``, ``headers``; in those of
+        obstore, whatever its store takes; as well as the following arguments. What obstore does not know is
+        refused at the first request. ``headers`` go with every request to a web server, but not to another
+        server if it redirects there. With others than ``Authorization``, ``Cookie`` and what any server may
+        see, each request has a connection of its own.
     read_only : bool
         Refuse every write.
     concurrency : int, default 64
@@ -192,10 +192,9 @@ class ObjectStore(Store):
         }
         given = {name: _setting(name, value) for name, value in asked.items() if value is not None}
         self._ready: Any = None
-        unknown = False
         if isinstance(store, (str, os.PathLike)):
             place = parse(os.fspath(store), storage_options)
-            self._recipe, self._prefix, unknown = place.recipe, place.prefix, place.unknown
+            self._recipe, self._prefix = place.recipe, place.prefix
             for name, value in place.settings.items():
                 try:
                     found = _setting(name, value)
@@ -219,8 +218,6 @@ class ObjectStore(Store):
         self.erases_conditionally = self._conditional == "process"
         self._client: Client | None = None
         self._tags: dict[str, str] = {}
-        if unknown:
-            self._use().made()  # obstore refuses what it does not know, at once.
 
     def _take(self, store: Any, storage_options: Mapping[str, Any] | None) -> None:
         """Use a ready store."""

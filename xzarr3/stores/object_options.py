@@ -79,8 +79,7 @@ SPELLINGS: Final[dict[str, dict[str, str]]] = {
     },
     "http": {},
 }
-_COMMON = ("use_ssl", "verify", "allow_http", "client_kwargs", "client_options")
-_HTTP = ("headers",)
+_COMMON = ("use_ssl", "verify", "allow_http", "headers", "client_kwargs", "client_options")
 # Of fsspec: how its own caches and loops work, which are not here.
 _WITHOUT_EFFECT = frozenset(
     {
@@ -210,14 +209,11 @@ class Place:
         What keys begin with, empty or ending with ``/``.
     settings : mapping
         Arguments of the store that were among the options.
-    unknown : bool
-        Whether there are options that only obstore may know.
     """
 
     recipe: Recipe
     prefix: str
     settings: Mapping[str, Any]
-    unknown: bool = False
 
 
 def parse(url: str, options: Mapping[str, Any] | None = None) -> Place:
@@ -273,27 +269,20 @@ def parse(url: str, options: Mapping[str, Any] | None = None) -> Place:
     wanted = _named(kind, given)
     if login:
         wanted["headers"] = login | wanted.get("headers", {})
-    unknown = bool(wanted.keys() - _known(kind))
-    return Place(_recipe(kind, place, wanted), _prefix(prefix, url), settings, unknown)
+    return Place(_recipe(kind, place, wanted), _prefix(prefix, url), settings)
 
 
 def _contradict(kind: str, one: str, other: str) -> StoreError:
     return StoreError(f"storage_options of {TITLES[kind]}: {one} contradicts {other}; accepted: one of them")
 
 
-def _known(kind: str) -> set[str]:
-    more = _HTTP if kind == "http" else ("credential_provider", "profile", "region")
-    return {*SPELLINGS[kind].values(), *_COMMON, *more, *_SIGNS.get(kind, ()), "token"}
-
-
 def accepted(kind: str) -> str:
-    """The options that are known by several names, for a message."""
-    names: dict[str, list[str]] = {name: [] for name in (*_COMMON, *(_HTTP if kind == "http" else ()))}
-    for spelling, name in SPELLINGS[kind].items():
-        names.setdefault(name, []).append(spelling)
-    told = [f"'{name}'" + (f" ({listed(also)})" if also else "") for name, also in sorted(names.items())]
-    return f"{', '.join(told)}, {listed(sorted(SETTINGS))}" + (
-        "" if kind == "http" else f", and what {_CLASSES[kind]} of obstore takes"
+    """The options that are known, for a message."""
+    names = listed(sorted({*SPELLINGS[kind], *_COMMON, *SETTINGS}))
+    return f"{names}, " + (
+        "and more with s3://, gs:// and az://"
+        if kind == "http"
+        else f"what {_CLASSES[kind]} of obstore takes"
     )
 
 
