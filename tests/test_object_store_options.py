@@ -124,7 +124,8 @@ def test_urls_that_are_refused(url: str) -> None:
             {"client_kwargs": {"endpoint_url": "http://h:1/", "region_name": "r"}},
             {"endpoint": "http://h:1", "region": "r", "allow_http": True},
         ),
-        ({"endpoint_url": "h:1", "use_ssl": False}, {"endpoint": "http://h:1", "allow_http": True}),
+        ({"endpoint_url": "http://h:1", "use_ssl": False}, {"endpoint": "http://h:1", "allow_http": True}),
+        ({"endpoint_url": "http://h:1", "allow_http": False}, {"endpoint": "http://h:1"}),
         ({"endpoint": "https://h", "region": "r", "key": None}, {"endpoint": "https://h", "region": "r"}),
         ({"requester_pays": True}, {"request_payer": True}),
         ({"default_cache_type": "readahead", "use_listings_cache": False}, {}),
@@ -176,43 +177,26 @@ def test_options_of_azure(options: dict[str, Any], expected: dict[str, Any]) -> 
         ("http://h", {"anon": True}, "'anon' not known"),
         ("https://data.s3.eu-west-1.amazonaws.com/x", {"anon": True}, "'anon' not known"),
         ("s3://b", {"client_kwargs": {"regoin": "x"}}, "'regoin' is not valid"),
-        ("s3://b", {"client_kwargs": "x"}, "'client_kwargs' is str"),
+        ("s3://b", {"client_kwargs": "x"}, "'client_kwargs' is of type str"),
         ("s3://b", {"config_kwargs": {"signature_version": "x"}}, "'config_kwargs' is not valid"),
         ("s3://b", {"key": "hidden"}, "Missing SecretAccessKey"),
-        ("s3://b", {"anon": True, "key": "hidden", "secret": "hidden"}, "'anon' contradicts"),
-        ("s3://b", {"anon": True, "profile": "p"}, "'anon' contradicts 'profile'"),
-        ("s3://b", {"profile": "p", "key": "hidden", "secret": "hidden"}, "'profile' contradicts"),
-        ("s3://b", {"key": "hidden", "aws_access_key_id": "another", "secret": "s"}, "contradicts"),
+        ("s3://b", {"key": "hidden", "aws_access_key_id": "another", "secret": "s"}, "two values"),
         (
             "s3://b",
             {"endpoint_url": "http://a", "client_kwargs": {"endpoint_url": "http://b"}},
-            "contradicts",
+            "'endpoint' has two values",
         ),
-        ("s3://b", {"endpoint_url": "http://a", "use_ssl": True}, "use_ssl=True contradicts"),
-        ("s3://b", {"endpoint_url": "http://a", "allow_http": False}, "allow_http=False contradicts"),
-        ("s3://b", {"endpoint_url": "https://a", "use_ssl": False}, "use_ssl=False contradicts"),
+        ("s3://b", {"endpoint_url": "h:1"}, "an endpoint is no URL"),
         ("s3://b", {"anon": "perhaps"}, "as boolean"),
         ("s3://b", {"anon": 1}, "'int' object"),
         ("s3://b", {"key": 7, "secret": "x"}, "'int' object"),
         ("s3://b", {7: "x"}, "name of type int"),
-        ("s3://b", {"credential_provider": "x"}, "'credential_provider'"),
-        ("gs://b", {"token": "anon", "service_account": "/k"}, "'anon' contradicts"),
-        ("gs://b", {"token": "browser"}, "'token' is browser"),
-        ("gs://b", {"anon": True, "bearer_token": "hidden"}, "'anon' contradicts"),
-        ("az://c", {"anon": True, "sas_token": "hidden"}, "'anon' contradicts"),
+        ("s3://b", {"credential_provider": "x"}, "credential_provider"),
+        ("gs://b", {"token": "browser"}, "'browser'"),
         ("az://c", {"connection_string": "hidden"}, "'connection_string' is not valid"),
-        ("abfs://c@acc.dfs.core.windows.net", {"account_name": "b"}, "the URL names account 'acc'"),
+        ("abfs://c@acc.dfs.core.windows.net", {"account_name": "b"}, "'account_name' has two values"),
         ("http://h", {"username": "u", "password": "hidden"}, "'password', 'username' not known"),
         ("http://h", {"headers": "hidden"}, "'headers' is of type str"),
-        ("s3://b", {"concurrency": 0}, "concurrency=0"),
-        ("s3://b", {"retries": -1}, "retries=-1"),
-        ("s3://b", {"retries": 1.5}, "retries=1.5"),
-        ("s3://b", {"deadline": 0}, "deadline=0"),
-        ("s3://b", {"timeout": "x"}, "timeout='x'"),
-        ("s3://b", {"timeout": float("nan")}, "timeout=nan"),
-        ("s3://b", {"absent_status": 403}, "absent_status=403"),
-        ("s3://b", {"absent_status": (500,)}, "absent_status="),
-        ("s3://b", {"conditional": "never"}, "conditional='never'"),
     ],
 )
 def test_options_that_are_refused(url: str, options: dict[Any, Any], text: str) -> None:
@@ -254,8 +238,7 @@ def test_settings_may_be_among_the_options() -> None:
     given = {name: value for name, value in options.items() if name != "anon"}
     assert ObjectStore("s3://b/x", storage_options={"anon": True}, **given) == store  # type: ignore[arg-type]
     assert ObjectStore("s3://b/x", storage_options=options, concurrency=7) == store
-    with pytest.raises(StoreError, match="'concurrency' in storage_options contradicts"):
-        ObjectStore("s3://b/x", storage_options=options, concurrency=8)
+    assert ObjectStore("s3://b/x", storage_options=options, concurrency=8).concurrency == 8
     assert store != ObjectStore("s3://b/x", storage_options={"anon": True})
     assert store != ObjectStore("s3://b/y", storage_options=options)
 
@@ -265,6 +248,7 @@ def test_settings_may_be_among_the_options() -> None:
     [
         *(("concurrency", 0), ("retries", -1), ("retries", 1.5), ("deadline", 0), ("timeout", float("nan"))),
         *(
+            ("timeout", "x"),
             ("absent_status", 404),
             ("absent_status", [500]),
             ("request_bytes", -1),
@@ -277,7 +261,7 @@ def test_settings_that_cannot_be(name: str, value: object) -> None:
     with pytest.raises(ValueError, match=f"{name}=.*accepted") as caught:
         ObjectStore("s3://b/x", **{name: value})  # type: ignore[arg-type]
     assert not isinstance(caught.value, StoreError)
-    with pytest.raises(StoreError, match=f"storage_options: {name}=.*accepted"):
+    with pytest.raises(ValueError, match=f"{name}=.*accepted"):
         ObjectStore("s3://b/x", storage_options={name: value})
 
 
@@ -288,7 +272,7 @@ def test_read_only_by_option(fault_server: FaultServer) -> None:
     with pytest.raises(ReadOnlyError):
         store.set("a", b"v")
     assert not open_store("s3://b/x", {**options, "read_only": False}).read_only
-    with pytest.raises(StoreError, match="storage_options: read_only='no'; accepted"):
+    with pytest.raises(ValueError, match="read_only='no'; accepted"):
         open_store("s3://b/x", {"read_only": "no"})
 
 

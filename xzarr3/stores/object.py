@@ -153,9 +153,6 @@ class ObjectStore(Store):
     (True, 64)
     >>> ObjectStore("https://example.org/era5.zarr").writeable
     False
-    >>> ObjectStore("s3://bucket", storage_options={"anon": True, "key": "x", "secret": "y"})
-    Traceback (most recent call last):
-    xzarr3.errors.StoreError: storage_options of S3: 'anon' contradicts 'access_key_id'; accepted: one of them
     """
 
     request_bytes = 2**20
@@ -180,7 +177,7 @@ class ObjectStore(Store):
     ) -> None:
         super().__init__(read_only=read_only)
         require()
-        asked = {
+        asked: dict[str, Any] = {
             "concurrency": concurrency,
             "retries": retries,
             "deadline": deadline,
@@ -190,22 +187,14 @@ class ObjectStore(Store):
             "over_read": over_read,
             "conditional": conditional,
         }
-        given = {name: _setting(name, value) for name, value in asked.items() if value is not None}
         self._ready: Any = None
         if isinstance(store, (str, os.PathLike)):
             place = parse(os.fspath(store), storage_options)
             self._recipe, self._prefix = place.recipe, place.prefix
-            for name, value in place.settings.items():
-                try:
-                    found = _setting(name, value)
-                except ValueError as error:
-                    raise StoreError(f"storage_options: {error}") from error
-                if given.setdefault(name, found) != found:
-                    raise StoreError(
-                        f"'{name}' in storage_options contradicts the argument; accepted: one of them"
-                    )
+            asked = {**place.settings, **{name: value for name, value in asked.items() if value is not None}}
         else:
             self._take(store, storage_options)
+        given = {name: _setting(name, value) for name, value in asked.items() if value is not None}
         self.read_only = read_only or given.get("read_only", False)
         self.concurrency = given.get("concurrency", _CONCURRENCY)
         self.request_bytes = given.get("request_bytes", ObjectStore.request_bytes)

@@ -79,20 +79,16 @@ SPELLINGS: Final[dict[str, dict[str, str]]] = {
     },
     "http": {},
 }
-_COMMON = ("use_ssl", "verify", "allow_http", "headers", "client_kwargs", "client_options")
+_COMMON = ("verify", "allow_http", "headers", "client_kwargs", "client_options")
 # Of fsspec: how its own caches and loops work, which are not here.
 _WITHOUT_EFFECT = frozenset(
     {
         *("default_block_size", "default_cache_type", "default_fill_cache", "skip_instance_cache", "project"),
         *("use_listings_cache", "listings_expiry_time", "max_paths", "asynchronous", "cache_regions"),
+        "use_ssl",  # The endpoint says it.
     }
 )
 _SECRET = re.compile("key|secret|token|password|sas_")
-_SIGNS = {
-    "s3": ("access_key_id", "profile", "role_arn", "web_identity_token_file"),
-    "gs": ("bearer_token", "service_account", "service_account_key", "application_credentials"),
-    "az": ("account_key", "sas_key", "token", "client_secret", "federated_token_file", "use_azure_cli"),
-}
 # The options that say where something is, and the variables of the environment that do; the first one counts.
 _PLACES: dict[str, dict[str, tuple[str, ...]]] = {
     "s3": {
@@ -126,7 +122,6 @@ ANYWHERE: Final = frozenset(
 )
 """Headers that any server may see."""
 _DROPPED = frozenset(("authorization", "cookie"))  # By obstore, where a server redirects to another one.
-_EMULATOR = "http://127.0.0.1:10000/devstoreaccount1"
 _DIGEST_KEY = os.urandom(16)  # What is made of secrets is of no use elsewhere.
 _forked = False
 
@@ -244,6 +239,7 @@ def parse(url: str, options: Mapping[str, Any] | None = None) -> Place:
         )
     kind = _KINDS.get(scheme, "az")
     login: dict[str, str] = {}
+    account = None
     settings = {name: given.pop(name) for name in sorted(SETTINGS & given.keys())}
     if kind == "http":
         try:
@@ -258,8 +254,6 @@ def parse(url: str, options: Mapping[str, Any] | None = None) -> Place:
         if kind == "az" and "@" in place:
             place, _, host = place.partition("@")
             account = host.partition(".")[0]
-            if given.setdefault("account_name", account) != account:
-                raise _contradict(kind, f"'account_name', for the URL names account '{account}',", "it")
         if not _BUCKET.fullmatch(place):
             shown = "***" if ":" in rest else _public(rest)
             raise StoreError(
@@ -267,13 +261,11 @@ def parse(url: str, options: Mapping[str, Any] | None = None) -> Place:
                 f"accepted: '{scheme}://', its name without ':' and '@', '/' and the path"
             )
     wanted = _named(kind, given)
+    if account is not None and wanted.setdefault("account_name", account) != account:
+        raise _differ(kind, "account_name")
     if login:
         wanted["headers"] = login | wanted.get("headers", {})
     return Place(_recipe(kind, place, wanted), _prefix(prefix, url), settings)
-
-
-def _contradict(kind: str, one: str, other: str) -> StoreError:
-    return StoreError(f"storage_options of {TITLES[kind]}: {one} contradicts {other}; accepted: one of them")
 
 
 def accepted(kind: str) -> str:
@@ -312,73 +304,55 @@ def _canonical(kind: str, spelling: str) -> str:
 
 def _named(kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """The options by one name each, and what fsspec hands on to the library that it uses among them."""
-    items = [item for item in given.items() if item[0] not in (*_WITHOUT_EFFECT, "client_kwargs")]
-    inner = given.get("client_kwargs") or {}
-    if not isinstance(inner, Mapping):
-        raise StoreError(
-            f"storage_options: 'client_kwargs' is {type(inner).__name__}; accepted: a dictionary"
-        )
+    outer = {spelling: value for spelling, value in given.items() if spelling != "client_kwargs"}
     wanted: dict[str, Any] = {}
-    by: dict[str, str] = {}
-    for spelling, value in (*items, *inner.items()):
-        if value is None:
-            continue
+    for spelling, value in (*outer.items(), *_dictionary("client_kwargs", given).items()):
         name = _canonical(kind, str(spelling))
+        if value is None or name in _WITHOUT_EFFECT:
+            continue
         if name == _ENDPOINT.get(kind) and isinstance(value, str):
             value = value.rstrip("/")
         if wanted.setdefault(name, value) != value:
-            raise _contradict(kind, f"'{by[name]}'", f"'{spelling}'")
-        by[name] = str(spelling)
-    _settle(kind, wanted)
+            raise _differ(kind, name)
+    for name in ("headers", "client_options"):
+        _dictionary(name, wanted)
+    if kind == "gs" and "token" in wanted:
+        _settle_token(wanted)
     return wanted
 
 
-def _settle(kind: str, wanted: dict[str, Any]) -> None:
-    """What takes more than another name: options of fsspec that obstore has in another form."""
-    for name in ("headers", "client_options"):
-        value = wanted.get(name, {})
-        if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-            raise StoreError(
-                f"storage_options of {TITLES[kind]}: '{name}' is of type {type(value).__name__}; accepted: a "
-                "dictionary with names for keys"
-            )
-    if kind == "gs":
-        _settle_token(wanted)
-    # obstore would sign, or not, without a word.
-    signs = [name for name in (*_SIGNS.get(kind, ()), "credential_provider") if wanted.get(name)]
-    if wanted.get("skip_signature") is True and signs:
-        raise _contradict(kind, "'anon'", f"'{signs[0]}'")
-    if "profile" in wanted and len(signs) > 1:
-        raise _contradict(kind, "'profile'", f"'{next(name for name in signs if name != 'profile')}'")
-    provider = wanted.get("credential_provider")
-    if provider is not None and not callable(provider):
+def _differ(kind: str, name: str) -> StoreError:
+    return StoreError(f"storage_options of {TITLES[kind]}: '{name}' has two values; accepted: one of them")
+
+
+def _dictionary(name: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """An option that is itself a dictionary, empty if it is not given."""
+    value = options.get(name) or {}
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise StoreError(
-            f"storage_options of {TITLES[kind]}: 'credential_provider' is of type {type(provider).__name__}; "
-            "accepted: a function that gives credentials, as obstore takes them"
+            f"storage_options: '{name}' is of type {type(value).__name__}; accepted: a dictionary with names "
+            "for keys"
         )
+    return value
 
 
 def _settle_token(wanted: dict[str, Any]) -> None:
     """gcsfs's ``token``: "anon", a file, or what would be in it."""
-    token = wanted.pop("token", None)
+    token = wanted.pop("token")
     if isinstance(token, Mapping):
-        token = json.dumps(dict(token), sort_keys=True)
-    if token in (None, "google_default", "cloud"):
-        return
-    value: object = token
+        token = json.dumps(dict(token))
     if token == "anon":
-        name, value = "skip_signature", True
+        wanted["skip_signature"] = True
     elif not isinstance(token, str) or token in ("cache", "browser"):
         raise StoreError(
-            f"storage_options of Google Cloud Storage: 'token' is {scrub(str(token)[:7])}; accepted: 'anon', "
-            "the path of a file with credentials, its content, 'google_default'; bearer_token= for a token"
+            "storage_options of Google Cloud Storage: 'token' is no text, 'cache' or 'browser'; accepted: "
+            "'anon', the path of a file with credentials, its content, 'google_default'; bearer_token= for a "
+            "token"
         )
     elif token.lstrip().startswith("{"):
-        name = "service_account_key"
-    else:
-        name, value = "application_credentials", os.path.expanduser(token)
-    if wanted.setdefault(name, value) != value:
-        raise _contradict("gs", "'token'", f"'{name}'")
+        wanted["service_account_key"] = token
+    elif token not in ("google_default", "cloud"):
+        wanted["application_credentials"] = os.path.expanduser(token)
 
 
 def _recipe(kind: str, place: str, wanted: dict[str, Any]) -> Recipe:
@@ -395,20 +369,10 @@ def _recipe(kind: str, place: str, wanted: dict[str, Any]) -> Recipe:
         secrets += [*secret.split(" "), unquote(secret), *signed, *map(unquote, signed)]
         if secret.lstrip().startswith("{"):
             secrets += re.findall(r"\"([^\"]{12,})\"", secret)
-    allow, ssl = wanted.pop("allow_http", None), wanted.pop("use_ssl", None)
     provider, profile = wanted.pop("credential_provider", None), wanted.pop("profile", None)
     wanted.update(_of_environment(kind, wanted))
     endpoint = place if kind == "http" else wanted.get(_ENDPOINT[kind])
-    if endpoint is not None and "://" not in str(endpoint):
-        endpoint = f"{'http' if ssl is False else 'https'}://{endpoint}"
-        wanted[_ENDPOINT[kind]] = endpoint
-    elif wanted.get("use_emulator"):
-        endpoint = endpoint or _EMULATOR
-    plain = endpoint is not None and str(endpoint).lower().startswith("http://")
-    if (plain and (ssl is True or allow is False)) or (ssl is False and not plain):
-        option = f"use_ssl={ssl}" if ssl is not None else "allow_http=False"
-        raise _contradict(kind, option, "the address")
-    if plain or allow:
+    if wanted.pop("allow_http", str(endpoint).lower().startswith("http://")):
         client["allow_http"] = True
     arguments: dict[str, Any] = {"client_options": client}
     if kind == "http":
@@ -483,9 +447,11 @@ def _address(kind: str, place: str, endpoint: object, config: Mapping[str, Any])
         parts = urlsplit(str(endpoint))
         port = "" if parts.port is None else f":{parts.port}"
     except ValueError:
-        raise StoreError("an endpoint is no URL; accepted: as in https://example.org:9000") from None
+        parts, port = urlsplit(""), ""
+    if parts.scheme not in ("http", "https"):
+        raise StoreError("an endpoint is no URL; accepted: as in https://example.org:9000")
     where = f"{parts.scheme}://{parts.hostname or ''}{port}{parts.path.rstrip('/')}"
-    return where if kind == "http" else f"{kind}://{place} at {where}"
+    return f"{kind}://{place} at {where}"
 
 
 def _public(rest: str) -> str:
