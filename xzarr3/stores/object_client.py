@@ -30,7 +30,7 @@ from xzarr3.errors import StoreError
 from xzarr3.stores.base import OversizedError
 from xzarr3.stores.in_flight import reserved
 from xzarr3.stores.object_errors import AnswerError, Failure, describe, scrub
-from xzarr3.stores.object_options import Recipe, accepted, is_forked, missing, others
+from xzarr3.stores.object_options import Recipe, accepted, is_forked, read_by_obstore, settled
 from xzarr3.telling import sent
 
 Result = TypeVar("Result")
@@ -228,7 +228,7 @@ class Client:
         if recipe.kind == "local":
             return obstore.store.LocalStore(**arguments)
         if "config" in arguments:
-            arguments["config"] = missing(recipe.kind, arguments["config"], recipe.address)
+            arguments["config"] = settled(recipe.kind, arguments["config"], recipe.address)
         arguments["client_options"] = {
             "timeout": timedelta(seconds=max(self._deadline, _LONGEST_ANSWER)),
             "read_timeout": timedelta(seconds=max(self._deadline, _SENDING) if sends else self._timeout),
@@ -438,7 +438,7 @@ class _Shared:
         self._of_parent: list[object] = []
 
     def get(self, recipe: Recipe, concurrency: int, retries: int, timeout: float, deadline: float) -> Client:
-        key = recipe.key(), others(recipe.kind), concurrency, retries, timeout, deadline
+        key = recipe.key(), read_by_obstore(recipe.kind), concurrency, retries, timeout, deadline
         with self._lock:
             client = self._clients.get(key)
             if client is None:

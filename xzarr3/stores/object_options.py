@@ -94,35 +94,22 @@ _PLACES: dict[str, dict[str, tuple[str, ...]]] = {
     "s3": {
         "endpoint": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
         "region": ("AWS_REGION", "AWS_DEFAULT_REGION"),
-        "virtual_hosted_style_request": ("AWS_VIRTUAL_HOSTED_STYLE_REQUEST",),
         "s3_express": ("AWS_S3_EXPRESS",),
     },
     "gs": {"base_url": ("GOOGLE_BASE_URL",)},
     "az": {
         "account_name": ("AZURE_STORAGE_ACCOUNT_NAME",),
         "endpoint": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
-        "use_emulator": ("AZURE_STORAGE_USE_EMULATOR",),
-        "use_fabric_endpoint": ("AZURE_STORAGE_USE_FABRIC_ENDPOINT", "AZURE_USE_FABRIC_ENDPOINT"),
     },
+    "http": {},
 }
-_SWITCHES = frozenset(("virtual_hosted_style_request", "s3_express", "use_emulator", "use_fabric_endpoint"))
 _READ_BY_OBSTORE = {"s3": ("AWS_",), "gs": ("GOOGLE_",), "az": ("AZURE_", "MSI_", "IDENTITY_")}
-_YES = frozenset({"1", "true", "on", "yes", "y"})
-# Separate parts of AWS, where buckets may have the names that others have elsewhere.
-_PARTITIONS = {
-    "cn-": "aws-cn",
-    "us-gov-": "aws-us-gov",
-    "us-iso": "aws-iso",
-    "eu-iso": "aws-iso",
-    "eusc-": "aws-eusc",
-}
 _BUCKET = re.compile(r"arn:[a-z0-9:_-]+|[^/\\?#@:\s\x00-\x1f\x7f]+")
 ANYWHERE: Final = frozenset(
     ("user-agent", "accept", "accept-encoding", "accept-language", "range", "if-match")
 )
 """Headers that any server may see."""
 _DROPPED = frozenset(("authorization", "cookie"))  # By obstore, where a server redirects to another one.
-_DIGEST_KEY = os.urandom(16)  # What is made of secrets is of no use elsewhere.
 _forked = False
 
 
@@ -391,21 +378,17 @@ def _recipe(kind: str, place: str, wanted: dict[str, Any]) -> Recipe:
     )
 
 
-def _of_environment(kind: str, wanted: Mapping[str, Any]) -> dict[str, Any]:
+def _of_environment(kind: str, wanted: Mapping[str, Any]) -> dict[str, str]:
     """What the environment says of the place, where the options do not."""
-    found: dict[str, Any] = {}
-    for option, names in _PLACES.get(kind, {}).items():
+    found = {}
+    for option, names in _PLACES[kind].items():
         value = next((os.environ[name] for name in names if os.environ.get(name)), None)
-        if value is None or option in wanted or (wanted.get("use_emulator") is True and kind == "az"):
-            continue
-        if option not in _SWITCHES:
-            found[option] = value.rstrip("/") if option == _ENDPOINT[kind] else value
-        elif value.lower() in _YES and not (option == "use_emulator" and "endpoint" in wanted):
-            found[option] = True
+        if value is not None and option not in wanted:
+            found[option] = value.rstrip("/")
     return found
 
 
-def missing(kind: str, config: Mapping[str, Any], address: str) -> dict[str, Any]:
+def settled(kind: str, config: Mapping[str, Any], address: str) -> dict[str, Any]:
     """Options for obstore that leave nothing of the place to the environment, which may have changed.
 
     Raises
@@ -413,36 +396,28 @@ def missing(kind: str, config: Mapping[str, Any], address: str) -> dict[str, Any
     StoreError
         If that cannot be: the store was made where the environment named no place, and now it does.
     """
+    for option in _of_environment(kind, config).keys() - {"region"}:
+        raise StoreError(
+            f"the environment names the {option.replace('_', ' ')} of {address} now, but did not when the "
+            f"store was made; accepted: '{option}' in storage_options, or the same environment"
+        )
     complete = dict(config)
-    for option, value in _of_environment(kind, config).items():
-        if option not in _SWITCHES and (option != "region" or _partition(value)):
-            raise StoreError(
-                f"the environment names the {option.replace('_', ' ')} of {address} now, but did not when "
-                f"the store was made; accepted: '{option}' in storage_options, or the same environment"
-            )
-    complete |= dict.fromkeys(_SWITCHES & _PLACES.get(kind, {}).keys() - complete.keys(), False)
     if kind == "s3" and "endpoint" in complete:
         complete["aws_endpoint_url_s3"] = complete.pop("endpoint")  # It counts more than all variables.
     return complete
 
 
-def others(kind: str) -> bytes:
-    """A digest of what else obstore reads in the environment, credentials above all."""
+def read_by_obstore(kind: str) -> tuple[tuple[str, str], ...]:
+    """What else obstore reads in the environment, credentials above all."""
     prefixes = _READ_BY_OBSTORE.get(kind, ())
-    read = sorted(item for item in os.environ.items() if prefixes and item[0].startswith(prefixes))
-    return hashlib.blake2b(repr(read).encode("utf-8", "surrogateescape"), key=_DIGEST_KEY).digest()
-
-
-def _partition(region: object) -> str:
-    """The part of AWS that a region belongs to, if it is not the common one."""
-    return next((name for start, name in _PARTITIONS.items() if str(region).startswith(start)), "")
+    return tuple(sorted(item for item in os.environ.items() if prefixes and item[0].startswith(prefixes)))
 
 
 def _address(kind: str, place: str, endpoint: object, config: Mapping[str, Any]) -> str:
     """Where something is, and nothing that is secret: no user, password or query."""
     if endpoint is None:
-        of = _partition(config.get("region")) if kind == "s3" else config.get("account_name", "")
-        return f"{kind}://{place}" + (f" of {of}" if of and kind != "gs" else "")
+        account = config.get("account_name", "") if kind == "az" else ""
+        return f"{kind}://{place}" + (f" of {account}" if account else "")
     try:
         parts = urlsplit(str(endpoint))
         port = "" if parts.port is None else f":{parts.port}"
