@@ -9,7 +9,6 @@ processes. It holds secrets, so that it is never shown; what may be shown of a p
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 import os
 import pickle
@@ -17,7 +16,6 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
@@ -163,15 +161,9 @@ class Recipe:
 
     def private_headers(self) -> dict[str, str]:
         """All headers, if some of them would follow a redirect of a web server to another one; else none."""
-        if self.kind != "http":
-            return {}
-        headers = dict(self.arguments.get("client_options", {})).get("default_headers", {})
-        if all(name.lower() in ANYWHERE | _DROPPED for name in headers):
-            return {}
-        return {
-            name: value.decode() if isinstance(value, bytes) else str(value)
-            for name, value in headers.items()
-        }
+        headers = dict(self.arguments.get("client_options", {}).get("default_headers", {}))
+        private = any(name.lower() not in ANYWHERE | _DROPPED for name in headers)
+        return headers if private and self.kind == "http" else {}
 
     def __hash__(self) -> int:
         return hash(self.key())
@@ -212,12 +204,7 @@ def parse(url: str, options: Mapping[str, Any] | None = None) -> Place:
     >>> place.recipe.kind, place.prefix, place.recipe.address
     ('s3', 'era5.zarr/', 's3://bucket at http://localhost:9000')
     """
-    given = dict(options or {})
-    for name in given:
-        if not isinstance(name, str):
-            raise StoreError(
-                f"storage_options: found a name of type {type(name).__name__}; accepted: strings"
-            )
+    given = dict(_dictionary("storage_options", {"storage_options": options}))
     scheme, mark, rest = url.partition("://")
     scheme = scheme.lower()
     if not mark or scheme not in OBJECT_SCHEMES:
@@ -317,8 +304,8 @@ def _dictionary(name: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
     value = options.get(name) or {}
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise StoreError(
-            f"storage_options: '{name}' is of type {type(value).__name__}; accepted: a dictionary with names "
-            "for keys"
+            f"'{name}' of an object store is no dictionary with names for keys: {type(value).__name__}; "
+            "accepted: as in {'anon': True}"
         )
     return value
 
@@ -448,15 +435,13 @@ def _prefix(path: str, url: str) -> str:
 
 
 def _frozen(value: object) -> object:
-    """``value`` as something that can be compared and is a key."""
+    """``value`` as something that can be compared and is a key; a copy from another process is the same."""
     if isinstance(value, Mapping):
-        return tuple(sorted((str(name), _frozen(inner)) for name, inner in value.items()))
-    if isinstance(value, (list, tuple)):
-        return tuple(_frozen(inner) for inner in value)
-    if value is None or isinstance(value, (str, bytes, int, float, timedelta)):
+        return frozenset((name, _frozen(inner)) for name, inner in value.items())
+    if isinstance(value, str):
         return value
-    try:  # A copy from another process is the same.
-        return type(value).__qualname__, hashlib.blake2b(pickle.dumps(value)).digest()
+    try:
+        return pickle.dumps(value)
     except (pickle.PicklingError, TypeError, AttributeError):
         return id(value)
 
@@ -465,10 +450,9 @@ def of_ready(store: Any) -> tuple[Recipe, str] | None:
     """The recipe of a ready store of obstore and its prefix; None if it cannot be made again."""
     name = type(store).__name__
     kind = next((kind for kind, found in _CLASSES.items() if found == name), None)
-    remake = getattr(store, "__getnewargs_ex__", None)
-    if kind is None or remake is None:
+    if kind is None:
         return None
-    positional, arguments = remake()
+    positional, arguments = store.__getnewargs_ex__()
     arguments = {key: value for key, value in arguments.items() if value is not None}
     first = str(positional[0]) if positional and positional[0] is not None else ""
     if kind == "local":
