@@ -10,7 +10,6 @@ ever. There it is an error, therefore, if it was loaded before the fork.
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import os
 import random
@@ -46,11 +45,6 @@ _GLANCE = 0.5  # Seconds after which a waiting thread looks whether it is still 
 PAGE = 1000
 """Most names that services put on one page of a list."""
 _PAGES = ("text/html", "application/xhtml")
-_FROM_BOTO3 = ("AWS_PROFILE", "AWS_DEFAULT_PROFILE")
-_WITHOUT_BOTO3 = (
-    *("AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI"),
-    *("AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_SKIP_SIGNATURE"),
-)
 
 
 def require() -> None:
@@ -213,13 +207,11 @@ class Client:
         """
         if self._ready is not None:
             return self._ready
-        found = self._stores.get((once, sends))
-        if found is None:
+        if (once, sends) not in self._stores:
             with self._lock:
-                found = self._stores.get((once, sends))
-                if found is None:
-                    found = self._stores[once, sends] = self._make(once, sends)
-        return found
+                if (once, sends) not in self._stores:
+                    self._stores[once, sends] = self._make(once, sends)
+        return self._stores[once, sends]
 
     def _make(self, once: bool, sends: bool) -> Any:
         recipe = self.recipe
@@ -263,17 +255,16 @@ class Client:
         if profile is None:
             if any(name in config for name in ("access_key_id", "skip_signature", "web_identity_token_file")):
                 return None
-            if any(os.environ.get(name) for name in _WITHOUT_BOTO3):
-                return None
             shared = os.environ.get("AWS_SHARED_CREDENTIALS_FILE", os.path.expanduser("~/.aws/credentials"))
-            if not any(os.environ.get(name) for name in _FROM_BOTO3) and not os.path.exists(shared):
+            named = os.environ.get("AWS_PROFILE") or os.path.exists(shared)
+            if os.environ.get("AWS_ACCESS_KEY_ID") or not named:
                 return None
         try:
             import boto3
             from botocore.exceptions import BotoCoreError
             from obstore.auth.boto3 import Boto3CredentialProvider
         except ImportError as error:
-            if profile is None and not any(os.environ.get(name) for name in _FROM_BOTO3):
+            if profile is None:
                 return None
             raise StoreError(
                 f"{self.recipe.address}: a profile of AWS needs the package boto3, which is not installed; "
@@ -443,9 +434,8 @@ class _Shared:
             client = self._clients.get(key)
             if client is None:
                 client = self._clients[key] = Client(recipe, concurrency, retries, timeout, deadline)
-            with contextlib.suppress(ValueError):
-                self._recent.remove(client)
-            self._recent.append(client)
+            if client not in self._recent:
+                self._recent.append(client)
             return client
 
     def renew(self) -> None:

@@ -234,7 +234,7 @@ def _code(text: str) -> str:
 def _credentials(head: str, status: int | None) -> Failure:
     """Credentials are asked of the machine if none are given; of most machines in vain."""
     passing = status is not None and (status >= 500 or status == 429)
-    text = "no credentials are given, and this machine has none"
+    text = "no credentials are given, and this machine has none (boto3 is needed for a profile of AWS)"
     if not any(sign in head for sign in _OF_MACHINE):
         answer = "no answer" if status is None else f"status {status}"
         text = f"the service that gives credentials does not: {answer}"
