@@ -367,9 +367,7 @@ class ObjectStore(Store):
         elif failure.passing:
             text += f"; accepted: more than retries={self._retries}, deadline={self._deadline:g}, or fewer "
             text += f"requests at a time than concurrency={self.concurrency}"
-        error = kind(text)
-        error.__cause__ = failure.cause()
-        return error
+        return kind(text)
 
     def _names_absence(self, failure: Failure) -> bool:
         """Whether a status means that there is no such key."""
@@ -572,13 +570,11 @@ class ObjectStore(Store):
             ) from error
 
     def _too_busy(self, key: str, failure: Failure) -> ConflictError:
-        error = ConflictError(
+        return ConflictError(
             f"cannot replace key '{key}' of {self}: others keep replacing it, {failure.text}, in "
             f"{failure.attempts} attempts within {self.conflict_deadline:g} s; accepted: fewer writers of "
             "it, or a longer conflict_deadline"
         )
-        error.__cause__ = failure.cause()
-        return error
 
     def _is_ours(self, key: str, stored: Buffer | None, content: memoryview) -> bool:
         """Whether a put was carried out of which no answer came; others may have stored something since."""
@@ -612,12 +608,10 @@ class ObjectStore(Store):
                 client.confirmed.add(kind)
 
     def _unconditional(self, key: str, failure: Failure) -> StoreCapabilityError:
-        error = StoreCapabilityError(
+        return StoreCapabilityError(
             f"cannot replace key '{key}' of {self} on condition: {failure.text}; accepted: a service with "
             "conditional puts, or conditional='process', which compares within one process only"
         )
-        error.__cause__ = failure.cause()
-        return error
 
     def _writer(self, scratch: Scratch | None, limit: int) -> Writer:
         self._use()

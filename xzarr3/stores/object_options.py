@@ -339,8 +339,7 @@ def _recipe(kind: str, place: str, wanted: dict[str, Any]) -> Recipe:
         client["default_headers"] = headers
         secrets += map(str, headers.values())
     for secret in list(secrets):
-        signed = re.findall(r"sig=([^&]+)", secret)
-        secrets += [*secret.split(" "), unquote(secret), *signed, *map(unquote, signed)]
+        secrets += [*secret.split(" "), unquote(secret)]
         if secret.lstrip().startswith("{"):
             secrets += re.findall(r"\"([^\"]{12,})\"", secret)
     provider, profile = wanted.pop("credential_provider", None), wanted.pop("profile", None)

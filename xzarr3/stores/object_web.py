@@ -79,7 +79,6 @@ class Web:
         self._url = recipe.arguments["url"]
         self._headers = {**recipe.private_headers(), "Accept-Encoding": "identity"}
         self._timeout = timeout
-        self._secrets = recipe.secrets
 
     def get(self, store: None, path: str, *, options: Mapping[str, Any] | None = None) -> _Result:
         """Ask for a value or a part of it, as obstore does."""
@@ -98,33 +97,32 @@ class Web:
             answer = self._opener.open(request, timeout=self._timeout)
         except urllib.error.HTTPError as error:
             with error:
-                raise AnswerError(
-                    describe_status(error.code, error.read(4096).decode("latin-1"), self._secrets)
-                ) from None
+                body = error.read(4096).decode("latin-1")
+                raise AnswerError(describe_status(error.code, body)) from None
         except (OSError, http.client.HTTPException) as error:
-            raise self.failure(error) from None
+            raise _failure(error) from None
         if "head" in asked:
             answer.close()
         try:
-            return _Result(self, answer, span)
+            return _Result(answer, span)
         except AnswerError:
             answer.close()
             raise
 
-    def failure(self, error: Exception) -> AnswerError:
-        """What an error of the standard library means."""
-        cause = getattr(error, "reason", error)
-        text = scrub(f"{type(cause).__name__}: {cause}", self._secrets)
-        unreachable = isinstance(cause, ConnectionRefusedError)
-        passing = not isinstance(cause, ssl.SSLCertVerificationError)
-        return AnswerError(Failure(text, passing=passing, unreachable=unreachable))
+
+def _failure(error: Exception) -> AnswerError:
+    """What an error of the standard library means."""
+    cause = getattr(error, "reason", error)
+    unreachable = isinstance(cause, ConnectionRefusedError)
+    passing = not isinstance(cause, ssl.SSLCertVerificationError)
+    text = scrub(f"{type(cause).__name__}: {cause}")
+    return AnswerError(Failure(text, passing=passing, unreachable=unreachable))
 
 
 class _Result:
     """An answer, with what obstore's have of it that is used here."""
 
-    def __init__(self, web: Web, answer: Any, span: Any) -> None:
-        self._web = web
+    def __init__(self, answer: Any, span: Any) -> None:
         self._answer = answer
         headers: Message = answer.headers
         length, modified = headers.get("Content-Length"), headers.get("Last-Modified")
@@ -152,5 +150,5 @@ class _Result:
             with self._answer as answer:
                 body: bytes = answer.read()
         except (OSError, http.client.HTTPException) as error:
-            raise self._web.failure(error) from None
+            raise _failure(error) from None
         return body
