@@ -631,6 +631,21 @@ def test_faults_of_servers_with_headers(
                 read(store)
 
 
+def test_a_redirect_to_no_web_server_is_an_error(fault_server: FaultServer) -> None:
+    fault_server.put(PATH, VALUE)
+    fault_server.fault("redirect", PATH, location="ftp://127.0.0.1/a")
+    store = make("http", fault_server, storage_options={"headers": {"X-Api-Key": "key"}})
+    with pytest.raises(StoreError, match="redirects to a plain address"):
+        store.get("a")
+
+
+def test_client_options_beside_headers_for_one_server(fault_server: FaultServer) -> None:
+    options = {"headers": {"X-Api-Key": "hidden"}, "client_options": {"proxy_url": "http://proxy"}}
+    with pytest.raises(StoreError, match=r"client_options 'proxy_url' .*accepted: ") as caught:
+        make("http", fault_server, storage_options=options).get("a")
+    assert "hidden" not in str(caught.value)
+
+
 # Absence and refusal
 
 

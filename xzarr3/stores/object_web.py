@@ -19,6 +19,7 @@ from email.utils import parsedate_to_datetime
 from typing import IO, Any
 from urllib.parse import quote, urlsplit
 
+from xzarr3.errors import StoreError, listed
 from xzarr3.stores.object_errors import AnswerError, Failure, describe_status, scrub
 from xzarr3.stores.object_options import ANYWHERE, Recipe
 
@@ -40,9 +41,9 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         if new is None:
             return None
         new.method = req.get_method()
+        if urlsplit(newurl).scheme not in ("https", urlsplit(req.full_url).scheme):
+            raise AnswerError(Failure("the server redirects to a plain address"))
         if _origin(newurl) != _origin(req.full_url):
-            if urlsplit(req.full_url).scheme == "https" and urlsplit(newurl).scheme != "https":
-                raise AnswerError(Failure("the server redirects from https to a plain address"))
             new.headers = {name: value for name, value in new.headers.items() if name.lower() in ANYWHERE}
         return new
 
@@ -59,23 +60,16 @@ class Web:
 
     def __init__(self, recipe: Recipe, timeout: float) -> None:
         options = recipe.arguments["client_options"]
-        certificate = options.get("root_certificate")
-        context = ssl.create_default_context()
-        if certificate is not None:
-            context.load_verify_locations(
-                cadata=certificate if isinstance(certificate, str) else certificate.decode()
+        unknown = options.keys() - {"default_headers", "allow_http", "allow_invalid_certificates"}
+        if unknown:
+            raise StoreError(
+                f"{recipe.address}: client_options {listed(sorted(unknown))} beside headers for one server "
+                "only; accepted: SSL_CERT_FILE and https_proxy in the environment"
             )
+        context = ssl.create_default_context()
         if options.get("allow_invalid_certificates"):
             context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        proxy = options.get("proxy_url")
-        self._opener = urllib.request.OpenerDirector()
-        for handler in (
-            urllib.request.ProxyHandler(None if proxy is None else {"http": proxy, "https": proxy}),
-            *(urllib.request.HTTPHandler(), urllib.request.HTTPSHandler(context=context), _Redirects()),
-            *(urllib.request.HTTPErrorProcessor(), urllib.request.HTTPDefaultErrorHandler()),
-            urllib.request.UnknownHandler(),
-        ):
-            self._opener.add_handler(handler)
+        self._opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context), _Redirects)
         self._url = recipe.arguments["url"]
         self._headers = {**recipe.private_headers(), "Accept-Encoding": "identity"}
         self._timeout = timeout
