@@ -588,7 +588,7 @@ def test_obstore_is_not_installed() -> None:
         from xzarr3 import StoreError
         from xzarr3.stores.object import ObjectStore
         try:
-            ObjectStore("s3://b/x")
+            ObjectStore("s3://b/x").get("a")
         except StoreError as error:
             print(error)
         """

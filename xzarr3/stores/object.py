@@ -35,7 +35,7 @@ from xzarr3.errors import (
 from xzarr3.stores import object_client
 from xzarr3.stores.base import ABSENT, KeySet, Store, check_key, negative_length
 from xzarr3.stores.locks import key_lock
-from xzarr3.stores.object_client import Answer, Client, Pace, require, shared
+from xzarr3.stores.object_client import Answer, Client, Pace, shared
 from xzarr3.stores.object_errors import Failure
 from xzarr3.stores.object_options import Recipe, of_ready, parse
 from xzarr3.stores.readers import Reader, Scratch, ValueReader, Writer, steady
@@ -138,7 +138,7 @@ class ObjectStore(Store):
     Raises
     ------
     StoreError
-        If obstore is not installed, or the URL or an option cannot be used.
+        If the URL or an option cannot be used; that obstore is not installed, the first request tells.
     ValueError
         If an argument has a value that cannot be.
     TypeError
@@ -176,7 +176,6 @@ class ObjectStore(Store):
         conditional: str | None = None,
     ) -> None:
         super().__init__(read_only=read_only)
-        require()
         asked: dict[str, Any] = {
             "concurrency": concurrency,
             "retries": retries,

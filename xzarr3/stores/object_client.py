@@ -10,10 +10,8 @@ ever. There it is an error, therefore, if it was loaded before the fork.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import random
-import sys
 import threading
 import time
 from collections import deque
@@ -47,21 +45,6 @@ PAGE = 1000
 _PAGES = ("text/html", "application/xhtml")
 
 
-def require() -> None:
-    """See to it that obstore is installed, without loading it.
-
-    Raises
-    ------
-    StoreError
-        If it is not.
-    """
-    if sys.modules.get("obstore") is None and importlib.util.find_spec("obstore") is None:
-        raise StoreError(
-            "object storage and HTTP need the package obstore, which is not installed; accepted: "
-            "pip install 'xzarr3[object]'"
-        )
-
-
 def _usable() -> Any:
     """The package obstore.
 
@@ -76,9 +59,13 @@ def _usable() -> Any:
             "so that no request would ever be answered; accepted: processes started by the method 'spawn' or "
             "'forkserver' of multiprocessing, or a parent that uses no object store before it forks"
         )
-    require()
-    import obstore.store
-
+    try:
+        import obstore.store
+    except ImportError as error:
+        raise StoreError(
+            "object storage and HTTP need the package obstore, which cannot be imported; accepted: "
+            "pip install 'xzarr3[object]'"
+        ) from error
     return obstore
 
 
