@@ -463,7 +463,7 @@ class ObjectStore(Store):
 
     def _parts(
         self, key: str, path: str, starts: Sequence[int], lengths: Sequence[int]
-    ) -> tuple[int, list[Buffer]] | None:
+    ) -> tuple[int | None, list[Buffer]] | None:
         """Several parts of one version of a value."""
         wanted = list(zip(starts, lengths, strict=True))
         if not wanted:
@@ -815,7 +815,7 @@ class _ObjectsReader(Reader):
         store = self._store
         path = store._path(key)
         if isinstance(version, tuple) and len(version) == 2:
-            return ObjectReader(store, key, path, None, version)
+            return ObjectReader(store, key, path, Answer(memoryview(b""), 0, None, *version, None))
         if part is not None:
             return store._open(key, path, *part)
         answer = store._head(key, path)
@@ -855,50 +855,32 @@ class ObjectReader(ValueReader):
     ----------
     store : ObjectStore
     key, path : str
-    answer : Answer, optional
+    answer : Answer
         What is known of the value, maybe with a part of it.
-    version : pair, optional
-        What names the version, if there was no answer yet.
     """
 
-    def __init__(
-        self,
-        store: ObjectStore,
-        key: str,
-        path: str,
-        answer: Answer | None,
-        version: tuple[Any, ...] = (None, None),
-    ) -> None:
+    def __init__(self, store: ObjectStore, key: str, path: str, answer: Answer) -> None:
         self._store = store
         self._key = key
         self._path = path
-        self._part = memoryview(b"")
-        self._first = 0
-        self._modified: datetime | None = None
-        self._tag, self._generation = version
-        if answer is not None:
-            self.size = answer.size
-            self._part, self._first = answer.body, answer.first
-            self._tag, self._generation, self._modified = answer.tag, answer.generation, answer.modified
+        self._known = answer
+        self.size = answer.size
 
     @property
     def mark(self) -> tuple[object, ...]:
         """What is equal for readers of one version, as well as can be told."""
-        named = self._tag is not None or self._generation is not None
-        return self._tag, self._generation, self.size, None if named else self._modified
+        return self._known.mark
 
     @property
     def version(self) -> object | None:
-        if self._tag is None and self._generation is None:
+        known = self._known
+        if not known.is_named:
             return None
         # A web server may give the same tag to two values of one second.
-        if (
-            self._store._is_web
-            and self._modified is not None
-            and datetime.now(UTC) - self._modified < _SETTLED
-        ):
+        modified = known.modified
+        if self._store._is_web and modified is not None and datetime.now(UTC) - modified < _SETTLED:
             return None
-        return self._tag, self._generation
+        return known.tag, known.generation
 
     def read(self, start: int, length: int | None = None) -> Buffer:
         if length is not None and length < 0:
@@ -911,20 +893,16 @@ class ObjectReader(ValueReader):
             length = max(self.size - start, 0) if length is None else min(length, max(self.size - start, 0))
         if length == 0 or start >= _FAR:
             return b""
-        inside = start - self._first
-        if (
-            self.size is not None
-            and length is not None
-            and inside >= 0
-            and inside + length <= len(self._part)
-        ):
-            return self._part[inside : inside + length]
+        part, inside = self._known.body, start - self._known.first
+        if self.size is not None and length is not None and 0 <= inside <= len(part) - length:
+            return part[inside : inside + length]
         return self._fetched(start, length)
 
     def _fetched(self, start: int, length: int | None) -> Buffer:
         options = dict(self._store._range(start, length) or {})
-        if self._tag is not None and self._tag.startswith('"'):
-            options["if_match"] = self._tag
+        tag = self._known.tag
+        if tag is not None and tag.startswith('"'):
+            options["if_match"] = tag
         found = self._store._ask(self._key, self._path, options or None)
         if found is None:
             raise _changed(self._store, self._key)
@@ -941,16 +919,17 @@ class ObjectReader(ValueReader):
 
     def _check(self, answer: Answer) -> None:
         """See to it that an answer is of this version."""
+        known = self._known
+        *found, then = answer.mark
+        *named, modified = known.mark
         if self.size is None:
-            same = (answer.tag, answer.generation) == (self._tag, self._generation)
+            same = (answer.tag, answer.generation) == (known.tag, known.generation)
         else:
-            *named, modified = self.mark
-            *found, then = answer.mark
             same = found == named and (modified == then or None in (modified, then))
         if not same:
             raise _changed(self._store, self._key)
+        self._known = replace(known, size=answer.size, modified=answer.modified or known.modified)
         self.size = answer.size
-        self._modified = answer.modified or self._modified
 
     def _learn(self) -> None:
         """Find out the size."""

@@ -78,8 +78,8 @@ class Answer:
     body : memoryview
     first : int
         Where in the value the body begins.
-    size : int
-        Of the whole value, in bytes.
+    size : int, optional
+        Of the whole value, in bytes; None if only the version is known.
     tag, generation : str, optional
         What names this version of the value.
     modified : datetime, optional
@@ -88,16 +88,20 @@ class Answer:
 
     body: memoryview
     first: int
-    size: int
+    size: int | None
     tag: str | None
     generation: str | None
     modified: datetime | None
 
     @property
+    def is_named(self) -> bool:
+        """Whether something names this version."""
+        return self.tag is not None or self.generation is not None
+
+    @property
     def mark(self) -> tuple[object, ...]:
         """What is equal for parts of one version, as well as can be told."""
-        named = self.tag is not None or self.generation is not None
-        return self.tag, self.generation, self.size, None if named else self.modified
+        return self.tag, self.generation, self.size, None if self.is_named else self.modified
 
 
 class Pace:

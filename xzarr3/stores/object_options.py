@@ -17,7 +17,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from xzarr3.errors import StoreError, listed
 from xzarr3.stores.object_errors import scrub
@@ -255,18 +255,16 @@ def accepted(kind: str) -> str:
 def _of_web(url: str) -> tuple[str, dict[str, str]]:
     """The address of a web server, and the header that the user and the password in its URL become."""
     parts = urlsplit(url)
-    if not parts.hostname or parts.query or parts.fragment:
+    if not parts.hostname or parts.port == 0 or parts.query or parts.fragment:
         raise StoreError(
             "not the URL of a directory: it has a query, a fragment or no host; accepted: 'https://', a host "
             "and a path, '?' and '#' in it spelled as '%3F' and '%23'; headers={...} for what signs requests"
         )
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    port = "" if parts.port is None else f":{parts.port}"
     login = {}
     if parts.username is not None:
         pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
         login = {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
-    return f"{parts.scheme.lower()}://{host}{port}{parts.path.rstrip('/')}", login
+    return f"{parts.scheme}://{_server(parts)}{parts.path.rstrip('/')}", login
 
 
 def _canonical(kind: str, spelling: str) -> str:
@@ -406,13 +404,16 @@ def _address(kind: str, place: str, endpoint: object, config: Mapping[str, Any])
         return f"{kind}://{place}" + (f" of {account}" if account else "")
     try:
         parts = urlsplit(str(endpoint))
-        port = "" if parts.port is None else f":{parts.port}"
     except ValueError:
-        parts, port = urlsplit(""), ""
+        parts = urlsplit("")
     if parts.scheme not in ("http", "https"):
         raise StoreError("an endpoint is no URL; accepted: as in https://example.org:9000")
-    where = f"{parts.scheme}://{parts.hostname or ''}{port}{parts.path.rstrip('/')}"
-    return f"{kind}://{place} at {where}"
+    return f"{kind}://{place} at {parts.scheme}://{_server(parts)}{parts.path.rstrip('/')}"
+
+
+def _server(parts: SplitResult) -> str:
+    """Host and port, without user and password."""
+    return parts.netloc.rpartition("@")[2].lower()
 
 
 def _public(rest: str) -> str:
