@@ -1580,6 +1580,8 @@ def test_a_forked_child_is_told_what_to_do(fault_server: FaultServer, used: bool
         lambda: store.update("a", lambda _: [b"x"]),
     ]
 
+    kept = object_client._client.cache_info()
+
     def child() -> list[str]:
         told = []
         for ask in asks:
@@ -1588,6 +1590,7 @@ def test_a_forked_child_is_told_what_to_do(fault_server: FaultServer, used: bool
             ) as caught:
                 ask()
             told.append(str(caught.value))
+        assert object_client._client.cache_info() == kept, "nothing of the parent is dropped, which may hang"
         return told
 
     assert len(run_child(child).checked()) == len(asks)

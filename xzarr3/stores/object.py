@@ -35,7 +35,7 @@ from xzarr3.errors import (
 from xzarr3.stores import object_client
 from xzarr3.stores.base import ABSENT, KeySet, Store, check_key, negative_length
 from xzarr3.stores.locks import key_lock
-from xzarr3.stores.object_client import Answer, Client, Pace, shared
+from xzarr3.stores.object_client import Answer, Client, Pace, client_of
 from xzarr3.stores.object_errors import Failure
 from xzarr3.stores.object_options import Recipe, of_ready, parse
 from xzarr3.stores.readers import Reader, Scratch, ValueReader, Writer, steady
@@ -310,7 +310,7 @@ class ObjectStore(Store):
         if client is None or client.pid != os.getpid():
             bounds = self.concurrency, self._retries, self._timeout, self._deadline
             if self._ready is None:
-                client = shared.get(self._recipe, *bounds)
+                client = client_of(self._recipe, *bounds)
             else:
                 client = Client(self._recipe, *bounds, ready=self._ready)
             self._client = client

@@ -14,12 +14,11 @@ import os
 import random
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Any, TypeVar
-from weakref import WeakValueDictionary
 
 from xzarr3.concurrency import pause, undisturbed, waiters
 from xzarr3.counting import add
@@ -34,7 +33,7 @@ Result = TypeVar("Result")
 
 _FIRST_PAUSE = 0.1  # Seconds
 _LONGEST_PAUSE = 15.0
-_KEPT = 8  # Clients of a process that nobody uses just now: the next task may.
+_KEPT = 32  # Clients of a process, most of which nobody uses just now: the next task may.
 _CONNECT = 5.0  # Seconds
 _SENDING = 180.0  # Seconds without an answer while much is sent.
 _LONG = 2**20  # Bytes; larger values may take a while to send.
@@ -45,6 +44,16 @@ PAGE = 1000
 _PAGES = ("text/html", "application/xhtml")
 
 
+def _refuse_forked() -> None:
+    """See to it that the threads of obstore are here, if it was loaded."""
+    if is_forked():
+        raise StoreError(
+            f"process {os.getpid()} was forked from one that had loaded obstore, whose threads are not here, "
+            "so that no request would ever be answered; accepted: processes started by the method 'spawn' or "
+            "'forkserver' of multiprocessing, or a parent that uses no object store before it forks"
+        )
+
+
 def _usable() -> Any:
     """The package obstore.
 
@@ -53,12 +62,7 @@ def _usable() -> Any:
     StoreError
         If it is not installed, or was loaded before this process was forked.
     """
-    if is_forked():
-        raise StoreError(
-            f"process {os.getpid()} was forked from one that had loaded obstore, whose threads are not here, "
-            "so that no request would ever be answered; accepted: processes started by the method 'spawn' or "
-            "'forkserver' of multiprocessing, or a parent that uses no object store before it forks"
-        )
+    _refuse_forked()
     try:
         import obstore.store
     except ImportError as error:
@@ -410,34 +414,29 @@ def _interruptible(call: Callable[[], Result]) -> Result:
     return waiting.result()
 
 
-class _Shared:
-    """The clients of this process by recipe and bounds."""
-
-    def __init__(self) -> None:
-        self._clients: WeakValueDictionary[object, Client] = WeakValueDictionary()
-        self._recent: deque[Client] = deque(maxlen=_KEPT)
-        self._lock = threading.Lock()
-        self._of_parent: list[object] = []
-
-    def get(self, recipe: Recipe, concurrency: int, retries: int, timeout: float, deadline: float) -> Client:
-        key = recipe.key(), read_by_obstore(recipe.kind), concurrency, retries, timeout, deadline
-        with self._lock:
-            client = self._clients.get(key)
-            if client is None:
-                client = self._clients[key] = Client(recipe, concurrency, retries, timeout, deadline)
-            if client not in self._recent:
-                self._recent.append(client)
-            return client
-
-    def renew(self) -> None:
-        """Begin anew in a forked child, where what the parent has made must not be taken apart."""
-        self._of_parent.append([*self._clients.values(), *self._recent])
-        self._clients.clear()
-        self._recent.clear()
-        self._lock = threading.Lock()
+def client_of(recipe: Recipe, concurrency: int, retries: int, timeout: float, deadline: float) -> Client:
+    """The client of this process for a recipe and bounds, with what obstore reads in the environment now."""
+    _refuse_forked()  # There no client is dropped in favour of another: to take it apart may last for ever.
+    variables = read_by_obstore(recipe.kind)
+    with _lock:
+        return _client(recipe, concurrency, retries, timeout, deadline, os.getpid(), variables)
 
 
-shared = _Shared()
+@lru_cache(maxsize=_KEPT)
+def _client(
+    recipe: Recipe, concurrency: int, retries: int, timeout: float, deadline: float, *others: object
+) -> Client:
+    return Client(recipe, concurrency, retries, timeout, deadline)
+
+
+_lock = threading.Lock()
+
+
+def _renew() -> None:
+    """A forked child must not wait for a thread of its parent to give the lock back."""
+    global _lock
+    _lock = threading.Lock()
+
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=shared.renew)
+    os.register_at_fork(after_in_child=_renew)
