@@ -58,7 +58,6 @@ _SETTLED = timedelta(seconds=5)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _WRONG_TAG = '"00000000000000000000000000000000"'
 _IGNORED = Failure("the service ignores conditions")
-_NUMBERS = {"concurrency": 1, "retries": 0, "request_bytes": 0}  # And the least that they can be.
 _PASSING_STATE = frozenset({"_client", "_identity", "_tags"})
 _MOST_TAGS = 2**14
 _SERVICES = frozenset({"s3", "gs", "az"})
@@ -946,26 +945,19 @@ class ObjectReader(ValueReader):
 def _setting(name: str, value: Any) -> Any:
     """The value of an argument, if it can be."""
     number = isinstance(value, Real) and not isinstance(value, bool)
-    if name in _NUMBERS:
-        if number and isinstance(value, Integral) and int(value) >= _NUMBERS[name]:
-            return int(value)
-        accepted = f"an integer of at least {_NUMBERS[name]}"
-    elif name in ("deadline", "timeout"):
-        if number and 0 < value <= 10**6:
-            return float(value)
-        accepted = "seconds, more than 0"
-    elif name == "over_read":
-        if number and value >= 1:
-            return float(value)
-        accepted = "a number of at least 1"
-    elif name == "absent_status":
-        if isinstance(value, (tuple, list)) and all(
-            isinstance(one, int) and 400 <= one < 500 for one in value
-        ):
-            return tuple(value)
-        accepted = "HTTP statuses from 400 to 499, as in (404, 403)"
-    else:
-        if value in {"read_only": (True, False), "conditional": ("service", "process")}[name]:
-            return value
-        accepted = "a bool" if name == "read_only" else "'service', 'process'"
-    raise ValueError(f"{name}={shorten(value)}; accepted: {accepted}")
+    whole = number and isinstance(value, Integral)
+    statuses = isinstance(value, (tuple, list)) and all(one in range(400, 500) for one in value)
+    fits, accepted = {
+        "concurrency": (whole and value >= 1, "an integer of at least 1"),
+        "retries": (whole and value >= 0, "an integer of at least 0"),
+        "request_bytes": (whole and value >= 0, "an integer of at least 0"),
+        "deadline": (number and 0 < value <= 10**6, "seconds, more than 0"),
+        "timeout": (number and 0 < value <= 10**6, "seconds, more than 0"),
+        "over_read": (number and value >= 1, "a number of at least 1"),
+        "absent_status": (statuses, "HTTP statuses from 400 to 499, as in (404, 403)"),
+        "conditional": (value in ("service", "process"), "'service', 'process'"),
+        "read_only": (value in (True, False), "a bool"),
+    }[name]
+    if not fits:
+        raise ValueError(f"{name}={shorten(value)}; accepted: {accepted}")
+    return tuple(value) if statuses else int(value) if whole else float(value) if number else value
