@@ -197,6 +197,7 @@ def test_options_of_azure(options: dict[str, Any], expected: dict[str, Any]) -> 
         ("abfs://c@acc.dfs.core.windows.net", {"account_name": "b"}, "'account_name' has two values"),
         ("http://h", {"username": "u", "password": "hidden"}, "'password', 'username' not known"),
         ("http://h", {"headers": "hidden"}, "'headers' of an object store is no dictionary"),
+        ("http://h", {"headers": ""}, "'headers' of an object store is no dictionary"),
     ],
 )
 def test_options_that_are_refused(url: str, options: dict[Any, Any], text: str) -> None:

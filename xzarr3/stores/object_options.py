@@ -299,7 +299,9 @@ def _differ(kind: str, name: str) -> StoreError:
 
 def _dictionary(name: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
     """An option that is itself a dictionary, empty if it is not given."""
-    value = options.get(name) or {}
+    value = options.get(name)
+    if value is None:
+        return {}
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise StoreError(
             f"'{name}' of an object store is no dictionary with names for keys: {type(value).__name__}; "
