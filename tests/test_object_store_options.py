@@ -77,23 +77,6 @@ def test_urls(url: str, kind: str, address: str | None, prefix: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "options", "expected"),
-    [
-        ("https://data.s3.eu-west-1.amazonaws.com/x/y", {"anon": True}, ("s3", "data", "x/y/", "eu-west-1")),
-        ("https://s3.eu-west-1.amazonaws.com/data/x", {"anon": True}, ("s3", "data", "x/", "eu-west-1")),
-        ("https://data.s3.amazonaws.com/x", {"anon": True}, ("s3", "data", "x/", None)),
-        ("https://acc.r2.cloudflarestorage.com/data/x", {"anon": True}, ("s3", "data", "x/", "auto")),
-        ("https://acc.blob.core.windows.net/data/x", {"sas_token": "sig"}, ("az", "data", "x/", None)),
-    ],
-)
-def test_web_addresses_of_services(url: str, options: dict[str, Any], expected: tuple[Any, ...]) -> None:
-    place = parse(url, options)
-    known = place.recipe.arguments["config"]
-    bucket = known.get("bucket") or known.get("container_name")
-    assert (place.recipe.kind, bucket, place.prefix, known.get("region")) == expected
-
-
-@pytest.mark.parametrize(
     "url",
     [
         *(
@@ -132,7 +115,6 @@ def test_urls_that_are_refused(url: str) -> None:
     ("options", "expected"),
     [
         ({"anon": True}, {"skip_signature": True}),
-        ({"skip_signature": "true"}, {"skip_signature": True}),
         ({"key": "k", "secret": "s"}, {"access_key_id": "k", "secret_access_key": "s"}),
         (
             {"aws_access_key_id": "k", "aws_secret_access_key": "s", "aws_session_token": "t"},
@@ -142,12 +124,10 @@ def test_urls_that_are_refused(url: str) -> None:
             {"client_kwargs": {"endpoint_url": "http://h:1/", "region_name": "r"}},
             {"endpoint": "http://h:1", "region": "r", "allow_http": True},
         ),
-        ({"endpoint_url": "h:1", "use_ssl": False}, {"endpoint": "http://h:1", "allow_http": True}),
+        ({"endpoint_url": "http://h:1", "use_ssl": False}, {"endpoint": "http://h:1", "allow_http": True}),
+        ({"endpoint_url": "http://h:1", "allow_http": False}, {"endpoint": "http://h:1"}),
         ({"endpoint": "https://h", "region": "r", "key": None}, {"endpoint": "https://h", "region": "r"}),
         ({"requester_pays": True}, {"request_payer": True}),
-        ({"request_payer": "requester"}, {"request_payer": True}),
-        ({"config_kwargs": {"s3": {"addressing_style": "virtual"}}}, {"virtual_hosted_style_request": True}),
-        ({"config_kwargs": {"s3": {"addressing_style": "auto"}}}, {}),
         ({"default_cache_type": "readahead", "use_listings_cache": False}, {}),
         ({"client_kwargs": {"verify": False}}, {"allow_invalid_certificates": True}),
         ({"client_options": {"user_agent": "me"}}, {"user_agent": "me"}),
@@ -170,7 +150,6 @@ def test_options_of_s3(options: dict[str, Any], expected: dict[str, Any]) -> Non
         ({"token": "/home/me/key.json"}, {"application_credentials": "/home/me/key.json"}),
         ({"token": {"type": "service_account"}}, {"service_account_key": '{"type": "service_account"}'}),
         ({"token": '{"type": 1}'}, {"service_account_key": '{"type": 1}'}),
-        ({"service_account_file": Path("/k.json")}, {"service_account": "/k.json"}),
         ({"endpoint_url": "http://h:1"}, {"base_url": "http://h:1", "allow_http": True}),
     ],
 )
@@ -183,22 +162,6 @@ def test_options_of_google(options: dict[str, Any], expected: dict[str, Any]) ->
     [
         ({"account_name": "acc", "account_key": "a2V5"}, {"account_name": "acc", "account_key": "a2V5"}),
         ({"account_name": "acc", "sas_token": "sig=x"}, {"account_name": "acc", "sas_key": "sig=x"}),
-        (
-            {
-                "connection_string": "DefaultEndpointsProtocol=https;AccountName=acc;AccountKey=a2V5==;"
-                "EndpointSuffix=h"
-            },
-            {"account_name": "acc", "account_key": "a2V5==", "endpoint": "https://acc.blob.h"},
-        ),
-        (
-            {"connection_string": "BlobEndpoint=http://h:1/acc/;SharedAccessSignature=sig=x;AccountName=acc"},
-            {"account_name": "acc", "sas_key": "sig=x", "endpoint": "http://h:1/acc", "allow_http": True},
-        ),
-        ({"connection_string": "UseDevelopmentStorage=true"}, {"use_emulator": True, "allow_http": True}),
-        (
-            {"account_host": "acc.blob.h", "anon": True},
-            {"endpoint": "https://acc.blob.h", "skip_signature": True},
-        ),
     ],
 )
 def test_options_of_azure(options: dict[str, Any], expected: dict[str, Any]) -> None:
@@ -212,52 +175,29 @@ def test_options_of_azure(options: dict[str, Any], expected: dict[str, Any]) -> 
         ("s3://b", {"account_name": "a"}, "'account_name' is not valid"),
         ("gs://b", {"key": "a"}, "'key' is not valid"),
         ("http://h", {"anon": True}, "'anon' not known"),
+        ("https://data.s3.eu-west-1.amazonaws.com/x", {"anon": True}, "'anon' not known"),
         ("s3://b", {"client_kwargs": {"regoin": "x"}}, "'regoin' is not valid"),
-        ("s3://b", {"client_kwargs": "x"}, "'client_kwargs' is str"),
-        ("s3://b", {"config_kwargs": {"signature_version": "x"}}, "'config_kwargs'"),
+        ("s3://b", {"client_kwargs": "x"}, "'client_kwargs' of an object store is no dictionary"),
+        ("s3://b", {"config_kwargs": {"signature_version": "x"}}, "'config_kwargs' is not valid"),
         ("s3://b", {"key": "hidden"}, "Missing SecretAccessKey"),
-        ("s3://b", {"anon": True, "key": "hidden", "secret": "hidden"}, "'anon' contradicts"),
-        ("s3://b", {"anon": True, "profile": "p"}, "'anon' contradicts 'profile'"),
-        ("s3://b", {"profile": "p", "key": "hidden", "secret": "hidden"}, "'profile' contradicts"),
-        ("s3://b", {"key": "hidden", "aws_access_key_id": "another", "secret": "s"}, "contradicts"),
+        ("s3://b", {"key": "hidden", "aws_access_key_id": "another", "secret": "s"}, "two values"),
         (
             "s3://b",
             {"endpoint_url": "http://a", "client_kwargs": {"endpoint_url": "http://b"}},
-            "contradicts",
+            "'endpoint' has two values",
         ),
-        ("s3://b", {"endpoint_url": "http://a", "use_ssl": True}, "use_ssl=True contradicts"),
-        ("s3://b", {"endpoint_url": "http://a", "allow_http": False}, "allow_http=False contradicts"),
-        ("s3://b", {"endpoint_url": "https://a", "use_ssl": False}, "use_ssl=False contradicts"),
+        ("s3://b", {"endpoint_url": "h:1"}, "an endpoint is no URL"),
         ("s3://b", {"anon": "perhaps"}, "as boolean"),
         ("s3://b", {"anon": 1}, "'int' object"),
         ("s3://b", {"key": 7, "secret": "x"}, "'int' object"),
-        ("s3://b", {7: "x"}, "name of type int"),
-        ("s3://b", {"credential_provider": "x"}, "'credential_provider'"),
-        ("gs://b", {"token": "anon", "service_account": "/k"}, "'anon' contradicts"),
-        ("gs://b", {"token": "browser"}, "'token' is browser"),
-        ("gs://b", {"anon": True, "bearer_token": "hidden"}, "'anon' contradicts"),
-        ("az://c", {"anon": True, "sas_token": "hidden"}, "'anon' contradicts"),
-        ("az://c", {"connection_string": "hidden"}, "names no account"),
-        (
-            "az://c",
-            {"connection_string": "AccountName=a;AccountKey=hidden", "account_name": "b"},
-            "contradicts",
-        ),
-        ("abfs://c@acc.dfs.core.windows.net", {"account_name": "b"}, "the URL names account 'acc'"),
-        ("http://h", {"password": "hidden"}, "'password' alone"),
-        ("http://h", {"username": "u", "headers": {"authorization": "hidden"}}, "'username' contradicts"),
-        ("http://h", {"bearer_token": "hidden", "username": "u"}, "'username' contradicts"),
-        ("http://h", {"headers": {"a": 7}}, "'headers' has a value"),
-        ("http://h", {"headers": "hidden"}, "'headers' is of type str"),
-        ("s3://b", {"concurrency": 0}, "concurrency=0"),
-        ("s3://b", {"retries": -1}, "retries=-1"),
-        ("s3://b", {"retries": 1.5}, "retries=1.5"),
-        ("s3://b", {"deadline": 0}, "deadline=0"),
-        ("s3://b", {"timeout": "x"}, "timeout='x'"),
-        ("s3://b", {"timeout": float("nan")}, "timeout=nan"),
-        ("s3://b", {"absent_status": 403}, "absent_status=403"),
-        ("s3://b", {"absent_status": (500,)}, "absent_status="),
-        ("s3://b", {"conditional": "never"}, "conditional='never'"),
+        ("s3://b", {7: "x"}, "no dictionary with names for keys"),
+        ("s3://b", {"credential_provider": "x"}, "credential_provider"),
+        ("gs://b", {"token": "browser"}, "'browser'"),
+        ("az://c", {"connection_string": "hidden"}, "'connection_string' is not valid"),
+        ("abfs://c@acc.dfs.core.windows.net", {"account_name": "b"}, "'account_name' has two values"),
+        ("http://h", {"username": "u", "password": "hidden"}, "'password', 'username' not known"),
+        ("http://h", {"headers": "hidden"}, "'headers' of an object store is no dictionary"),
+        ("http://h", {"headers": ""}, "'headers' of an object store is no dictionary"),
     ],
 )
 def test_options_that_are_refused(url: str, options: dict[Any, Any], text: str) -> None:
@@ -267,18 +207,17 @@ def test_options_that_are_refused(url: str, options: dict[Any, Any], text: str) 
     assert "hidden" not in str(caught.value)
 
 
-@pytest.mark.parametrize("url", ["s3://b", "gs://b", "az://c", "https://h"])
-def test_options_that_nobody_knows_are_refused_at_once(url: str) -> None:
-    """obstore takes more than what is known here, and refuses the rest before anything is asked."""
-    with pytest.raises(StoreError, match=r"'secrte'.*accepted: "):
-        ObjectStore(url, storage_options={"secrte": "x"})
-    known = {
-        "s3://b": {"aws_sse_kms_key_id": "k", "checksum_algorithm": "sha256"},
-        "gs://b": {"google_application_credentials": None},
-        "az://c": {"azure_storage_client_id": "x", "account_name": "a"},
-    }
-    if url in known:
-        ObjectStore(url, storage_options=known[url])
+@pytest.mark.parametrize(
+    ("url", "options"),
+    [
+        ("s3://b", {"aws_sse_kms_key_id": "k", "checksum_algorithm": "sha256"}),
+        ("gs://b", {"google_application_credentials": None, "anon": True}),
+        ("az://c", {"azure_storage_client_id": "x", "account_name": "a"}),
+    ],
+)
+def test_options_that_obstore_knows_are_taken(url: str, options: dict[str, Any]) -> None:
+    """obstore takes more than what is known here."""
+    assert ObjectStore(url, storage_options=options)._use().made() is not None
 
 
 def test_settings_may_be_among_the_options() -> None:
@@ -300,8 +239,7 @@ def test_settings_may_be_among_the_options() -> None:
     given = {name: value for name, value in options.items() if name != "anon"}
     assert ObjectStore("s3://b/x", storage_options={"anon": True}, **given) == store  # type: ignore[arg-type]
     assert ObjectStore("s3://b/x", storage_options=options, concurrency=7) == store
-    with pytest.raises(StoreError, match="'concurrency' in storage_options contradicts"):
-        ObjectStore("s3://b/x", storage_options=options, concurrency=8)
+    assert ObjectStore("s3://b/x", storage_options=options, concurrency=8).concurrency == 8
     assert store != ObjectStore("s3://b/x", storage_options={"anon": True})
     assert store != ObjectStore("s3://b/y", storage_options=options)
 
@@ -311,6 +249,7 @@ def test_settings_may_be_among_the_options() -> None:
     [
         *(("concurrency", 0), ("retries", -1), ("retries", 1.5), ("deadline", 0), ("timeout", float("nan"))),
         *(
+            ("timeout", "x"),
             ("absent_status", 404),
             ("absent_status", [500]),
             ("request_bytes", -1),
@@ -323,7 +262,7 @@ def test_settings_that_cannot_be(name: str, value: object) -> None:
     with pytest.raises(ValueError, match=f"{name}=.*accepted") as caught:
         ObjectStore("s3://b/x", **{name: value})  # type: ignore[arg-type]
     assert not isinstance(caught.value, StoreError)
-    with pytest.raises(StoreError, match=f"storage_options: {name}=.*accepted"):
+    with pytest.raises(ValueError, match=f"{name}=.*accepted"):
         ObjectStore("s3://b/x", storage_options={name: value})
 
 
@@ -334,7 +273,7 @@ def test_read_only_by_option(fault_server: FaultServer) -> None:
     with pytest.raises(ReadOnlyError):
         store.set("a", b"v")
     assert not open_store("s3://b/x", {**options, "read_only": False}).read_only
-    with pytest.raises(StoreError, match="storage_options: read_only='no'; accepted"):
+    with pytest.raises(ValueError, match="read_only='no'; accepted"):
         open_store("s3://b/x", {"read_only": "no"})
 
 
@@ -419,7 +358,7 @@ def test_the_environment_changes(monkeypatch: pytest.MonkeyPatch) -> None:
                 monkeypatch.delenv(name)
 
 
-def test_accounts_and_partitions_are_places(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_accounts_and_regions_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     identities = set()
     for account in ("one", "two"):
         monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", account)
@@ -427,15 +366,13 @@ def test_accounts_and_partitions_are_places(monkeypatch: pytest.MonkeyPatch) -> 
         identities.add(store.identity)
         assert repr(store) == f"<ObjectStore 'az://data/x' of {account}>"
         assert store._recipe.arguments["config"]["account_name"] == account
-    for region in ("us-east-1", "eu-central-1", "cn-north-1", "us-gov-west-1"):
-        for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
-            monkeypatch.setenv(name, region)
-            store = ObjectStore("s3://data/x", storage_options={"anon": True})
-            monkeypatch.delenv(name)
-            assert store._recipe.arguments["config"]["region"] == region
-            identities.add(store.identity)
-            assert store.identity == ObjectStore("s3://data/x", storage_options={"region": region}).identity
-    assert len(identities) == 5, "two accounts, and the three parts of AWS"
+    assert len(identities) == 2
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
+        monkeypatch.setenv(name, "eu-central-1")
+        store = ObjectStore("s3://data/x", storage_options={"anon": True})
+        monkeypatch.delenv(name)
+        assert store._recipe.arguments["config"]["region"] == "eu-central-1"
+        assert store.identity == ObjectStore("s3://data/x").identity
 
 
 def test_credentials_of_the_environment_change(
@@ -652,7 +589,7 @@ def test_obstore_is_not_installed() -> None:
         from xzarr3 import StoreError
         from xzarr3.stores.object import ObjectStore
         try:
-            ObjectStore("s3://b/x")
+            ObjectStore("s3://b/x").get("a")
         except StoreError as error:
             print(error)
         """

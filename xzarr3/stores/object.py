@@ -35,7 +35,7 @@ from xzarr3.errors import (
 from xzarr3.stores import object_client
 from xzarr3.stores.base import ABSENT, KeySet, Store, check_key, negative_length
 from xzarr3.stores.locks import key_lock
-from xzarr3.stores.object_client import Answer, Client, Pace, fetch, require, shared
+from xzarr3.stores.object_client import Answer, Client, Pace, client_of
 from xzarr3.stores.object_errors import Failure
 from xzarr3.stores.object_options import Recipe, of_ready, parse
 from xzarr3.stores.readers import Reader, Scratch, ValueReader, Writer, steady
@@ -51,7 +51,6 @@ _TIMEOUT: Final = 7.0
 _FAR = 2**62  # Bytes; no value is that large, and services do not take much larger numbers.
 _BULK = 1000  # Keys that one request erases.
 _LARGE = 2**26  # Bytes; larger values are sent in parts.
-_LONG = 2**20  # Bytes; larger values may take a while to send.
 _SENT_PART = 2**24
 _SENT_AT_ONCE = 4
 _LONGEST_TURN = 1.0  # Seconds between attempts where others change the same key.
@@ -59,8 +58,7 @@ _SETTLED = timedelta(seconds=5)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _WRONG_TAG = '"00000000000000000000000000000000"'
 _IGNORED = Failure("the service ignores conditions")
-_NUMBERS = {"concurrency": 1, "retries": 0, "request_bytes": 0}  # And the least that they can be.
-_PASSING_STATE = frozenset({"_client", "_identity", "_ready_pid", "_tags"})
+_PASSING_STATE = frozenset({"_client", "_identity", "_tags"})
 _MOST_TAGS = 2**14
 _SERVICES = frozenset({"s3", "gs", "az"})
 _LENIENT = frozenset({"s3", "gs"})  # Where obstore takes every page for the end of a list.
@@ -78,8 +76,7 @@ class ObjectStore(Store):
     The URLs are ``s3://``, ``gs://`` and ``az://`` (also ``s3a``, ``gcs``, ``abfs``, ``abfss``), a bucket or
     container and a path, which is taken as it is, ``%`` and ``#`` included;
     ``abfs://container@account.dfs.core.windows.net/path``; ``http://`` and ``https://``. A web server is read
-    only and cannot be listed. An ``https://`` URL of S3 or Azure is that of a web server, too, unless there
-    are options of the service, ``anon=True`` say.
+    only and cannot be listed. An ``https://`` URL of S3 or Azure is that of a web server, too.
 
     Where something is (``AWS_ENDPOINT_URL``, ``AWS_REGION``, ``AZURE_STORAGE_ACCOUNT_NAME`` and the like) the
     environment says when the store is made, for its pickles as well.
@@ -104,11 +101,11 @@ class ObjectStore(Store):
         A URL, or a ready store, whose own settings for trying again are replaced by those given here.
     storage_options : dict, optional
         In the words of fsspec: ``anon``, ``key``, ``secret``, ``token``, ``endpoint_url``, ``client_kwargs``,
-        ``region``, ``profile``, ``account_name``, ``account_key``, ``sas_token``, ``connection_string``,
-        ``headers``; in those of obstore, whatever its store takes; as well as the following arguments. What
-        obstore does not know is refused. ``headers`` go with every request to a web server, but not to
-        another server if it redirects there. With others than ``Authorization``, ``Cookie`` and what any
-        server may see, each request has a connection of its own.
+        ``region``, ``profile``, ``account_name``, ``account_key``, ``sas_token``, ``headers``; in those of
+        obstore, whatever its store takes; as well as the following arguments. What obstore does not know is
+        refused at the first request. ``headers`` go with every request to a web server, but not to another
+        server if it redirects there. With others than ``Authorization``, ``Cookie`` and what any server may
+        see, each request has a connection of its own.
     read_only : bool
         Refuse every write.
     concurrency : int, default 64
@@ -140,7 +137,7 @@ class ObjectStore(Store):
     Raises
     ------
     StoreError
-        If obstore is not installed, or the URL or an option cannot be used.
+        If the URL or an option cannot be used; that obstore is not installed, the first request tells.
     ValueError
         If an argument has a value that cannot be.
     TypeError
@@ -155,9 +152,6 @@ class ObjectStore(Store):
     (True, 64)
     >>> ObjectStore("https://example.org/era5.zarr").writeable
     False
-    >>> ObjectStore("s3://bucket", storage_options={"anon": True, "key": "x", "secret": "y"})
-    Traceback (most recent call last):
-    xzarr3.errors.StoreError: storage_options of S3: 'anon' contradicts 'access_key_id'; accepted: one of them
     """
 
     request_bytes = 2**20
@@ -181,8 +175,7 @@ class ObjectStore(Store):
         conditional: str | None = None,
     ) -> None:
         super().__init__(read_only=read_only)
-        require()
-        asked = {
+        asked: dict[str, Any] = {
             "concurrency": concurrency,
             "retries": retries,
             "deadline": deadline,
@@ -192,24 +185,14 @@ class ObjectStore(Store):
             "over_read": over_read,
             "conditional": conditional,
         }
-        given = {name: _setting(name, value) for name, value in asked.items() if value is not None}
         self._ready: Any = None
-        self._ready_pid = os.getpid()
-        unknown = False
         if isinstance(store, (str, os.PathLike)):
             place = parse(os.fspath(store), storage_options)
-            self._recipe, self._prefix, unknown = place.recipe, place.prefix, place.unknown
-            for name, value in place.settings.items():
-                try:
-                    found = _setting(name, value)
-                except ValueError as error:
-                    raise StoreError(f"storage_options: {error}") from error
-                if given.setdefault(name, found) != found:
-                    raise StoreError(
-                        f"'{name}' in storage_options contradicts the argument; accepted: one of them"
-                    )
+            self._recipe, self._prefix = place.recipe, place.prefix
+            asked = {**place.settings, **{name: value for name, value in asked.items() if value is not None}}
         else:
             self._take(store, storage_options)
+        given = {name: _setting(name, value) for name, value in asked.items() if value is not None}
         self.read_only = read_only or given.get("read_only", False)
         self.concurrency = given.get("concurrency", _CONCURRENCY)
         self.request_bytes = given.get("request_bytes", ObjectStore.request_bytes)
@@ -222,8 +205,6 @@ class ObjectStore(Store):
         self.erases_conditionally = self._conditional == "process"
         self._client: Client | None = None
         self._tags: dict[str, str] = {}
-        if unknown:
-            self._use().made()  # obstore refuses what it does not know, at once.
 
     def _take(self, store: Any, storage_options: Mapping[str, Any] | None) -> None:
         """Use a ready store."""
@@ -280,7 +261,6 @@ class ObjectStore(Store):
         self._client = None
         self._tags = {}
         self.__dict__.update(state)
-        self._ready_pid = os.getpid()
 
     @property
     def identity(self) -> object:
@@ -329,12 +309,7 @@ class ObjectStore(Store):
         if client is None or client.pid != os.getpid():
             bounds = self.concurrency, self._retries, self._timeout, self._deadline
             if self._ready is None:
-                client = shared.get(self._recipe, *bounds)
-            elif self._ready_pid != os.getpid():
-                raise StoreError(
-                    f"{self} was made before this process was forked and cannot be used here; accepted: "
-                    "spawned processes, or a store by URL"
-                )
+                client = client_of(self._recipe, *bounds)
             else:
                 client = Client(self._recipe, *bounds, ready=self._ready)
             self._client = client
@@ -390,9 +365,7 @@ class ObjectStore(Store):
         elif failure.passing:
             text += f"; accepted: more than retries={self._retries}, deadline={self._deadline:g}, or fewer "
             text += f"requests at a time than concurrency={self.concurrency}"
-        error = kind(text)
-        error.__cause__ = failure.cause()
-        return error
+        return kind(text)
 
     def _names_absence(self, failure: Failure) -> bool:
         """Whether a status means that there is no such key."""
@@ -406,7 +379,7 @@ class ObjectStore(Store):
         client = self._use()
         if failure.status == 404 and not client.place_is_known:
             # Where only the head was asked for, it may be the bucket that is missing.
-            asked = None if failure.names_key else self._use().request(fetch(path, {"range": (0, 1)}, None))
+            asked = None if failure.names_key else client.read(path, {"range": (0, 1)})
             if isinstance(asked, Failure) and not (asked.beyond or self._names_absence(asked)):
                 raise self._error("read", key, asked)
             client.place_is_known = True
@@ -416,7 +389,7 @@ class ObjectStore(Store):
         self, key: str, path: str, options: dict[str, Any] | None, limit: int | None = None
     ) -> Answer | Failure | None:
         """A value or a part of it; None if there is none, a failure if there is no such part."""
-        found = self._use().request(fetch(path, options, limit))
+        found = self._use().read(path, options, limit)
         if isinstance(found, Failure):
             if (
                 found.beyond
@@ -425,8 +398,7 @@ class ObjectStore(Store):
             ):
                 return found
             return None if self._is_absent(key, path, found) else found
-        if not self._use().place_is_known:
-            self._use().place_is_known = True
+        self._use().place_is_known = True
         return found
 
     def _head(self, key: str, path: str) -> Answer | None:
@@ -490,7 +462,7 @@ class ObjectStore(Store):
 
     def _parts(
         self, key: str, path: str, starts: Sequence[int], lengths: Sequence[int]
-    ) -> tuple[int, list[Buffer]] | None:
+    ) -> tuple[int | None, list[Buffer]] | None:
         """Several parts of one version of a value."""
         wanted = list(zip(starts, lengths, strict=True))
         if not wanted:
@@ -564,7 +536,7 @@ class ObjectStore(Store):
         in_doubt = False
         while True:
             # obstore would make it again after an error 5xx, and take what it has stored for another's value.
-            found = client.once(_put(path, content, mode), sends=content.nbytes > _LONG, changes=True)
+            found = client.once(_put(path, content, mode), "put", size=content.nbytes)
             if not isinstance(found, Failure):
                 self._confirm(key, path, kind, content)
                 return True
@@ -596,13 +568,11 @@ class ObjectStore(Store):
             ) from error
 
     def _too_busy(self, key: str, failure: Failure) -> ConflictError:
-        error = ConflictError(
+        return ConflictError(
             f"cannot replace key '{key}' of {self}: others keep replacing it, {failure.text}, in "
             f"{failure.attempts} attempts within {self.conflict_deadline:g} s; accepted: fewer writers of "
             "it, or a longer conflict_deadline"
         )
-        error.__cause__ = failure.cause()
-        return error
 
     def _is_ours(self, key: str, stored: Buffer | None, content: memoryview) -> bool:
         """Whether a put was carried out of which no answer came; others may have stored something since."""
@@ -626,7 +596,7 @@ class ObjectStore(Store):
             if kind in client.confirmed:
                 return
             mode: object = "create" if kind == "create" else {"e_tag": _WRONG_TAG, "version": "1"}
-            found = client.request(_put(path, content, mode), sends=content.nbytes > _LONG, changes=True)
+            found = client.request(_put(path, content, mode), "put", size=content.nbytes)
             if not isinstance(found, Failure):
                 client.ignored.add(kind)
                 raise self._unconditional(key, _IGNORED)
@@ -636,12 +606,10 @@ class ObjectStore(Store):
                 client.confirmed.add(kind)
 
     def _unconditional(self, key: str, failure: Failure) -> StoreCapabilityError:
-        error = StoreCapabilityError(
+        return StoreCapabilityError(
             f"cannot replace key '{key}' of {self} on condition: {failure.text}; accepted: a service with "
             "conditional puts, or conditional='process', which compares within one process only"
         )
-        error.__cause__ = failure.cause()
-        return error
 
     def _writer(self, scratch: Scratch | None, limit: int) -> Writer:
         self._use()
@@ -652,7 +620,7 @@ class ObjectStore(Store):
     def _set(self, key: str, value: bytes) -> None:
         path = self._path(key)
         content = memoryview(value)
-        found = self._use().request(_put(path, content, None), sends=content.nbytes > _LONG, changes=True)
+        found = self._use().request(_put(path, content, None), "put", size=content.nbytes)
         if isinstance(found, Failure):
             raise self._error("write", key, found)
 
@@ -662,7 +630,7 @@ class ObjectStore(Store):
         def copy(pair: tuple[str, str]) -> None:
             source, target = map(self._path, pair)
             found = self._use().request(
-                lambda obstore, store: obstore.copy(store, source, target), sends=True, changes=True
+                lambda obstore, store: obstore.copy(store, source, target), "put", sends=True
             )
             if isinstance(found, Failure):  # The service may know of no copies.
                 plainly([pair])
@@ -671,7 +639,7 @@ class ObjectStore(Store):
 
     def _erase(self, key: str) -> None:
         path = self._path(key)
-        found = self._use().request(lambda obstore, store: obstore.delete(store, path), changes=True)
+        found = self._use().request(lambda obstore, store: obstore.delete(store, path), "delete")
         if isinstance(found, Failure):
             self._settle(key, found)
 
@@ -692,7 +660,7 @@ class ObjectStore(Store):
 
         def erase(at: int) -> None:
             some = paths[at : at + _BULK]
-            found = self._use().request(lambda obstore, store: obstore.delete(store, some), changes=True)
+            found = self._use().request(lambda obstore, store: obstore.delete(store, some), "delete")
             if isinstance(found, Failure):
                 self._settle("", found)
 
@@ -738,7 +706,7 @@ class ObjectStore(Store):
         while True:
             # What comes in no order cannot go on behind a name.
             again = ordered or stream is None
-            page = self._use().request(ask) if again else self._use().once(ask, alone=False)
+            page = self._use().request(ask, "list") if again else self._use().once(ask, "list", alone=False)
             if isinstance(page, Failure):
                 raise self._error("list", prefix, page)
             if page:
@@ -789,7 +757,7 @@ class ObjectStore(Store):
 
         def ask() -> tuple[dict[str, int], set[str]]:
             found = self._use().request(
-                lambda obstore, store: obstore.list_with_delimiter(store, within or None)
+                lambda obstore, store: obstore.list_with_delimiter(store, within or None), "list"
             )
             if isinstance(found, Failure):
                 raise self._error("list", prefix, found)
@@ -846,7 +814,7 @@ class _ObjectsReader(Reader):
         store = self._store
         path = store._path(key)
         if isinstance(version, tuple) and len(version) == 2:
-            return ObjectReader(store, key, path, None, version)
+            return ObjectReader(store, key, path, Answer(memoryview(b""), 0, None, *version, None))
         if part is not None:
             return store._open(key, path, *part)
         answer = store._head(key, path)
@@ -886,51 +854,32 @@ class ObjectReader(ValueReader):
     ----------
     store : ObjectStore
     key, path : str
-    answer : Answer, optional
+    answer : Answer
         What is known of the value, maybe with a part of it.
-    version : pair, optional
-        What names the version, if there was no answer yet.
     """
 
-    def __init__(
-        self,
-        store: ObjectStore,
-        key: str,
-        path: str,
-        answer: Answer | None,
-        version: tuple[Any, ...] = (None, None),
-    ) -> None:
+    def __init__(self, store: ObjectStore, key: str, path: str, answer: Answer) -> None:
         self._store = store
         self._key = key
         self._path = path
-        self._part = memoryview(b"")
-        self._first = 0
-        self._modified: datetime | None = None
-        self._tag, self._generation = version
-        self._known = answer is None
-        if answer is not None:
-            self.size = answer.size
-            self._part, self._first = answer.body, answer.first
-            self._tag, self._generation, self._modified = answer.tag, answer.generation, answer.modified
+        self._known = answer
+        self.size = answer.size
 
     @property
     def mark(self) -> tuple[object, ...]:
         """What is equal for readers of one version, as well as can be told."""
-        named = self._tag is not None or self._generation is not None
-        return self._tag, self._generation, self.size, None if named else self._modified
+        return self._known.mark
 
     @property
     def version(self) -> object | None:
-        if self._tag is None and self._generation is None:
+        known = self._known
+        if not known.is_named:
             return None
         # A web server may give the same tag to two values of one second.
-        if (
-            self._store._is_web
-            and self._modified is not None
-            and datetime.now(UTC) - self._modified < _SETTLED
-        ):
+        modified = known.modified
+        if self._store._is_web and modified is not None and datetime.now(UTC) - modified < _SETTLED:
             return None
-        return self._tag, self._generation
+        return known.tag, known.generation
 
     def read(self, start: int, length: int | None = None) -> Buffer:
         if length is not None and length < 0:
@@ -943,20 +892,16 @@ class ObjectReader(ValueReader):
             length = max(self.size - start, 0) if length is None else min(length, max(self.size - start, 0))
         if length == 0 or start >= _FAR:
             return b""
-        inside = start - self._first
-        if (
-            self.size is not None
-            and length is not None
-            and inside >= 0
-            and inside + length <= len(self._part)
-        ):
-            return self._part[inside : inside + length]
+        part, inside = self._known.body, start - self._known.first
+        if self.size is not None and length is not None and 0 <= inside <= len(part) - length:
+            return part[inside : inside + length]
         return self._fetched(start, length)
 
     def _fetched(self, start: int, length: int | None) -> Buffer:
         options = dict(self._store._range(start, length) or {})
-        if self._tag is not None and self._tag.startswith('"'):
-            options["if_match"] = self._tag
+        tag = self._known.tag
+        if tag is not None and tag.startswith('"'):
+            options["if_match"] = tag
         found = self._store._ask(self._key, self._path, options or None)
         if found is None:
             raise _changed(self._store, self._key)
@@ -973,16 +918,17 @@ class ObjectReader(ValueReader):
 
     def _check(self, answer: Answer) -> None:
         """See to it that an answer is of this version."""
+        known = self._known
+        *found, then = answer.mark
+        *named, modified = known.mark
         if self.size is None:
-            same = (answer.tag, answer.generation) == (self._tag, self._generation)
+            same = (answer.tag, answer.generation) == (known.tag, known.generation)
         else:
-            *named, modified = self.mark
-            *found, then = answer.mark
             same = found == named and (modified == then or None in (modified, then))
         if not same:
             raise _changed(self._store, self._key)
+        self._known = replace(known, size=answer.size, modified=answer.modified or known.modified)
         self.size = answer.size
-        self._modified = answer.modified or self._modified
 
     def _learn(self) -> None:
         """Find out the size."""
@@ -999,26 +945,19 @@ class ObjectReader(ValueReader):
 def _setting(name: str, value: Any) -> Any:
     """The value of an argument, if it can be."""
     number = isinstance(value, Real) and not isinstance(value, bool)
-    if name in _NUMBERS:
-        if number and isinstance(value, Integral) and int(value) >= _NUMBERS[name]:
-            return int(value)
-        accepted = f"an integer of at least {_NUMBERS[name]}"
-    elif name in ("deadline", "timeout"):
-        if number and 0 < value <= 10**6:
-            return float(value)
-        accepted = "seconds, more than 0"
-    elif name == "over_read":
-        if number and value >= 1:
-            return float(value)
-        accepted = "a number of at least 1"
-    elif name == "absent_status":
-        if isinstance(value, (tuple, list)) and all(
-            isinstance(one, int) and 400 <= one < 500 for one in value
-        ):
-            return tuple(value)
-        accepted = "HTTP statuses from 400 to 499, as in (404, 403)"
-    else:
-        if value in {"read_only": (True, False), "conditional": ("service", "process")}[name]:
-            return value
-        accepted = "a bool" if name == "read_only" else "'service', 'process'"
-    raise ValueError(f"{name}={shorten(value)}; accepted: {accepted}")
+    whole = number and isinstance(value, Integral)
+    statuses = isinstance(value, (tuple, list)) and all(one in range(400, 500) for one in value)
+    fits, accepted = {
+        "concurrency": (whole and value >= 1, "an integer of at least 1"),
+        "retries": (whole and value >= 0, "an integer of at least 0"),
+        "request_bytes": (whole and value >= 0, "an integer of at least 0"),
+        "deadline": (number and 0 < value <= 10**6, "seconds, more than 0"),
+        "timeout": (number and 0 < value <= 10**6, "seconds, more than 0"),
+        "over_read": (number and value >= 1, "a number of at least 1"),
+        "absent_status": (statuses, "HTTP statuses from 400 to 499, as in (404, 403)"),
+        "conditional": (value in ("service", "process"), "'service', 'process'"),
+        "read_only": (value in (True, False), "a bool"),
+    }[name]
+    if not fits:
+        raise ValueError(f"{name}={shorten(value)}; accepted: {accepted}")
+    return tuple(value) if statuses else int(value) if whole else float(value) if number else value

@@ -10,19 +10,15 @@ ever. There it is an error, therefore, if it was loaded before the fork.
 
 from __future__ import annotations
 
-import contextlib
-import importlib.util
 import os
 import random
-import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Any, TypeVar
-from weakref import WeakValueDictionary
 
 from xzarr3.concurrency import pause, undisturbed, waiters
 from xzarr3.counting import add
@@ -30,40 +26,31 @@ from xzarr3.errors import StoreError
 from xzarr3.stores.base import OversizedError
 from xzarr3.stores.in_flight import reserved
 from xzarr3.stores.object_errors import AnswerError, Failure, describe, scrub
-from xzarr3.stores.object_options import Recipe, accepted, is_forked, missing, others
-from xzarr3.telling import UNHEARD, Request, sent
+from xzarr3.stores.object_options import Recipe, accepted, is_forked, read_by_obstore, settled
+from xzarr3.telling import sent
 
 Result = TypeVar("Result")
 
 _FIRST_PAUSE = 0.1  # Seconds
 _LONGEST_PAUSE = 15.0
-_KEPT = 8  # Clients of a process that nobody uses just now: the next task may.
+_KEPT = 32  # Clients of a process, most of which nobody uses just now: the next task may.
 _CONNECT = 5.0  # Seconds
 _SENDING = 180.0  # Seconds without an answer while much is sent.
+_LONG = 2**20  # Bytes; larger values may take a while to send.
 _LONGEST_ANSWER = 86400.0  # Seconds for one answer, as long as it keeps coming.
 _GLANCE = 0.5  # Seconds after which a waiting thread looks whether it is still to wait.
 PAGE = 1000
 """Most names that services put on one page of a list."""
 _PAGES = ("text/html", "application/xhtml")
-_FROM_BOTO3 = ("AWS_PROFILE", "AWS_DEFAULT_PROFILE")
-_WITHOUT_BOTO3 = (
-    *("AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI"),
-    *("AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_SKIP_SIGNATURE"),
-)
 
 
-def require() -> None:
-    """See to it that obstore is installed, without loading it.
-
-    Raises
-    ------
-    StoreError
-        If it is not.
-    """
-    if sys.modules.get("obstore") is None and importlib.util.find_spec("obstore") is None:
+def _refuse_forked() -> None:
+    """See to it that the threads of obstore are here, if it was loaded."""
+    if is_forked():
         raise StoreError(
-            "object storage and HTTP need the package obstore, which is not installed; accepted: "
-            "pip install 'xzarr3[object]'"
+            f"process {os.getpid()} was forked from one that had loaded obstore, whose threads are not here, "
+            "so that no request would ever be answered; accepted: processes started by the method 'spawn' or "
+            "'forkserver' of multiprocessing, or a parent that uses no object store before it forks"
         )
 
 
@@ -75,15 +62,14 @@ def _usable() -> Any:
     StoreError
         If it is not installed, or was loaded before this process was forked.
     """
-    if is_forked():
+    _refuse_forked()
+    try:
+        import obstore.store
+    except ImportError as error:
         raise StoreError(
-            f"process {os.getpid()} was forked from one that had loaded obstore, whose threads are not here, "
-            "so that no request would ever be answered; accepted: processes started by the method 'spawn' or "
-            "'forkserver' of multiprocessing, or a parent that uses no object store before it forks"
-        )
-    require()
-    import obstore.store
-
+            "object storage and HTTP need the package obstore, which cannot be imported; accepted: "
+            "pip install 'xzarr3[object]'"
+        ) from error
     return obstore
 
 
@@ -96,8 +82,8 @@ class Answer:
     body : memoryview
     first : int
         Where in the value the body begins.
-    size : int
-        Of the whole value, in bytes.
+    size : int, optional
+        Of the whole value, in bytes; None if only the version is known.
     tag, generation : str, optional
         What names this version of the value.
     modified : datetime, optional
@@ -106,16 +92,20 @@ class Answer:
 
     body: memoryview
     first: int
-    size: int
+    size: int | None
     tag: str | None
     generation: str | None
     modified: datetime | None
 
     @property
+    def is_named(self) -> bool:
+        """Whether something names this version."""
+        return self.tag is not None or self.generation is not None
+
+    @property
     def mark(self) -> tuple[object, ...]:
         """What is equal for parts of one version, as well as can be told."""
-        named = self.tag is not None or self.generation is not None
-        return self.tag, self.generation, self.size, None if named else self.modified
+        return self.tag, self.generation, self.size, None if self.is_named else self.modified
 
 
 class Pace:
@@ -212,13 +202,11 @@ class Client:
         """
         if self._ready is not None:
             return self._ready
-        found = self._stores.get((once, sends))
-        if found is None:
+        if (once, sends) not in self._stores:
             with self._lock:
-                found = self._stores.get((once, sends))
-                if found is None:
-                    found = self._stores[once, sends] = self._make(once, sends)
-        return found
+                if (once, sends) not in self._stores:
+                    self._stores[once, sends] = self._make(once, sends)
+        return self._stores[once, sends]
 
     def _make(self, once: bool, sends: bool) -> Any:
         recipe = self.recipe
@@ -227,7 +215,7 @@ class Client:
         if recipe.kind == "local":
             return obstore.store.LocalStore(**arguments)
         if "config" in arguments:
-            arguments["config"] = missing(recipe.kind, arguments["config"], recipe.address)
+            arguments["config"] = settled(recipe.kind, arguments["config"], recipe.address)
         arguments["client_options"] = {
             "timeout": timedelta(seconds=max(self._deadline, _LONGEST_ANSWER)),
             "read_timeout": timedelta(seconds=max(self._deadline, _SENDING) if sends else self._timeout),
@@ -262,17 +250,16 @@ class Client:
         if profile is None:
             if any(name in config for name in ("access_key_id", "skip_signature", "web_identity_token_file")):
                 return None
-            if any(os.environ.get(name) for name in _WITHOUT_BOTO3):
-                return None
             shared = os.environ.get("AWS_SHARED_CREDENTIALS_FILE", os.path.expanduser("~/.aws/credentials"))
-            if not any(os.environ.get(name) for name in _FROM_BOTO3) and not os.path.exists(shared):
+            named = os.environ.get("AWS_PROFILE") or os.path.exists(shared)
+            if os.environ.get("AWS_ACCESS_KEY_ID") or not named:
                 return None
         try:
             import boto3
             from botocore.exceptions import BotoCoreError
             from obstore.auth.boto3 import Boto3CredentialProvider
         except ImportError as error:
-            if profile is None and not any(os.environ.get(name) for name in _FROM_BOTO3):
+            if profile is None:
                 return None
             raise StoreError(
                 f"{self.recipe.address}: a profile of AWS needs the package boto3, which is not installed; "
@@ -291,8 +278,9 @@ class Client:
     def once(
         self,
         call: Callable[[Any, Any], Result],
+        operation: str,
         *,
-        changes: bool = False,
+        size: int = 0,
         sends: bool = False,
         alone: bool = True,
     ) -> Result | Failure:
@@ -301,20 +289,30 @@ class Client:
         Parameters
         ----------
         call : callable
-        changes : bool
-            Whether something is another after that, so that Ctrl-C is heard when the answer is there.
+        operation : {"get", "get_range", "head", "list", "put", "delete"}
+            What is told of it. For the last two Ctrl-C is heard when the answer is there.
+        size : int
+            Bytes that are sent.
         sends : bool
-            See :meth:`made`.
+            See :meth:`made`; so it is for many bytes, too.
         alone : bool
             Whether obstore must not make it again.
         """
         obstore: Any = _usable()
-        asked = (self._web, None) if self._web else (obstore, self.made(once=alone, sends=sends))
+        sends |= size > _LONG
+        package, store = (self._web, None) if self._web else (obstore, self.made(once=alone, sends=sends))
         if not self._admitted():
             return Failure("it is not wanted any more, because something done at the same time has failed")
-        telling = sent("list")  # Another page of a list is asked for without the package.
+        telling = sent(operation)
+
+        def told() -> Result:
+            with telling:
+                found = call(package, store)
+                telling.size = size or len(getattr(found, "body", b""))
+                return found
+
         try:
-            return (undisturbed if changes else _interruptible)(lambda: _told(telling, call, *asked))
+            return (undisturbed if operation in ("put", "delete") else _interruptible)(told)
         except AnswerError as error:
             return error.failure
         except (obstore.exceptions.BaseError, OSError, ValueError, TypeError, RuntimeError) as error:
@@ -331,7 +329,7 @@ class Client:
         return True
 
     def request(
-        self, call: Callable[[Any, Any], Result], *, changes: bool = False, sends: bool = False
+        self, call: Callable[[Any, Any], Result], operation: str, *, size: int = 0, sends: bool = False
     ) -> Result | Failure:
         """Make a request, and again as long as that may help.
 
@@ -342,12 +340,67 @@ class Client:
         pace = Pace(self._retries, self._deadline)
         tried = 0
         while True:
-            found = self.once(call, changes=changes, sends=sends, alone=False)
+            found = self.once(call, operation, size=size, sends=sends, alone=False)
             if not isinstance(found, Failure):
                 return found
             tried += found.attempts
             if found.attempts > 1 or found.insisted or not pace.again(found):
                 return replace(found, attempts=tried)
+
+    def read(self, path: str, options: dict[str, Any] | None, limit: int | None = None) -> Answer | Failure:
+        """Ask for a value or a part of it.
+
+        Parameters
+        ----------
+        path : str
+        options : dict, optional
+            Of obstore; ``{"head": True}`` asks for no bytes.
+        limit : int, optional
+            How many bytes there may be; more are not fetched.
+        """
+        wanted = options or {}
+        head = "head" in wanted
+
+        def call(package: Any, store: Any) -> Answer:
+            result = package.get(store, path, options=options)
+            kind = result.attributes.get("Content-Type")
+            if (
+                kind is not None
+                and kind.lower().startswith(_PAGES)
+                and not path.endswith((".html", ".htm", ".xhtml"))
+            ):
+                raise AnswerError(
+                    Failure("the answer is an HTML page, as of a server that asks to log in", 200)
+                )
+            meta = result.meta
+            first, stop = result.range
+            if head:
+                body = memoryview(b"")
+            else:
+                size = stop - first
+                if limit is not None and size > limit:
+                    raise OversizedError(size, limit)
+                with reserved(size):
+                    try:
+                        body = memoryview(result.bytes())
+                    except Exception as error:
+                        # obstore has asked for the rest, on condition of the tag, and does not say how often.
+                        error.insisted = meta["e_tag"] is not None  # type: ignore[attr-defined]
+                        raise
+                if len(body) != size:
+                    raise AnswerError(
+                        Failure(
+                            f"the body has {len(body)} bytes, {size} were promised",
+                            passing=True,
+                            ambiguous=True,
+                        )
+                    )
+            modified = meta["last_modified"]
+            if modified.timestamp() <= 0:  # So obstore has it where an answer does not tell.
+                modified = None
+            return Answer(body, first, meta["size"], meta["e_tag"], meta["version"], modified)
+
+        return self.request(call, "head" if head else "get_range" if "range" in wanted else "get")
 
 
 def _interruptible(call: Callable[[], Result]) -> Result:
@@ -361,126 +414,29 @@ def _interruptible(call: Callable[[], Result]) -> Result:
     return waiting.result()
 
 
-def _told(request: Request, call: Callable[[Any, Any], Result], package: Any, store: Any) -> Result:
-    """Make a request, and tell of it whoever listens."""
-    if request is UNHEARD:
-        return call(package, store)
-    with request:
-        found = call(_Told(package, request), store)
-        request.size = request.size or len(getattr(found, "body", b""))
-        return found
+def client_of(recipe: Recipe, concurrency: int, retries: int, timeout: float, deadline: float) -> Client:
+    """The client of this process for a recipe and bounds, with what obstore reads in the environment now."""
+    _refuse_forked()  # There no client is dropped in favour of another: to take it apart may last for ever.
+    variables = read_by_obstore(recipe.kind)
+    with _lock:
+        return _client(recipe, concurrency, retries, timeout, deadline, os.getpid(), variables)
 
 
-class _Told:
-    """The package obstore, which notes what is asked of it."""
-
-    def __init__(self, package: Any, request: Request) -> None:
-        self._package = package
-        self._request = request
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._package, name)
-
-    def get(self, store: Any, path: str, *, options: Any = None) -> Any:
-        wanted = options or {}
-        self._request.operation = "head" if "head" in wanted else "get_range" if "range" in wanted else "get"
-        return self._package.get(store, path, options=options)
-
-    def put(self, store: Any, path: str, content: memoryview, **options: Any) -> Any:
-        self._request.operation = "put"
-        found = self._package.put(store, path, content, **options)
-        self._request.size = content.nbytes
-        return found
-
-    def copy(self, *args: Any, **options: Any) -> Any:
-        self._request.operation = "put"
-        return self._package.copy(*args, **options)
-
-    def delete(self, *args: Any, **options: Any) -> Any:
-        self._request.operation = "delete"
-        return self._package.delete(*args, **options)
+@lru_cache(maxsize=_KEPT)
+def _client(
+    recipe: Recipe, concurrency: int, retries: int, timeout: float, deadline: float, *others: object
+) -> Client:
+    return Client(recipe, concurrency, retries, timeout, deadline)
 
 
-def fetch(path: str, options: dict[str, Any] | None, limit: int | None) -> Callable[[Any, Any], Answer]:
-    """The request for a value or a part of it, for :meth:`Client.request`.
-
-    Parameters
-    ----------
-    path : str
-    options : dict, optional
-        Of obstore; ``{"head": True}`` asks for no bytes.
-    limit : int, optional
-        How many bytes there may be; more are not fetched.
-    """
-    head = options is not None and "head" in options
-
-    def call(image: Any, store: Any) -> Answer:
-        result = image.get(store, path, options=options)
-        kind = result.attributes.get("Content-Type")
-        if (
-            kind is not None
-            and kind.lower().startswith(_PAGES)
-            and not path.endswith((".html", ".htm", ".xhtml"))
-        ):
-            raise AnswerError(Failure("the answer is an HTML page, as of a server that asks to log in", 200))
-        meta = result.meta
-        first, stop = result.range
-        if head:
-            body = memoryview(b"")
-        else:
-            size = stop - first
-            if limit is not None and size > limit:
-                raise OversizedError(size, limit)
-            with reserved(size):
-                try:
-                    body = memoryview(result.bytes())
-                except Exception as error:
-                    # obstore has asked for the rest, on condition of the tag, and does not say how often.
-                    error.insisted = meta["e_tag"] is not None  # type: ignore[attr-defined]
-                    raise
-            if len(body) != size:
-                raise AnswerError(
-                    Failure(
-                        f"the body has {len(body)} bytes, {size} were promised", passing=True, ambiguous=True
-                    )
-                )
-        modified = meta["last_modified"]
-        if modified.timestamp() <= 0:  # So obstore has it where an answer does not tell.
-            modified = None
-        return Answer(body, first, meta["size"], meta["e_tag"], meta["version"], modified)
-
-    return call
+_lock = threading.Lock()
 
 
-class _Shared:
-    """The clients of this process by recipe and bounds."""
+def _renew() -> None:
+    """A forked child must not wait for a thread of its parent to give the lock back."""
+    global _lock
+    _lock = threading.Lock()
 
-    def __init__(self) -> None:
-        self._clients: WeakValueDictionary[object, Client] = WeakValueDictionary()
-        self._recent: deque[Client] = deque(maxlen=_KEPT)
-        self._lock = threading.Lock()
-        self._of_parent: list[object] = []
-
-    def get(self, recipe: Recipe, concurrency: int, retries: int, timeout: float, deadline: float) -> Client:
-        key = recipe.key(), others(recipe.kind), concurrency, retries, timeout, deadline
-        with self._lock:
-            client = self._clients.get(key)
-            if client is None:
-                client = self._clients[key] = Client(recipe, concurrency, retries, timeout, deadline)
-            with contextlib.suppress(ValueError):
-                self._recent.remove(client)
-            self._recent.append(client)
-            return client
-
-    def renew(self) -> None:
-        """Begin anew in a forked child, where what the parent has made must not be taken apart."""
-        self._of_parent.append([*self._clients.values(), *self._recent])
-        self._clients.clear()
-        self._recent.clear()
-        self._lock = threading.Lock()
-
-
-shared = _Shared()
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=shared.renew)
+    os.register_at_fork(after_in_child=_renew)

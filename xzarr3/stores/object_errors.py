@@ -3,7 +3,7 @@
 The type of obstore's error decides where there is one for the case: what is not there, what may not be read,
 a condition that did not hold. Everything else has one type, and a text that names the HTTP status and the
 service's own code. The texts hold URLs with their queries (signatures, tokens) and what the server said; what
-is said of them here names no URL and none of the secrets.
+is said of them here names the status and the code, or has neither URLs nor secrets.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ _RETRIES = re.compile(r", after (\d+) retries")
 _CODE = re.compile(
     r"<Code>([\w.]{1,80})</Code>|\"(?:code|reason)\": ?\"([\w.]{1,80})\"|\bcode: ([\w.]{1,80})"
 )
-_MESSAGE = re.compile(r"<Message>([^<\n\r]{1,300})")
 _URL = re.compile(r"\b[a-z][a-z0-9+.-]*://[^\s'\"<>,)]*", re.IGNORECASE)
 _PARAMETER = re.compile(
     r"\b(sig|signature|x-amz-[\w-]+|x-goog-[\w-]+|awsaccesskeyid|authorization|token|password|secret|"
@@ -80,10 +79,6 @@ _ANSWERS = (
     ("Wanted range starting at", "the value ends before", 416, ""),
     ("bytes 0--1/0", "the value ends before", 416, ""),
 )
-
-
-class ServiceError(Exception):
-    """What obstore reported, without what must not be seen: the cause of the errors that users get."""
 
 
 @dataclass(frozen=True)
@@ -153,10 +148,6 @@ class Failure:
         """Whether it is the credentials that are wrong, and not what they permit."""
         return self.code in _BAD_CREDENTIALS
 
-    def cause(self) -> ServiceError:
-        """The error to chain."""
-        return ServiceError(self.text)
-
 
 class AnswerError(Exception):
     """An answer that is not what was asked for."""
@@ -195,7 +186,7 @@ def describe(error: BaseException, secrets: Sequence[str] = ()) -> Failure:
     if status is not None:
         if status == 404 and "container does not exist" in debug:  # The answer to HEAD has no body.
             return Failure("status 404, the container does not exist", 404, "ContainerNotFound")
-        failure = describe_status(status, head[found.end() :] if found else "", secrets)
+        failure = describe_status(status, head[found.end() :] if found else "")
         other = status in (401, 403, 404) and name not in _OF_TYPE
         return replace(failure, attempts=attempts, sort="other" if other else "")
     for sign, text, meaning, sort in _ANSWERS:
@@ -213,12 +204,11 @@ def describe(error: BaseException, secrets: Sequence[str] = ()) -> Failure:
     return Failure(scrub(f"{name}: {head}", secrets), code=code, passing=code in _PASSING_CODES, sort=sort)
 
 
-def describe_status(status: int, body: str, secrets: Sequence[str]) -> Failure:
-    """What a status means, and the body of its answer."""
-    code, said = _code(body), _MESSAGE.search(body)
-    parts = [f"status {status}", code, "" if said is None else scrub(said[1], secrets)]
+def describe_status(status: int, body: str) -> Failure:
+    """What a status means, and the code in the body; the rest of it may hold what was sent, secrets too."""
+    code = _code(body)
     return Failure(
-        ", ".join(part for part in parts if part),
+        f"status {status}, {code}" if code else f"status {status}",
         status,
         code,
         passing=status in _PASSING or code in _PASSING_CODES,
@@ -234,7 +224,7 @@ def _code(text: str) -> str:
 def _credentials(head: str, status: int | None) -> Failure:
     """Credentials are asked of the machine if none are given; of most machines in vain."""
     passing = status is not None and (status >= 500 or status == 429)
-    text = "no credentials are given, and this machine has none"
+    text = "no credentials are given, and this machine has none (boto3 is needed for a profile of AWS)"
     if not any(sign in head for sign in _OF_MACHINE):
         answer = "no answer" if status is None else f"status {status}"
         text = f"the service that gives credentials does not: {answer}"

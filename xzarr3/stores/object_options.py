@@ -9,7 +9,6 @@ processes. It holds secrets, so that it is never shown; what may be shown of a p
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 import os
 import pickle
@@ -17,9 +16,8 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from xzarr3.errors import StoreError, listed
 from xzarr3.stores.object_errors import scrub
@@ -77,62 +75,39 @@ SPELLINGS: Final[dict[str, dict[str, str]]] = {
         "sas_token": "sas_key",
         "bearer_token": "token",
     },
-    "http": {"user": "username", "token": "bearer_token"},
+    "http": {},
 }
-_COMMON = ("use_ssl", "verify", "allow_http", "client_kwargs", "client_options")
-_HTTP = ("headers", "username", "password", "bearer_token")
+_COMMON = ("verify", "allow_http", "headers", "client_kwargs", "client_options")
 # Of fsspec: how its own caches and loops work, which are not here.
 _WITHOUT_EFFECT = frozenset(
     {
         *("default_block_size", "default_cache_type", "default_fill_cache", "skip_instance_cache", "project"),
         *("use_listings_cache", "listings_expiry_time", "max_paths", "asynchronous", "cache_regions"),
+        "use_ssl",  # The endpoint says it.
     }
 )
 _SECRET = re.compile("key|secret|token|password|sas_")
-_SIGNS = {
-    "s3": ("access_key_id", "profile", "role_arn", "web_identity_token_file"),
-    "gs": ("bearer_token", "service_account", "service_account_key", "application_credentials"),
-    "az": ("account_key", "sas_key", "token", "client_secret", "federated_token_file", "use_azure_cli"),
-}
 # The options that say where something is, and the variables of the environment that do; the first one counts.
 _PLACES: dict[str, dict[str, tuple[str, ...]]] = {
     "s3": {
         "endpoint": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
         "region": ("AWS_REGION", "AWS_DEFAULT_REGION"),
-        "virtual_hosted_style_request": ("AWS_VIRTUAL_HOSTED_STYLE_REQUEST",),
         "s3_express": ("AWS_S3_EXPRESS",),
     },
     "gs": {"base_url": ("GOOGLE_BASE_URL",)},
     "az": {
         "account_name": ("AZURE_STORAGE_ACCOUNT_NAME",),
         "endpoint": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
-        "use_emulator": ("AZURE_STORAGE_USE_EMULATOR",),
-        "use_fabric_endpoint": ("AZURE_STORAGE_USE_FABRIC_ENDPOINT", "AZURE_USE_FABRIC_ENDPOINT"),
     },
+    "http": {},
 }
-_SWITCHES = frozenset(("virtual_hosted_style_request", "s3_express", "use_emulator", "use_fabric_endpoint"))
 _READ_BY_OBSTORE = {"s3": ("AWS_",), "gs": ("GOOGLE_",), "az": ("AZURE_", "MSI_", "IDENTITY_")}
-_YES = frozenset({"1", "true", "on", "yes", "y"})
-# Separate parts of AWS, where buckets may have the names that others have elsewhere.
-_PARTITIONS = {
-    "cn-": "aws-cn",
-    "us-gov-": "aws-us-gov",
-    "us-iso": "aws-iso",
-    "eu-iso": "aws-iso",
-    "eusc-": "aws-eusc",
-}
 _BUCKET = re.compile(r"arn:[a-z0-9:_-]+|[^/\\?#@:\s\x00-\x1f\x7f]+")
-_HOST_OF_S3 = re.compile(
-    r"(?:(.+)\.)?(s3(?:[.-][a-z0-9-]+)*\.amazonaws\.com(?:\.cn)?|r2\.cloudflarestorage\.com)"
-)
-_HOST_OF_AZURE = re.compile(r"([a-z0-9]+)\.(?:blob|dfs)\.(?:core\.windows\.net|fabric\.microsoft\.com)")
 ANYWHERE: Final = frozenset(
     ("user-agent", "accept", "accept-encoding", "accept-language", "range", "if-match")
 )
 """Headers that any server may see."""
 _DROPPED = frozenset(("authorization", "cookie"))  # By obstore, where a server redirects to another one.
-_EMULATOR = "http://127.0.0.1:10000/devstoreaccount1"
-_DIGEST_KEY = os.urandom(16)  # What is made of secrets is of no use elsewhere.
 _forked = False
 
 
@@ -186,15 +161,9 @@ class Recipe:
 
     def private_headers(self) -> dict[str, str]:
         """All headers, if some of them would follow a redirect of a web server to another one; else none."""
-        if self.kind != "http":
-            return {}
-        headers = dict(self.arguments.get("client_options", {})).get("default_headers", {})
-        if all(name.lower() in ANYWHERE | _DROPPED for name in headers):
-            return {}
-        return {
-            name: value.decode() if isinstance(value, bytes) else str(value)
-            for name, value in headers.items()
-        }
+        headers = dict(self.arguments.get("client_options", {}).get("default_headers", {}))
+        private = any(name.lower() not in ANYWHERE | _DROPPED for name in headers)
+        return headers if private and self.kind == "http" else {}
 
     def __hash__(self) -> int:
         return hash(self.key())
@@ -214,14 +183,11 @@ class Place:
         What keys begin with, empty or ending with ``/``.
     settings : mapping
         Arguments of the store that were among the options.
-    unknown : bool
-        Whether there are options that only obstore may know.
     """
 
     recipe: Recipe
     prefix: str
     settings: Mapping[str, Any]
-    unknown: bool = False
 
 
 def parse(url: str, options: Mapping[str, Any] | None = None) -> Place:
@@ -238,12 +204,7 @@ def parse(url: str, options: Mapping[str, Any] | None = None) -> Place:
     >>> place.recipe.kind, place.prefix, place.recipe.address
     ('s3', 'era5.zarr/', 's3://bucket at http://localhost:9000')
     """
-    given = dict(options or {})
-    for name in given:
-        if not isinstance(name, str):
-            raise StoreError(
-                f"storage_options: found a name of type {type(name).__name__}; accepted: strings"
-            )
+    given = dict(_dictionary("storage_options", {"storage_options": options}))
     scheme, mark, rest = url.partition("://")
     scheme = scheme.lower()
     if not mark or scheme not in OBJECT_SCHEMES:
@@ -251,10 +212,12 @@ def parse(url: str, options: Mapping[str, Any] | None = None) -> Place:
             f"not a URL of an object store: {scrub(url)}; accepted: {', '.join(sorted(OBJECT_SCHEMES))}"
         )
     kind = _KINDS.get(scheme, "az")
+    login: dict[str, str] = {}
+    account = None
     settings = {name: given.pop(name) for name in sorted(SETTINGS & given.keys())}
     if kind == "http":
         try:
-            kind, place, prefix = _of_web(url, given)
+            (place, login), prefix = _of_web(url), ""
         except ValueError:
             raise StoreError(
                 f"not a URL: what follows '{scheme}://' is no host with a path and a port; accepted: as in "
@@ -265,8 +228,6 @@ def parse(url: str, options: Mapping[str, Any] | None = None) -> Place:
         if kind == "az" and "@" in place:
             place, _, host = place.partition("@")
             account = host.partition(".")[0]
-            if given.setdefault("account_name", account) != account:
-                raise _contradict(kind, f"'account_name', for the URL names account '{account}',", "it")
         if not _BUCKET.fullmatch(place):
             shown = "***" if ":" in rest else _public(rest)
             raise StoreError(
@@ -274,65 +235,36 @@ def parse(url: str, options: Mapping[str, Any] | None = None) -> Place:
                 f"accepted: '{scheme}://', its name without ':' and '@', '/' and the path"
             )
     wanted = _named(kind, given)
-    unknown = bool(wanted.keys() - _known(kind))
-    return Place(_recipe(kind, place, wanted), _prefix(prefix, url), settings, unknown)
-
-
-def _contradict(kind: str, one: str, other: str) -> StoreError:
-    return StoreError(f"storage_options of {TITLES[kind]}: {one} contradicts {other}; accepted: one of them")
-
-
-def _known(kind: str) -> set[str]:
-    more = _HTTP if kind == "http" else ("credential_provider", "config_kwargs", "profile", "region")
-    return {*SPELLINGS[kind].values(), *_COMMON, *more, *_SIGNS.get(kind, ()), "token", "connection_string"}
+    if account is not None and wanted.setdefault("account_name", account) != account:
+        raise _differ(kind, "account_name")
+    if login:
+        wanted["headers"] = login | wanted.get("headers", {})
+    return Place(_recipe(kind, place, wanted), _prefix(prefix, url), settings)
 
 
 def accepted(kind: str) -> str:
-    """The options that are known by several names, for a message."""
-    names: dict[str, list[str]] = {name: [] for name in (*_COMMON, *(_HTTP if kind == "http" else ()))}
-    for spelling, name in SPELLINGS[kind].items():
-        names.setdefault(name, []).append(spelling)
-    told = [f"'{name}'" + (f" ({listed(also)})" if also else "") for name, also in sorted(names.items())]
-    return f"{', '.join(told)}, {listed(sorted(SETTINGS))}" + (
-        "" if kind == "http" else f", and what {_CLASSES[kind]} of obstore takes"
+    """The options that are known, for a message."""
+    names = listed(sorted({*SPELLINGS[kind], *_COMMON, *SETTINGS}))
+    return f"{names}, " + (
+        "and more with s3://, gs:// and az://"
+        if kind == "http"
+        else f"what {_CLASSES[kind]} of obstore takes"
     )
 
 
-def _of_web(url: str, given: dict[str, Any]) -> tuple[str, str, str]:
-    """Kind, place and prefix of an http or https URL, which may be that of a service."""
+def _of_web(url: str) -> tuple[str, dict[str, str]]:
+    """The address of a web server, and the header that the user and the password in its URL become."""
     parts = urlsplit(url)
-    if not parts.hostname or parts.query or parts.fragment:
+    if not parts.hostname or parts.port == 0 or parts.query or parts.fragment:
         raise StoreError(
             "not the URL of a directory: it has a query, a fragment or no host; accepted: 'https://', a host "
             "and a path, '?' and '#' in it spelled as '%3F' and '%23'; headers={...} for what signs requests"
         )
-    path = parts.path.strip("/")
-    foreign = given.keys() - {*_COMMON, *_HTTP, *SPELLINGS["http"], *_WITHOUT_EFFECT}
-    azure, s3 = _HOST_OF_AZURE.fullmatch(parts.hostname), _HOST_OF_S3.fullmatch(parts.hostname)
-    if foreign and azure:
-        container, _, prefix = path.partition("/")
-        given.setdefault("account_name", azure[1])
-        given.setdefault("endpoint", f"https://{parts.hostname.replace('.dfs.', '.blob.')}")
-        return "az", container, unquote(prefix)
-    if foreign and s3:
-        bucket, prefix = s3[1], path
-        if s3[2].startswith("r2."):
-            given.setdefault("endpoint", f"https://{parts.hostname}")
-            given.setdefault("region", "auto")
-            bucket = None
-        else:
-            region = re.search(r"s3[.-](?:dualstack\.)?([a-z]{2}(?:-[a-z]+)+-\d)\.", s3[2])
-            if region:
-                given.setdefault("region", region[1])
-        if bucket is None:
-            bucket, _, prefix = path.partition("/")
-        return "s3", bucket, unquote(prefix)
+    login = {}
     if parts.username is not None:
-        given.setdefault("username", unquote(parts.username))
-        given.setdefault("password", unquote(parts.password or ""))
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    where = f"{parts.scheme.lower()}://{host}" + ("" if parts.port is None else f":{parts.port}")
-    return "http", f"{where}/{path}" if path else where, ""
+        pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        login = {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
+    return f"{parts.scheme}://{_server(parts)}{parts.path.rstrip('/')}", login
 
 
 def _canonical(kind: str, spelling: str) -> str:
@@ -344,158 +276,61 @@ def _canonical(kind: str, spelling: str) -> str:
 
 def _named(kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """The options by one name each, and what fsspec hands on to the library that it uses among them."""
-    items = [item for item in given.items() if item[0] not in (*_WITHOUT_EFFECT, "client_kwargs")]
-    inner = given.get("client_kwargs") or {}
-    if not isinstance(inner, Mapping):
-        raise StoreError(
-            f"storage_options: 'client_kwargs' is {type(inner).__name__}; accepted: a dictionary"
-        )
+    outer = {spelling: value for spelling, value in given.items() if spelling != "client_kwargs"}
     wanted: dict[str, Any] = {}
-    by: dict[str, str] = {}
-    for spelling, value in (*items, *inner.items()):
-        if value is None:
-            continue
+    for spelling, value in (*outer.items(), *_dictionary("client_kwargs", given).items()):
         name = _canonical(kind, str(spelling))
-        value = os.fspath(value) if isinstance(value, os.PathLike) else value
-        if name == "skip_signature" and isinstance(value, str):
-            value = {"true": True, "false": False}.get(value.lower(), value)
-        if name == "request_payer" and value == "requester":
-            value = True
+        if value is None or name in _WITHOUT_EFFECT:
+            continue
         if name == _ENDPOINT.get(kind) and isinstance(value, str):
             value = value.rstrip("/")
         if wanted.setdefault(name, value) != value:
-            raise _contradict(kind, f"'{by[name]}'", f"'{spelling}'")
-        by[name] = str(spelling)
-    _settle(kind, wanted)
+            raise _differ(kind, name)
+    for name in ("headers", "client_options"):
+        _dictionary(name, wanted)
+    if kind == "gs" and "token" in wanted:
+        _settle_token(wanted)
     return wanted
 
 
-def _settle(kind: str, wanted: dict[str, Any]) -> None:
-    """What takes more than another name: options of fsspec that obstore has in another form."""
-    for name in ("headers", "client_options"):
-        value = wanted.get(name, {})
-        if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-            raise StoreError(
-                f"storage_options of {TITLES[kind]}: '{name}' is of type {type(value).__name__}; accepted: a "
-                "dictionary with names for keys"
-            )
-    if kind == "s3":
-        style = wanted.pop("config_kwargs", {"s3": {"addressing_style": "auto"}})
-        styles = {"path": False, "virtual": True, "auto": None}
-        named = [key for key in styles if style == {"s3": {"addressing_style": key}}]
-        if not named:
-            raise StoreError(
-                f"storage_options of {TITLES[kind]}: 'config_kwargs' with something else than accepted: "
-                "{'s3': {'addressing_style': 'path' or 'virtual'}}"
-            )
-        if styles[named[0]] is not None:
-            wanted.setdefault("virtual_hosted_style_request", styles[named[0]])
-    elif kind == "gs":
-        _settle_token(wanted)
-    elif kind == "az":
-        if "connection_string" in wanted:
-            _settle_connection(wanted)
-        if "account_host" in wanted:
-            wanted.setdefault("endpoint", f"https://{wanted.pop('account_host')}")
-    elif kind == "http":
-        _settle_headers(wanted)
-    # obstore would sign, or not, without a word.
-    signs = [name for name in (*_SIGNS.get(kind, ()), "credential_provider") if wanted.get(name)]
-    if wanted.get("skip_signature") is True and signs:
-        raise _contradict(kind, "'anon'", f"'{signs[0]}'")
-    if "profile" in wanted and len(signs) > 1:
-        raise _contradict(kind, "'profile'", f"'{next(name for name in signs if name != 'profile')}'")
-    provider = wanted.get("credential_provider")
-    if provider is not None and not callable(provider):
+def _differ(kind: str, name: str) -> StoreError:
+    return StoreError(f"storage_options of {TITLES[kind]}: '{name}' has two values; accepted: one of them")
+
+
+def _dictionary(name: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """An option that is itself a dictionary, empty if it is not given."""
+    value = options.get(name)
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise StoreError(
-            f"storage_options of {TITLES[kind]}: 'credential_provider' is of type {type(provider).__name__}; "
-            "accepted: a function that gives credentials, as obstore takes them"
+            f"'{name}' of an object store is no dictionary with names for keys: {type(value).__name__}; "
+            "accepted: as in {'anon': True}"
         )
+    return value
 
 
 def _settle_token(wanted: dict[str, Any]) -> None:
     """gcsfs's ``token``: "anon", a file, or what would be in it."""
-    token = wanted.pop("token", None)
+    token = wanted.pop("token")
     if isinstance(token, Mapping):
-        token = json.dumps(dict(token), sort_keys=True)
-    if token in (None, "google_default", "cloud"):
-        return
-    value: object = token
+        token = json.dumps(dict(token))
     if token == "anon":
-        name, value = "skip_signature", True
+        wanted["skip_signature"] = True
     elif not isinstance(token, str) or token in ("cache", "browser"):
         raise StoreError(
-            f"storage_options of Google Cloud Storage: 'token' is {scrub(str(token)[:7])}; accepted: 'anon', "
-            "the path of a file with credentials, its content, 'google_default'; bearer_token= for a token"
+            "storage_options of Google Cloud Storage: 'token' is no text, 'cache' or 'browser'; accepted: "
+            "'anon', the path of a file with credentials, its content, 'google_default'; bearer_token= for a "
+            "token"
         )
     elif token.lstrip().startswith("{"):
-        name = "service_account_key"
-    else:
-        name, value = "application_credentials", os.path.expanduser(token)
-    if wanted.setdefault(name, value) != value:
-        raise _contradict("gs", "'token'", f"'{name}'")
-
-
-def _settle_connection(wanted: dict[str, Any]) -> None:
-    """Azure's connection string, which is a list of options itself."""
-    parts = {}
-    for part in str(wanted.pop("connection_string")).split(";"):
-        name, _, value = part.strip().partition("=")
-        parts[name.lower()] = value
-    found: dict[str, Any] = {
-        "account_name": parts.get("accountname"),
-        "account_key": parts.get("accountkey"),
-        "sas_key": parts.get("sharedaccesssignature"),
-        "endpoint": (parts.get("blobendpoint") or "").rstrip("/"),
-        "use_emulator": parts.get("usedevelopmentstorage", "").lower() == "true",
-    }
-    found = {name: value for name, value in found.items() if value}
-    if not found:
-        raise StoreError(
-            "storage_options of Azure: 'connection_string' names no account; accepted: "
-            "'AccountName=...;AccountKey=...', 'SharedAccessSignature=...', 'BlobEndpoint=...'"
-        )
-    if (
-        "account_name" in found
-        and parts.get("endpointsuffix")
-        and not found.keys() & {"endpoint", "use_emulator"}
-    ):
-        scheme = parts.get("defaultendpointsprotocol", "https")
-        found["endpoint"] = f"{scheme}://{found['account_name']}.blob.{parts['endpointsuffix']}"
-    for option, value in found.items():
-        if wanted.setdefault(option, value) != value:
-            raise _contradict("az", "'connection_string'", f"'{option}'")
-
-
-def _settle_headers(wanted: dict[str, Any]) -> None:
-    """Names, passwords and tokens are a header."""
-    headers = dict(wanted.pop("headers", {}))
-    user, password = wanted.pop("username", None), wanted.pop("password", None)
-    bearer = wanted.pop("bearer_token", None)
-    if password is not None and user is None:
-        raise StoreError("storage_options of HTTP: 'password' alone; accepted: 'username' with it")
-    if not all(isinstance(value, str) for value in headers.values()):
-        raise StoreError(
-            "storage_options of HTTP: 'headers' has a value that is no string; accepted: strings"
-        )
-    signs = [name for name in headers if name.lower() == "authorization"]
-    ways = [name for name, value in (("username", user), ("bearer_token", bearer)) if value is not None]
-    ways += ["headers"] if signs else []
-    if len(ways) > 1:
-        raise _contradict("http", f"'{ways[0]}'", f"'{ways[1]}'")
-    if user is not None:
-        pair = base64.b64encode(f"{user}:{password or ''}".encode()).decode()
-        headers["Authorization"] = f"Basic {pair}"
-        wanted["_secrets"] = (password or "", pair)
-    elif bearer is not None:
-        headers["Authorization"] = f"Bearer {bearer}"
-    if headers:
-        wanted["headers"] = headers
+        wanted["service_account_key"] = token
+    elif token not in ("google_default", "cloud"):
+        wanted["application_credentials"] = os.path.expanduser(token)
 
 
 def _recipe(kind: str, place: str, wanted: dict[str, Any]) -> Recipe:
     secrets = [value for name, value in wanted.items() if _SECRET.search(name) and isinstance(value, str)]
-    secrets += wanted.pop("_secrets", ())
     client = dict(wanted.pop("client_options", {}))
     if wanted.pop("verify", True) is False:
         client["allow_invalid_certificates"] = True
@@ -504,24 +339,13 @@ def _recipe(kind: str, place: str, wanted: dict[str, Any]) -> Recipe:
         client["default_headers"] = headers
         secrets += map(str, headers.values())
     for secret in list(secrets):
-        signed = re.findall(r"sig=([^&]+)", secret)
-        secrets += [*secret.split(" "), unquote(secret), *signed, *map(unquote, signed)]
+        secrets += [*secret.split(" "), unquote(secret)]
         if secret.lstrip().startswith("{"):
             secrets += re.findall(r"\"([^\"]{12,})\"", secret)
-    allow, ssl = wanted.pop("allow_http", None), wanted.pop("use_ssl", None)
     provider, profile = wanted.pop("credential_provider", None), wanted.pop("profile", None)
     wanted.update(_of_environment(kind, wanted))
     endpoint = place if kind == "http" else wanted.get(_ENDPOINT[kind])
-    if endpoint is not None and "://" not in str(endpoint):
-        endpoint = f"{'http' if ssl is False else 'https'}://{endpoint}"
-        wanted[_ENDPOINT[kind]] = endpoint
-    elif wanted.get("use_emulator"):
-        endpoint = endpoint or _EMULATOR
-    plain = endpoint is not None and str(endpoint).lower().startswith("http://")
-    if (plain and (ssl is True or allow is False)) or (ssl is False and not plain):
-        option = f"use_ssl={ssl}" if ssl is not None else "allow_http=False"
-        raise _contradict(kind, option, "the address")
-    if plain or allow:
+    if wanted.pop("allow_http", str(endpoint).lower().startswith("http://")):
         client["allow_http"] = True
     arguments: dict[str, Any] = {"client_options": client}
     if kind == "http":
@@ -540,21 +364,17 @@ def _recipe(kind: str, place: str, wanted: dict[str, Any]) -> Recipe:
     )
 
 
-def _of_environment(kind: str, wanted: Mapping[str, Any]) -> dict[str, Any]:
+def _of_environment(kind: str, wanted: Mapping[str, Any]) -> dict[str, str]:
     """What the environment says of the place, where the options do not."""
-    found: dict[str, Any] = {}
-    for option, names in _PLACES.get(kind, {}).items():
+    found = {}
+    for option, names in _PLACES[kind].items():
         value = next((os.environ[name] for name in names if os.environ.get(name)), None)
-        if value is None or option in wanted or (wanted.get("use_emulator") is True and kind == "az"):
-            continue
-        if option not in _SWITCHES:
-            found[option] = value.rstrip("/") if option == _ENDPOINT[kind] else value
-        elif value.lower() in _YES and not (option == "use_emulator" and "endpoint" in wanted):
-            found[option] = True
+        if value is not None and option not in wanted:
+            found[option] = value.rstrip("/")
     return found
 
 
-def missing(kind: str, config: Mapping[str, Any], address: str) -> dict[str, Any]:
+def settled(kind: str, config: Mapping[str, Any], address: str) -> dict[str, Any]:
     """Options for obstore that leave nothing of the place to the environment, which may have changed.
 
     Raises
@@ -562,43 +382,40 @@ def missing(kind: str, config: Mapping[str, Any], address: str) -> dict[str, Any
     StoreError
         If that cannot be: the store was made where the environment named no place, and now it does.
     """
+    for option in _of_environment(kind, config).keys() - {"region"}:
+        raise StoreError(
+            f"the environment names the {option.replace('_', ' ')} of {address} now, but did not when the "
+            f"store was made; accepted: '{option}' in storage_options, or the same environment"
+        )
     complete = dict(config)
-    for option, value in _of_environment(kind, config).items():
-        if option not in _SWITCHES and (option != "region" or _partition(value)):
-            raise StoreError(
-                f"the environment names the {option.replace('_', ' ')} of {address} now, but did not when "
-                f"the store was made; accepted: '{option}' in storage_options, or the same environment"
-            )
-    complete |= dict.fromkeys(_SWITCHES & _PLACES.get(kind, {}).keys() - complete.keys(), False)
     if kind == "s3" and "endpoint" in complete:
         complete["aws_endpoint_url_s3"] = complete.pop("endpoint")  # It counts more than all variables.
     return complete
 
 
-def others(kind: str) -> bytes:
-    """A digest of what else obstore reads in the environment, credentials above all."""
+def read_by_obstore(kind: str) -> tuple[tuple[str, str], ...]:
+    """What else obstore reads in the environment, credentials above all."""
     prefixes = _READ_BY_OBSTORE.get(kind, ())
-    read = sorted(item for item in os.environ.items() if prefixes and item[0].startswith(prefixes))
-    return hashlib.blake2b(repr(read).encode("utf-8", "surrogateescape"), key=_DIGEST_KEY).digest()
-
-
-def _partition(region: object) -> str:
-    """The part of AWS that a region belongs to, if it is not the common one."""
-    return next((name for start, name in _PARTITIONS.items() if str(region).startswith(start)), "")
+    return tuple(sorted(item for item in os.environ.items() if prefixes and item[0].startswith(prefixes)))
 
 
 def _address(kind: str, place: str, endpoint: object, config: Mapping[str, Any]) -> str:
     """Where something is, and nothing that is secret: no user, password or query."""
     if endpoint is None:
-        of = _partition(config.get("region")) if kind == "s3" else config.get("account_name", "")
-        return f"{kind}://{place}" + (f" of {of}" if of and kind != "gs" else "")
+        account = config.get("account_name", "") if kind == "az" else ""
+        return f"{kind}://{place}" + (f" of {account}" if account else "")
     try:
         parts = urlsplit(str(endpoint))
-        port = "" if parts.port is None else f":{parts.port}"
     except ValueError:
-        raise StoreError("an endpoint is no URL; accepted: as in https://example.org:9000") from None
-    where = f"{parts.scheme}://{parts.hostname or ''}{port}{parts.path.rstrip('/')}"
-    return where if kind == "http" else f"{kind}://{place} at {where}"
+        parts = urlsplit("")
+    if parts.scheme not in ("http", "https"):
+        raise StoreError("an endpoint is no URL; accepted: as in https://example.org:9000")
+    return f"{kind}://{place} at {parts.scheme}://{_server(parts)}{parts.path.rstrip('/')}"
+
+
+def _server(parts: SplitResult) -> str:
+    """Host and port, without user and password."""
+    return parts.netloc.rpartition("@")[2].lower()
 
 
 def _public(rest: str) -> str:
@@ -620,15 +437,13 @@ def _prefix(path: str, url: str) -> str:
 
 
 def _frozen(value: object) -> object:
-    """``value`` as something that can be compared and is a key."""
+    """``value`` as something that can be compared and is a key; a copy from another process is the same."""
     if isinstance(value, Mapping):
-        return tuple(sorted((str(name), _frozen(inner)) for name, inner in value.items()))
-    if isinstance(value, (list, tuple)):
-        return tuple(_frozen(inner) for inner in value)
-    if value is None or isinstance(value, (str, bytes, int, float, timedelta)):
+        return frozenset((name, _frozen(inner)) for name, inner in value.items())
+    if isinstance(value, str):
         return value
-    try:  # A copy from another process is the same.
-        return type(value).__qualname__, hashlib.blake2b(pickle.dumps(value)).digest()
+    try:
+        return pickle.dumps(value)
     except (pickle.PicklingError, TypeError, AttributeError):
         return id(value)
 
@@ -637,10 +452,9 @@ def of_ready(store: Any) -> tuple[Recipe, str] | None:
     """The recipe of a ready store of obstore and its prefix; None if it cannot be made again."""
     name = type(store).__name__
     kind = next((kind for kind, found in _CLASSES.items() if found == name), None)
-    remake = getattr(store, "__getnewargs_ex__", None)
-    if kind is None or remake is None:
+    if kind is None:
         return None
-    positional, arguments = remake()
+    positional, arguments = store.__getnewargs_ex__()
     arguments = {key: value for key, value in arguments.items() if value is not None}
     first = str(positional[0]) if positional and positional[0] is not None else ""
     if kind == "local":

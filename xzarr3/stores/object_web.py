@@ -19,6 +19,7 @@ from email.utils import parsedate_to_datetime
 from typing import IO, Any
 from urllib.parse import quote, urlsplit
 
+from xzarr3.errors import StoreError, listed
 from xzarr3.stores.object_errors import AnswerError, Failure, describe_status, scrub
 from xzarr3.stores.object_options import ANYWHERE, Recipe
 
@@ -40,9 +41,9 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         if new is None:
             return None
         new.method = req.get_method()
+        if urlsplit(newurl).scheme not in ("https", urlsplit(req.full_url).scheme):
+            raise AnswerError(Failure("the server redirects to a plain address"))
         if _origin(newurl) != _origin(req.full_url):
-            if urlsplit(req.full_url).scheme == "https" and urlsplit(newurl).scheme != "https":
-                raise AnswerError(Failure("the server redirects from https to a plain address"))
             new.headers = {name: value for name, value in new.headers.items() if name.lower() in ANYWHERE}
         return new
 
@@ -59,27 +60,19 @@ class Web:
 
     def __init__(self, recipe: Recipe, timeout: float) -> None:
         options = recipe.arguments["client_options"]
-        certificate = options.get("root_certificate")
-        context = ssl.create_default_context()
-        if certificate is not None:
-            context.load_verify_locations(
-                cadata=certificate if isinstance(certificate, str) else certificate.decode()
+        unknown = options.keys() - {"default_headers", "allow_http", "allow_invalid_certificates"}
+        if unknown:
+            raise StoreError(
+                f"{recipe.address}: client_options {listed(sorted(unknown))} beside headers for one server "
+                "only; accepted: SSL_CERT_FILE and https_proxy in the environment"
             )
+        context = ssl.create_default_context()
         if options.get("allow_invalid_certificates"):
             context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        proxy = options.get("proxy_url")
-        self._opener = urllib.request.OpenerDirector()
-        for handler in (
-            urllib.request.ProxyHandler(None if proxy is None else {"http": proxy, "https": proxy}),
-            *(urllib.request.HTTPHandler(), urllib.request.HTTPSHandler(context=context), _Redirects()),
-            *(urllib.request.HTTPErrorProcessor(), urllib.request.HTTPDefaultErrorHandler()),
-            urllib.request.UnknownHandler(),
-        ):
-            self._opener.add_handler(handler)
+        self._opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context), _Redirects)
         self._url = recipe.arguments["url"]
         self._headers = {**recipe.private_headers(), "Accept-Encoding": "identity"}
         self._timeout = timeout
-        self._secrets = recipe.secrets
 
     def get(self, store: None, path: str, *, options: Mapping[str, Any] | None = None) -> _Result:
         """Ask for a value or a part of it, as obstore does."""
@@ -98,33 +91,32 @@ class Web:
             answer = self._opener.open(request, timeout=self._timeout)
         except urllib.error.HTTPError as error:
             with error:
-                raise AnswerError(
-                    describe_status(error.code, error.read(4096).decode("latin-1"), self._secrets)
-                ) from None
+                body = error.read(4096).decode("latin-1")
+                raise AnswerError(describe_status(error.code, body)) from None
         except (OSError, http.client.HTTPException) as error:
-            raise self.failure(error) from None
+            raise _failure(error) from None
         if "head" in asked:
             answer.close()
         try:
-            return _Result(self, answer, span)
+            return _Result(answer, span)
         except AnswerError:
             answer.close()
             raise
 
-    def failure(self, error: Exception) -> AnswerError:
-        """What an error of the standard library means."""
-        cause = getattr(error, "reason", error)
-        text = scrub(f"{type(cause).__name__}: {cause}", self._secrets)
-        unreachable = isinstance(cause, ConnectionRefusedError)
-        passing = not isinstance(cause, ssl.SSLCertVerificationError)
-        return AnswerError(Failure(text, passing=passing, unreachable=unreachable))
+
+def _failure(error: Exception) -> AnswerError:
+    """What an error of the standard library means."""
+    cause = getattr(error, "reason", error)
+    unreachable = isinstance(cause, ConnectionRefusedError)
+    passing = not isinstance(cause, ssl.SSLCertVerificationError)
+    text = scrub(f"{type(cause).__name__}: {cause}")
+    return AnswerError(Failure(text, passing=passing, unreachable=unreachable))
 
 
 class _Result:
     """An answer, with what obstore's have of it that is used here."""
 
-    def __init__(self, web: Web, answer: Any, span: Any) -> None:
-        self._web = web
+    def __init__(self, answer: Any, span: Any) -> None:
         self._answer = answer
         headers: Message = answer.headers
         length, modified = headers.get("Content-Length"), headers.get("Last-Modified")
@@ -152,5 +144,5 @@ class _Result:
             with self._answer as answer:
                 body: bytes = answer.read()
         except (OSError, http.client.HTTPException) as error:
-            raise self._web.failure(error) from None
+            raise _failure(error) from None
         return body
