@@ -900,19 +900,22 @@ def test_what_stands_for_which_store(tmp_path: Path) -> None:
             FsspecStore(local, str(tmp_path), concurrency=number)
 
 
-def test_asynchronous_file_systems_are_refused(tmp_path: Path) -> None:
-    options = {"place": str(tmp_path), "asynchronous": True}
-    fs = Slow(**options)
+def test_asynchronous_file_systems_are_made_again(tmp_path: Path) -> None:
+    fs = Slow(place=str(tmp_path), asynchronous=True)
+    for given, path in ((fs, "b"), (DirFileSystem(path="b", fs=fs, asynchronous=True), "")):
+        store = FsspecStore(given, path)
+        store.set("a", VALUE)
+        assert store.get("a") == VALUE
     reference = fsspec.filesystem("reference", fo={"a": ["slow://b/a", 2, 3]}, fs=fs, asynchronous=True)
-    for make in (
-        lambda: FsspecStore(fs, "b"),
-        lambda: FsspecStore(DirFileSystem(path="b", fs=fs, asynchronous=True)),
-        lambda: FsspecStore(reference),
-        lambda: FsspecStore("slow://b", storage_options=options),
-        lambda: xzarr3.open_store(fsspec.FSMap("b", fs)),
-    ):
-        with pytest.raises(StoreError, match="accepted: one made with asynchronous=False"):
-            make()
+    assert FsspecStore(reference).get("a") == b"234"
+
+    class Stubborn(Slow):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            options["asynchronous"] = options.pop("loud")
+            super().__init__(*args, **options)
+
+    with pytest.raises(StoreError, match="asynchronous=False"):
+        FsspecStore(Stubborn(loud=True), "b")
 
 
 def test_urls_that_lead_nowhere() -> None:

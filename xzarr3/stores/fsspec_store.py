@@ -91,8 +91,8 @@ class FsspecStore(Store):
     Parameters
     ----------
     filesystem : str, AbstractFileSystem or FSMap
-        A URL, also a chain such as ``tar://::ftp://host/x.tar``, a file system, or a mapper; none
-        made with ``asynchronous=True``.
+        A URL, also a chain such as ``tar://::ftp://host/x.tar``, a file system, or a mapper. One
+        made with ``asynchronous=True`` is made again without it.
     path : str
         Where in there the root is.
     storage_options : mapping, optional
@@ -136,6 +136,7 @@ class FsspecStore(Store):
         else:
             fs, root = _ready(filesystem)
             self._secrets = secrets_in([fs])
+            fs = _synchronous(fs) if _is_asynchronous(fs) else fs
         if _is_asynchronous(fs):
             raise StoreError(
                 "found a file system made with asynchronous=True, which is for one event loop; accepted: one "
@@ -522,3 +523,18 @@ def _is_asynchronous(fs: FileSystem) -> bool:
     """Whether it is for use within somebody else's event loop."""
     reached = [*layers(fs), *getattr(fs, "fss", {}).values()]
     return any(layer.async_impl and getattr(layer, "asynchronous", False) for layer in reached)
+
+
+def _synchronous(value: Any) -> Any:
+    """A file system, or options of one, made again for use outside of somebody else's event loop."""
+    if type(value).__name__ == "AsyncFileSystemWrapper":
+        return value.sync_fs
+    if isinstance(value, Mapping):
+        return {
+            name: _synchronous(item) if name == "fs" or name.endswith("_options") else item
+            for name, item in value.items()
+            if name not in ("asynchronous", "loop")
+        }
+    if getattr(value, "async_impl", False):
+        return type(value)(*value.storage_args, **_synchronous(value.storage_options))
+    return value
