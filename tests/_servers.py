@@ -640,6 +640,25 @@ def pytest_runtest_call(item: pytest.Item) -> None:
         SEEN[name].tests.add(item.nodeid)
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Where several processes share the tests, send which servers ran to the one that writes the summary."""
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["servers"] = {
+            name: (seen.version, seen.missing, sorted(seen.tests)) for name, seen in SEEN.items()
+        }
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Add what a process of the tests has sent."""
+    for name, (version, missing, tests) in getattr(node, "workeroutput", {}).get("servers", {}).items():
+        seen = SEEN.setdefault(name, Seen(TITLES[name]))
+        seen.version = seen.version or version
+        seen.missing = seen.missing or missing
+        seen.tests.update(tests)
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say which of the servers that were asked for ran, and which did not and why."""
     for name in TITLES:
