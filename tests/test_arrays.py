@@ -42,6 +42,7 @@ from _strategies import (
     stored,
     values,
 )
+from _things import Thing
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -362,7 +363,7 @@ TestOperations = Operations.TestCase
     [
         None, "x", 1.0, 1.5, [0, 4], [True], True, False, np.True_, np.array([0, -5]), np.array([True] * 5),
         (None, 0), (0, None), (0, [6]), (..., ...), (0, 0, 0), (0, 0, 0, ...), 4, -5, (0, 6), (0, -7),
-        slice(None, None, 0), slice("a"), slice(0.5), (slice(None), "x"), {}, object(), np.array(1.0), 2**70,
+        slice(None, None, 0), slice("a"), slice(0.5), (slice(None), "x"), {}, Thing(), np.array(1.0), 2**70,
         b"x", slice(None, None, 1.0), ((0, 7),), ([0, 1], [0, 1, 2]), [0.5], np.datetime64("2000"), 0j,
         [[0], [1, 2]], np.array(True), [None], ["x"], (np.ones((4, 6), bool), 0), np.ones((4, 5), bool),
         np.array([2**63], "u8"),
@@ -488,7 +489,7 @@ def test_result_array_has_to_fit() -> None:
         ("float32", 1j), ("complex64", 1e39), ("int8", "1"), ("float64", "1"), ("int8", None),
         ("float64", None), ("int8", b"1"), ("int64", np.datetime64("2000-01-01")), ("int8", 1j),
         ("r24", b"abcd"), ("r24", 5), ("r24", np.void(b"ab")),
-        ("float64", object()), ("int16", {"a": 1}), ("uint8", 2**70), ("float64", 10**400),
+        ("float64", Thing()), ("int16", {"a": 1}), ("uint8", 2**70), ("float64", 10**400),
         ("int8", np.array([(1, 2)], "i1,i1")),
     ],
     ids=repr,
@@ -1027,12 +1028,12 @@ def test_a_failed_change_of_attributes_keeps_the_old_ones() -> None:
         {"data": [1.5], "dtype": "int8"},
         {"data": [1, 2, 3], "shape": (2,)},
         {"data": [1], "attributes": {"a": float("nan")}},
-        {"data": [1], "attributes": {"a": object()}},
+        {"data": [1], "attributes": {"a": Thing()}},
         {"data": [1], "fill_value": "x"},
         {"data": [1], "chunks": 0},
         {"data": [1], "compressors": "nope"},
         {"data": [1], "dimension_names": ["x", "y"]},
-        {"data": [object()]},
+        {"data": [Thing()]},
         {"data": ["text"], "dtype": "int8"},
         {"shape": (2**63,), "dtype": "int8"},
         {"shape": (1,) * 65, "dtype": "int8"},

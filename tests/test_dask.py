@@ -21,6 +21,7 @@ import dask.array as da
 import numpy as np
 import pytest
 from _opening import opening
+from _things import Thing
 from _unprivileged import run_child
 from dask.blockwise import Blockwise
 from hypothesis import HealthCheck, given, settings
@@ -258,7 +259,7 @@ def test_sources(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "chunks", [(3,), (1, 2, 3), "bogus", (10, 50, 0), ((10, 10), (40,)), (-3, 4), object()]
+    "chunks", [(3,), (1, 2, 3), "bogus", (10, 50, 0), ((10, 10), (40,)), (-3, 4), Thing()]
 )
 def test_impossible_chunks(chunks: Any) -> None:
     with pytest.raises((ValueError, TypeError, NotImplementedError)):

@@ -23,6 +23,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from _recording import RecordingStore
+from _things import Thing
 from dask.base import tokenize
 from dask.utils import key_split
 from hypothesis import HealthCheck, assume, given, settings
@@ -164,7 +165,7 @@ def test_long_dimensions_with_few_uneven_blocks() -> None:
 
 BAD = [
     30, -31, (0, 40), (0, 0, 0), (..., 99), (0, 0, ..., 0), 1.5, "n", slice(None, None, 0), (slice("a"),),
-    ([0, 30],), ([True, False],), ([0], [1]), (..., ...), object(), {},
+    ([0, 30],), ([True, False],), ([0], [1]), (..., ...), Thing(), {},
 ]  # fmt: skip
 
 

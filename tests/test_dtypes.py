@@ -23,6 +23,7 @@ from _strategies import (
     same_bits,
     special,
 )
+from _things import Thing
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -127,7 +128,7 @@ def test_core_data_types_have_no_configuration(name: str) -> None:
         parse_dtype({"name": name, "configuration": {"x": 1}})
 
 
-@pytest.mark.parametrize("spec", [5, 1.5, [], None, object(), b"\xff", ("x", "y", "z")], ids=repr)
+@pytest.mark.parametrize("spec", [5, 1.5, [], None, Thing(), b"\xff", ("x", "y", "z")], ids=repr)
 def test_no_dtype_at_all_is_refused(spec: Any) -> None:
     with pytest.raises(DataTypeValidationError):
         parse_dtype(spec)
@@ -582,7 +583,7 @@ def test_integer_bounds(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [*FLOATS, *COMPLEX])
-@pytest.mark.parametrize("value", [10**400, None, [0.5], {}, b"0", object(), np.datetime64("2000"), "0.5x"])
+@pytest.mark.parametrize("value", [10**400, None, [0.5], {}, b"0", Thing(), np.datetime64("2000"), "0.5x"])
 def test_what_a_floating_point_type_cannot_hold(name: str, value: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from _strategies import native, same_bits
+from _things import Thing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -716,7 +717,7 @@ def test_structs_are_checked_when_they_are_made() -> None:
 
 @pytest.mark.parametrize("name", ["bool", "int8", "float32", "complex64"])
 @pytest.mark.parametrize(
-    "values", [["a"], [b"a"], np.array(["2000"], "M8[s]"), np.zeros(2, "i4,i4"), [None], [object()]], ids=str
+    "values", [["a"], [b"a"], np.array(["2000"], "M8[s]"), np.zeros(2, "i4,i4"), [None], [Thing()]], ids=str
 )
 def test_numbers_hold_numbers_only(name: str, values: Any) -> None:
     with pytest.raises(DataTypeValidationError, match=name):

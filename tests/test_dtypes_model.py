@@ -27,6 +27,7 @@ from _strategies import (
     scalars,
     shapes,
 )
+from _things import Thing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -248,7 +249,7 @@ def test_any_json_is_a_scalar_or_refused(data_type: ZDType, form: Any, zarr_form
     st.one_of(
         JSON_VALUES,
         st.sampled_from(
-            [b"", b"abc", 1j, np.float16(1), np.datetime64("NaT", "s"), np.timedelta64(1, "s"), object(),
+            [b"", b"abc", 1j, np.float16(1), np.datetime64("NaT", "s"), np.timedelta64(1, "s"), Thing(),
              (), (1, 2), np.zeros(3), np.zeros((2, 2), "U3"), np.array(["a", 1], object), range(3), {1, 2},
              np.ma.masked, datetime.date(2000, 1, 1), np.zeros(2, "i1,i1"), np.void(b"abc"), type,
              [np.nan, "x"], "\ud800", 10**400, -(2**63), 2.0**64]

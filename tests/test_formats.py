@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from _things import Thing
 
 import xzarr3
 from xzarr3 import MemoryStore, MetadataError, NodeExistsError, NodeNotFoundError, Store
@@ -253,7 +254,7 @@ def test_draft_nodes_named_like_its_keys(store: Store, name: str) -> None:
         {"dimension_names": True}, {"dimension_names": 5}, {"storage_transformers": [1]},
         {"storage_transformers": [b"x"]}, {"order": np.array([2, 2])}, {"order": None}, {"order": "A"},
         {"compressors": np.array(2)}, {"filters": np.array(2)}, {"serializer": 5}, {"chunks": "x"},
-        {"chunks": object()}, {"shards": "x"}, {"fill_value": "x"}, {"dtype": "no"}, {"shape": "x"},
+        {"chunks": Thing()}, {"shards": "x"}, {"fill_value": "x"}, {"dtype": "no"}, {"shape": "x"},
         {"data": [[1], [1, 2]]},
     ],
     ids=str,

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from _strategies import array_document, attempt
+from _things import Thing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -471,8 +472,8 @@ def test_attributes_are_written_at_once(store: xzarr3.Store) -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        float("nan"), float("inf"), -float("inf"), object(), {1, 2}, b"x", 1j, [1, float("nan")],
-        {"a": {"b": object()}}, lambda: 1, Ellipsis, np.float32("nan"), np.array([1.0, np.nan]),
+        float("nan"), float("inf"), -float("inf"), Thing(), {1, 2}, b"x", 1j, [1, float("nan")],
+        {"a": {"b": Thing()}}, len, Ellipsis, np.float32("nan"), np.array([1.0, np.nan]),
         np.datetime64("2000"),
     ],
     ids=repr,

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from _strategies import NUMERIC, arrays_of, compressors, layouts, native, selections, values
+from _things import Thing
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -651,7 +652,7 @@ ANYTHING = st.one_of(
     st.builds(
         slice, st.one_of(st.none(), st.integers(), st.text(max_size=1)), st.none(), st.sampled_from([None, 0])
     ),
-    st.just(object()), st.just({}), st.just(np.zeros((2, 2, 2), bool)), st.just(np.array(["x"])),
+    st.just(Thing()), st.just({}), st.just(np.zeros((2, 2, 2), bool)), st.just(np.array(["x"])),
     st.just(np.array([None])), st.just(np.datetime64("2000")), st.just(range(3)), st.just({0}),
     st.lists(st.lists(st.integers(-9, 9), max_size=3), max_size=3),
 )  # fmt: skip

@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 import xarray as xr
 from _corpus import DATASETS, NEW, TREES, in_format
+from _things import without_addresses
 from _xarray_corpus import written_alike
 from xarray.conventions import SerializationWarning
 
@@ -168,7 +169,7 @@ MORE_OPTIONS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("options", [*OPTIONS, *map(slow, MORE_OPTIONS)], ids=repr)
+@pytest.mark.parametrize("options", [*OPTIONS, *map(slow, MORE_OPTIONS)], ids=without_addresses)
 def test_the_same_dataset_with_options(stores: Stores, options: dict[str, Any]) -> None:
     for name in NEW:
         found, expected = outcome(ours, stores(name), **options), outcome(theirs, stores(name), **options)

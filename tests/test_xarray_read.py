@@ -19,6 +19,7 @@ import pytest
 import xarray as xr
 from _opening import opening
 from _recording import recording
+from _things import without_addresses
 from _xarray_corpus import CORPUS, TEXTS, in_format, written_alike
 from dask.base import tokenize
 from xarray.core import indexing
@@ -181,7 +182,7 @@ def test_same_encoding_as_the_zarr_engine(
         {"zarr_format": 3},
         {"cache_members": False},
     ],
-    ids=repr,
+    ids=without_addresses,
 )
 def test_same_as_the_zarr_engine_with_options(corpus: dict[str, str], options: dict[str, Any]) -> None:
     for path in corpus.values():

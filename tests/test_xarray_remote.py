@@ -21,6 +21,7 @@ import pandas as pd
 import pytest
 import xarray as xr
 import zarr.storage
+from _things import without_addresses
 from _xarray_corpus import CORPUS
 
 import xzarr3
@@ -216,7 +217,7 @@ def test_coordinates_take_two_rounds(stored: dict[str, bytes]) -> None:
         {"missing": "error"},
         {"inline_array": True, "chunks": "auto"},
     ],
-    ids=str,
+    ids=without_addresses,
 )
 @pytest.mark.parametrize("latency", [0.0, 0.002])
 def test_datasets_are_as_without_latency(

@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
+from _things import Thing
 from _waiting import WaitingStore
 
 import xzarr3
@@ -286,7 +287,7 @@ BAD_ATTRIBUTES = {
     "complex": 1j,
     "nested": {"a": [1, np.array([1j])]},
     "keys": {1: 2},
-    "object": object(),
+    "object": Thing(),
 }
 
 

@@ -21,6 +21,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
+from _things import Thing
 from _xarray_corpus import CORPUS, TEXTS, in_format, written_alike
 from xarray.conventions import SerializationWarning
 
@@ -1050,7 +1051,7 @@ def test_attributes(tmp_path: Path) -> None:
         b"bytes", np.bytes_(b"a"), np.array([b"a"]), 1j, np.complex64(1), pd.Timestamp("2000-01-01"),
         np.datetime64("2000-01-01"), np.datetime64("2000-01-01", "ns"), np.timedelta64(3, "D"),
         np.array(["2000"], "M8[ns]"), {1, 2},
-        Path("a"), {1: 2}, "\ud800", object(), {"a": b"x"},
+        Path("a"), {1: 2}, "\ud800", Thing(), {"a": b"x"},
     ],
     ids=repr,
 )  # fmt: skip
@@ -1158,7 +1159,7 @@ def _with(name: Any, values: Any = (1.0, 2.0)) -> xr.Dataset:
             ValueError,
             r"node '/s', field 'data_type'.*(longdouble|float128).*\.drop_vars\(\['s'\]\) leaves",
         ),
-        (_with("s", np.array([object()])), {}, ValueError, "cannot serialize arbitrary Python objects"),
+        (_with("s", np.array([Thing()])), {}, ValueError, "cannot serialize arbitrary Python objects"),
         (
             xr.Dataset(
                 coords=xr.Coordinates.from_pandas_multiindex(pd.MultiIndex.from_product([[1], [2, 3]]), "x")
