@@ -18,7 +18,7 @@ import struct
 import sys
 import zipfile
 import zlib
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import NamedTuple
@@ -313,7 +313,7 @@ class View:
         self.changes = 0
         self._offsets = [] if directory is None else directory.offsets
         self._starts: dict[int, int] = {}  # Where data begin, by where the member does.
-        self._folders: dict[str, tuple[set[str], set[str]]] | None = None
+        self._sorted: list[str] | None = None
 
     def __del__(self) -> None:
         self.file.close()
@@ -334,28 +334,40 @@ class View:
         self._starts[info.header_offset] = start
         self.members[info.filename] = info
         self.changes += 1
-        if self._folders is not None:
-            _enter(self._folders, info.filename)
+        self._sorted = None
 
     def remove(self, keys: Iterable[str]) -> None:
         """No values."""
         for key in keys:
             if self.members.pop(key, None) is not None:
                 self.changes += 1
-                self._folders = None
+                self._sorted = None
 
     def below(self, prefix: str) -> list[str]:
         """The keys that begin with a prefix."""
-        return [key for key in self.members if key.startswith(prefix)]
+        keys = self._keys()
+        # A name that is greater than all that begin with the prefix: "0" comes after "/".
+        end = bisect_left(keys, f"{prefix[:-1]}0") if prefix else len(keys)
+        return keys[bisect_left(keys, prefix) : end]
+
+    def _keys(self) -> list[str]:
+        """All keys in order."""
+        keys = self._sorted
+        if keys is None:
+            keys = self._sorted = sorted(self.members)
+        return keys
 
     def directly_below(self, prefix: str) -> tuple[set[str], set[str]]:
         """The keys and the prefixes directly below a prefix."""
-        if self._folders is None:
-            self._folders = {}
-            for key in self.members:
-                _enter(self._folders, key)
-        keys, prefixes = self._folders.get(prefix, ((), ()))
-        return set(keys), set(prefixes)
+        below = self.below(prefix)
+        keys: set[str] = set()
+        prefixes: set[str] = set()
+        at = 0
+        while at < len(below):
+            name, slash, _ = below[at][len(prefix) :].partition("/")
+            (prefixes if slash else keys).add(f"{prefix}{name}{slash}")
+            at = bisect_left(below, f"{prefix}{name}0", at) if slash else at + 1
+        return keys, prefixes
 
     # Reading
 
@@ -526,19 +538,6 @@ class MemberReader(ValueReader):
         count = min(len(out), max(self.size - start, 0))
         self._view.read_into(self._info, start, out[:count])
         return count
-
-
-def _enter(folders: dict[str, tuple[set[str], set[str]]], key: str) -> None:
-    """Note a key in its folder, and the folder in those above."""
-    below = key[: key.rfind("/") + 1]
-    folders.setdefault(below, (set(), set()))[0].add(key)
-    while below:
-        above = below[: below.rfind("/", 0, -1) + 1]
-        prefixes = folders.setdefault(above, (set(), set()))[1]
-        if below in prefixes:
-            return
-        prefixes.add(below)
-        below = above
 
 
 def _within(byte_range: ByteRange, size: int) -> tuple[int, int]:
