@@ -252,7 +252,7 @@ class CacheStore(WrapperStore, hands_on=True):
 
     def _again(self, key: str, stale: Entry, began: float, ticket: object | None) -> Entry:
         """What is kept, now that it is known to be of the version that is stored."""
-        entry = Entry(stale.value, stale.version, stale.size, began)
+        entry = stale._replace(checked=began)
         if self.max_age:
             self._kept.keep(key, WHOLE, entry, ticket)
         return entry

@@ -62,26 +62,22 @@ class Budget:
             self._held.depth -= 1
             with self._changed:
                 self._used -= size
-                if self._waiting:
-                    self._changed.notify_all()
-
-    def _take(self, size: int, *, wait: bool) -> None:
-        with self._changed:
-            if not wait or (not self._waiting and self._fits(size)):
-                self._used += size
-                return
-            ticket = object()
-            self._waiting.append(ticket)
-            try:
-                while self._waiting[0] is not ticket or not self._fits(size):
-                    self._changed.wait()
-                self._used += size
-            finally:
-                self._waiting.remove(ticket)
                 self._changed.notify_all()
 
-    def _fits(self, size: int) -> bool:
-        return self._used == 0 or self._used + size <= self.limit
+    def _take(self, size: int, *, wait: bool) -> None:
+        def is_served() -> bool:
+            return self._waiting[0] is ticket and (self._used == 0 or self._used + size <= self.limit)
+
+        ticket = object()
+        with self._changed:
+            if wait:
+                self._waiting.append(ticket)
+                try:
+                    self._changed.wait_for(is_served)
+                finally:
+                    self._waiting.remove(ticket)
+                    self._changed.notify_all()
+            self._used += size
 
     def resize(self, limit: int) -> None:
         """Have another limit from now on."""

@@ -401,8 +401,11 @@ class _ToldValue(ValueReader):
             return parts
 
     def iter_ranges(self, starts: Sequence[int], lengths: Sequence[int]) -> Iterator[Buffer]:
+        def later() -> Iterator[Buffer]:  # Nothing is asked for before the first part is wanted.
+            yield from self._inner.iter_ranges(starts, lengths)
+
         request = self._asked("iter_ranges", self._key, *_first(starts, lengths), len(starts))
-        return told(request, _later(self._inner.iter_ranges, starts, lengths), sizes=True)
+        return told(request, later(), sizes=True)
 
     def read_into(self, start: int, out: memoryview) -> int:
         with self._asked("read_into", self._key, start, len(out)) as request:
@@ -411,15 +414,6 @@ class _ToldValue(ValueReader):
 
     def close(self) -> None:
         self._inner.close()
-
-
-def _later(
-    function: Callable[[Sequence[int], Sequence[int]], Iterator[Buffer]],
-    starts: Sequence[int],
-    lengths: Sequence[int],
-) -> Iterator[Buffer]:
-    """What a function gives, which is not called before the first part is wanted."""
-    yield from function(starts, lengths)
 
 
 class ToldWriter(Writer):

@@ -373,8 +373,10 @@ class View:
 
     def whole(self, info: ZipInfo) -> Buffer:
         """All of a value, its checksum verified."""
-        start, size = self._starts.get(info.header_offset), info.compress_size
-        data = self.file.read(start, size) if start is not None else self._first(info)
+        size = info.compress_size
+        start, data = self._start(info, size)
+        if len(data) != size:
+            data = self.file.read(start, size)
         if len(data) != size:
             raise self._error(info, _CUT_OFF)
         if info.compress_type != STORED:
@@ -383,22 +385,13 @@ class View:
             raise self._error(info, _DAMAGED)
         return data
 
-    def _first(self, info: ZipInfo) -> Buffer:
-        """The data of a member, with the header that tells where they begin."""
-        offset, size = info.header_offset, info.compress_size
-        name = raw_name(info)
-        block = memoryview(self.file.read(offset, _LOCAL.size + len(name) + size + _SLACK))
-        start = self._found(info, name, block)
-        data = block[start - offset :][:size]
-        return data if len(data) == size else self.file.read(start, size)
-
     def is_plain(self, info: ZipInfo) -> bool:
         """Whether a value is best read to where it is wanted."""
         return self.is_near and info.compress_type == STORED
 
     def read_into(self, info: ZipInfo, start: int, out: memoryview) -> None:
         """A part of a plain value into memory."""
-        if self.file.read_into(self._start(info) + start, out) != len(out):
+        if self.file.read_into(self._start(info)[0] + start, out) != len(out):
             raise self._error(info, _CUT_OFF)
         if len(out) == info.file_size and crc32(out) != info.CRC:
             raise self._error(info, _DAMAGED)
@@ -436,16 +429,20 @@ class View:
 
     def _pieces(self, info: ZipInfo) -> Iterator[Buffer]:
         """The data of a member, read as they are wanted."""
-        start, size = self._start(info), info.compress_size
+        start, size = self._start(info)[0], info.compress_size
         for at in range(0, size, PIECE):
             yield self.file.read(start + at, min(PIECE, size - at))
 
-    def _start(self, info: ZipInfo) -> int:
-        start = self._starts.get(info.header_offset)
+    def _start(self, info: ZipInfo, most: int = 0) -> tuple[int, Buffer]:
+        """Where the data of a member begin, and at most so many of them if its header has to be asked for."""
+        offset = info.header_offset
+        start = self._starts.get(offset)
         if start is not None:
-            return start
+            return start, b""
         name = raw_name(info)
-        return self._found(info, name, self.file.read(info.header_offset, _LOCAL.size + len(name)))
+        block = self.file.read(offset, _LOCAL.size + len(name) + (most + _SLACK if most else 0))
+        start = self._found(info, name, block)
+        return start, memoryview(block)[start - offset :][:most]
 
     def _found(self, info: ZipInfo, name: bytes, head: Buffer) -> int:
         """Where the data of a member begin, as its header says, of which all but extra fields is at hand.
