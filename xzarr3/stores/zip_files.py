@@ -18,7 +18,7 @@ import struct
 import sys
 import zipfile
 import zlib
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import NamedTuple
@@ -332,9 +332,10 @@ class View:
     def put(self, info: ZipInfo, start: int) -> None:
         """A new value, whose data begin at ``start``."""
         self._starts[info.header_offset] = start
+        if self._sorted is not None and info.filename not in self.members:
+            insort(self._sorted, info.filename)
         self.members[info.filename] = info
         self.changes += 1
-        self._sorted = None
 
     def remove(self, keys: Iterable[str]) -> None:
         """No values."""
