@@ -12,7 +12,8 @@ import os
 import threading
 from collections import deque
 from collections.abc import Iterator
-from operator import index
+
+from xzarr3.concurrency import positive
 
 DEFAULT = 2**29
 """Bytes that may be under way if nobody says otherwise."""
@@ -122,13 +123,7 @@ def set_limit(limit: int) -> None:
     268435456
     >>> in_flight.set_limit(before)
     """
-    try:
-        number = index(limit)
-    except TypeError as error:
-        raise ValueError(f"limit={limit!r}: accepted: an integer of at least 1") from error
-    if number < 1:
-        raise ValueError(f"limit={limit!r}: accepted: an integer of at least 1")
-    _budget.resize(number)
+    _budget.resize(positive("limit", limit))
 
 
 def at_once(most: int, size: int) -> int:
