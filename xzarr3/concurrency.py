@@ -47,14 +47,23 @@ def asked_threads(threads: int | None) -> int | None:
     ValueError
         If it is no positive integer.
     """
-    if threads is None:
-        return None
+    return None if threads is None else positive("threads", threads, "None or an integer of at least 1")
+
+
+def positive(name: str, value: object, accepted: str = "an integer of at least 1") -> int:
+    """The number that a parameter of this name was given.
+
+    Raises
+    ------
+    ValueError
+        If it is no positive integer.
+    """
     try:
-        number = operator.index(threads)
+        number = operator.index(value)  # type: ignore[arg-type]
     except TypeError as error:
-        raise ValueError(f"threads={threads!r}: accepted: None or an integer of at least 1") from error
+        raise ValueError(f"{name}={value!r}: accepted: {accepted}") from error
     if number < 1:
-        raise ValueError(f"threads={threads!r}: accepted: None or an integer of at least 1")
+        raise ValueError(f"{name}={value!r}: accepted: {accepted}")
     return number
 
 

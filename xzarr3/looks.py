@@ -12,7 +12,6 @@ come by.
 from __future__ import annotations
 
 import hashlib
-import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -22,6 +21,7 @@ from xzarr3._types import Buffer
 from xzarr3.formats.documents import mark_of
 from xzarr3.metadata import NodeMetadata
 from xzarr3.stores import Store
+from xzarr3.stores.locks import fork_safe
 
 RECENT = 2.0
 """Seconds for which readers take a document to be as it was seen."""
@@ -60,7 +60,7 @@ class Seen:
         return time.monotonic() - self.time < RECENT
 
 
-_guard = threading.Lock()
+_guard = fork_safe(threading.Lock())
 _noted: dict[object, Note] = {}
 _seen: dict[object, Seen] = {}
 
@@ -146,13 +146,3 @@ def _remember(place: object, seen: Seen) -> Seen:
         _seen.pop(place, None)
         _seen[place] = seen
     return seen
-
-
-def _renew_guard() -> None:
-    """A forked child must not wait for a thread of its parent to give the lock back."""
-    global _guard
-    _guard = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_guard)

@@ -7,7 +7,6 @@ bytes are its elements only the wanted ranges are read, of a shard only the want
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -24,7 +23,7 @@ from xzarr3.errors import ChangedError, ChunkDecodeError, ChunkError
 from xzarr3.plan import InnerChunks, ReadPlan, Span
 from xzarr3.requests import ElementRanges, Price, windows
 from xzarr3.stores import ValueReader
-from xzarr3.stores.locks import key_lock
+from xzarr3.stores.locks import fork_safe, key_lock
 from xzarr3.stores.readers import BytesReader, OversizedError, Reader, Scratch
 from xzarr3.threads import Runs
 
@@ -61,13 +60,9 @@ class _Indexes:
     """Indexes of shards that were read, the last ones of this process, by store, key and version."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = fork_safe(threading.Lock())
         self._kept: OrderedDict[object, tuple[object, Index]] = OrderedDict()
         self._size = 0
-
-    def renew(self) -> None:
-        """Take another lock."""
-        self._lock = threading.Lock()
 
     def get(self, key: object, version: object) -> Index | None:
         with self._lock:
@@ -102,15 +97,6 @@ class _Indexes:
 
 
 _indexes = _Indexes()
-
-
-def _renew() -> None:
-    """A forked child must not wait for a thread of its parent to give a lock back."""
-    _indexes.renew()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew)
 
 
 class OpenShards:

@@ -11,7 +11,6 @@ other one.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Mapping
 from functools import lru_cache
@@ -24,6 +23,7 @@ from xzarr3.formats.base import Held
 from xzarr3.metadata import ArrayMetadata, Consolidated, NodeMetadata
 from xzarr3.storage_transformers import transformed
 from xzarr3.stores import Store
+from xzarr3.stores.locks import fork_safe
 from xzarr3.stores.sharing import keep_beside
 
 _MOST_PARSED = 512
@@ -119,18 +119,8 @@ class Known:
         return self._engine
 
 
-_lock = threading.Lock()
+_lock = fork_safe(threading.Lock())
 _known: WeakValueDictionary[object, Known] = WeakValueDictionary()
-
-
-def _renew() -> None:
-    """A forked child must not wait for a thread of its parent to give the lock back."""
-    global _lock
-    _lock = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew)
 
 
 def known(store: Store, path: str, format: Format, text: bytes) -> Known:

@@ -18,8 +18,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from operator import index
-from types import TracebackType
-from typing import Any, ClassVar, Final, NoReturn, Self, TypeAlias
+from typing import Any, ClassVar, Final, NoReturn, TypeAlias
 
 from xzarr3._types import Buffer, ByteRange
 from xzarr3.concurrency import spread
@@ -36,6 +35,7 @@ from xzarr3.stores.readers import (
     UNCHANGED,
     BytesReader,
     Change,
+    Closing,
     OversizedError,
     Reader,
     Scratch,
@@ -173,7 +173,7 @@ def _hook(operation: str) -> str:
     return operation if operation in _FACTS else f"_{operation}"
 
 
-class Store:
+class Store(Closing):
     """Keys and values.
 
     The public methods are the operations of the specification, with :meth:`compare_and_set` and
@@ -341,14 +341,6 @@ class Store:
 
     def close(self) -> None:
         """Write what is still to be written; a zip is complete only then. Reading goes on."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     # What it can do
 

@@ -24,7 +24,7 @@ from xzarr3.errors import ChangedError, StoreError, printable
 from xzarr3.stores.base import Parts, cut, negative_length
 from xzarr3.stores.cache_directory import DirectoryKept, check_place
 from xzarr3.stores.cache_memory import HEAD, WHOLE, Entry, MemoryKept, Part
-from xzarr3.stores.locks import key_lock
+from xzarr3.stores.locks import fork_safe, key_lock
 from xzarr3.stores.opening import StoreLike
 from xzarr3.stores.readers import (
     BytesReader,
@@ -42,12 +42,11 @@ from xzarr3.stores.wrappers import WrapperStore
 _FAR = 2**60  # Bytes; nobody keeps what lies beyond.
 _WEIGHT = 8  # Of what it keeps in memory, while no task uses it.
 _KEPT: weakref.WeakValueDictionary[str, MemoryKept | DirectoryKept] = weakref.WeakValueDictionary()
-_making = threading.Lock()
+_making = fork_safe(threading.Lock())
 
 
 def _forked() -> None:
-    global _making
-    _making = threading.Lock()
+    """A forked child keeps nothing at first; no thread of its parent ends what it has begun."""
     for kept in list(_KEPT.values()):
         kept.reset()
 
@@ -253,7 +252,7 @@ class CacheStore(WrapperStore, hands_on=True):
 
     def _again(self, key: str, stale: Entry, began: float, ticket: object | None) -> Entry:
         """What is kept, now that it is known to be of the version that is stored."""
-        entry = Entry(stale.value, stale.version, stale.size, began)
+        entry = stale._replace(checked=began)
         if self.max_age:
             self._kept.keep(key, WHOLE, entry, ticket)
         return entry

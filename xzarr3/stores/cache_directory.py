@@ -68,20 +68,6 @@ _TEMPORARY, _LEDGER = "t-new", "ledger"
 _IS_VALUE = re.compile(r"v-[0-9a-f]{40}(-[0-9a-z-]+)?", re.ASCII)
 
 
-class _FileEntry(Entry):
-    """What was found in a file; its version is looked at when somebody asks."""
-
-    __slots__ = ()
-
-    @property
-    def version(self) -> object | None:
-        """That of the value, None if the store could not tell."""
-        with contextlib.suppress(ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-            found: object = ast.literal_eval(str(self._version))
-            return found
-        return None
-
-
 class DirectoryKept(Kept):
     """Values in a directory; those that were not used the longest make room for others.
 
@@ -331,8 +317,16 @@ def _entry(data: bytes, key: str) -> Entry | None:
     end = _START + key_length
     if data[_START:end] != key.encode("utf-8", "surrogatepass"):
         return None
-    version = data[end : end + version_length].decode(errors="replace")
-    return _FileEntry(view[end + version_length :], version, None if size < 0 else size, checked)
+    version = _version(data[end : end + version_length])
+    return Entry(view[end + version_length :], version, None if size < 0 else size, checked)
+
+
+def _version(text: bytes) -> object | None:
+    if text != b"None":
+        with contextlib.suppress(ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+            found: object = ast.literal_eval(text.decode(errors="replace"))
+            return found
+    return None
 
 
 def check_place(directory: object) -> str:

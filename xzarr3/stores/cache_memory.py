@@ -12,7 +12,7 @@ import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Collection, Iterator
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from xzarr3._types import Buffer
 
@@ -25,29 +25,16 @@ _STRIPES = 1024
 _OVERHEAD = 400  # Bytes that an entry takes besides its value, about.
 
 
-class Entry:
-    """A value or a part of one that is kept, which nobody changes.
+class Entry(NamedTuple):
+    """A value or a part of one that is kept, which nobody changes."""
 
-    Parameters
-    ----------
-    value : bytes or memoryview
-    version : object or None
-        That of the value, None if the store could not tell.
-    size : int or None
-        Bytes of the whole value, if known.
-    checked : float
-        When the value was surely this one: before it was asked for.
-    """
-
-    __slots__ = ("_version", "checked", "size", "value")
-
-    def __init__(self, value: Buffer, version: object | None, size: int | None, checked: float) -> None:
-        self.value, self._version, self.size, self.checked = value, version, size, checked
-
-    @property
-    def version(self) -> object | None:
-        """That of the value, None if the store could not tell."""
-        return self._version
+    value: Buffer
+    version: object | None
+    """That of the value, None if the store could not tell."""
+    size: int | None
+    """Bytes of the whole value, if known."""
+    checked: float
+    """When the value was surely this one: before it was asked for."""
 
 
 class Kept:

@@ -12,7 +12,8 @@ import os
 import threading
 from collections import deque
 from collections.abc import Iterator
-from operator import index
+
+from xzarr3.concurrency import positive
 
 DEFAULT = 2**29
 """Bytes that may be under way if nobody says otherwise."""
@@ -62,26 +63,22 @@ class Budget:
             self._held.depth -= 1
             with self._changed:
                 self._used -= size
-                if self._waiting:
-                    self._changed.notify_all()
-
-    def _take(self, size: int, *, wait: bool) -> None:
-        with self._changed:
-            if not wait or (not self._waiting and self._fits(size)):
-                self._used += size
-                return
-            ticket = object()
-            self._waiting.append(ticket)
-            try:
-                while self._waiting[0] is not ticket or not self._fits(size):
-                    self._changed.wait()
-                self._used += size
-            finally:
-                self._waiting.remove(ticket)
                 self._changed.notify_all()
 
-    def _fits(self, size: int) -> bool:
-        return self._used == 0 or self._used + size <= self.limit
+    def _take(self, size: int, *, wait: bool) -> None:
+        def is_served() -> bool:
+            return self._waiting[0] is ticket and (self._used == 0 or self._used + size <= self.limit)
+
+        ticket = object()
+        with self._changed:
+            if wait:
+                self._waiting.append(ticket)
+                try:
+                    self._changed.wait_for(is_served)
+                finally:
+                    self._waiting.remove(ticket)
+                    self._changed.notify_all()
+            self._used += size
 
     def resize(self, limit: int) -> None:
         """Have another limit from now on."""
@@ -126,13 +123,7 @@ def set_limit(limit: int) -> None:
     268435456
     >>> in_flight.set_limit(before)
     """
-    try:
-        number = index(limit)
-    except TypeError as error:
-        raise ValueError(f"limit={limit!r}: accepted: an integer of at least 1") from error
-    if number < 1:
-        raise ValueError(f"limit={limit!r}: accepted: an integer of at least 1")
-    _budget.resize(number)
+    _budget.resize(positive("limit", limit))
 
 
 def at_once(most: int, size: int) -> int:

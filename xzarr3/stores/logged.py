@@ -6,29 +6,19 @@ Keys and numbers are told, never values, nor the texts of errors.
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections import deque
 from typing import Any, NamedTuple
 
 from xzarr3 import telling
 from xzarr3.errors import shorten
+from xzarr3.stores.locks import fork_safe
 from xzarr3.stores.opening import StoreLike
 from xzarr3.stores.sharing import reduced
 from xzarr3.stores.wrappers import WrapperStore
 from xzarr3.telling import Listener
 
-_counting = threading.Lock()
-
-
-def _renew_lock() -> None:
-    """A forked child must not wait for a thread of its parent to give the lock back."""
-    global _counting
-    _counting = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_lock)
+_counting = fork_safe(threading.Lock())
 
 
 class Request(NamedTuple):

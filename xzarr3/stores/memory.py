@@ -12,22 +12,11 @@ from xzarr3._types import Buffer, ByteRange
 from xzarr3.concurrency import is_child
 from xzarr3.errors import ReadOnlyError
 from xzarr3.stores.base import ABSENT, Parts, Store, check_key, cut, flat, merge
+from xzarr3.stores.locks import fork_safe
 from xzarr3.stores.readers import BytesReader, Reader, Scratch, ValueReader
 from xzarr3.stores.sharing import is_plain
 
 _LIVE: weakref.WeakValueDictionary[str, MemoryStore] = weakref.WeakValueDictionary()
-
-
-def _forget() -> None:
-    """A forked child is another process: it gets copies, and no lock that a thread of its parent held."""
-    for store in list(_LIVE.values()):
-        store._lock = threading.Lock()
-        store._is_inherited = True
-    _LIVE.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
 
 
 class MemoryStore(Store):
@@ -63,10 +52,10 @@ class MemoryStore(Store):
     def __init__(self, values: Mapping[str, Buffer] | None = None, *, read_only: bool = False) -> None:
         super().__init__(read_only=read_only)
         self._values = {check_key(key): bytes(flat(value, key)) for key, value in (values or {}).items()}
-        self._lock = threading.Lock()
+        self._lock = fork_safe(threading.Lock())
         self._version = 0
         self._is_copy = False
-        self._is_inherited = False
+        self._pid = os.getpid()
         _LIVE[self._identity] = self
 
     def __repr__(self) -> str:
@@ -113,7 +102,7 @@ class MemoryStore(Store):
         return self._version
 
     def _check_writable(self) -> None:
-        if self._is_copy or (self._is_inherited and is_child()):
+        if self._is_copy or (self._pid != os.getpid() and is_child()):
             raise ReadOnlyError(
                 f"{self} is a copy in another process, which cannot be written; accepted: threads, or a "
                 "store that processes share, such as a directory"
@@ -156,7 +145,7 @@ class _MemoryReader(Reader):
         return None if value is None else BytesReader(value)
 
 
-_OF_EACH = frozenset(("_identity", "_is_copy", "_is_inherited", "_lock", "_values", "_version", "read_only"))
+_OF_EACH = frozenset(("_identity", "_is_copy", "_lock", "_pid", "_values", "_version", "read_only"))
 
 
 def _restore(
@@ -167,7 +156,8 @@ def _restore(
     own: Mapping[str, object] | None = None,
 ) -> MemoryStore:
     store = _LIVE.get(identity)
-    if store is None or (store.read_only and store._version != version):  # Copies may be of any age.
+    # A forked child is another process; and copies may be of any age.
+    if store is None or store._pid != os.getpid() or (store.read_only and store._version != version):
         store = kind.__new__(kind)
         MemoryStore.__init__(store, values, read_only=True)
         vars(store).update(own or {})

@@ -25,6 +25,7 @@ from xzarr3.counting import add
 from xzarr3.errors import StoreError
 from xzarr3.stores.base import OversizedError
 from xzarr3.stores.in_flight import reserved
+from xzarr3.stores.locks import fork_safe
 from xzarr3.stores.object_errors import AnswerError, Failure, describe, scrub
 from xzarr3.stores.object_options import Recipe, accepted, is_forked, read_by_obstore, settled
 from xzarr3.telling import sent
@@ -429,14 +430,4 @@ def _client(
     return Client(recipe, concurrency, retries, timeout, deadline)
 
 
-_lock = threading.Lock()
-
-
-def _renew() -> None:
-    """A forked child must not wait for a thread of its parent to give the lock back."""
-    global _lock
-    _lock = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew)
+_lock = fork_safe(threading.Lock())

@@ -90,7 +90,22 @@ def cut(value: Buffer, byte_range: ByteRange) -> Buffer:
     return view[start:] if length is None else view[start : start + length]
 
 
-class ValueReader(ABC):
+class Closing:
+    """What is closed at the end of a ``with`` statement."""
+
+    def close(self) -> None:
+        """Release what it holds, if anything."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class ValueReader(Closing, ABC):
     """One stored value, opened to read parts of it.
 
     All parts come from the same version of the value, as far as the store can promise that.
@@ -124,17 +139,6 @@ class ValueReader(ABC):
         part = self.read(start, len(out))
         out[: len(part)] = part
         return len(part)
-
-    def close(self) -> None:  # noqa: B027 - most readers hold nothing
-        """Release what the reader holds."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def steady(read: Callable[[], Result]) -> Result:
@@ -242,7 +246,7 @@ class Reader:
         return _RangeReader(self._store, key) if self._store.exists(key) else None
 
 
-class Writer:
+class Writer(Closing):
     """Stores and changes values of a store, for one thread within a ``with`` statement.
 
     It does not check keys.
@@ -298,17 +302,6 @@ class Writer:
 
     def _versioned(self, key: str) -> tuple[Buffer | None, object]:
         return self._store.get_versioned(key)
-
-    def close(self) -> None:
-        """Release what the writer holds."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def joined(pieces: Sequence[Buffer]) -> Buffer:
@@ -401,8 +394,11 @@ class _ToldValue(ValueReader):
             return parts
 
     def iter_ranges(self, starts: Sequence[int], lengths: Sequence[int]) -> Iterator[Buffer]:
+        def later() -> Iterator[Buffer]:  # Nothing is asked for before the first part is wanted.
+            yield from self._inner.iter_ranges(starts, lengths)
+
         request = self._asked("iter_ranges", self._key, *_first(starts, lengths), len(starts))
-        return told(request, _later(self._inner.iter_ranges, starts, lengths), sizes=True)
+        return told(request, later(), sizes=True)
 
     def read_into(self, start: int, out: memoryview) -> int:
         with self._asked("read_into", self._key, start, len(out)) as request:
@@ -411,15 +407,6 @@ class _ToldValue(ValueReader):
 
     def close(self) -> None:
         self._inner.close()
-
-
-def _later(
-    function: Callable[[Sequence[int], Sequence[int]], Iterator[Buffer]],
-    starts: Sequence[int],
-    lengths: Sequence[int],
-) -> Iterator[Buffer]:
-    """What a function gives, which is not called before the first part is wanted."""
-    yield from function(starts, lengths)
 
 
 class ToldWriter(Writer):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copyreg
 import logging
-import os
 import pickle
 import threading
 import weakref
@@ -19,6 +18,7 @@ from functools import partial
 from typing import Any, TypeVar, cast
 
 from xzarr3.stores.base import Store
+from xzarr3.stores.locks import fork_safe
 
 _Kind = TypeVar("_Kind", bound=Store)
 
@@ -30,19 +30,9 @@ _SETTINGS = (
     "fsync", "locks", "follow_links", "level", "keep", "max_age",
 )  # fmt: skip
 
-_lock = threading.Lock()
+_lock = fork_safe(threading.Lock())
 _shared: dict[Hashable, tuple[weakref.ref[Store], list[object]]] = {}
 _kept: OrderedDict[int, tuple[Store, int, OrderedDict[Hashable, object]]] = OrderedDict()
-
-
-def _renew() -> None:
-    """A forked child must not wait for a thread of its parent to give the lock back."""
-    global _lock
-    _lock = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew)
 
 
 def share(key: Hashable, make: Callable[[], _Kind], weight: int = 1) -> _Kind:

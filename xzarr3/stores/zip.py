@@ -11,7 +11,6 @@ import os
 import sys
 import threading
 import weakref
-from collections import deque
 from collections.abc import Iterator, Sequence
 from multiprocessing.util import Finalize, is_exiting
 from types import TracebackType
@@ -32,16 +31,17 @@ from xzarr3.stores.base import (
     check_key,
     flat,
 )
+from xzarr3.stores.locks import fork_safe
+from xzarr3.stores.sharing import share
 from xzarr3.stores.zip_files import TAIL, MemberReader, View, open_path, read_directory
 from xzarr3.stores.zip_writing import Draft, PathDraft, ValueDraft, new_member
 
 Mode: TypeAlias = Literal["r", "r+", "a", "w", "w-", "x"]
 
 _PATIENCE = 10.0  # Seconds
+_WEIGHT = 8  # Of its directory, which it keeps in memory while no task uses it.
 
 _LIVE: weakref.WeakValueDictionary[str, ZipStore] = weakref.WeakValueDictionary()
-_recent: deque[ZipStore] = deque(maxlen=4)  # Of other processes: tasks come one after the other.
-
 _READING = "is read-only: it was opened with mode 'r'; accepted: mode 'a' or 'w'"
 _CLOSED = "is read-only: it is closed; accepted: opening it with mode 'a'"
 _ELSEWHERE = (
@@ -49,18 +49,6 @@ _ELSEWHERE = (
     "first, threads of that process (scheduler='threads'), or a directory that processes share and that "
     "ZipStore.pack makes a zip of"
 )
-
-
-def _forget() -> None:
-    """A forked child writes to no zip of its parent, and waits for no thread of it."""
-    for store in list(_LIVE.values()):
-        store._lock = threading.RLock()
-    _LIVE.clear()
-    _recent.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
 
 
 class ZipStore(Store):
@@ -178,9 +166,10 @@ class ZipStore(Store):
         self._view: View | None = None
         self._draft: Draft | None = None
         self._expected: bytes | None = None
-        self._is_twin = self._is_elsewhere = False
+        self._is_elsewhere = False
         self._finalizer: Finalize | None = None
-        self._lock = threading.RLock()
+        self._lock = fork_safe(threading.RLock())
+        self._pid = os.getpid()
 
     def __repr__(self) -> str:
         if self.path:
@@ -254,8 +243,13 @@ class ZipStore(Store):
         """Names of members that no key can have, and why."""
         return dict(self._opened().unusable)
 
+    @property
+    def _is_inherited(self) -> bool:
+        """Whether this process is a forked child, which writes to no zip of its parent."""
+        return self._pid != os.getpid()
+
     def _check_writable(self) -> None:
-        if self._is_elsewhere or (self._draft is not None and self._draft.pid != os.getpid()):
+        if self._is_elsewhere or (self._draft is not None and self._is_inherited):
             raise ReadOnlyError(f"{self} {_ELSEWHERE}")
         if self.read_only:
             raise ReadOnlyError(f"{self} {_READING if self.mode == 'r' else _CLOSED}")
@@ -292,14 +286,14 @@ class ZipStore(Store):
         with self._lock:
             if self._draft is None:
                 self._view = None
-            elif self._draft.pid == os.getpid():
+            elif not self._is_inherited:
                 self._commit()
                 self._become_read_only()
 
     def discard(self) -> None:
         """Forget what was written since the store was opened, and write no more."""
         with self._lock:
-            if self._draft is not None and self._draft.pid == os.getpid():
+            if self._draft is not None and not self._is_inherited:
                 self._let_go(None)
                 self._become_read_only()
 
@@ -477,15 +471,6 @@ class _ZipReader(Reader):
         view.read_into(info, 0, memory)
         return memory
 
-    def get_ranges(
-        self, key: str, starts: Sequence[int], lengths: Sequence[int]
-    ) -> tuple[int | None, list[Buffer]] | None:
-        view = self._store._opened()
-        info = view.members.get(key)
-        if info is None:
-            return None
-        return info.file_size, view.parts(info, zip(starts, lengths, strict=True))
-
     def open(
         self, key: str, part: tuple[int, int] | None = None, version: object | None = None
     ) -> ValueReader | None:
@@ -536,17 +521,16 @@ def _finish(draft: Draft, view: View, failure: BaseException | None) -> None:
 def _restore(
     identity: str, place: str | Store, key: str | None, expected: bytes | None, is_elsewhere: bool
 ) -> ZipStore:
-    store = _LIVE.get(identity)
-    if store is not None and (
-        not store._is_twin or (store._expected, store._is_elsewhere) == (expected, is_elsewhere)
-    ):
+    def make() -> ZipStore:
+        store = ZipStore.__new__(ZipStore)
+        Store.__init__(store, read_only=True)
+        store._identity = identity
+        store._set_up(place, key, "r", fsync=False)
+        store._expected, store._is_elsewhere = expected, is_elsewhere
+        store._become_read_only()
         return store
-    store = ZipStore.__new__(ZipStore)
-    Store.__init__(store, read_only=True)
-    store._identity = identity
-    store._set_up(place, key, "r", fsync=False)
-    store._expected, store._is_elsewhere, store._is_twin = expected, is_elsewhere, True
-    store._become_read_only()
-    _LIVE[identity] = store
-    _recent.append(store)
-    return store
+
+    original = _LIVE.get(identity)
+    if original is not None and not original._is_inherited:
+        return original
+    return share((identity, expected, is_elsewhere), make, _WEIGHT)

@@ -18,7 +18,7 @@ import struct
 import sys
 import zipfile
 import zlib
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import NamedTuple
@@ -313,7 +313,7 @@ class View:
         self.changes = 0
         self._offsets = [] if directory is None else directory.offsets
         self._starts: dict[int, int] = {}  # Where data begin, by where the member does.
-        self._folders: dict[str, tuple[set[str], set[str]]] | None = None
+        self._sorted: list[str] | None = None
 
     def __del__(self) -> None:
         self.file.close()
@@ -332,37 +332,52 @@ class View:
     def put(self, info: ZipInfo, start: int) -> None:
         """A new value, whose data begin at ``start``."""
         self._starts[info.header_offset] = start
+        if self._sorted is not None and info.filename not in self.members:
+            insort(self._sorted, info.filename)
         self.members[info.filename] = info
         self.changes += 1
-        if self._folders is not None:
-            _enter(self._folders, info.filename)
 
     def remove(self, keys: Iterable[str]) -> None:
         """No values."""
         for key in keys:
             if self.members.pop(key, None) is not None:
                 self.changes += 1
-                self._folders = None
+                self._sorted = None
 
     def below(self, prefix: str) -> list[str]:
         """The keys that begin with a prefix."""
-        return [key for key in self.members if key.startswith(prefix)]
+        keys = self._keys()
+        # A name that is greater than all that begin with the prefix: "0" comes after "/".
+        end = bisect_left(keys, f"{prefix[:-1]}0") if prefix else len(keys)
+        return keys[bisect_left(keys, prefix) : end]
+
+    def _keys(self) -> list[str]:
+        """All keys in order."""
+        keys = self._sorted
+        if keys is None:
+            keys = self._sorted = sorted(self.members)
+        return keys
 
     def directly_below(self, prefix: str) -> tuple[set[str], set[str]]:
         """The keys and the prefixes directly below a prefix."""
-        if self._folders is None:
-            self._folders = {}
-            for key in self.members:
-                _enter(self._folders, key)
-        keys, prefixes = self._folders.get(prefix, ((), ()))
-        return set(keys), set(prefixes)
+        below = self.below(prefix)
+        keys: set[str] = set()
+        prefixes: set[str] = set()
+        at = 0
+        while at < len(below):
+            name, slash, _ = below[at][len(prefix) :].partition("/")
+            (prefixes if slash else keys).add(f"{prefix}{name}{slash}")
+            at = bisect_left(below, f"{prefix}{name}0", at) if slash else at + 1
+        return keys, prefixes
 
     # Reading
 
     def whole(self, info: ZipInfo) -> Buffer:
         """All of a value, its checksum verified."""
-        start, size = self._starts.get(info.header_offset), info.compress_size
-        data = self.file.read(start, size) if start is not None else self._first(info)
+        size = info.compress_size
+        start, data = self._start(info, size)
+        if len(data) != size:
+            data = self.file.read(start, size)
         if len(data) != size:
             raise self._error(info, _CUT_OFF)
         if info.compress_type != STORED:
@@ -371,22 +386,13 @@ class View:
             raise self._error(info, _DAMAGED)
         return data
 
-    def _first(self, info: ZipInfo) -> Buffer:
-        """The data of a member, with the header that tells where they begin."""
-        offset, size = info.header_offset, info.compress_size
-        name = raw_name(info)
-        block = memoryview(self.file.read(offset, _LOCAL.size + len(name) + size + _SLACK))
-        start = self._found(info, name, block)
-        data = block[start - offset :][:size]
-        return data if len(data) == size else self.file.read(start, size)
-
     def is_plain(self, info: ZipInfo) -> bool:
         """Whether a value is best read to where it is wanted."""
         return self.is_near and info.compress_type == STORED
 
     def read_into(self, info: ZipInfo, start: int, out: memoryview) -> None:
         """A part of a plain value into memory."""
-        if self.file.read_into(self._start(info) + start, out) != len(out):
+        if self.file.read_into(self._start(info)[0] + start, out) != len(out):
             raise self._error(info, _CUT_OFF)
         if len(out) == info.file_size and crc32(out) != info.CRC:
             raise self._error(info, _DAMAGED)
@@ -424,16 +430,20 @@ class View:
 
     def _pieces(self, info: ZipInfo) -> Iterator[Buffer]:
         """The data of a member, read as they are wanted."""
-        start, size = self._start(info), info.compress_size
+        start, size = self._start(info)[0], info.compress_size
         for at in range(0, size, PIECE):
             yield self.file.read(start + at, min(PIECE, size - at))
 
-    def _start(self, info: ZipInfo) -> int:
-        start = self._starts.get(info.header_offset)
+    def _start(self, info: ZipInfo, most: int = 0) -> tuple[int, Buffer]:
+        """Where the data of a member begin, and at most so many of them if its header has to be asked for."""
+        offset = info.header_offset
+        start = self._starts.get(offset)
         if start is not None:
-            return start
+            return start, b""
         name = raw_name(info)
-        return self._found(info, name, self.file.read(info.header_offset, _LOCAL.size + len(name)))
+        block = self.file.read(offset, _LOCAL.size + len(name) + (most + _SLACK if most else 0))
+        start = self._found(info, name, block)
+        return start, memoryview(block)[start - offset :][:most]
 
     def _found(self, info: ZipInfo, name: bytes, head: Buffer) -> int:
         """Where the data of a member begin, as its header says, of which all but extra fields is at hand.
@@ -526,19 +536,6 @@ class MemberReader(ValueReader):
         count = min(len(out), max(self.size - start, 0))
         self._view.read_into(self._info, start, out[:count])
         return count
-
-
-def _enter(folders: dict[str, tuple[set[str], set[str]]], key: str) -> None:
-    """Note a key in its folder, and the folder in those above."""
-    below = key[: key.rfind("/") + 1]
-    folders.setdefault(below, (set(), set()))[0].add(key)
-    while below:
-        above = below[: below.rfind("/", 0, -1) + 1]
-        prefixes = folders.setdefault(above, (set(), set()))[1]
-        if below in prefixes:
-            return
-        prefixes.add(below)
-        below = above
 
 
 def _within(byte_range: ByteRange, size: int) -> tuple[int, int]:

@@ -116,7 +116,6 @@ class Draft:
         """What the zip held before."""
         self.end = 0
         """Where the next value will be."""
-        self.pid = os.getpid()
         self.lineage = uuid.uuid4().hex
         try:
             self._descriptor, self.path = self._made()
