@@ -440,6 +440,12 @@ def copies_to_follow(path: str) -> Iterator[None]:
         raise
 
 
+def refresh_copies(store: Store, format: Format, path: str) -> None:
+    """Bring the consolidated copies of a node up to date, whose own document is changed already."""
+    with copies_to_follow(path):
+        refresh_consolidated(store, format, [path])
+
+
 def drop_from_consolidated(store: Store, format: Format, path: str) -> None:
     """Remove a node, and what was below it, from the consolidated copies above."""
     refresh_consolidated(store, format, [path], {path: None})
