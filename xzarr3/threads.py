@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 from xzarr3.codecs.chain import CodecChain
 from xzarr3.concurrency import Pool, cores, is_shared, together
-from xzarr3.division import Unit
+from xzarr3.division import ChunkProjection
 from xzarr3.plan import Batch
 
 _MAX_RUN = 4096  # Units that a thread takes at once.
@@ -38,7 +38,7 @@ class Runs:
         self.stopped = False
         """Whether what is left is not wanted any more, because something failed."""
 
-    def take(self) -> tuple[CodecChain, list[Unit]] | None:
+    def take(self) -> tuple[CodecChain, list[ChunkProjection]] | None:
         """The next run of units of one shape, and their codecs; None after the last one."""
         with self._lock:
             while not self.stopped:
