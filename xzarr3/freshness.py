@@ -21,9 +21,8 @@ from xzarr3.commit.lease import LeaseLostError, check_complete
 from xzarr3.concurrency import spread
 from xzarr3.conventions import coding, recoded
 from xzarr3.errors import ChangedError, StoreError, Xzarr3Error
-from xzarr3.formats import documents
 from xzarr3.formats.base import Held
-from xzarr3.lookup import read_held
+from xzarr3.lookup import metadata_of, read_held
 from xzarr3.metadata import ArrayMetadata, NodeMetadata
 from xzarr3.nodes import ancestors
 
@@ -197,13 +196,8 @@ def _check_seen(array: Array, seen: looks.Seen, *, coded: bool = True) -> None:
 
 def parsed(array: Array, stored: Sequence[Buffer | None]) -> NodeMetadata | None:
     """What the documents say that make this an array, or also tell how its values are decoded."""
-    found = {
-        key: documents.decode(value, array.path, key.rpartition("/")[2])
-        for key, value in zip((array._key, *_document_keys(array)[1:]), stored, strict=False)
-        if value is not None
-    }
-    held = array.format.held(array.path, found)
-    return None if held is None else array.format.parse_again(held, array.path)
+    keys = array._key, *_document_keys(array)[1:]
+    return metadata_of(array.format, array.path, dict(zip(keys, stored, strict=False)))
 
 
 def check_to_write(array: Array) -> None:

@@ -434,16 +434,25 @@ def load_below(
     return found
 
 
+def held_of(format: Format, path: str, values: Mapping[str, Buffer | None]) -> Held | None:
+    """The documents of a node, given all its values by key; None if they make no node."""
+    found = {
+        key: documents.decode(value, path, key.rpartition("/")[2])
+        for key, value in values.items()
+        if value is not None
+    }
+    return format.held(path, found)
+
+
+def metadata_of(format: Format, path: str, values: Mapping[str, Buffer | None]) -> NodeMetadata | None:
+    """What the documents of a node say, without the warnings that were given before."""
+    held = held_of(format, path, values)
+    return None if held is None else format.parse_again(held, path)
+
+
 def _held(format: Format, path: str, values: Mapping[str, Buffer | None]) -> Held | MetadataError | None:
     try:
-        return format.held(
-            path,
-            {
-                key: documents.decode(value, path, key.rpartition("/")[2])
-                for key, value in values.items()
-                if value is not None
-            },
-        )
+        return held_of(format, path, values)
     except MetadataError as error:
         return error
 

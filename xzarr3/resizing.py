@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING, cast
 
 import numpy.typing as npt
 
-from xzarr3._types import AnyArray
+from xzarr3._types import AnyArray, Buffer
 from xzarr3.codecs.base import Codec
 from xzarr3.commit.lease import LeaseLostError
 from xzarr3.commit.length import Length, turn
 from xzarr3.errors import ChangedError, OutcomeUnknownError, SelectionError, StoreError
-from xzarr3.formats import documents
 from xzarr3.freshness import same
 from xzarr3.grids import Grid, as_lengths
 from xzarr3.indexing import basic_selection
-from xzarr3.lookup import read_documents
+from xzarr3.lookup import document_values, metadata_of
 from xzarr3.metadata import ArrayMetadata, NodeMetadata
 from xzarr3.node_documents import refresh_copies
 from xzarr3.stored_units import are_few, stored_units
@@ -121,15 +120,12 @@ def _append(array: Array, values: AnyArray, axis: int, length: Length) -> None:
 
 def at_first(array: Array, length: Length) -> ArrayMetadata:
     """What the document said when the lease had been taken."""
-    name = array._key.rpartition("/")[2]
-    held = {array._key: documents.decode(length.document, array.path, name)}
+    values: dict[str, Buffer | None] = {array._key: length.document}
     if not array.format.one_document:
         keys = array.format.reading_keys(array.path, consolidated=False)
         others = [key for key in keys if key != array._key]
-        found = zip(others, read_documents(array.store, others, array.path), strict=True)
-        held.update({key: document for key, document in found if document is not None})
-    found_here = array.format.held(array.path, held)
-    return same(array, None if found_here is None else array.format.parse_again(found_here, array.path))
+        values.update(zip(others, document_values(array.store, others), strict=True))
+    return same(array, metadata_of(array.format, array.path, values))
 
 
 def resized(stored: ArrayMetadata, shape: tuple[int, ...]) -> ArrayMetadata:
