@@ -33,13 +33,14 @@ from xzarr3.explanation import Explanation
 from xzarr3.formats import Format, parse_format
 from xzarr3.freshness import note_values, read_steadily, same
 from xzarr3.grids import ChunkLengths, Edges, Grid, as_lengths
-from xzarr3.indexers import Indexer, block_indexer
+from xzarr3.indexers import Indexer
 from xzarr3.indexing import (
     BasicSelection,
     DimChoice,
     Fields,
     Points,
     Selection,
+    block_selection,
     numpy_selection,
     orthogonal_selection,
     split_fields,
@@ -416,7 +417,10 @@ class Array(Node):
         >>> array.blocks[1, 0]
         array([[8, 9]])
         """
-        return Indexer(self, block_indexer(self))
+        return Indexer(self, self._block_selection)
+
+    def _block_selection(self, selection: object, shape: tuple[int, ...]) -> tuple[DimChoice, ...]:
+        return block_selection(selection, shape, self.metadata.chunk_grid)
 
     def get(
         self, selection: Selection = ..., *, out: AnyArray | None = None, threads: int | None = None

@@ -26,10 +26,9 @@ from xzarr3.requests import ElementRanges, Price, windows
 from xzarr3.stores import ValueReader
 from xzarr3.stores.locks import key_lock
 from xzarr3.stores.readers import BytesReader, OversizedError, Reader, Scratch
-from xzarr3.threads import Runs
 
 if TYPE_CHECKING:
-    from xzarr3.engine import Engine
+    from xzarr3.engine import Engine, Runs
 
 _MAX_INDEXES = 2**25  # Bytes
 _KEPT_SCRATCH = 2**25  # Bytes

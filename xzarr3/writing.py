@@ -22,10 +22,9 @@ from xzarr3.errors import ChunkDecodeError, ChunkError
 from xzarr3.reading import forget_index, leased
 from xzarr3.stores.locks import key_lock
 from xzarr3.stores.readers import UNCHANGED, OversizedError, Unchanged, Writer
-from xzarr3.threads import Runs
 
 if TYPE_CHECKING:
-    from xzarr3.engine import Engine
+    from xzarr3.engine import Engine, Runs
 
 
 class UnitWriter:
