@@ -104,11 +104,6 @@ class Look(Store):
         return look
 
 
-def read_document(store: Store, key: str, path: str = "") -> Document | None:
-    """The JSON object under a key, or None if there is none."""
-    return read_documents(store, [key], path)[0]
-
-
 def read_documents(store: Store, keys: Sequence[str], path: str = "") -> list[Document | None]:
     """The JSON objects under several keys, read together; None for those that are not there."""
     values = document_values(store, keys)
@@ -226,7 +221,7 @@ def _draft_of(entry: Document | None) -> DraftFormat | None:
 
 
 def _entry_or_document(store: Store, path: str) -> Document | None:
-    return read_document(store, node_prefix(path) + DOCUMENT, path)
+    return read_documents(store, [node_prefix(path) + DOCUMENT], path)[0]
 
 
 def _is_entry_point(document: Document, path: str) -> bool:
