@@ -555,7 +555,7 @@ class _Recode:
 
 
 def _do_all(moves: Iterator[Callable[[], int]], threads: int, advance: Callable[[int], object]) -> None:
-    """Do all moves on several threads; ``advance`` is called in this one, with the bytes that they return."""
+    """Do all moves on several threads; ``advance`` is called in this one, with the bytes that each returns."""
     lock = threading.Lock()
     done: deque[int] = deque()
     caller = threading.current_thread()
@@ -569,10 +569,15 @@ def _do_all(moves: Iterator[Callable[[], int]], threads: int, advance: Callable[
                 return
             done.append(move())
             if threading.current_thread() is caller:
-                advance(sum(done.popleft() for _ in range(len(done))))
+                report()
+
+    def report() -> None:
+        while done:
+            advance(done.popleft())
 
     def stop() -> None:
         nonlocal stopped
         stopped = True
 
     together(worker, threads, waiters, stop)
+    report()
