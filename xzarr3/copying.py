@@ -555,7 +555,7 @@ class _Recode:
 
 
 def _do_all(moves: Iterator[Callable[[], int]], threads: int, advance: Callable[[int], object]) -> None:
-    """Do all moves on several threads; ``advance`` is called in this one, with the bytes that each returns."""
+    """Do all moves on several threads; ``advance`` is called in this one, with the bytes of each."""
     lock = threading.Lock()
     done: deque[int] = deque()
     caller = threading.current_thread()
