@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sets up what the demo needs in .venv-demo and runs it. Arguments go to `xzarr3 demo`.
+# Sets up what the demo needs in .venv-demo and runs it. Arguments go to notebooks/demo.py.
 set -euo pipefail
 here="$PWD"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -7,4 +7,4 @@ source ci/_venv.sh
 prepare_venv .venv-demo demo
 root="$PWD"
 cd "$here"
-exec "$root/.venv-demo/bin/xzarr3" demo "$@"
+exec "$root/.venv-demo/bin/python" "$root/notebooks/demo.py" "$@"

@@ -87,7 +87,7 @@ def test_recover_of_what_is_not_there_says_so(
     assert capsys.readouterr().out == "nothing was left to finish\n"
 
 
-@pytest.mark.parametrize("arguments", [(), ("no-such-command",), ("info",), ("demo", "--no-such-option")])
+@pytest.mark.parametrize("arguments", [(), ("no-such-command",), ("info",), ("info", "--no-such-option")])
 def test_usage_error_exits_with_2(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_:
         cli.main(arguments)

@@ -31,6 +31,7 @@ from xzarr3 import LocalStore, MemoryStore, StoreError, looks
 from xzarr3.commit import lease
 from xzarr3.errors import ChangedError, ConflictError, OutcomeUnknownError
 from xzarr3.indexing import basic_selection
+from xzarr3.resizing import resized
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 FORMATS = (3, 2, "3-draft")
@@ -545,7 +546,7 @@ def test_a_killed_appender_stops_nobody_for_long(tmp_path: Path) -> None:
 def test_what_a_killed_appender_left_is_never_seen() -> None:
     store = MemoryStore()
     array = xzarr3.create_array(store, data=np.arange(5), chunks=4)
-    grown = xzarr3.Array(store, "", array._resized(array.metadata, (12,)))
+    grown = xzarr3.Array(store, "", resized(array.metadata, (12,)))
     # As one has written them who did not come to write its document.
     grown._write(basic_selection(slice(5, None), (12,)), 99)
     assert xzarr3.open_array(store)[:].tolist() == [0, 1, 2, 3, 4]

@@ -16,15 +16,16 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import cftime
+import demo
 import numpy as np
 import pytest
 import xarray as xr
 import zarr
 
-from xzarr3 import demo
 from xzarr3.errors import NodeExistsError, Xzarr3Error
 
 TREND = 0.02  # K per year
+SCRIPT = str(demo.__file__)
 
 
 def trend(years: range = range(1900, 1960), **names: str) -> xr.Dataset:
@@ -205,7 +206,7 @@ def test_map_is_drawn(tmp_path: Path, sign: int) -> None:
 
 
 def sample_run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "xzarr3", "demo", *arguments]
+    command = [sys.executable, SCRIPT, *arguments]
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120, check=False)
 
 
@@ -241,7 +242,7 @@ def test_demo_on_another_file_leaves_only_the_map(trend_file: Path, tmp_path: Pa
     work.mkdir()
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    command = [sys.executable, "-m", "xzarr3", "demo", "--data", str(trend_file)]
+    command = [sys.executable, SCRIPT, "--data", str(trend_file)]
     environment = {**os.environ, "TMPDIR": str(scratch)}
     done = subprocess.run(
         command, cwd=work, env=environment, capture_output=True, text=True, timeout=120, check=False
@@ -257,7 +258,7 @@ def test_demo_on_another_file_leaves_only_the_map(trend_file: Path, tmp_path: Pa
     os.name != "posix", reason="process groups are interrupted as by a terminal only on POSIX"
 )
 def test_interrupt_ends_the_demo_without_a_traceback(tmp_path: Path) -> None:
-    command = [sys.executable, "-u", "-m", "xzarr3", "demo"]
+    command = [sys.executable, "-u", SCRIPT]
     with subprocess.Popen(
         command,
         cwd=tmp_path,

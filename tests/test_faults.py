@@ -54,7 +54,7 @@ from xzarr3 import (
     copying,
 )
 from xzarr3._types import Buffer
-from xzarr3.concurrency import cores, undisturbed, waiters
+from xzarr3.concurrency import Pool, cores, undisturbed, waiters
 from xzarr3.dask import from_zarr
 from xzarr3.dask import store as store_dask
 from xzarr3.stores import ValueReader, platform
@@ -1439,9 +1439,10 @@ def test_a_thread_that_copies_is_waited_for_if_ctrl_c_came_while_it_was_started(
         assert inside.wait(30)
         raise KeyboardInterrupt
 
+    monkeypatch.setattr(copying, "waiters", Pool(2, "new"))  # One that has no idle threads.
     monkeypatch.setattr(threading.Thread, "start", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        list(copying._spread([move] * 4, 2))
+        copying._do_all(iter([move] * 4), 2, lambda size: None)
     found = list(done)
     over.set()
     assert found == [1]

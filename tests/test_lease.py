@@ -696,7 +696,7 @@ def test_who_was_only_slow_stores_nothing_in_the_empty_rows_of_its_successor(
         update(self, key, change)
 
     # On another host, threads of this one are not waited for.
-    monkeypatch.setattr(xzarr3.array, "turn", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(xzarr3.resizing, "turn", lambda *_: contextlib.nullcontext())
     monkeypatch.setattr(MemoryStore, "compare_and_set", slow)
     monkeypatch.setattr(Writer, "update", slow_update)
     array.append(np.full(8, 7, "i4"))

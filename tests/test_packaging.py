@@ -91,7 +91,6 @@ def test_module_needs_only_declared_dependencies(source: Path) -> None:
         declared.add("typing_extensions")
     names = PROJECT["dependencies"]
     extras = {
-        "demo.py": ("demo",),
         "small.py": ("ml-dtypes",),
         "object_client.py": ("object", "aws"),
     }

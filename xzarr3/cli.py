@@ -1,4 +1,4 @@
-"""The command ``xzarr3``: ``copy``, ``demo``, ``explain``, ``info`` and ``recover``."""
+"""The command ``xzarr3``: ``copy``, ``explain``, ``info`` and ``recover``."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import ast
 import json
 import os
 import sys
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import xzarr3
@@ -16,13 +15,6 @@ from xzarr3.errors import SelectionError, Xzarr3Error, printable, shorten
 
 FAILURE = 1
 INTERRUPTED = 128 + 2
-
-
-def _demo(arguments: argparse.Namespace) -> None:
-    # Imported here because it takes a second to import xarray, which no other command needs.
-    from xzarr3 import demo
-
-    demo.run(data=arguments.data, keep=arguments.keep)
 
 
 def _info(arguments: argparse.Namespace) -> None:
@@ -173,27 +165,6 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"xzarr3 {xzarr3.__version__}")
     commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
-    demo = commands.add_parser(
-        "demo",
-        help="convert climate data to Zarr, compute their warming with dask and draw a map",
-        description="Convert climate model output from netCDF to a sharded Zarr v3 store, open it with "
-        "xarray, compute the warming since the first decades on dask, print a table and save a map.",
-    )
-    demo.add_argument(
-        "--keep",
-        metavar="DIR",
-        type=Path,
-        help="keep the store and the map in DIR (default: a temporary store)",
-    )
-    demo.add_argument(
-        "--data",
-        metavar="FILE",
-        type=Path,
-        help="netCDF file with a variable over time, latitude and longitude "
-        "(default: 240 years of North American air temperature in two emission scenarios)",
-    )
-    demo.set_defaults(command=_demo)
-
     info = commands.add_parser(
         "info", help="describe an array, or list a group", description="Describe an array, or list a group."
     )
@@ -302,8 +273,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         cannot be parsed exits the process with status 2.
     """
     arguments = parser().parse_args(argv)
+    return run_reporting(lambda: arguments.command(arguments))
+
+
+def run_reporting(command: Callable[[], None]) -> int:
+    """Run a command and return the exit status; an error is printed as one line on standard error."""
     try:
-        arguments.command(arguments)
+        command()
         sys.stdout.flush()
     except Xzarr3Error as error:
         print("xzarr3: " + " ".join(str(error).split()), file=sys.stderr)

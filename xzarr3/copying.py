@@ -9,13 +9,13 @@ from __future__ import annotations
 import itertools
 import math
 import os
+import threading
 import warnings
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from xzarr3.codecs.chain import CodecChain
 from xzarr3.codecs.parsing import parse_codecs
 from xzarr3.codecs.transpose import TransposeCodec
 from xzarr3.commit.replace import Replacement
-from xzarr3.concurrency import Helper, Work, available_threads, to_the_end
+from xzarr3.concurrency import available_threads, together, waiters
 from xzarr3.conventions import (
     fill_value_is_mask,
     from_fill_value_attribute,
@@ -50,12 +50,10 @@ from xzarr3.metadata import ArrayMetadata, GroupMetadata
 from xzarr3.node_documents import write_documents
 from xzarr3.nodes import check_new_path, normal_path
 from xzarr3.progress import Asked, Progress, check_asked
+from xzarr3.stored_units import FEW
 from xzarr3.stores import Store, StoreLike, in_flight, open_store
 
 _KEEP = "keep"
-_FEW = 4096  # Up to so many, reading every unit is cheaper than listing which are there.
-_AHEAD = 64  # Chunks that wait for a thread.
-_T = TypeVar("_T")
 
 
 def copy(
@@ -208,9 +206,7 @@ def _copied(
         text = f"copying {node.name} to {store}"
         with Progress(progress, sum(job.nbytes for job in jobs), text) as shown:
             moves = itertools.chain.from_iterable(job.moves() for job in jobs)
-            with closing(_spread(moves, threads)) as sizes:
-                for size in sizes:
-                    shown.advance(size)
+            _do_all(moves, threads, shown.advance)
         place.check_again()
         written = {job.path: job.metadata for job in jobs}
         write_documents(place.store, format, written, last=normal, replaces=place.replaces)
@@ -492,7 +488,7 @@ def _all(counts: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
 
 def _stored(array: Array) -> Iterator[tuple[int, ...]]:
     """The coordinates of units that may be stored: of all of them if there are few."""
-    few = array.nchunks <= _FEW or not array.engine.store.listable
+    few = array.nchunks <= FEW or not array.engine.store.listable
     return _all(array.cdata_shape) if few else array.stored_units()
 
 
@@ -558,51 +554,30 @@ class _Recode:
         return _size(self.target, region)
 
 
-def _spread(moves: Iterable[Callable[[], _T]], threads: int) -> Generator[_T]:
-    """Do all moves on several threads, a bounded number of them waiting.
+def _do_all(moves: Iterator[Callable[[], int]], threads: int, advance: Callable[[int], object]) -> None:
+    """Do all moves on several threads; ``advance`` is called in this one, with the bytes of each."""
+    lock = threading.Lock()
+    done: deque[int] = deque()
+    caller = threading.current_thread()
+    stopped = False
 
-    None of them is at work any more once the iterator is closed, also after Ctrl-C.
-    """
-    if threads <= 1:
-        for move in moves:
-            yield move()
-        return
-    pool = ThreadPoolExecutor(threads)
-    work = Work(lambda: None)
-    helpers: deque[Helper] = deque()
-    results: list[_T] = []
+    def worker() -> None:
+        while not stopped:
+            with lock:
+                move = next(moves, None)
+            if move is None:
+                return
+            done.append(move())
+            if threading.current_thread() is caller:
+                report()
 
-    def submit(move: Callable[[], _T]) -> None:
-        # Known before it may begin: a pool that is interrupted while it starts a thread forgets that thread.
-        helpers.append(Helper())
-        pool.submit(helpers[-1].help, work, move, results)
+    def report() -> None:
+        while done:
+            advance(done.popleft())
 
-    def result() -> _T:
-        helpers[0].finish()
-        helpers.popleft()
-        if work.first is not None:
-            raise work.first
-        return results.pop()
+    def stop() -> None:
+        nonlocal stopped
+        stopped = True
 
-    def end() -> None:
-        work.stop()
-        for helper in helpers:
-            helper.close()
-        for helper in helpers:
-            helper.wait()
-        pool.shutdown(cancel_futures=True)
-        work.end()
-        work.first = None  # It holds this frame, which would hold it.
-
-    try:
-        try:
-            for move in moves:
-                submit(move)
-                if len(helpers) >= max(_AHEAD, 2 * threads):
-                    yield result()
-            while helpers:
-                yield result()
-        finally:
-            to_the_end(end)
-    finally:
-        to_the_end(end)  # Again, as Ctrl-C may have come between two steps of the first one.
+    together(worker, threads, waiters, stop)
+    report()

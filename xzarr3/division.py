@@ -1,8 +1,8 @@
 """Dividing what is wanted of an array among the chunks of a grid, and of a chunk among its inner chunks.
 
-What a selection is divided into is told per dimension, as :data:`Part`, and never as a list of chunks, unless
-single elements are selected. How it is told which elements of a chunk are wanted differs between the kinds
-of selections: an :class:`Addressing` knows one way to.
+A selection is divided per dimension, into one :class:`AxisProjection` for each chunk along it, and never into
+a list of chunks, unless single elements are selected. Kinds of selections differ in how they say which
+elements of a chunk are wanted; each :class:`Addressing` is one way.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import itertools
 import math
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, TypeAlias, cast
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
@@ -23,47 +24,74 @@ from xzarr3.indexing import DimChoice, DimIndices, DimSelection, Indices, as_pro
 Inner: TypeAlias = "tuple[Any, ...]"
 """Which elements of a chunk are wanted: a slice with a step, or an array, for each dimension."""
 
-Part: TypeAlias = "tuple[int, str, Any, slice, bool]"
-"""Along one dimension: index of the chunk, the same as text, the elements within the chunk (a slice, or an
-array in ascending order), where they lie in the result, and whether these are all elements that the chunk
-shares with the array."""
 
-Unit: TypeAlias = "Iterable[tuple[Any, ...]]"
-"""A chunk that is touched: its coordinates, these as text, which elements, where they lie in the result, and
-whether these are, along each dimension, all elements that the chunk shares with the array."""
+class AxisProjection(NamedTuple):
+    """What is wanted of a chunk along one dimension."""
+
+    coord: int
+    """Coordinate of the chunk in the grid."""
+    text: str
+    """The same as text."""
+    inner: Any
+    """The elements within the chunk: a slice, or an array in ascending order."""
+    outer: slice
+    """Where they lie in the result."""
+    whole: bool
+    """Whether these are all elements that the chunk shares with the array."""
+
+
+class ChunkProjection(NamedTuple):
+    """What is wanted of a chunk; each field holds those of the :class:`AxisProjection` of every dimension."""
+
+    coords: tuple[int, ...]
+    """Coordinates of the chunk in the grid."""
+    texts: tuple[str, ...]
+    """The same as text, of which the key of the chunk is made."""
+    inner: Inner
+    """Which elements of the chunk."""
+    outer: tuple[Any, ...]
+    """Where they lie in the result."""
+    whole: tuple[bool, ...]
+    """Whether these are, along each dimension, all elements that the chunk shares with the array."""
+
+
+# These run no Python code, as the classes themselves would for each chunk.
+_axis_projection = cast("Callable[[tuple[Any, ...]], AxisProjection]", partial(tuple.__new__, AxisProjection))
+chunk_projection = cast("Callable[[Iterable[Any]], ChunkProjection]", partial(tuple.__new__, ChunkProjection))
+"""Makes a projection of its five fields."""
 
 _LARGEST = np.iinfo(np.intp).max
 
-ONE: Unit = ((), (), (), (...,), ())
+ONE = ChunkProjection((), (), (), (...,), ())
 """The chunk of an array of no dimensions; the Ellipsis keeps its place a view."""
 
 
-def axis_parts(selected: DimChoice, axis: Steps | Edges, size: int) -> list[Part]:
+def axis_parts(selected: DimChoice, axis: Steps | Edges, size: int) -> list[AxisProjection]:
     """Divide what is selected of a dimension of ``size`` elements among the chunks of a grid."""
     if isinstance(selected, DimIndices):
         return _index_parts(selected.indices, axis, size)
     if isinstance(axis, Steps):
         return dimension_parts(selected, axis.length, size)
     first, step, stop = selected.start, selected.step, selected.stop
-    parts: list[Part] = []
+    parts: list[AxisProjection] = []
     done = 0
     while selected.count and first < stop:
         start, end, base, length = axis.run_at(first, size)
         within = DimSelection(first - start, step, -(-(min(end, stop) - first) // step))
-        for index, _, inner, outer, whole in dimension_parts(within, length, end - start):
-            place = slice(done + outer.start, done + outer.stop)
-            parts.append((base + index, str(base + index), inner, place, whole))
+        for part in dimension_parts(within, length, end - start):
+            coord, place = base + part.coord, slice(done + part.outer.start, done + part.outer.stop)
+            parts.append(AxisProjection(coord, str(coord), part.inner, place, part.whole))
         done += within.count
         first += within.count * step
     return parts
 
 
-def dimension_parts(selected: DimSelection, length: int, size: int) -> list[Part]:
+def dimension_parts(selected: DimSelection, length: int, size: int) -> list[AxisProjection]:
     """Divide what is selected of a dimension of ``size`` elements among chunks of ``length`` elements."""
     if selected.count == 0:
         return []
     first, step, stop = selected.start, selected.step, selected.stop
-    parts: list[Part] = []
+    parts: list[AxisProjection] = []
     done = 0
     while first < stop:
         index = first // length
@@ -71,21 +99,23 @@ def dimension_parts(selected: DimSelection, length: int, size: int) -> list[Part
         end = min(low + length, size)
         count = -(-(min(end, stop) - first) // step)
         inner = slice(first - low, first - low + (count - 1) * step + 1, step)
-        parts.append((index, str(index), inner, slice(done, done + count), count == end - low))
+        place = slice(done, done + count)
+        parts.append(_axis_projection((index, str(index), inner, place, count == end - low)))
         done += count
         first += count * step
     return parts
 
 
-def _index_parts(indices: Indices, axis: Steps | Edges, size: int) -> list[Part]:
+def _index_parts(indices: Indices, axis: Steps | Edges, size: int) -> list[AxisProjection]:
     chunks, within = axis.locate(indices)
-    parts: list[Part] = []
+    parts: list[AxisProjection] = []
     for begin, end in _runs(chunks):
         chunk = int(chunks[begin])
         extent = min(axis.length_at(chunk), size - axis.start(chunk))
         inner = within[begin:end]
         whole = end - begin >= extent and len(np.unique(inner)) == extent
-        parts.append((chunk, str(chunk), _shortest(inner), slice(begin, end), whole))
+        place = slice(begin, end)
+        parts.append(_axis_projection((chunk, str(chunk), _shortest(inner), place, whole)))
     return parts
 
 
@@ -104,7 +134,7 @@ def _shortest(inner: Indices) -> slice | Indices:
     return inner if found is None else slice(found.start, found.stop, found.step)
 
 
-def _parts_within(inner: Any, length: int, size: int) -> list[Part]:
+def _parts_within(inner: Any, length: int, size: int) -> list[AxisProjection]:
     """Divide elements of a chunk, along one dimension, among inner chunks of ``length`` elements."""
     if isinstance(inner, slice):
         count = len(range(inner.start, inner.stop, inner.step))
@@ -112,16 +142,15 @@ def _parts_within(inner: Any, length: int, size: int) -> list[Part]:
     return _index_parts(inner, Steps(length), size)
 
 
-def split_part(part: Part, length: int, pieces: int) -> list[Part]:
+def split_part(part: AxisProjection, length: int, pieces: int) -> list[AxisProjection]:
     """Cut what is wanted of a chunk at multiples of ``length``, its inner chunks, into about ``pieces``."""
-    index, text, inner, outer, _ = part
-    inside = _parts_within(inner, length, _stop(inner))
+    inside = _parts_within(part.inner, length, _stop(part.inner))
     run = -(-len(inside) // pieces)
-    found: list[Part] = []
+    found: list[AxisProjection] = []
     for at in range(0, len(inside), run):
-        place = slice(inside[at][3].start, inside[min(at + run, len(inside)) - 1][3].stop)
-        outside = slice(outer.start + place.start, outer.start + place.stop)
-        found.append((index, text, _piece(inner, place), outside, False))
+        place = slice(inside[at].outer.start, inside[min(at + run, len(inside)) - 1].outer.stop)
+        outer = slice(part.outer.start + place.start, part.outer.start + place.stop)
+        found.append(part._replace(inner=_piece(part.inner, place), outer=outer, whole=False))
     return found
 
 
@@ -139,6 +168,15 @@ def _stop(inner: slice | Indices) -> int:
 
 def _first(inner: slice | Indices) -> int:
     return int(inner.start) if isinstance(inner, slice) else int(inner[0])
+
+
+def projections(parts: Sequence[Sequence[AxisProjection]]) -> Iterator[ChunkProjection]:
+    """The chunks whose projections along the dimensions these are, in C order."""
+    if not all(parts):
+        return iter(())
+    # A product for each field is quicker than one of all parts, each of whose combinations is taken apart.
+    columns = zip(*(zip(*along, strict=True) for along in parts), strict=True)
+    return map(chunk_projection, zip(*itertools.starmap(itertools.product, columns), strict=True))
 
 
 class Addressing(ABC):
@@ -171,7 +209,7 @@ class Addressing(ABC):
     @abstractmethod
     def divide(
         self, inner: Inner, lengths: tuple[int, ...], sizes: tuple[int, ...]
-    ) -> tuple[Any, list[Unit]]:
+    ) -> tuple[Any, list[ChunkProjection]]:
         """Divide them among inner chunks of one shape.
 
         Returns
@@ -203,16 +241,16 @@ class Slices(Addressing):
 
     def divide(
         self, inner: Inner, lengths: tuple[int, ...], sizes: tuple[int, ...]
-    ) -> tuple[Any, list[Unit]]:
+    ) -> tuple[Any, list[ChunkProjection]]:
         parts = [*map(_parts_within, inner, lengths, sizes)]
         if not parts:
             return (), [ONE]
         # Mostly neighbours are wanted, which are selected without a copy.
-        if all(along[-1][0] - along[0][0] + 1 == len(along) for along in parts):
-            chosen: Any = tuple([slice(along[0][0], along[-1][0] + 1) for along in parts])
+        if all(along[-1].coord - along[0].coord + 1 == len(along) for along in parts):
+            chosen: Any = tuple([slice(along[0].coord, along[-1].coord + 1) for along in parts])
         else:
-            chosen = np.ix_(*([part[0] for part in along] for along in parts))
-        return chosen, [*map(tuple, itertools.starmap(zip, itertools.product(*parts)))]
+            chosen = np.ix_(*([part.coord for part in along] for along in parts))
+        return chosen, [*projections(parts)]
 
     def offsets(self, inner: Inner, strides: tuple[int, ...]) -> Indices:
         total = np.zeros((1,) * len(inner), np.intp)
@@ -281,9 +319,9 @@ class Pointwise(Addressing):
         self,
         points: tuple[Indices, ...],
         axes: Sequence[Steps | Edges],
-        others: list[list[Part]],
+        others: list[list[AxisProjection]],
         finer: tuple[int, ...] | None = None,
-    ) -> tuple[Indices | None, Iterator[tuple[tuple[int, ...], Unit]]]:
+    ) -> tuple[Indices | None, Iterator[tuple[tuple[int, ...], ChunkProjection]]]:
         """Divide points, and parts along the other dimensions, among the chunks of a grid.
 
         Parameters
@@ -292,7 +330,7 @@ class Pointwise(Addressing):
             The indices, for each dimension of :attr:`axes`.
         axes : sequence of Steps or Edges
             The grid, all dimensions.
-        others : list of list of Part
+        others : list of list of AxisProjection
             What is selected along each of the other dimensions.
         finer : tuple of int, optional
             Shape of inner chunks, whose points are to come together as well.
@@ -321,8 +359,8 @@ class Pointwise(Addressing):
         within: list[Indices],
         chunks: list[Indices],
         axes: Sequence[Steps | Edges],
-        others: list[list[Part]],
-    ) -> Iterator[tuple[tuple[int, ...], Unit]]:
+        others: list[list[AxisProjection]],
+    ) -> Iterator[tuple[tuple[int, ...], ChunkProjection]]:
         combinations = [*itertools.product(*others)]
         regular = all(isinstance(axis, Steps) for axis in axes)
         shape = tuple(axis.longest for axis in axes)
@@ -334,32 +372,29 @@ class Pointwise(Addressing):
             for parts in combinations:
                 coords = at
                 if parts:
-                    first = (*at, *(part[0] for part in parts))
+                    first = (*at, *(part.coord for part in parts))
                     coords = tuple([first[axis] for axis in self._back])
                 elif self._back != self._order:
                     coords = tuple([at[axis] for axis in self._back])
-                inner = (*ours, *(part[2] for part in parts))
-                outer = (slice(begin, end), *(part[3] for part in parts))
+                inner = (*ours, *(part.inner for part in parts))
+                outer = (slice(begin, end), *(part.outer for part in parts))
                 if not regular:
                     shape = tuple(axis.length_at(index) for axis, index in zip(axes, coords, strict=True))
-                yield shape, (coords, tuple(map(str, coords)), inner, outer, (False,))
+                yield shape, chunk_projection((coords, tuple(map(str, coords)), inner, outer, (False,)))
 
     def divide(
         self, inner: Inner, lengths: tuple[int, ...], sizes: tuple[int, ...]
-    ) -> tuple[Any, list[Unit]]:
+    ) -> tuple[Any, list[ChunkProjection]]:
         slices = inner[self._points :]
         others = [
             _parts_within(part, lengths[axis], sizes[axis])
             for part, axis in zip(slices, self.others, strict=True)
         ]
         order, units = self.units(inner[: self._points], [Steps(length) for length in lengths], others)
-        found: list[Unit] = [unit for _, unit in units]
+        found = [unit for _, unit in units]
         if order is not None:
-            found = [
-                (coords, texts, chosen, (order[outer[0]], *outer[1:]), whole)
-                for coords, texts, chosen, outer, whole in cast("list[tuple[Any, ...]]", found)
-            ]
-        coords = [cast("tuple[Any, ...]", unit)[0] for unit in found]
+            found = [unit._replace(outer=(order[unit.outer[0]], *unit.outer[1:])) for unit in found]
+        coords = [unit.coords for unit in found]
         return tuple(np.array(coords, np.intp).reshape(len(coords), -1).T), found
 
     def offsets(self, inner: Inner, strides: tuple[int, ...]) -> Indices:

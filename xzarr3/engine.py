@@ -1,7 +1,13 @@
-"""Reading and writing the units of one array: a plan shared out among threads."""
+"""Reading and writing the units of one array: a plan shared out among threads.
+
+A thread takes runs of units from what all of them share. There is no future, task or event loop per chunk.
+"""
 
 from __future__ import annotations
 
+import itertools
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -10,16 +16,15 @@ import numpy as np
 
 from xzarr3._types import AnyArray
 from xzarr3.codecs.chain import COPY_RATE, CodecChain
-from xzarr3.concurrency import Pool, available_threads, cores, waiters
-from xzarr3.division import Slices
+from xzarr3.concurrency import Pool, available_threads, cores, is_shared, together, waiters
+from xzarr3.division import ChunkProjection, Slices
 from xzarr3.errors import ChunkError
 from xzarr3.indexing import DimChoice, Points
 from xzarr3.metadata import ArrayMetadata
-from xzarr3.plan import ReadPlan
+from xzarr3.plan import Batch, ReadPlan
 from xzarr3.reading import OpenShards, UnitReader
 from xzarr3.requests import Price
 from xzarr3.stores import Store, in_flight
-from xzarr3.threads import Runs
 from xzarr3.writing import UnitWriter
 
 _SLACK = 2**20  # Bytes
@@ -27,6 +32,56 @@ _SMALL = 2**18  # Bytes; below, starting another thread costs more than it saves
 # Microseconds in which a chunk is read and decoded; below, threads wait for each other, for Python's own
 # lock, longer than they save.
 _SHORT = 25.0
+_MAX_RUN = 4096  # Units that a thread takes at once.
+
+
+class Runs:
+    """The units of one read or write, which its threads take in runs.
+
+    Parameters
+    ----------
+    batches : iterator of Batch
+    number : int
+        About how many units there are.
+    threads : int
+    """
+
+    __slots__ = ("_batches", "_chain", "_lock", "_run", "_units", "stopped")
+
+    def __init__(self, batches: Iterator[Batch], number: int, threads: int) -> None:
+        self._batches = batches
+        self._chain, self._units = next(batches)
+        self._run = _MAX_RUN if threads <= 1 else max(1, min(_MAX_RUN, number // (4 * threads)))
+        self._lock = threading.Lock()
+        self.stopped = False
+        """Whether what is left is not wanted any more, because something failed."""
+
+    def take(self) -> tuple[CodecChain, list[ChunkProjection]] | None:
+        """The next run of units of one shape, and their codecs; None after the last one."""
+        with self._lock:
+            while not self.stopped:
+                run = list(itertools.islice(self._units, self._run))
+                if run:
+                    return self._chain, run
+                batch = next(self._batches, None)
+                if batch is None:
+                    break
+                self._chain, self._units = batch
+            return None
+
+    def share(
+        self, threads: int, worker: Callable[[Runs], int], pool: Pool = cores, *, leaves: bool = False
+    ) -> int:
+        """Have ``worker`` handle the units on several threads; returns the sum of what it returns.
+
+        None of them is at work any more when this returns or raises, but after Ctrl-C with ``leaves``.
+        """
+        if threads <= 1 and not is_shared():
+            return worker(self)
+        return sum(together(lambda: worker(self), max(threads, 1), pool, self._stop, leaves=leaves))
+
+    def _stop(self) -> None:
+        self.stopped = True
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import numpy as np
 from xzarr3._types import JSON
 from xzarr3.codecs.chain import CodecChain, Shard
 from xzarr3.concurrency import asked_threads, spread
-from xzarr3.division import Inner, Unit
+from xzarr3.division import ChunkProjection, Inner
 from xzarr3.errors import ChunkError, printable
 from xzarr3.plan import ReadPlan
 from xzarr3.reading import Index, Within, shard_index
@@ -259,16 +259,20 @@ def _fetches(engine: Engine, plan: ReadPlan, pieces: int = 1) -> Iterator[Fetch]
 
 
 def _fetch_unit(
-    engine: Engine, plan: ReadPlan, chain: CodecChain, known: dict[tuple[int, ...], Index] | None, unit: Unit
+    engine: Engine,
+    plan: ReadPlan,
+    chain: CodecChain,
+    known: dict[tuple[int, ...], Index] | None,
+    unit: ChunkProjection,
 ) -> Fetch:
-    coords, _, inner, _, _ = unit
+    coords = unit.coords
     key = engine.key(coords)
     reader = engine.store.reader().open(key)
     if reader is None:
         return Fetch(key, coords, 0, (), None, whole=False)
     with reader:
         try:
-            return _fetch(engine, plan, chain, inner, reader, coords, known)
+            return _fetch(engine, plan, chain, unit.inner, reader, coords, known)
         except ChunkError as error:
             error.key, error.chunk = key, coords
             raise
@@ -328,7 +332,7 @@ def _of_shard(
                 ranges += [(first, length) for first, length, _ in window]
         entries, units = [[*entry] for entry, _ in scattered], [unit for _, unit in scattered]
     for (offset, size), unit in zip(entries, units, strict=True):
-        number, parts = _of_inner(plan, shard.inner, Within(reader, offset, size), unit[2])
+        number, parts = _of_inner(plan, shard.inner, Within(reader, offset, size), unit.inner)
         chunks += number
         if ranges is not None:
             ranges += [(offset + first, length) for first, length in parts]

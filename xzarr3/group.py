@@ -25,9 +25,8 @@ from xzarr3.metadata import ArrayMetadata, Consolidated, GroupMetadata, NodeMeta
 from xzarr3.missing import Missing
 from xzarr3.node_documents import (
     change_document,
-    copies_to_follow,
     gone,
-    refresh_consolidated,
+    refresh_copies,
     with_attributes,
     write_consolidated,
 )
@@ -401,8 +400,7 @@ class Group(Node, Mapping[str, "Array | Group"]):
         key = self.format.attributes_key(self.path, array=False)
         metadata = change_document(self.store, self.format, self.path, key, changed)
         self.metadata = replace(cast("GroupMetadata", metadata), consolidated=None)
-        with copies_to_follow(self.path):
-            refresh_consolidated(self.store, self.format, [self.path])
+        refresh_copies(self.store, self.format, self.path)
 
 
 class _Items(ItemsView[str, "Array | Group"]):

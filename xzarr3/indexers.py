@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy.typing as npt
 
 from xzarr3._types import AnyArray
 from xzarr3.explanation import Explanation, explain
-from xzarr3.indexing import DimChoice, Points, Selection, block_selection
+from xzarr3.indexing import DimChoice, Points, Selection
 from xzarr3.plan import ReadPlan
 
 if TYPE_CHECKING:
@@ -74,12 +73,3 @@ class Indexer:
 
     def _parsed(self, elements: Selection) -> tuple[DimChoice, ...] | Points:
         return self._parse(elements, self._array.shape)
-
-
-def block_indexer(array: Array) -> Parse:
-    """Works out selections of whole units of storage of ``array``."""
-    return partial(_block_selection, array)
-
-
-def _block_selection(array: Array, selection: object, shape: tuple[int, ...]) -> tuple[DimChoice, ...]:
-    return block_selection(selection, shape, array.metadata.chunk_grid)

@@ -104,11 +104,6 @@ class Look(Store):
         return look
 
 
-def read_document(store: Store, key: str, path: str = "") -> Document | None:
-    """The JSON object under a key, or None if there is none."""
-    return read_documents(store, [key], path)[0]
-
-
 def read_documents(store: Store, keys: Sequence[str], path: str = "") -> list[Document | None]:
     """The JSON objects under several keys, read together; None for those that are not there."""
     values = document_values(store, keys)
@@ -226,7 +221,7 @@ def _draft_of(entry: Document | None) -> DraftFormat | None:
 
 
 def _entry_or_document(store: Store, path: str) -> Document | None:
-    return read_document(store, node_prefix(path) + DOCUMENT, path)
+    return read_documents(store, [node_prefix(path) + DOCUMENT], path)[0]
 
 
 def _is_entry_point(document: Document, path: str) -> bool:
@@ -434,16 +429,25 @@ def load_below(
     return found
 
 
+def held_of(format: Format, path: str, values: Mapping[str, Buffer | None]) -> Held | None:
+    """The documents of a node, given all its values by key; None if they make no node."""
+    found = {
+        key: documents.decode(value, path, key.rpartition("/")[2])
+        for key, value in values.items()
+        if value is not None
+    }
+    return format.held(path, found)
+
+
+def metadata_of(format: Format, path: str, values: Mapping[str, Buffer | None]) -> NodeMetadata | None:
+    """What the documents of a node say, without the warnings that were given before."""
+    held = held_of(format, path, values)
+    return None if held is None else format.parse_again(held, path)
+
+
 def _held(format: Format, path: str, values: Mapping[str, Buffer | None]) -> Held | MetadataError | None:
     try:
-        return format.held(
-            path,
-            {
-                key: documents.decode(value, path, key.rpartition("/")[2])
-                for key, value in values.items()
-                if value is not None
-            },
-        )
+        return held_of(format, path, values)
     except MetadataError as error:
         return error
 

@@ -18,7 +18,16 @@ from xzarr3.concurrency import spread
 from xzarr3.errors import OutcomeUnknownError, StoreCapabilityError, StoreError
 from xzarr3.formats import Format, documents
 from xzarr3.formats.base import Held, node_prefix
-from xzarr3.lookup import Look, _is_implied, held_below, read_documents, read_held, read_metadata
+from xzarr3.lookup import (
+    Look,
+    _is_implied,
+    document_values,
+    held_below,
+    held_of,
+    read_documents,
+    read_held,
+    read_metadata,
+)
 from xzarr3.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
 from xzarr3.nodes import ancestors
 from xzarr3.stores import Store
@@ -70,15 +79,12 @@ def change_document(
         if format.one_document
         else [other for other in format.reading_keys(path, consolidated=False) if other != key]
     )
-    beside = dict(zip(others, read_documents(store, others, path), strict=True))
+    beside = dict(zip(others, document_values(store, others), strict=True))
     changed: list[NodeMetadata] = []
     shape_said: list[object] = [None]
 
     def changed_document(stored: Buffer | None) -> list[Buffer] | Unchanged:
-        found = {other: document for other, document in beside.items() if document is not None}
-        if stored is not None:
-            found[key] = documents.decode(stored, path, key.rpartition("/")[2])
-        held = format.held(path, found)
+        held = held_of(format, path, {**beside, key: stored})
         if stored is None and key in format.defining_keys(path):
             held = None
         if held is not None:
@@ -377,7 +383,7 @@ def _group_with(
     if not format.one_document:
         held, before = read_held(store, format, path, consolidated=False), stored is not None
     elif stored is not None:
-        found = format.held(path, {key: documents.decode(stored, path, key.rpartition("/")[2])})
+        found = held_of(format, path, {key: stored})
         held = format.without_consolidated(found)
         before = held != found
     metadata = None if held is None else format.parse_again(held, path)
@@ -438,6 +444,12 @@ def copies_to_follow(path: str) -> Iterator[None]:
             "the next change of it or consolidate_metadata()"
         )
         raise
+
+
+def refresh_copies(store: Store, format: Format, path: str) -> None:
+    """Bring the consolidated copies of a node up to date, whose own document is changed already."""
+    with copies_to_follow(path):
+        refresh_consolidated(store, format, [path])
 
 
 def drop_from_consolidated(store: Store, format: Format, path: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from contextlib import nullcontext
 
 from xzarr3.commit.lease import check_complete, lease_key
@@ -10,8 +10,7 @@ from xzarr3.concurrency import spread
 from xzarr3.errors import NodeExistsError, NodeTypeError
 from xzarr3.folding import check_names
 from xzarr3.formats import Format, documents
-from xzarr3.formats.base import Document
-from xzarr3.lookup import Look, find_format, read_documents, read_held
+from xzarr3.lookup import Look, find_format, held_of, read_held
 from xzarr3.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
 from xzarr3.node_documents import _create, create_documents, refresh_consolidated, write_documents
 from xzarr3.node_erasing import erase_node, orphans_of
@@ -73,17 +72,13 @@ def groups_missing(look: Look, format: Format, path: str) -> list[str]:
     missing = []
     look.fetch(key for above in ancestors(path) for key in format.defining_keys(above))
     for above in reversed([*ancestors(path)]):
-        held = format.held(above, _documents_of(look, format.defining_keys(above), above))
+        keys = format.defining_keys(above)
+        held = held_of(format, above, dict(zip(keys, look.values(keys), strict=True)))
         if held is None:
             missing.append(above)
         elif format.is_array(held):
             raise _array_above(look, path, above)
     return missing
-
-
-def _documents_of(look: Look, keys: Sequence[str], path: str) -> dict[str, Document]:
-    found = zip(keys, read_documents(look, keys, path), strict=True)
-    return {key: document for key, document in found if document is not None}
 
 
 def _array_above(store: Store, path: str, above: str) -> NodeTypeError:

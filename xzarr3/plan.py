@@ -22,13 +22,14 @@ from xzarr3.codecs.chain import CodecChain, Shard
 from xzarr3.division import (
     ONE,
     Addressing,
+    AxisProjection,
+    ChunkProjection,
     Inner,
     Mesh,
-    Part,
     Pointwise,
     Slices,
-    Unit,
     axis_parts,
+    projections,
     split_part,
 )
 from xzarr3.grids import Grid
@@ -38,7 +39,7 @@ from xzarr3.requests import ElementRanges, Price, element_ranges
 WHOLE_SHARD = 2**26
 """Bytes of a decoded shard; larger ones are not read in one piece, to spare memory."""
 
-Batch: TypeAlias = tuple[CodecChain, Iterator[Unit]]
+Batch: TypeAlias = tuple[CodecChain, Iterator[ChunkProjection]]
 """Units of one shape, and the codecs bound to it."""
 
 
@@ -47,7 +48,7 @@ class InnerChunks(NamedTuple):
 
     chosen: Any
     """Selects the entries of the wanted inner chunks from the index."""
-    units: list[Any]
+    units: list[ChunkProjection]
     """These inner chunks."""
     whole: bool
     """Whether the shard is read in one piece, index and all, because most of it is wanted."""
@@ -62,8 +63,8 @@ class Span(NamedTuple):
     """Number of bytes."""
     size: int
     """Size in bytes of the inner chunk."""
-    unit: Any
-    """The inner chunk; see :data:`~xzarr3.division.Unit`."""
+    unit: ChunkProjection
+    """The inner chunk."""
     ranges: ElementRanges | None
     """The one range of its elements; None for all of them."""
 
@@ -200,13 +201,13 @@ class ReadPlan:
     # The units
 
     @cached_property
-    def parts(self) -> list[list[Part]]:
+    def parts(self) -> list[list[AxisProjection]]:
         """For each dimension, how what is selected is divided among the units; not for points."""
         selection = cast("tuple[DimChoice, ...]", self.selection)
         return [*map(axis_parts, selection, self.grid.axes, self._array_shape)]
 
     @cached_property
-    def _point_units(self) -> tuple[Indices | None, list[tuple[tuple[int, ...], Unit]]]:
+    def _point_units(self) -> tuple[Indices | None, list[tuple[tuple[int, ...], ChunkProjection]]]:
         """The order of the points in which each unit's come together, and the units with their shapes."""
         points, addressing = cast("Points", self.selection), cast("Pointwise", self.addressing)
         others = [
@@ -228,8 +229,8 @@ class ReadPlan:
     def coords(self) -> Iterator[tuple[int, ...]]:
         """The coordinates of the units that are touched, in C order."""
         if isinstance(self.selection, Points):
-            return iter(sorted(cast("Any", unit)[0] for _, unit in self._point_units[1]))
-        return itertools.product(*([part[0] for part in along] for along in self.parts))
+            return iter(sorted(unit.coords for _, unit in self._point_units[1]))
+        return itertools.product(*([part.coord for part in along] for along in self.parts))
 
     def batches(self, pieces: int = 1) -> Iterator[Batch]:
         """The units that are touched, by their shapes; a regular grid makes one batch.
@@ -250,18 +251,18 @@ class ReadPlan:
             chain = self._chain_of(shape)
             if cut > 1 and chain.shard is not None:
                 parts = _cut_parts(parts, chain.shard, cut)
-            yield chain, iter((ONE,)) if not parts else itertools.starmap(zip, itertools.product(*parts))
+            yield chain, projections(parts) if parts else iter((ONE,))
 
-    def _groups(self) -> Iterator[tuple[tuple[int, ...], list[list[Part]]]]:
+    def _groups(self) -> Iterator[tuple[tuple[int, ...], list[list[AxisProjection]]]]:
         """The parts of units of one shape, whose product they are."""
         if self.grid.is_regular:
             yield self.grid.largest, self.parts
             return
-        by_length: list[dict[int, list[Part]]] = []
+        by_length: list[dict[int, list[AxisProjection]]] = []
         for axis, parts in zip(self.grid.axes, self.parts, strict=True):
-            found: dict[int, list[Part]] = {}
+            found: dict[int, list[AxisProjection]] = {}
             for part in parts:
-                found.setdefault(axis.length_at(part[0]), []).append(part)
+                found.setdefault(axis.length_at(part.coord), []).append(part)
             by_length.append(found)
         for shape in itertools.product(*by_length):
             yield shape, [along[length] for along, length in zip(by_length, shape, strict=True)]
@@ -284,7 +285,7 @@ class ReadPlan:
 
     def present(
         self, shard: Shard, index: npt.NDArray[np.uint64], wanted: InnerChunks
-    ) -> tuple[list[list[int]], list[Any], list[Any]]:
+    ) -> tuple[list[list[int]], list[ChunkProjection], list[ChunkProjection]]:
         """Which of the wanted inner chunks there are, given the index of the shard.
 
         Returns
@@ -298,21 +299,21 @@ class ReadPlan:
             If the index cannot be true.
         """
         entries = index[wanted.chosen].reshape(-1, 2)
-        there = shard.present(entries, lambda at: wanted.units[at][0])
+        there = shard.present(entries, lambda at: wanted.units[at].coords)
         if there is None:
             return entries.tolist(), wanted.units, []
         units = [*itertools.compress(wanted.units, there)]
         return entries[there].tolist(), units, [*itertools.compress(wanted.units, ~there)]
 
     def spans(
-        self, chain: CodecChain, entries: Sequence[Sequence[int]], units: Sequence[Any]
-    ) -> tuple[list[Span], list[tuple[Sequence[int], Any]]]:
+        self, chain: CodecChain, entries: Sequence[Sequence[int]], units: Sequence[ChunkProjection]
+    ) -> tuple[list[Span], list[tuple[Sequence[int], ChunkProjection]]]:
         """What is read of inner chunks in one piece of each, and those of which several pieces are."""
         spans: list[Span] = []
-        scattered: list[tuple[Sequence[int], Any]] = []
+        scattered: list[tuple[Sequence[int], ChunkProjection]] = []
         for entry, unit in zip(entries, units, strict=True):
             offset, size = entry
-            ranges = self.elements(chain, unit[2])
+            ranges = self.elements(chain, unit.inner)
             if ranges is None:
                 spans.append(Span(offset, size, size, unit, None))
             elif len(ranges.starts) == 1:
@@ -326,14 +327,13 @@ class ReadPlan:
         chain, unit = next(((chain, next(units, None)) for chain, units in self.batches()), (None, None))
         if chain is None or unit is None:
             return 0
-        _, _, inner, _, _ = unit
         wanted = math.prod(self.buffer_shape) * chain.spec.dtype.itemsize
         if chain.shard is not None and chain.shard.inner.is_plain:
             return wanted
         if chain.shard is not None:
-            touched = self.addressing.touched(inner, chain.shard.grid.chunk_shape)
+            touched = self.addressing.touched(unit.inner, chain.shard.grid.chunk_shape)
             return self.number * min(touched, chain.shard.number) * chain.shard.inner.spec.nbytes
-        if chain.is_plain and self.elements(chain, inner) is not None:
+        if chain.is_plain and self.elements(chain, unit.inner) is not None:
             return wanted
         return self.number * chain.spec.nbytes
 
@@ -346,7 +346,7 @@ def _direction(chosen: DimChoice) -> slice:
     return slice(None, None, -1 if isinstance(chosen, DimSelection) and chosen.reverse else 1)
 
 
-def _cut_parts(parts: list[list[Part]], shard: Shard, pieces: int) -> list[list[Part]]:
+def _cut_parts(parts: list[list[AxisProjection]], shard: Shard, pieces: int) -> list[list[AxisProjection]]:
     """Cut shards along the dimension in which they have most inner chunks."""
     axis = max(range(len(parts)), key=shard.counts.__getitem__, default=None)
     if axis is None:
@@ -356,13 +356,13 @@ def _cut_parts(parts: list[list[Part]], shard: Shard, pieces: int) -> list[list[
     return [*parts[:axis], cut, *parts[axis + 1 :]]
 
 
-def _cut_points(units: Iterator[Unit], pieces: int) -> Iterator[Unit]:
+def _cut_points(units: Iterator[ChunkProjection], pieces: int) -> Iterator[ChunkProjection]:
     """Cut the points in a shard into runs; the inner chunks where two runs meet are decoded twice."""
-    for coords, texts, inner, outer, whole in units:
-        number = len(inner[0])
+    for unit in units:
+        number = len(unit.inner[0])
         run = -(-number // pieces)
-        first = outer[0].start
+        first = unit.outer[0].start
         for at in range(0, number, run):
             stop = min(at + run, number)
-            ours = tuple(chosen if isinstance(chosen, slice) else chosen[at:stop] for chosen in inner)
-            yield coords, texts, ours, (slice(first + at, first + stop), *outer[1:]), whole
+            ours = tuple(chosen if isinstance(chosen, slice) else chosen[at:stop] for chosen in unit.inner)
+            yield unit._replace(inner=ours, outer=(slice(first + at, first + stop), *unit.outer[1:]))

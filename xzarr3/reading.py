@@ -18,17 +18,16 @@ import numpy.typing as npt
 from xzarr3._types import AnyArray, Buffer
 from xzarr3.codecs.chain import CodecChain, Shard
 from xzarr3.counting import add, for_array, process
-from xzarr3.division import Inner, Slices, Unit
+from xzarr3.division import ONE, ChunkProjection, Inner, Slices
 from xzarr3.errors import ChangedError, ChunkDecodeError, ChunkError
 from xzarr3.plan import InnerChunks, ReadPlan, Span
 from xzarr3.requests import ElementRanges, Price, windows
 from xzarr3.stores import ValueReader
 from xzarr3.stores.locks import fork_safe, key_lock
 from xzarr3.stores.readers import BytesReader, OversizedError, Reader, Scratch
-from xzarr3.threads import Runs
 
 if TYPE_CHECKING:
-    from xzarr3.engine import Engine
+    from xzarr3.engine import Engine, Runs
 
 _MAX_INDEXES = 2**25  # Bytes
 _KEPT_SCRATCH = 2**25  # Bytes
@@ -192,6 +191,8 @@ class UnitReader:
         # What was found out for the last unit mostly holds for the next one, too.
         self._last: Inner | None = None
         self._wanted = InnerChunks((), [], False)
+        self._unit = ONE
+        """The unit that is being read, for errors to name."""
 
     @for_array(lambda reader: reader._engine)
     def run(self) -> int:
@@ -207,12 +208,21 @@ class UnitReader:
         while run := self._runs.take():
             chain, units = run
             self._last = None
-            if chain.shard is not None:
-                missing += self._shards(chain, chain.shard, units)
-            elif chain.is_plain:
-                missing += self._plain(chain, units)
-            else:
-                missing += self._whole(chain, units)
+            try:
+                if chain.shard is not None:
+                    missing += self._shards(chain.shard, units)
+                elif chain.is_plain:
+                    missing += self._plain(chain, units)
+                else:
+                    missing += self._whole(chain, units)
+            except ChunkError as error:
+                error.key, error.chunk = self._engine.key(self._unit.coords), self._unit.coords
+                raise
+            except OversizedError as error:
+                key, coords = self._engine.key(self._unit.coords), self._unit.coords
+                raise ChunkDecodeError(
+                    str(error), codec=chain.codecs[-1].name, key=key, chunk=coords
+                ) from error
         if missing and process.collectors:
             add({"chunks_absent": missing})
         return missing
@@ -223,7 +233,7 @@ class UnitReader:
             self._absent.append(coords)
         return 1
 
-    def _whole(self, chain: CodecChain, units: list[Unit]) -> int:
+    def _whole(self, chain: CodecChain, units: list[ChunkProjection]) -> int:
         """Units that are read and decoded whole."""
         runs, out, load, fill = self._runs, self._out, self._load, self._fill
         key_prefix, join = self._engine.key_prefix, self._engine.separator.join
@@ -234,30 +244,22 @@ class UnitReader:
         for unit in units:
             if runs.stopped:
                 break
-            coords, texts, inner, outer, _ = unit
-            key = key_prefix + join(texts)
-            try:
-                data = load(key)
-                if data is None:
-                    out[outer] = fill
-                    missing += self._note(coords)
+            self._unit = unit
+            inner, outer = unit.inner, unit.outer
+            data = load(key_prefix + join(unit.texts))
+            if data is None:
+                out[outer] = fill
+                missing += self._note(unit.coords)
+                continue
+            if direct and slices:
+                # Straight into its place if that is one piece of memory, or else with a copy.
+                place = out[outer]
+                if place.shape == shape and place.flags.c_contiguous and into(data, place):
                     continue
-                if direct and slices:
-                    # Straight into its place if that is one piece of memory, or else with a copy.
-                    place = out[outer]
-                    if place.shape == shape and place.flags.c_contiguous and into(data, place):
-                        continue
-                out[outer] = decode(data)[inner] if slices else take(decode(data), inner)
-            except ChunkError as error:
-                error.key, error.chunk = key, coords
-                raise
-            except OversizedError as error:
-                raise ChunkDecodeError(
-                    str(error), codec=chain.codecs[-1].name, key=key, chunk=coords
-                ) from error
+            out[outer] = decode(data)[inner] if slices else take(decode(data), inner)
         return missing
 
-    def _plain(self, chain: CodecChain, units: list[Unit]) -> int:
+    def _plain(self, chain: CodecChain, units: list[ChunkProjection]) -> int:
         """Units whose stored bytes are their elements."""
         runs, out, fill = self._runs, self._out, self._fill
         key_prefix, join = self._engine.key_prefix, self._engine.separator.join
@@ -271,54 +273,48 @@ class UnitReader:
         for unit in units:
             if runs.stopped:
                 break
-            coords, texts, inner, outer, _ = unit
-            key = key_prefix + join(texts)
-            place = out[outer]
+            self._unit = unit
+            inner, key = unit.inner, key_prefix + join(unit.texts)
+            place = out[unit.outer]
             if self._last is None or not same(inner, self._last):
                 ranges = self._plan.elements(chain, inner)
                 start = 0 if ranges is None else ranges.starts[0]
                 taken = None
                 self._last = inner
-            try:
-                exact = slices and (
-                    place.shape == spec.shape if ranges is None else ranges.is_exactly(place.nbytes)
-                )
-                straight = exact and place.flags.c_contiguous and place.dtype == stored
-                if not straight and ranges is not None:
-                    found = load_ranges(key, ranges.starts, ranges.lengths)
-                    if found is not None:
-                        place[...] = _elements(chain, ranges, *found)
-                        continue
-                else:
-                    if not straight and scratch is None:
-                        scratch = np.empty(spec.shape, stored)
-                    memory = (
-                        (place if straight or scratch is None else scratch).reshape(-1).view(np.uint8).data
-                    )
-                    placed = load_into(key, start, memory)
-                    if placed is not None:
-                        size, count = placed
-                        whole = len(memory) == spec.nbytes
-                        if (
-                            count < len(memory)
-                            or (whole and count != len(memory))
-                            or (size is not None and size != spec.nbytes)
-                        ):
-                            raise _size_error(chain, count if size is None else size)
-                        if not straight and scratch is not None:
-                            if taken is None or not slices:
-                                taken = scratch[(*inner, ...)] if slices else addressing.take(scratch, inner)
-                            place[...] = taken
-                        settle(place)
-                        continue
-            except ChunkError as error:
-                error.key, error.chunk = key, coords
-                raise
+            exact = slices and (
+                place.shape == spec.shape if ranges is None else ranges.is_exactly(place.nbytes)
+            )
+            straight = exact and place.flags.c_contiguous and place.dtype == stored
+            if not straight and ranges is not None:
+                found = load_ranges(key, ranges.starts, ranges.lengths)
+                if found is not None:
+                    place[...] = _elements(chain, ranges, *found)
+                    continue
+            else:
+                if not straight and scratch is None:
+                    scratch = np.empty(spec.shape, stored)
+                memory = (place if straight or scratch is None else scratch).reshape(-1).view(np.uint8).data
+                placed = load_into(key, start, memory)
+                if placed is not None:
+                    size, count = placed
+                    whole = len(memory) == spec.nbytes
+                    if (
+                        count < len(memory)
+                        or (whole and count != len(memory))
+                        or (size is not None and size != spec.nbytes)
+                    ):
+                        raise _size_error(chain, count if size is None else size)
+                    if not straight and scratch is not None:
+                        if taken is None or not slices:
+                            taken = scratch[(*inner, ...)] if slices else addressing.take(scratch, inner)
+                        place[...] = taken
+                    settle(place)
+                    continue
             place[...] = fill
-            missing += self._note(coords)
+            missing += self._note(unit.coords)
         return missing
 
-    def _shards(self, chain: CodecChain, shard: Shard, units: list[Unit]) -> int:
+    def _shards(self, shard: Shard, units: list[ChunkProjection]) -> int:
         out, fill = self._out, self._fill
         key_prefix, join = self._engine.key_prefix, self._engine.separator.join
         same = self._plan.addressing.same
@@ -326,22 +322,13 @@ class UnitReader:
         for unit in units:
             if self._runs.stopped:
                 break
-            coords, texts, inner, outer, _ = unit
-            key = key_prefix + join(texts)
-            if self._last is None or not same(inner, self._last):
-                self._wanted = self._plan.inner_chunks(shard, inner)
-                self._last = inner
-            try:
-                if not self._shard(shard, key, self._wanted, out, outer):
-                    out[outer] = fill
-                    missing += self._note(coords)
-            except ChunkError as error:
-                error.key, error.chunk = key, coords
-                raise
-            except OversizedError as error:
-                raise ChunkDecodeError(
-                    str(error), codec=chain.codecs[-1].name, key=key, chunk=coords
-                ) from error
+            self._unit = unit
+            if self._last is None or not same(unit.inner, self._last):
+                self._wanted = self._plan.inner_chunks(shard, unit.inner)
+                self._last = unit.inner
+            if not self._shard(shard, key_prefix + join(unit.texts), self._wanted, out, unit.outer):
+                out[unit.outer] = fill
+                missing += self._note(unit.coords)
         return missing
 
     def _shard(self, shard: Shard, key: str, wanted: InnerChunks, out: AnyArray, outer: Any) -> bool:
@@ -406,7 +393,7 @@ class UnitReader:
         if len(entries) + len(absent) != len(wanted.units):
             raise ChunkDecodeError("the shard index is that of another layout", codec="sharding_indexed")
         for unit in absent:
-            out[unit[3]] = self._fill
+            out[unit.outer] = self._fill
         chain, in_memory = shard.inner, isinstance(reader, BytesReader)
         if chain.is_plain and not in_memory and len(units) > 1:
             spans, scattered = self._plan.spans(chain, entries, units)
@@ -420,7 +407,8 @@ class UnitReader:
         decode, into, shape, slices = chain.decode, chain.decode_into, chain.spec.shape, self._slices
         direct, take = chain.is_direct(len(units)), self._plan.addressing.take
         for at, data in _values(reader, entries, self._plan.price):
-            coords, _, inner, outer, _ = units[at]
+            unit = units[at]
+            inner, outer = unit.inner, unit.outer
             try:
                 offset, size = entries[at]
                 if len(data) != size:
@@ -431,27 +419,27 @@ class UnitReader:
                         continue
                 out[outer] = decode(data)[inner] if slices else take(decode(data), inner)
             except ChunkError as error:
-                error.inner_chunk = coords + (error.inner_chunk or ())
+                error.inner_chunk = unit.coords + (error.inner_chunk or ())
                 raise
 
     def _span(self, shard: Shard, span: Span, data: Buffer, out: AnyArray) -> None:
         """Elements of an inner chunk, or all of it, from what was read of them."""
-        coords, _, inner, outer, _ = span.unit
+        unit = span.unit
         try:
             if len(data) != span.length:
                 raise shard.outside(span.start, span.length, len(data))
             if span.ranges is None:
-                out[outer] = self._plan.addressing.take(shard.inner.decode(data), inner)
+                out[unit.outer] = self._plan.addressing.take(shard.inner.decode(data), unit.inner)
             else:
-                out[outer] = _elements(shard.inner, span.ranges, span.size, [data])
+                out[unit.outer] = _elements(shard.inner, span.ranges, span.size, [data])
         except ChunkError as error:
-            error.inner_chunk = coords + (error.inner_chunk or ())
+            error.inner_chunk = unit.coords + (error.inner_chunk or ())
             raise
 
-    def _part(self, shard: Shard, reader: ValueReader, unit: Any, out: AnyArray) -> None:
+    def _part(self, shard: Shard, reader: ValueReader, unit: ChunkProjection, out: AnyArray) -> None:
         """Read an inner chunk, or just a part of it, if that is possible."""
         chain = shard.inner
-        coords, _, inner, outer, _ = unit
+        inner, outer = unit.inner, unit.outer
         try:
             if chain.shard is not None:
                 self._nested(chain.shard, reader, inner, out, outer)
@@ -463,7 +451,7 @@ class UnitReader:
                 parts = reader.read_ranges(ranges.starts, ranges.lengths)
                 out[outer] = _elements(chain, ranges, reader.size, parts)
         except ChunkError as error:
-            error.inner_chunk = coords + (error.inner_chunk or ())
+            error.inner_chunk = unit.coords + (error.inner_chunk or ())
             raise
 
     def _nested(self, shard: Shard, reader: ValueReader, inner: Inner, out: AnyArray, outer: Any) -> None:

@@ -11,9 +11,11 @@ other one.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Mapping
 from functools import lru_cache
+from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from xzarr3.engine import Engine
@@ -21,10 +23,15 @@ from xzarr3.errors import MetadataError
 from xzarr3.formats import FORMATS, Format, ZarrFormat, documents
 from xzarr3.formats.base import Held
 from xzarr3.metadata import ArrayMetadata, Consolidated, NodeMetadata
+from xzarr3.missing import Missing
+from xzarr3.nodes import Node
 from xzarr3.storage_transformers import transformed
 from xzarr3.stores import Store
 from xzarr3.stores.locks import fork_safe
 from xzarr3.stores.sharing import keep_beside
+
+if TYPE_CHECKING:
+    from xzarr3.array import Array
 
 _MOST_PARSED = 512
 _LARGE = 2**16  # Bytes of documents; larger ones are not kept for nodes to come.
@@ -134,6 +141,41 @@ def known(store: Store, path: str, format: Format, text: bytes) -> Known:
     if len(text) <= _LARGE:
         keep_beside(store, key, found)
     return found
+
+
+def state_of(array: Array) -> tuple[object, ...]:
+    """What an array is pickled to."""
+    special: tuple[object, ...] = ()
+    if array._tag or array._is_decoded or not array.has_document:
+        special = array._tag, array._is_decoded, array._bounded, array.has_document
+    return (
+        array.store, array.path, name_of(array.format), array._known.text,
+        array.read_only, array.write_empty_chunks, array.missing, *special,
+    )  # fmt: skip
+
+
+def restore(
+    array: Array,
+    store: Store,
+    path: str,
+    format: Format | ZarrFormat,
+    text: bytes,
+    read_only: bool,
+    write_empty_chunks: bool,
+    missing: Missing,
+    tag: str | None = None,
+    is_decoded: bool = False,
+    bounded: Array | None = None,
+    has_document: bool = True,
+) -> None:
+    """Make a new handle the one that was pickled to :func:`state_of` it."""
+    Node.__init__(array, store, path, format_of(format), read_only=read_only)
+    array._known = known(store, path, array.format, text)
+    array._known_at = -math.inf  # Pickling says nothing of how old the documents are.
+    array.write_empty_chunks = write_empty_chunks
+    array.missing = missing
+    array._tag, array._is_decoded, array._bounded = tag, is_decoded, bounded
+    array.has_document = has_document
 
 
 def name_of(format: Format) -> Format | ZarrFormat:

@@ -22,10 +22,9 @@ from xzarr3.errors import ChunkDecodeError, ChunkError
 from xzarr3.reading import forget_index, leased
 from xzarr3.stores.locks import key_lock
 from xzarr3.stores.readers import UNCHANGED, OversizedError, Unchanged, Writer
-from xzarr3.threads import Runs
 
 if TYPE_CHECKING:
-    from xzarr3.engine import Engine
+    from xzarr3.engine import Engine, Runs
 
 
 class UnitWriter:
@@ -82,20 +81,17 @@ class UnitWriter:
             for unit in units:
                 if runs.stopped:
                     break
-                coords, _, inner, outer, whole = unit
-                key = self._engine.key(coords)
+                key = self._engine.key(unit.coords)
                 try:
-                    if all(whole) and not self._fields:
-                        stored = self._replace(chain, key, inner, source[outer])
-                    else:
-                        stored = self.update(chain, key, inner, source[outer])
+                    change = self._replace if all(unit.whole) and not self._fields else self.update
+                    stored = change(chain, key, unit.inner, source[unit.outer])
                 except ChunkError as error:
-                    error.key, error.chunk = key, coords
+                    error.key, error.chunk = key, unit.coords
                     raise
                 if chain.shard is not None:  # Reading would ask in vain for the one that it knows.
                     forget_index(chain.shard, self._engine.store_identity, key)
                 if not stored and self._left_out is not None:
-                    self._left_out.append(coords)
+                    self._left_out.append(unit.coords)
         return 0
 
     def _replace(self, chain: CodecChain, key: str, inner: Inner, values: AnyArray) -> bool:
@@ -168,19 +164,18 @@ class UnitWriter:
             entries = shard.read_index(stored)[chosen].reshape(-1, 2).tolist()
         changes: dict[tuple[int, ...], Buffer | None] = {}
         for entry, unit in zip(entries, units, strict=True):
-            coords, _, chosen_elements, outer, _ = unit
-            new = values[outer]
+            new = values[unit.outer]
             try:
-                if self._is_all(new, chosen_elements, shard.inner.spec.shape):
+                if self._is_all(new, unit.inner, shard.inner.spec.shape):
                     empty = self._is_empty(shard.inner.spec, new)
                     data = None if empty else shard.inner.encode(new, keep_empty=self._keep_empty)
                 else:
                     old = None if entry is None or stored is None else shard.cut(stored, entry)
-                    data = self._updated(shard.inner, old, chosen_elements, new)
+                    data = self._updated(shard.inner, old, unit.inner, new)
             except ChunkError as error:
-                error.inner_chunk = coords + (error.inner_chunk or ())
+                error.inner_chunk = unit.coords + (error.inner_chunk or ())
                 raise
-            changes[coords] = data
+            changes[unit.coords] = data
         return shard.rewritten(stored, changes)
 
     def _is_all(self, values: AnyArray, inner: Inner, shape: tuple[int, ...]) -> bool:

@@ -19,8 +19,9 @@ import numpy as np
 from dask._task_spec import Task, TaskRef
 from dask.base import tokenize
 
-from xzarr3.array import MOST_STAMPED, Array
+from xzarr3.array import Array
 from xzarr3.errors import NodeNotFoundError
+from xzarr3.freshness import MOST_STAMPED, tells_changes
 from xzarr3.lookup import find_node
 from xzarr3.metadata import ArrayMetadata
 from xzarr3.nodes import normal_path
@@ -146,7 +147,7 @@ def stamps_of_others(value: Any) -> list[str]:
 def _stamp_of_units(array: Array) -> str | None:
     """What tells the units that are stored from others; None if the name of an array does."""
     store = array.engine.store
-    if not (array._tells_changes and store.listable):
+    if not (tells_changes(array) and store.listable):
         return _unknown()
     if array.nchunks <= MOST_STAMPED:
         return None

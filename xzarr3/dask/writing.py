@@ -42,6 +42,7 @@ from xzarr3.dask.tiles import chunks_of, plan_axes
 from xzarr3.dask.write_layer import Done, Tiles, Written
 from xzarr3.dask.zarr_array import read_block, read_in_chunks
 from xzarr3.errors import AlignmentError, LargeWriteWarning, SelectionError, printable, shorten
+from xzarr3.freshness import note_values
 from xzarr3.indexing import basic_selection
 from xzarr3.progress import Asked, check_asked, shown
 
@@ -263,7 +264,7 @@ def plan_writes(
     _put_in_turn(jobs, places)
     _fit_memory(jobs, memory_limit, scheduler, kwargs)
     for job in jobs:  # Other processes may do it, of which this one would not know.
-        job.target.note_values()
+        note_values(job.target)
     return Writes(jobs)
 
 

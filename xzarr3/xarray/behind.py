@@ -6,15 +6,14 @@ Other processes may store them, too, as long as the write goes on that has taken
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Any, cast
 
-from xzarr3 import looks
+from xzarr3 import freshness, looks
 from xzarr3.array import Array
 from xzarr3.commit.length import GuardedStore, Length
 from xzarr3.dask.sources import BEHIND
 from xzarr3.errors import ChangedError
-from xzarr3.formats import Format
-from xzarr3.formats.base import Held
 from xzarr3.metadata import ArrayMetadata
 from xzarr3.stores import Store
 
@@ -40,30 +39,18 @@ class Growing(Array):
         seen = looks.last(self.store, keys)
         is_held = cast("BehindStore", self.store)._length.is_exclusive
         if not (is_held and self.store.concurrency > 1 and seen is not None and seen.is_recent):
-            seen = looks.look(self.store, keys, self._parsed, to_write=True)
-        self._check_shape(self._same(seen.metadata))
+            seen = looks.look(self.store, keys, partial(freshness.parsed, self), to_write=True)
+        self._check_shape(freshness.same(self, seen.metadata))
 
     def _check_current(self, version: object | None = None) -> None:
         self._check_to_write()
 
-    def __reduce__(self) -> tuple[object, ...]:
-        held = self.format.hold(self.metadata, self.path)
-        options = self.write_empty_chunks, self.grown_from
-        return _restored, (self.store, self.path, self.format, held, *options)
+    def __getstate__(self) -> tuple[object, ...]:
+        return self.grown_from, super().__getstate__()
 
-
-def _restored(
-    store: Store,
-    path: str,
-    format: Format,
-    held: Held,
-    write_empty_chunks: bool,
-    grown_from: tuple[int, ...],
-) -> Growing:
-    meta = cast("ArrayMetadata", format.parse_again(held, path))
-    array = Growing(store, path, meta, format=format, write_empty_chunks=write_empty_chunks)
-    array.grown_from = grown_from
-    return array
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self.grown_from, rest = state
+        super().__setstate__(rest)
 
 
 class BehindStore(GuardedStore):

@@ -34,6 +34,7 @@ from xzarr3.errors import (
 )
 from xzarr3.formats import Format, documents
 from xzarr3.formats.base import Held, node_prefix
+from xzarr3.freshness import same, stored_metadata
 from xzarr3.group import Group
 from xzarr3.hierarchy import open_group
 from xzarr3.lookup import Look, depth_first, find_consolidated, read_held, read_metadata
@@ -46,6 +47,7 @@ from xzarr3.node_documents import (
     refresh_consolidated,
     store_documents,
 )
+from xzarr3.resizing import at_first, erase_beyond, resized
 from xzarr3.stores import Store
 from xzarr3.xarray.behind import Growing, SharedLength
 from xzarr3.xarray.comparing import Change, ChangedGroup, Plan
@@ -399,7 +401,7 @@ class Commit:
 
     def _check_unchanged(self, change: Change, length: SharedLength) -> None:
         array = change.array
-        found = array._at_first(length)
+        found = at_first(array, length)
         if found.shape != array.shape or found.attributes != array.metadata.attributes:
             raise ConflictError(
                 f"array '{array.name}' of {self.store} has shape {found.shape} now, and had {array.shape} "
@@ -470,8 +472,8 @@ class Commit:
             array = change.array
 
             def changed(found: NodeMetadata) -> NodeMetadata:
-                stored = array._same(found, array.shape)
-                return array._resized(stored, change.metadata.shape)
+                stored = same(array, found, array.shape)
+                return resized(stored, change.metadata.shape)
 
             try:
                 stored = change_document(
@@ -522,7 +524,7 @@ class Commit:
         array = change.array
 
         def changed(found: NodeMetadata) -> NodeMetadata:
-            return array._resized(array._same(found, change.metadata.shape), array.shape)
+            return resized(same(array, found, change.metadata.shape), array.shape)
 
         change_document(self.store, self.format, array.path, array._key, changed)
 
@@ -627,9 +629,9 @@ class Commit:
                 continue
             array = change.array
             try:
-                if array._stored().shape == array.shape:
+                if stored_metadata(array).shape == array.shape:
                     behind = target.metadata.chunk_grid
-                    array._over(owner, array.metadata)._erase_beyond(target.shape, behind)
+                    erase_beyond(array._over(owner, array.metadata), target.shape, behind)
             except (LeaseLostError, ChangedError):
                 continue  # What is behind the array is no matter of ours any more.
             except StoreError as another:

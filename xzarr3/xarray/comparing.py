@@ -34,6 +34,7 @@ from xzarr3.group import Group
 from xzarr3.hierarchy import open_group
 from xzarr3.lookup import find_format, format_for_new
 from xzarr3.metadata import ArrayMetadata
+from xzarr3.resizing import resized
 from xzarr3.stores import Store
 from xzarr3.xarray.encoding import encode_attributes
 from xzarr3.xarray.planning import (
@@ -482,7 +483,7 @@ class _Encoder:
                 start, stop = size, size + sizes[dim]
             shape.append(max(stop, size))
             region.append(slice(start, max(start, stop)))
-        return array._resized(array.metadata, tuple(shape)), tuple(region)
+        return resized(array.metadata, tuple(shape)), tuple(region)
 
     def _change(self, variable: Variable, name: str) -> Change:
         array = self._arrays[name]

@@ -21,6 +21,7 @@ from xarray.core import indexing
 from xzarr3._types import AnyArray
 from xzarr3.array import Array
 from xzarr3.concurrency import available_threads, cores, together
+from xzarr3.freshness import read_steadily
 from xzarr3.grids import Edges, Steps
 from xzarr3.indexing import DimChoice, DimSelection, Points
 from xzarr3.missing import Describe
@@ -128,7 +129,7 @@ def read_unpacked(
                 _share(partial(_read_piece, array, unpack, out), pieces, busy)
                 return 0
 
-            array.read_steadily(read, len(pieces))
+            read_steadily(array, read, len(pieces))
             return out
     values = array.read_selected(selection, threads=threads, describe=describe)
     return unpacked(values, unpack, threads)

@@ -1,12 +1,13 @@
 """The demonstration: from a climate model's netCDF files to a warming table and map, through Zarr.
 
-``run`` is what ``xzarr3 demo`` calls. Its steps are functions of their own, so that a notebook or a
-test can take them one by one: ``load``, ``convert``, ``open_field``, ``period_means``, ``gather``,
+``bash ci/demo.sh`` runs this file. The steps of ``run`` are functions of their own, so that a notebook or
+a test can take them one by one: ``load``, ``convert``, ``open_field``, ``period_means``, ``gather``,
 ``warming``, ``area_mean``, ``check``, ``table`` and ``draw_map``.
 """
 
 from __future__ import annotations
 
+import argparse
 import logging
 import signal
 import sys
@@ -25,6 +26,7 @@ import pandas as pd
 import xarray as xr
 
 import xzarr3
+from xzarr3.cli import run_reporting
 from xzarr3.errors import NodeExistsError, Xzarr3Error
 
 if TYPE_CHECKING:
@@ -625,3 +627,31 @@ def _run(data: Path | None, store: Path, image: Path, out: TextIO) -> None:
         draw_map(maps, image, title=f"Change in {name}, {end} against {begin}", units=units)
     print(f"Timings\n{timings}\n", file=out)
     print(f"Map:    {image.resolve()}", file=out)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of the command line."""
+    parser = argparse.ArgumentParser(
+        prog="demo",
+        description="Convert climate model output from netCDF to a sharded Zarr v3 store, open it with "
+        "xarray, compute the warming since the first decades on dask, print a table and save a map.",
+    )
+    parser.add_argument(
+        "--keep",
+        metavar="DIR",
+        type=Path,
+        help="keep the store and the map in DIR (default: a temporary store)",
+    )
+    parser.add_argument(
+        "--data",
+        metavar="FILE",
+        type=Path,
+        help="netCDF file with a variable over time, latitude and longitude "
+        "(default: 240 years of North American air temperature in two emission scenarios)",
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    arguments = parser().parse_args()
+    sys.exit(run_reporting(lambda: run(data=arguments.data, keep=arguments.keep)))
