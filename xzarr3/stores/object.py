@@ -101,11 +101,11 @@ class ObjectStore(Store):
         A URL, or a ready store, whose own settings for trying again are replaced by those given here.
     storage_options : dict, optional
         In the words of fsspec: ``anon``, ``key``, ``secret``, ``token``, ``endpoint_url``, ``client_kwargs``,
-        ``region``, ``profile``, ``account_name``, ``account_key``, ``sas_token``, ``headers``; in those of
-        obstore, whatever its store takes; as well as the following arguments. What obstore does not know is
-        refused at the first request. ``headers`` go with every request to a web server, but not to another
-        server if it redirects there. With others than ``Authorization``, ``Cookie`` and what any server may
-        see, each request has a connection of its own.
+        ``region``, ``profile``, ``account_name``, ``account_key``, ``sas_token``, ``connection_string``,
+        ``headers``; in those of obstore, whatever its store takes; as well as the following arguments. What
+        obstore does not know is refused at the first request. ``headers`` go with every request to a web
+        server, but not to another server if it redirects there. With others than ``Authorization``,
+        ``Cookie`` and what any server may see, each request has a connection of its own.
     read_only : bool
         Refuse every write.
     concurrency : int, default 64
