@@ -28,7 +28,7 @@ from xzarr3.stores import platform
 from xzarr3.stores.base import KeySet, Store
 from xzarr3.stores.local_erasing import Eraser
 from xzarr3.stores.local_files import FileReader, FileWriter, LocalReader, version_of
-from xzarr3.stores.local_folders import STAGED, TEMPORARY, Folders, LeadsOutError
+from xzarr3.stores.local_folders import STAGED, TEMPORARY, Folders, LeadsOutError, is_taken
 from xzarr3.stores.platform import Folder
 from xzarr3.stores.readers import Reader, Scratch, Writer
 from xzarr3.stores.sharing import reduced
@@ -164,7 +164,7 @@ class LocalStore(Store):
         return self.identity
 
     def _path(self, key: str) -> str:
-        if TEMPORARY in key and any(name.startswith(TEMPORARY) for name in key.split("/")):
+        if TEMPORARY in key and is_taken(key):
             raise InvalidKeyError(
                 f"invalid key {shorten(key)}; names that begin with '{TEMPORARY}' are taken"
             )

@@ -82,8 +82,8 @@ class Answer:
     body : memoryview
     first : int
         Where in the value the body begins.
-    size : int, optional
-        Of the whole value, in bytes; None if only the version is known.
+    size : int
+        Of the whole value, in bytes.
     tag, generation : str, optional
         What names this version of the value.
     modified : datetime, optional
@@ -92,7 +92,7 @@ class Answer:
 
     body: memoryview
     first: int
-    size: int | None
+    size: int
     tag: str | None
     generation: str | None
     modified: datetime | None
@@ -103,9 +103,14 @@ class Answer:
         return self.tag is not None or self.generation is not None
 
     @property
+    def version(self) -> tuple[str | None, str | None, int]:
+        """What tells this version from others, if something names it."""
+        return self.tag, self.generation, self.size
+
+    @property
     def mark(self) -> tuple[object, ...]:
         """What is equal for parts of one version, as well as can be told."""
-        return self.tag, self.generation, self.size, None if self.is_named else self.modified
+        return *self.version, None if self.is_named else self.modified
 
 
 class Pace:
