@@ -301,15 +301,13 @@ class ObjectStore(Store):
     # Requests
 
     def _use(self) -> Client:
-        client = self._client
-        if client is None or client.pid != os.getpid():
+        if self._client is None:
             bounds = self.concurrency, self._retries, self._timeout, self._deadline
             if self._ready is None:
-                client = client_of(self._recipe, *bounds)
+                self._client = client_of(self._recipe, *bounds)
             else:
-                client = Client(self._recipe, *bounds, ready=self._ready)
-            self._client = client
-        return client
+                self._client = Client(self._recipe, *bounds, ready=self._ready)
+        return self._client
 
     def _path(self, key: str) -> str:
         return self._checked(self._prefix + check_key(key), key)

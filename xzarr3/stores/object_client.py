@@ -173,7 +173,6 @@ class Client:
         deadline: float,
         ready: Any = None,
     ) -> None:
-        self.pid = os.getpid()
         self.recipe = recipe
         self.place_is_known = recipe.kind in ("http", "local", "")
         self.confirmed: set[str] = set()
@@ -422,26 +421,11 @@ def _interruptible(call: Callable[[], Result]) -> Result:
 def client_of(recipe: Recipe, concurrency: int, retries: int, timeout: float, deadline: float) -> Client:
     """The client of this process for a recipe and bounds, with what obstore reads in the environment now."""
     _refuse_forked()  # There no client is dropped in favour of another: to take it apart may last for ever.
-    variables = read_by_obstore(recipe.kind)
-    with _lock:
-        return _client(recipe, concurrency, retries, timeout, deadline, os.getpid(), variables)
+    return _client(recipe, concurrency, retries, timeout, deadline, read_by_obstore(recipe.kind))
 
 
 @lru_cache(maxsize=_KEPT)
 def _client(
-    recipe: Recipe, concurrency: int, retries: int, timeout: float, deadline: float, *others: object
+    recipe: Recipe, concurrency: int, retries: int, timeout: float, deadline: float, variables: object
 ) -> Client:
     return Client(recipe, concurrency, retries, timeout, deadline)
-
-
-_lock = threading.Lock()
-
-
-def _renew() -> None:
-    """A forked child must not wait for a thread of its parent to give the lock back."""
-    global _lock
-    _lock = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew)
