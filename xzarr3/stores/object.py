@@ -60,6 +60,7 @@ _IGNORED = Failure("the service ignores conditions")
 _PASSING_STATE = frozenset({"_client", "_identity", "_tags"})
 _MOST_TAGS = 2**14
 _SERVICES = frozenset({"s3", "gs", "az"})
+_OF_THE_WEB = frozenset({"get", "exists", "reader", "get_versioned", "tag"})  # What web servers can do.
 _LENIENT = frozenset({"s3", "gs"})  # Where obstore takes every page for the end of a list.
 _ROUND = 100  # What the number of names on a page is a multiple of.
 _LISTS = 20  # How often the end of a list is asked for until it is believed.
@@ -268,17 +269,8 @@ class ObjectStore(Store):
     def _is_web(self) -> bool:
         return self._recipe.kind == "http"
 
-    @property
-    def writeable(self) -> bool:
-        return not self._is_web and super().writeable
-
-    @property
-    def erasable(self) -> bool:
-        return not self._is_web and super().erasable
-
-    @property
-    def listable(self) -> bool:
-        return not self._is_web and super().listable
+    def _has(self, *operations: str) -> bool:
+        return super()._has(*(_OF_THE_WEB.intersection(operations) if self._is_web else operations))
 
     @property
     def writes_conditionally(self) -> bool:  # type: ignore[override]
