@@ -435,7 +435,7 @@ def test_wrong_answers_are_no_success(fault_server: FaultServer, service: str, k
         "set": lambda: store.set("a", b"x"),
         "large": lambda: store.set("a", bytes(2**21)),
         "create": lambda: store.compare_and_set("a", "absent", b"x"),
-        "update": lambda: store.compare_and_set("a", ('"1"', "1"), b"x"),
+        "update": lambda: store.compare_and_set("a", ('"1"', "1", 1), b"x"),
         "values": lambda: store.set_values([("a", b"x"), ("b", b"y")]),
         "erase": lambda: store.erase("a"),
         "erase values": lambda: store.erase_values(["a", "b"]),
@@ -709,7 +709,7 @@ def _missing_place(store: ObjectStore) -> None:
         "erase": lambda: store.erase("a"),
         "erase_values": lambda: store.erase_values(["a", "b"]),
         "compare_and_set": lambda: store.compare_and_set("a", "absent", b"x"),
-        "update": lambda: store.compare_and_set("a", ('"0"', None), b"x"),
+        "update": lambda: store.compare_and_set("a", ('"0"', None, 1), b"x"),
     }
     for name, ask in asked.items():
         with pytest.raises(StoreError, match=r"status 404.*accepted: a bucket or container"):
@@ -780,7 +780,7 @@ def test_a_known_version_is_opened_without_a_request(fault_server: FaultServer, 
     assert beyond is not None
     assert beyond.read(10**6, 3) == b""
     fault_server.put(PATH, b"another")
-    for start in (0, -3, 10**6):
+    for start in (0, -3):
         other = store.reader().open("a", (0, 10), version)
         assert other is not None
         with pytest.raises(ChangedError):

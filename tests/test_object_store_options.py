@@ -162,6 +162,34 @@ def test_options_of_google(options: dict[str, Any], expected: dict[str, Any]) ->
     [
         ({"account_name": "acc", "account_key": "a2V5"}, {"account_name": "acc", "account_key": "a2V5"}),
         ({"account_name": "acc", "sas_token": "sig=x"}, {"account_name": "acc", "sas_key": "sig=x"}),
+        (
+            {
+                "connection_string": "DefaultEndpointsProtocol=https;AccountName=acc;AccountKey=a2V5==;"
+                "EndpointSuffix=core.windows.net"
+            },
+            {
+                "account_name": "acc",
+                "account_key": "a2V5==",
+                "endpoint": "https://acc.blob.core.windows.net",
+            },
+        ),
+        (
+            {"connection_string": "AccountName=acc;AccountKey=a2V5==;", "account_name": "acc"},
+            {"account_name": "acc", "account_key": "a2V5=="},
+        ),
+        (
+            {"connection_string": "BlobEndpoint=http://h:1/acc/;SharedAccessSignature=sig=x;AccountName=acc"},
+            {"account_name": "acc", "sas_key": "sig=x", "endpoint": "http://h:1/acc", "allow_http": True},
+        ),
+        (
+            {
+                "connection_string": "BlobEndpoint=https://acc.blob.h/;QueueEndpoint=https://acc.queue.h/;"
+                "SharedAccessSignature=sv=1&sig=x"
+            },
+            {"account_name": "acc", "sas_key": "sv=1&sig=x", "endpoint": "https://acc.blob.h"},
+        ),
+        ({"connection_string": "UseDevelopmentStorage=true"}, {"use_emulator": "true"}),
+        ({"connection_string": None, "account_name": "acc"}, {"account_name": "acc"}),
     ],
 )
 def test_options_of_azure(options: dict[str, Any], expected: dict[str, Any]) -> None:
@@ -193,7 +221,13 @@ def test_options_of_azure(options: dict[str, Any], expected: dict[str, Any]) -> 
         ("s3://b", {7: "x"}, "no dictionary with names for keys"),
         ("s3://b", {"credential_provider": "x"}, "credential_provider"),
         ("gs://b", {"token": "browser"}, "'browser'"),
-        ("az://c", {"connection_string": "hidden"}, "'connection_string' is not valid"),
+        ("s3://b", {"connection_string": "hidden"}, "'connection_string' is not valid"),
+        ("az://c", {"connection_string": "hidden"}, "names no account"),
+        (
+            "az://c",
+            {"connection_string": "AccountName=a;AccountKey=hidden", "account_name": "b"},
+            "'account_name' has two values",
+        ),
         ("abfs://c@acc.dfs.core.windows.net", {"account_name": "b"}, "'account_name' has two values"),
         ("http://h", {"username": "u", "password": "hidden"}, "'password', 'username' not known"),
         ("http://h", {"headers": "hidden"}, "'headers' of an object store is no dictionary"),

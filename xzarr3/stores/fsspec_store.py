@@ -9,7 +9,6 @@ import contextlib
 import os
 import pickle
 import sys
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from numbers import Integral
 from typing import Any, TypeVar
@@ -44,7 +43,7 @@ from xzarr3.stores.fsspec_names import secrets_in, shown, token, without_secrets
 from xzarr3.stores.fsspec_references import ReferenceFiles
 from xzarr3.stores.fsspec_web import WebFiles, is_web, web_store
 from xzarr3.stores.local import LocalStore
-from xzarr3.stores.local_folders import TEMPORARY
+from xzarr3.stores.local_folders import TEMPORARY, is_taken
 from xzarr3.stores.readers import BytesReader, OversizedError, Reader, Scratch, ValueReader
 from xzarr3.stores.sharing import reduced
 
@@ -207,7 +206,6 @@ class FsspecStore(Store):
         return {name: value for name, value in self.__dict__.items() if name not in _OF_PROCESS}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._identity = uuid.uuid4().hex
         self._fs = None  # Made when it is needed.
         self._files = None
         self.__dict__.update(state)
@@ -302,7 +300,7 @@ class FsspecStore(Store):
     def _path(self, files: Files, key: str) -> str:
         if not key:
             return self._root
-        if TEMPORARY in key and any(name.startswith(TEMPORARY) for name in key.split("/")):
+        if is_taken(key):
             raise InvalidKeyError(
                 f"invalid key {shorten(key)}; names that begin with '{TEMPORARY}' are taken"
             )
@@ -494,7 +492,7 @@ def _is_listed(name: str) -> bool:
         check_key(name)
     except InvalidKeyError:
         return False
-    return not (TEMPORARY in name and any(part.startswith(TEMPORARY) for part in name.split("/")))
+    return not is_taken(name)
 
 
 def _ready(filesystem: object) -> tuple[FileSystem, str]:

@@ -28,7 +28,7 @@ from xzarr3.stores import platform
 from xzarr3.stores.base import KeySet, Store
 from xzarr3.stores.local_erasing import Eraser
 from xzarr3.stores.local_files import FileReader, FileWriter, LocalReader, version_of
-from xzarr3.stores.local_folders import STAGED, TEMPORARY, Folders, LeadsOutError
+from xzarr3.stores.local_folders import STAGED, TEMPORARY, Folders, LeadsOutError, is_taken
 from xzarr3.stores.platform import Folder
 from xzarr3.stores.readers import Reader, Scratch, Writer
 from xzarr3.stores.sharing import reduced
@@ -164,7 +164,7 @@ class LocalStore(Store):
         return self.identity
 
     def _path(self, key: str) -> str:
-        if TEMPORARY in key and any(name.startswith(TEMPORARY) for name in key.split("/")):
+        if TEMPORARY in key and is_taken(key):
             raise InvalidKeyError(
                 f"invalid key {shorten(key)}; names that begin with '{TEMPORARY}' are taken"
             )
@@ -382,21 +382,11 @@ class LocalStore(Store):
     # Listable
 
     def _list(self, prefix: str) -> Iterator[str]:
-        self._check_prefix(prefix)
-        return self._walk(prefix)
-
-    def _walk(self, prefix: str) -> Iterator[str]:
-        levels = [(prefix, iter(self._scan(prefix)))]
-        while levels:
-            here, entries = levels[-1]
-            name, is_folder, is_link = next(entries, ("", False, False))
-            key = here + name
-            if not name:
-                levels.pop()
-            elif not is_folder:
-                yield key
-            elif not is_link or not self._is_circle(key, here):
-                levels.append((f"{key}/", iter(self._scan(f"{key}/"))))
+        waiting = [prefix]
+        while waiting:
+            keys, prefixes = self._list_dir(waiting.pop())
+            yield from keys
+            waiting.extend(prefixes)
 
     def _is_circle(self, key: str, prefix: str) -> bool:
         """Whether a link in a directory leads to that directory or to one above it."""
@@ -415,23 +405,12 @@ class LocalStore(Store):
 
     def _list_dir(self, prefix: str) -> tuple[KeySet, KeySet]:
         self._check_prefix(prefix)
-        keys: KeySet = set()
-        prefixes: KeySet = set()
-        for name, is_folder, _ in self._scan(prefix):
-            if is_folder:
-                prefixes.add(f"{prefix}{name}/")
-            else:
-                keys.add(prefix + name)
-        return keys, prefixes
-
-    def _scan(self, prefix: str) -> list[tuple[str, bool, bool]]:
-        """The names in a directory, whether each is that of a directory, and whether it is that of a link."""
         if self.follow_links:
             return self._names(prefix, platform.scan_at(self._base + prefix))
         with Folders(self.root) as folders:
             place = self._resolve(folders, prefix[:-1], prefix, "list")
             if place is None:
-                return []
+                return set(), set()
             return self._names(
                 prefix, folders.scan(place), lambda name: folders.without_links(f"{place}/{name}".lstrip("/"))
             )
@@ -441,15 +420,20 @@ class LocalStore(Store):
         prefix: str,
         entries: Generator[os.DirEntry[str]],
         check_link: Callable[[str], object] | None = None,
-    ) -> list[tuple[str, bool, bool]]:
-        found: list[tuple[str, bool, bool]] = []
+    ) -> tuple[KeySet, KeySet]:
+        keys: KeySet = set()
+        prefixes: KeySet = set()
         try:
             for entry in entries:
-                if not _is_hidden(entry):
-                    is_link = entry.is_symlink()
-                    if is_link and check_link is not None:
-                        check_link(entry.name)
-                    found.append((entry.name, self._is_folder(entry, prefix), is_link))
+                if _is_hidden(entry):
+                    continue
+                key, is_link = prefix + entry.name, entry.is_symlink()
+                if is_link and check_link is not None:
+                    check_link(entry.name)
+                if not self._is_folder(entry, prefix):
+                    keys.add(key)
+                elif not is_link or not self._is_circle(key, prefix):
+                    prefixes.add(f"{key}/")
         except LeadsOutError as error:
             self._fail("list", prefix + entry.name, error)
         except OSError as error:
@@ -457,7 +441,7 @@ class LocalStore(Store):
                 self._fail("list", prefix, error)
         finally:
             entries.close()
-        return found
+        return keys, prefixes
 
     def _is_folder(self, entry: os.DirEntry[str], prefix: str) -> bool:
         try:

@@ -32,6 +32,11 @@ NO_MORE = frozenset({errno.EMFILE, errno.ENFILE})
 _ATTEMPTS = 100
 
 
+def is_taken(key: str) -> bool:
+    """Whether a name in a key is one that temporary files have."""
+    return TEMPORARY in key and any(name.startswith(TEMPORARY) for name in key.split("/"))
+
+
 class LeadsOutError(OSError):
     """A directory that is not below the root, because a link leads out of it."""
 

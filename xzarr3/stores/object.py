@@ -9,13 +9,12 @@ from __future__ import annotations
 import os
 import re
 import sys
-import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from numbers import Integral, Real
-from typing import Any, Final, Self, TypeAlias
+from typing import Any, Final, Self, TypeAlias, TypeGuard
 
 from xzarr3._types import Buffer, ByteRange
 from xzarr3.concurrency import spread
@@ -61,6 +60,7 @@ _IGNORED = Failure("the service ignores conditions")
 _PASSING_STATE = frozenset({"_client", "_identity", "_tags"})
 _MOST_TAGS = 2**14
 _SERVICES = frozenset({"s3", "gs", "az"})
+_OF_THE_WEB = frozenset({"get", "exists", "reader", "get_versioned", "tag"})  # What web servers can do.
 _LENIENT = frozenset({"s3", "gs"})  # Where obstore takes every page for the end of a list.
 _ROUND = 100  # What the number of names on a page is a multiple of.
 _LISTS = 20  # How often the end of a list is asked for until it is believed.
@@ -101,11 +101,11 @@ class ObjectStore(Store):
         A URL, or a ready store, whose own settings for trying again are replaced by those given here.
     storage_options : dict, optional
         In the words of fsspec: ``anon``, ``key``, ``secret``, ``token``, ``endpoint_url``, ``client_kwargs``,
-        ``region``, ``profile``, ``account_name``, ``account_key``, ``sas_token``, ``headers``; in those of
-        obstore, whatever its store takes; as well as the following arguments. What obstore does not know is
-        refused at the first request. ``headers`` go with every request to a web server, but not to another
-        server if it redirects there. With others than ``Authorization``, ``Cookie`` and what any server may
-        see, each request has a connection of its own.
+        ``region``, ``profile``, ``account_name``, ``account_key``, ``sas_token``, ``connection_string``,
+        ``headers``; in those of obstore, whatever its store takes; as well as the following arguments. What
+        obstore does not know is refused at the first request. ``headers`` go with every request to a web
+        server, but not to another server if it redirects there. With others than ``Authorization``,
+        ``Cookie`` and what any server may see, each request has a connection of its own.
     read_only : bool
         Refuse every write.
     concurrency : int, default 64
@@ -246,18 +246,15 @@ class ObjectStore(Store):
         return hash((self._recipe.address, self._prefix))
 
     def _same(self) -> object:
-        state = {name: value for name, value in self.__dict__.items() if name not in _PASSING_STATE}
-        return state | {"_ready": id(self._ready)}
+        return self.__getstate__() | {"_ready": id(self._ready)}
 
     def __reduce__(self) -> tuple[object, ...]:
         return reduced(self, ObjectStore, Recipe)
 
     def __getstate__(self) -> dict[str, Any]:
-        passing = _PASSING_STATE if self._ready is None else frozenset(("_client", "_tags"))
-        return {name: value for name, value in self.__dict__.items() if name not in passing}
+        return {name: value for name, value in self.__dict__.items() if name not in _PASSING_STATE}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._identity = uuid.uuid4().hex
         self._client = None
         self._tags = {}
         self.__dict__.update(state)
@@ -272,17 +269,8 @@ class ObjectStore(Store):
     def _is_web(self) -> bool:
         return self._recipe.kind == "http"
 
-    @property
-    def writeable(self) -> bool:
-        return not self._is_web and super().writeable
-
-    @property
-    def erasable(self) -> bool:
-        return not self._is_web and super().erasable
-
-    @property
-    def listable(self) -> bool:
-        return not self._is_web and super().listable
+    def _has(self, *operations: str) -> bool:
+        return super()._has(*(_OF_THE_WEB.intersection(operations) if self._is_web else operations))
 
     @property
     def writes_conditionally(self) -> bool:  # type: ignore[override]
@@ -305,15 +293,13 @@ class ObjectStore(Store):
     # Requests
 
     def _use(self) -> Client:
-        client = self._client
-        if client is None or client.pid != os.getpid():
+        if self._client is None:
             bounds = self.concurrency, self._retries, self._timeout, self._deadline
             if self._ready is None:
-                client = client_of(self._recipe, *bounds)
+                self._client = client_of(self._recipe, *bounds)
             else:
-                client = Client(self._recipe, *bounds, ready=self._ready)
-            self._client = client
-        return client
+                self._client = Client(self._recipe, *bounds, ready=self._ready)
+        return self._client
 
     def _path(self, key: str) -> str:
         return self._checked(self._prefix + check_key(key), key)
@@ -478,7 +464,7 @@ class ObjectStore(Store):
         parts = [
             reader.read(*part) for reader, part in zip(readers, wanted, strict=True) if reader is not None
         ]
-        return first.size or 0, parts
+        return first.size, parts
 
     def tag(self, key: str) -> str | None:
         return self._tags.get(key)
@@ -501,7 +487,7 @@ class ObjectStore(Store):
             return super()._get_versioned(key)
         answer = self._whole(key, self._path(key), limit)
         self._note_tag(key, answer)
-        return (None, ABSENT) if answer is None else (answer.body, (answer.tag, answer.generation))
+        return (None, ABSENT) if answer is None else (answer.body, answer.version)
 
     def _compare_and_set(self, key: str, version: object, value: bytes | None) -> bool:
         if self._conditional != "service":
@@ -514,7 +500,7 @@ class ObjectStore(Store):
         content = memoryview(value)
         mode: object = "create"
         if version != ABSENT:
-            tag, generation = version if isinstance(version, tuple) and len(version) == 2 else (None, None)
+            tag, generation, _ = version if _is_version(version) else (None, None, 0)
             mode = {
                 name: known for name, known in (("e_tag", tag), ("version", generation)) if known is not None
             }
@@ -688,10 +674,30 @@ class ObjectStore(Store):
         the last name came twice with nothing new behind it.
         """
         ordered = self._recipe.kind in _LENIENT and not self._recipe.arguments["config"].get("s3_express")
-        offset: str | None = None
         last: deque[str] = deque(maxlen=2)
+        number = 0
+        for checks in range(_LISTS + 1):
+            seen = grew = False
+            for page in self._stream(within, prefix, last[0] if len(last) == 2 else None, ordered):
+                new = [entry for entry in page if entry[0] not in last] if ordered else page
+                seen |= len(new) < len(page)
+                grew |= bool(new)
+                number += len(new)
+                last.extend(path for path, _ in new)
+                yield new
+            if not ordered or number % _ROUND:
+                break
+            if checks and not grew and (seen or not last or self._is_gone(last[-1])):
+                break
+        else:
+            failure = Failure("the answers do not agree, some may be HTML pages", attempts=_LISTS)
+            raise self._error("list", prefix, failure)
+        if number == 0:
+            self._check_page(within)
+
+    def _stream(self, within: str, prefix: str, offset: str | None, ordered: bool) -> Iterator[Sizes]:
+        """The pages of a list, behind a name if there is an ``offset``; where it fails, it goes on there."""
         stream: Any = None
-        number, checks, seen, grew = 0, 0, False, False
 
         def ask(obstore: Any, store: Any) -> Sizes:
             nonlocal stream
@@ -709,28 +715,10 @@ class ObjectStore(Store):
             page = self._use().request(ask, "list") if again else self._use().once(ask, "list", alone=False)
             if isinstance(page, Failure):
                 raise self._error("list", prefix, page)
-            if page:
-                new = [entry for entry in page if entry[0] not in last] if ordered else page
-                seen |= len(new) < len(page)
-                grew |= bool(new)
-                number += len(new)
-                last.extend(path for path, _ in new)
-                offset = last[-1] if ordered else None
-                yield new
-                continue
-            if self._recipe.kind not in _LENIENT or number % _ROUND:
-                break
-            if checks and not grew and (seen or not last or self._is_gone(last[-1])):
-                break
-            if checks == _LISTS or not ordered:
-                break
-            checks, seen, grew = checks + 1, False, False
-            offset, stream = last[0] if len(last) == 2 else None, None
-        if number == 0:
-            self._check_page(within)
-        elif checks == _LISTS:
-            failure = Failure("the answers do not agree, some may be HTML pages", attempts=_LISTS)
-            raise self._error("list", prefix, failure)
+            if not page:
+                return
+            yield page
+            offset = page[-1][0] if ordered else None
 
     def _is_gone(self, path: str) -> bool:
         return self._head(path[len(self._prefix) :], path) is None
@@ -800,21 +788,16 @@ class _ObjectsReader(Reader):
         return steady(lambda: self._store._parts(key, path, starts, lengths))
 
     def get_into(self, key: str, start: int, out: memoryview) -> tuple[int | None, int] | None:
-        path = self._store._path(key)
-
-        def read() -> tuple[int | None, int] | None:
-            reader = self._store._open(key, path, start, len(out))
-            return None if reader is None else (reader.size, reader.read_into(start, out))
-
-        return steady(read)
+        return steady(lambda: Reader.get_into(self, key, start, out))
 
     def open(
         self, key: str, part: tuple[int, int] | None = None, version: object | None = None
     ) -> ValueReader | None:
         store = self._store
         path = store._path(key)
-        if isinstance(version, tuple) and len(version) == 2:
-            return ObjectReader(store, key, path, Answer(memoryview(b""), 0, None, *version, None))
+        if _is_version(version):
+            tag, generation, size = version
+            return ObjectReader(store, key, path, Answer(memoryview(b""), 0, size, tag, generation, None))
         if part is not None:
             return store._open(key, path, *part)
         answer = store._head(key, path)
@@ -841,6 +824,11 @@ def _put(path: str, content: memoryview, mode: object) -> Callable[[Any, Any], A
     return call
 
 
+def _is_version(version: object) -> TypeGuard[tuple[str | None, str | None, int]]:
+    """Whether it is what an answer says of the version of a value."""
+    return isinstance(version, tuple) and len(version) == 3
+
+
 def _changed(store: Store, key: str) -> ChangedError:
     return ChangedError(
         f"key '{key}' of {store} has another value by now than when it was opened; read it again"
@@ -863,7 +851,7 @@ class ObjectReader(ValueReader):
         self._key = key
         self._path = path
         self._known = answer
-        self.size = answer.size
+        self.size: int = answer.size
 
     @property
     def mark(self) -> tuple[object, ...]:
@@ -879,63 +867,39 @@ class ObjectReader(ValueReader):
         modified = known.modified
         if self._store._is_web and modified is not None and datetime.now(UTC) - modified < _SETTLED:
             return None
-        return known.tag, known.generation
+        return known.version
 
     def read(self, start: int, length: int | None = None) -> Buffer:
         if length is not None and length < 0:
             raise negative_length(length)
-        if self.size is None and (start < 0 or length is None) and self._store._range(start, length) is None:
-            self._learn()
-        if self.size is not None:
-            if start < 0:
-                start = max(self.size + start, 0)
-            length = max(self.size - start, 0) if length is None else min(length, max(self.size - start, 0))
-        if length == 0 or start >= _FAR:
+        if start < 0:
+            start = max(self.size + start, 0)
+        rest = max(self.size - start, 0)
+        length = rest if length is None else min(length, rest)
+        if length == 0:
             return b""
         part, inside = self._known.body, start - self._known.first
-        if self.size is not None and length is not None and 0 <= inside <= len(part) - length:
+        if 0 <= inside <= len(part) - length:
             return part[inside : inside + length]
         return self._fetched(start, length)
 
-    def _fetched(self, start: int, length: int | None) -> Buffer:
-        options = dict(self._store._range(start, length) or {})
+    def _fetched(self, start: int, length: int) -> Buffer:
+        options: dict[str, Any] = {"range": (start, start + length)}
         tag = self._known.tag
         if tag is not None and tag.startswith('"'):
             options["if_match"] = tag
-        found = self._store._ask(self._key, self._path, options or None)
-        if found is None:
+        found = self._store._ask(self._key, self._path, options)
+        if isinstance(found, Failure) and found.sort == "whole":
+            raise self._store._error("read", self._key, found)
+        if not isinstance(found, Answer) or not self._is_of(found):
             raise _changed(self._store, self._key)
-        if isinstance(found, Failure):
-            if found.sort == "whole":
-                raise self._store._error("read", self._key, found)
-            if not found.beyond or self.size is not None:
-                raise _changed(self._store, self._key)
-            self._learn()
-            return b""
-        self._check(found)
-        body = found.body
-        return body if start >= 0 or length is None else body[:length]
+        return found.body
 
-    def _check(self, answer: Answer) -> None:
-        """See to it that an answer is of this version."""
-        known = self._known
+    def _is_of(self, answer: Answer) -> bool:
+        """Whether an answer is of this version; some tell the time of a change, and others do not."""
+        *known, modified = self._known.mark
         *found, then = answer.mark
-        *named, modified = known.mark
-        if self.size is None:
-            same = (answer.tag, answer.generation) == (known.tag, known.generation)
-        else:
-            same = found == named and (modified == then or None in (modified, then))
-        if not same:
-            raise _changed(self._store, self._key)
-        self._known = replace(known, size=answer.size, modified=answer.modified or known.modified)
-        self.size = answer.size
-
-    def _learn(self) -> None:
-        """Find out the size."""
-        answer = self._store._head(self._key, self._path)
-        if answer is None:
-            raise _changed(self._store, self._key)
-        self._check(answer)
+        return found == known and (modified == then or None in (modified, then))
 
     def read_ranges(self, starts: Sequence[int], lengths: Sequence[int]) -> list[Buffer]:
         wanted = list(zip(starts, lengths, strict=True))

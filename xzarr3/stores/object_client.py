@@ -25,7 +25,6 @@ from xzarr3.counting import add
 from xzarr3.errors import StoreError
 from xzarr3.stores.base import OversizedError
 from xzarr3.stores.in_flight import reserved
-from xzarr3.stores.locks import fork_safe
 from xzarr3.stores.object_errors import AnswerError, Failure, describe, scrub
 from xzarr3.stores.object_options import Recipe, accepted, is_forked, read_by_obstore, settled
 from xzarr3.telling import sent
@@ -83,8 +82,8 @@ class Answer:
     body : memoryview
     first : int
         Where in the value the body begins.
-    size : int, optional
-        Of the whole value, in bytes; None if only the version is known.
+    size : int
+        Of the whole value, in bytes.
     tag, generation : str, optional
         What names this version of the value.
     modified : datetime, optional
@@ -93,7 +92,7 @@ class Answer:
 
     body: memoryview
     first: int
-    size: int | None
+    size: int
     tag: str | None
     generation: str | None
     modified: datetime | None
@@ -104,9 +103,14 @@ class Answer:
         return self.tag is not None or self.generation is not None
 
     @property
+    def version(self) -> tuple[str | None, str | None, int]:
+        """What tells this version from others, if something names it."""
+        return self.tag, self.generation, self.size
+
+    @property
     def mark(self) -> tuple[object, ...]:
         """What is equal for parts of one version, as well as can be told."""
-        return self.tag, self.generation, self.size, None if self.is_named else self.modified
+        return *self.version, None if self.is_named else self.modified
 
 
 class Pace:
@@ -169,7 +173,6 @@ class Client:
         deadline: float,
         ready: Any = None,
     ) -> None:
-        self.pid = os.getpid()
         self.recipe = recipe
         self.place_is_known = recipe.kind in ("http", "local", "")
         self.confirmed: set[str] = set()
@@ -418,16 +421,11 @@ def _interruptible(call: Callable[[], Result]) -> Result:
 def client_of(recipe: Recipe, concurrency: int, retries: int, timeout: float, deadline: float) -> Client:
     """The client of this process for a recipe and bounds, with what obstore reads in the environment now."""
     _refuse_forked()  # There no client is dropped in favour of another: to take it apart may last for ever.
-    variables = read_by_obstore(recipe.kind)
-    with _lock:
-        return _client(recipe, concurrency, retries, timeout, deadline, os.getpid(), variables)
+    return _client(recipe, concurrency, retries, timeout, deadline, read_by_obstore(recipe.kind))
 
 
 @lru_cache(maxsize=_KEPT)
 def _client(
-    recipe: Recipe, concurrency: int, retries: int, timeout: float, deadline: float, *others: object
+    recipe: Recipe, concurrency: int, retries: int, timeout: float, deadline: float, variables: object
 ) -> Client:
     return Client(recipe, concurrency, retries, timeout, deadline)
-
-
-_lock = fork_safe(threading.Lock())

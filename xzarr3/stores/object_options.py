@@ -77,6 +77,14 @@ SPELLINGS: Final[dict[str, dict[str, str]]] = {
     },
     "http": {},
 }
+# What a connection string of Azure calls an option, in lower case, and what it is called here.
+_CONNECTION = {
+    "accountname": "account_name",
+    "accountkey": "account_key",
+    "sharedaccesssignature": "sas_key",
+    "blobendpoint": "endpoint",
+    "usedevelopmentstorage": "use_emulator",
+}
 _COMMON = ("verify", "allow_http", "headers", "client_kwargs", "client_options")
 # Of fsspec: how its own caches and loops work, which are not here.
 _WITHOUT_EFFECT = frozenset(
@@ -277,8 +285,11 @@ def _canonical(kind: str, spelling: str) -> str:
 def _named(kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """The options by one name each, and what fsspec hands on to the library that it uses among them."""
     outer = {spelling: value for spelling, value in given.items() if spelling != "client_kwargs"}
+    inner = dict(_dictionary("client_kwargs", given))
+    if kind == "az" and "connection_string" in outer:
+        inner |= _of_connection(outer.pop("connection_string"))
     wanted: dict[str, Any] = {}
-    for spelling, value in (*outer.items(), *_dictionary("client_kwargs", given).items()):
+    for spelling, value in (*outer.items(), *inner.items()):
         name = _canonical(kind, str(spelling))
         if value is None or name in _WITHOUT_EFFECT:
             continue
@@ -308,6 +319,26 @@ def _dictionary(name: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
             "accepted: as in {'anon': True}"
         )
     return value
+
+
+def _of_connection(text: object) -> dict[str, str]:
+    """The options that a connection string of Azure lists; what it says of other services does not count."""
+    if text is None:
+        return {}
+    pairs = [part.strip().partition("=") for part in str(text).split(";")]
+    parts = {name.lower(): value for name, _, value in pairs if value}
+    found = {option: parts[name] for name, option in _CONNECTION.items() if name in parts}
+    if "endpoint" in found:  # Beside a shared access signature nothing else names the account.
+        found.setdefault("account_name", found["endpoint"].partition("://")[2].partition(".")[0])
+    elif "account_name" in found and "endpointsuffix" in parts:
+        scheme = parts.get("defaultendpointsprotocol", "https")
+        found["endpoint"] = f"{scheme}://{found['account_name']}.blob.{parts['endpointsuffix']}"
+    if not found.keys() & {"account_name", "use_emulator"}:
+        raise StoreError(
+            "storage_options of Azure: 'connection_string' names no account; accepted: "
+            "'AccountName=...;AccountKey=...', 'BlobEndpoint=...;SharedAccessSignature=...'"
+        )
+    return found
 
 
 def _settle_token(wanted: dict[str, Any]) -> None:
