@@ -18,7 +18,7 @@ import numpy.typing as npt
 from xzarr3 import changes, looks
 from xzarr3._types import AnyArray, Buffer, Scalar
 from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, Codec
-from xzarr3.codecs.chain import Shard
+from xzarr3.codecs.sharding import Shard
 from xzarr3.commit.lease import LeaseLostError, check_complete
 from xzarr3.commit.length import Length, turn
 from xzarr3.concurrency import asked_threads, spread
