@@ -36,30 +36,32 @@ _CORE = {
     "zstd": "xzarr3.codecs.zstd:ZstdCodec",
 }
 NUMCODECS = {
-    "numcodecs.adler32": "xzarr3.codecs.numcodecs.adler32:Adler32Codec",
-    "numcodecs.astype": "xzarr3.codecs.numcodecs.astype:AsTypeCodec",
-    "numcodecs.bitround": "xzarr3.codecs.numcodecs.bitround:NumcodecsBitRoundCodec",
-    "numcodecs.blosc": "xzarr3.codecs.numcodecs.blosc:NumcodecsBloscCodec",
-    "numcodecs.bz2": "xzarr3.codecs.numcodecs.bz2:Bz2Codec",
-    "numcodecs.crc32": "xzarr3.codecs.numcodecs.crc32:Crc32Codec",
-    "numcodecs.crc32c": "xzarr3.codecs.numcodecs.crc32c:NumcodecsCrc32cCodec",
-    "numcodecs.delta": "xzarr3.codecs.numcodecs.delta:DeltaCodec",
-    "numcodecs.fixedscaleoffset": "xzarr3.codecs.numcodecs.fixedscaleoffset:FixedScaleOffsetCodec",
-    "numcodecs.fletcher32": "xzarr3.codecs.numcodecs.fletcher32:Fletcher32Codec",
-    "numcodecs.gzip": "xzarr3.codecs.numcodecs.gzip:NumcodecsGzipCodec",
-    "numcodecs.jenkins_lookup3": "xzarr3.codecs.numcodecs.jenkins_lookup3:JenkinsLookup3Codec",
-    "numcodecs.json2": "xzarr3.codecs.numcodecs.json2:Json2Codec",
-    "numcodecs.lz4": "xzarr3.codecs.numcodecs.lz4:Lz4Codec",
-    "numcodecs.lzma": "xzarr3.codecs.numcodecs.lzma:LzmaCodec",
-    "numcodecs.packbits": "xzarr3.codecs.numcodecs.packbits:NumcodecsPackBitsCodec",
-    "numcodecs.pcodec": "xzarr3.codecs.numcodecs.pcodec:PCodecCodec",
-    "numcodecs.quantize": "xzarr3.codecs.numcodecs.quantize:QuantizeCodec",
-    "numcodecs.shuffle": "xzarr3.codecs.numcodecs.shuffle:ShuffleCodec",
-    "numcodecs.zfpy": "xzarr3.codecs.numcodecs.zfpy:ZfpyCodec",
-    "numcodecs.zlib": "xzarr3.codecs.numcodecs.zlib:ZlibCodec",
-    "numcodecs.zstd": "xzarr3.codecs.numcodecs.zstd:NumcodecsZstdCodec",
+    "numcodecs.adler32": "xzarr3.codecs.numcodecs.checksums:Adler32Codec",
+    "numcodecs.astype": "xzarr3.codecs.numcodecs.filters:AsTypeCodec",
+    "numcodecs.bitround": "xzarr3.codecs.numcodecs.filters:NumcodecsBitRoundCodec",
+    "numcodecs.blosc": "xzarr3.codecs.numcodecs.compressors:NumcodecsBloscCodec",
+    "numcodecs.bz2": "xzarr3.codecs.numcodecs.compressors:Bz2Codec",
+    "numcodecs.crc32": "xzarr3.codecs.numcodecs.checksums:Crc32Codec",
+    "numcodecs.crc32c": "xzarr3.codecs.numcodecs.checksums:NumcodecsCrc32cCodec",
+    "numcodecs.delta": "xzarr3.codecs.numcodecs.filters:DeltaCodec",
+    "numcodecs.fixedscaleoffset": "xzarr3.codecs.numcodecs.filters:FixedScaleOffsetCodec",
+    "numcodecs.fletcher32": "xzarr3.codecs.numcodecs.checksums:Fletcher32Codec",
+    "numcodecs.gzip": "xzarr3.codecs.numcodecs.compressors:NumcodecsGzipCodec",
+    "numcodecs.jenkins_lookup3": "xzarr3.codecs.numcodecs.checksums:JenkinsLookup3Codec",
+    "numcodecs.json2": "xzarr3.codecs.numcodecs.objects:Json2Codec",
+    "numcodecs.lz4": "xzarr3.codecs.numcodecs.compressors:Lz4Codec",
+    "numcodecs.lzma": "xzarr3.codecs.numcodecs.compressors:LzmaCodec",
+    "numcodecs.packbits": "xzarr3.codecs.numcodecs.filters:NumcodecsPackBitsCodec",
+    "numcodecs.pcodec": "xzarr3.codecs.numcodecs.libraries:PCodecCodec",
+    "numcodecs.quantize": "xzarr3.codecs.numcodecs.filters:QuantizeCodec",
+    "numcodecs.shuffle": "xzarr3.codecs.numcodecs.compressors:ShuffleCodec",
+    "numcodecs.zfpy": "xzarr3.codecs.numcodecs.libraries:ZfpyCodec",
+    "numcodecs.zlib": "xzarr3.codecs.numcodecs.compressors:ZlibCodec",
+    "numcodecs.zstd": "xzarr3.codecs.numcodecs.compressors:NumcodecsZstdCodec",
 }
 """The codecs of numcodecs under the names that zarr-python gives them in version 3 of the format."""
+CLASSES = {place.partition(":")[2]: place for place in (*_CORE.values(), *NUMCODECS.values())}
+"""Where each class of a codec is, by its name."""
 _loaded: dict[str, type[Codec]] = {}
 _parsed: dict[object, Any] = {}
 _MAX_PARSED = 512
@@ -78,6 +80,12 @@ def codec_names() -> list[str]:
     from xzarr3.codecs._installed import installed_names
 
     return sorted({*_CORE, *NUMCODECS, *_loaded, *installed_names()})
+
+
+def loaded(place: str) -> type[Codec]:
+    """The class at ``"module:name"``."""
+    module, _, name = place.partition(":")
+    return cast("type[Codec]", getattr(import_module(module), name))
 
 
 def codec_class(name: str) -> type[Codec]:
@@ -102,8 +110,7 @@ def codec_class(name: str) -> type[Codec]:
                 )
             _loaded[name] = installed
         else:
-            module, _, attribute = place.partition(":")
-            _loaded[name] = cast("type[Codec]", getattr(import_module(module), attribute))
+            _loaded[name] = loaded(place)
     return _loaded[name]
 
 
