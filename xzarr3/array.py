@@ -38,7 +38,7 @@ from xzarr3.errors import (
     shorten,
 )
 from xzarr3.explanation import Explanation
-from xzarr3.formats import Format, ZarrFormat, documents, parse_format
+from xzarr3.formats import Format, ZarrFormat, documents, format_of, name_of, parse_format
 from xzarr3.formats.base import Held
 from xzarr3.grids import ChunkLengths, Edges, Grid, as_lengths
 from xzarr3.indexers import Indexer, block_indexer
@@ -60,7 +60,7 @@ from xzarr3.missing import Describe, Missing, check_missing, report
 from xzarr3.node_documents import change_document, copies_to_follow, refresh_consolidated, with_attributes
 from xzarr3.nodes import Node, ancestors
 from xzarr3.plan import ReadPlan
-from xzarr3.recipes import Known, format_of, known, name_of
+from xzarr3.recipes import Known, known
 from xzarr3.stores import Store
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 from xzarr3._types import JSON, Scalar
 from xzarr3.chunk_keys import ChunkKeyEncoding
-from xzarr3.dtypes import ZarrFormat, ZDType
+from xzarr3.codecs.base import Codec
+from xzarr3.dtypes import RawBits, RawBytes, ZarrFormat, ZDType
 from xzarr3.dtypes.base import FOREIGN_ERRORS
 from xzarr3.errors import DataTypeValidationError, InvalidKeyError, MetadataError
 from xzarr3.metadata import ArrayMetadata, Consolidated, GroupMetadata, NodeMetadata
@@ -63,10 +64,44 @@ class Format(ABC):
     default_compressor: ClassVar[str] = "zstd"
     """The compressor of new arrays."""
 
+    byte_order_in_data_type: ClassVar[bool] = False
+    """Whether the data type says the byte order of stored elements, and not the codec ``bytes``."""
+
+    configures_as_numcodecs: ClassVar[bool] = False
+    """Whether codecs are those of numcodecs, one ``compressor`` and ``filters`` that may be ones of bytes."""
+
+    fill_value_may_be_null: ClassVar[bool] = False
+    """Whether an array can say that it has no fill value."""
+
+    conventions_in_attributes: ClassVar[bool] = False
+    """Whether tools keep in attributes what the format cannot say, as xarray does with dimension names."""
+
+    unordered_serializers: ClassVar[tuple[str, ...]] = ()
+    """Codecs from arrays to bytes whose chunks are always in C order."""
+
+    opaque_type: ClassVar[type[RawBits | RawBytes]] = RawBits
+    """The data type for bytes that mean nothing to Zarr."""
+
+    is_draft: ClassVar[bool] = False
+    """Whether the format is none that other tools still read."""
+
     @property
     def writable(self) -> bool:
         """Whether documents of this form are written; some are only read."""
         return True
+
+    @property
+    def fill_value_is_mask(self) -> bool:
+        """Whether the fill value of an array is its ``_FillValue``, as xarray has it in all but version 3."""
+        return not self.writable
+
+    def answers_to(self, zarr_format: ZarrFormat | None) -> bool:
+        """Whether this is a format that a user means who asks for ``zarr_format``; None asks for any."""
+        return zarr_format in (None, self.zarr_format)
+
+    def codecs_elsewhere(self, meta: ArrayMetadata) -> tuple[Codec, ...]:
+        """The codecs of an array of this format, for its chunks in another format."""
+        return meta.codecs
 
     # Keys
 

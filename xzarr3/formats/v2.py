@@ -436,8 +436,33 @@ class V2Format(Format):
 
     zarr_format: ClassVar[Literal[2]] = 2
     one_document: ClassVar[bool] = False
+    byte_order_in_data_type: ClassVar[bool] = True
+    configures_as_numcodecs: ClassVar[bool] = True
+    fill_value_may_be_null: ClassVar[bool] = True
+    conventions_in_attributes: ClassVar[bool] = True
+    unordered_serializers: ClassVar[tuple[str, ...]] = ("numcodecs.json2",)  # They tell how elements nest.
     chunk_key_encoding: ClassVar[ChunkKeyEncoding] = ChunkKeyEncoding("v2")
     _taken_names: ClassVar[tuple[str, ...]] = (*_KINDS, "zarr.json")
+
+    @property
+    def fill_value_is_mask(self) -> bool:
+        return True
+
+    def codecs_elsewhere(self, meta: ArrayMetadata) -> tuple[Codec, ...]:
+        """See :meth:`Format.codecs_elsewhere`; another format lacks some of the codecs of version 2.
+
+        Nothing takes the place of ``base64``. Text that is stored as categories, or text of a fixed length
+        that is stored as if it had any, is stored as is usual for its data type.
+        """
+        codecs = [codec for codec in meta.codecs if codec.name != "numcodecs.base64"]
+        names = [codec.name for codec in codecs]
+        if "numcodecs.categorize" in names:
+            at = names.index("numcodecs.categorize")
+            codecs = codecs[:at] + [codec for codec in codecs[at:] if not isinstance(codec, ArrayArrayCodec)]
+        elif meta.data_type.is_variable or not {"vlen-utf8", "vlen-bytes"} & {*names}:
+            return tuple(codecs)
+        usual = default_serializer(meta.data_type)
+        return tuple(usual if isinstance(codec, ArrayBytesCodec) else codec for codec in codecs)
 
     def document_keys(self, path: str) -> tuple[str, ...]:
         return tuple(node_prefix(path) + name for name in _KINDS)
@@ -695,28 +720,6 @@ def _spelled(meta: ArrayMetadata, words: dict[str, Any], stored: ZDType) -> tupl
         if same:
             return {**words, **spelled}, other
     return words, stored
-
-
-def codecs_elsewhere(meta: ArrayMetadata) -> tuple[Codec, ...]:
-    """The codecs for the chunks of an array in a format that lacks some of those of version 2.
-
-    Nothing takes the place of ``base64``. Text that is stored as categories, or text of a fixed length that
-    is stored as if it had any, is stored as is usual for its data type.
-
-    Parameters
-    ----------
-    meta : ArrayMetadata
-        An array of version 2.
-    """
-    codecs = [codec for codec in meta.codecs if codec.name != "numcodecs.base64"]
-    names = [codec.name for codec in codecs]
-    if "numcodecs.categorize" in names:
-        at = names.index("numcodecs.categorize")
-        codecs = codecs[:at] + [codec for codec in codecs[at:] if not isinstance(codec, ArrayArrayCodec)]
-    elif meta.data_type.is_variable or not {"vlen-utf8", "vlen-bytes"} & {*names}:
-        return tuple(codecs)
-    usual = default_serializer(meta.data_type)
-    return tuple(usual if isinstance(codec, ArrayBytesCodec) else codec for codec in codecs)
 
 
 def _cannot_say(field: str, found: object, accepted: str) -> MetadataError:

@@ -17,6 +17,7 @@ from xzarr3.chunk_keys import ChunkKeyEncoding
 from xzarr3.codecs.base import Codec
 from xzarr3.codecs.bytes import BytesCodec
 from xzarr3.codecs.registry import codecs_from_json
+from xzarr3.dtypes import RawBits, RawBytes
 from xzarr3.dtypes.registry import registry
 from xzarr3.errors import MetadataError, UnknownExtensionError, shorten
 from xzarr3.formats.base import (
@@ -345,6 +346,7 @@ class V3Format(Format):
     """Zarr version 3: one document for each node, beside what is below it."""
 
     zarr_format: ClassVar[Literal[3]] = 3
+    opaque_type: ClassVar[type[RawBits | RawBytes]] = RawBytes  # More tools know this than raw bits.
     _taken_names: ClassVar[tuple[str, ...]] = (DOCUMENT,)
 
     def document_keys(self, path: str) -> tuple[str, ...]:

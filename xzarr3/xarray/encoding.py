@@ -30,7 +30,7 @@ from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec
 from xzarr3.codecs.parsing import parse_codec, parse_codecs
 from xzarr3.codecs.transpose import TransposeCodec
 from xzarr3.conventions import fill_value_is_mask
-from xzarr3.dtypes import RawBytes, VariableLengthUTF8, ZDType
+from xzarr3.dtypes import VariableLengthUTF8, ZDType
 from xzarr3.errors import DataTypeValidationError, MetadataError, listed
 from xzarr3.formats import Format
 from xzarr3.formats.v2 import ARRAY
@@ -400,8 +400,8 @@ def stored_dtype(dtype: np.dtype[Any], format: Format) -> np.dtype[Any] | ZDType
     """What :func:`xzarr3.create_array` is asked for to hold encoded values of ``dtype``."""
     if dtype.kind == "T" or strings.check_vlen_dtype(dtype) is str:  # type: ignore[no-untyped-call]
         return VariableLengthUTF8()
-    if dtype.type is np.void and dtype.fields is None and format.zarr_format == 3:
-        return RawBytes(dtype.itemsize)  # More tools know this than raw bits.
+    if dtype.type is np.void and dtype.fields is None:
+        return format.opaque_type.from_native_dtype(dtype)
     return dtype
 
 
@@ -440,7 +440,7 @@ def array_settings(
     encoding = {key: value for key, value in variable.encoding.items() if key not in _IGNORED_KEYS}
     if encoding.get("_FillValue", ...) is None:
         del encoding["_FillValue"]
-    is_v2 = format.zarr_format == 2
+    is_v2 = format.configures_as_numcodecs
     if is_v2 and "compressor" in encoding:
         if explicit and "compressors" in encoding:
             raise ValueError(
@@ -497,7 +497,7 @@ def kept_codecs(array: Array) -> dict[str, Any]:
         that the document has, without the codec of strings and objects, which follows from the data type.
     """
     meta = array.metadata
-    if meta.zarr_format != 2:
+    if not array.format.configures_as_numcodecs:
         return {
             "compressors": tuple([codec.to_json() for codec in array.compressors]),
             "filters": tuple([codec.to_json() for codec in array.filters]),
