@@ -18,6 +18,7 @@ import numpy as np
 from xzarr3._types import JSON, AnyArray, Buffer, Scalar
 from xzarr3.dtypes import ZDType
 from xzarr3.errors import ChunkDecodeError, MetadataError, UnknownExtensionError, listed
+from xzarr3.extensions import unknown_fields
 
 MAX_VARIABLE = 2**31 - 1
 """Bytes that an encoded chunk may take whose elements have no fixed size, so that its shape sets no bound.
@@ -282,14 +283,11 @@ class Configuration:
 
     def finish(self) -> None:
         """Refuse fields that nobody took, unless they say that they need not be understood."""
-        for field, value in self._left.items():
-            if not (isinstance(value, dict) and value.get("must_understand") is False):
-                raise UnknownExtensionError(
-                    f"codec '{self._codec}': unknown field",
-                    field=f"configuration.{field}",
-                    found=value,
-                    accepted="no such field",
-                )
+        try:
+            unknown_fields(self._left, (), "no such field", within="configuration")
+        except UnknownExtensionError as error:
+            error.reason = f"codec '{self._codec}': {error.reason}"
+            raise
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from xzarr3.codecs.base import ArrayBytesCodec, Codec
 from xzarr3.dtypes import ZDType
 from xzarr3.dtypes.base import FOREIGN_ERRORS
 from xzarr3.errors import MetadataError, UnknownExtensionError, Xzarr3Error, listed
+from xzarr3.extensions import parse_extension
 
 # Loaded when first used, because each one imports the library that does its work.
 _CORE = {
@@ -122,33 +123,18 @@ def codec_from_json(data: JSON) -> Codec | None:
     MetadataError
         If it is unknown, malformed or its configuration is not valid.
     """
-    if isinstance(data, str):
-        data = {"name": data}
-    accepted = "a name, or an object with 'name' and, if needed, 'configuration'"
-    if not isinstance(data, dict) or not isinstance(data.get("name"), str):
-        raise MetadataError("not a codec", found=data, accepted=accepted)
-    optional = data.get("must_understand", True) is False
-    if not isinstance(data.get("must_understand", True), bool):
+    found = parse_extension(data, "a codec")
+    if not isinstance(found.configuration, dict):
         raise MetadataError(
-            "not a valid value",
-            field="must_understand",
-            found=data["must_understand"],
-            accepted="true, false",
-        )
-    for field in data.keys() - {"name", "configuration", "must_understand"}:
-        raise UnknownExtensionError("unknown field", field=field, found=data[field], accepted=accepted)
-    configuration = data.get("configuration", {})
-    if not isinstance(configuration, dict):
-        raise MetadataError(
-            "not a configuration", field="configuration", found=configuration, accepted="an object"
+            "not a configuration", field="configuration", found=found.configuration, accepted="an object"
         )
     try:
-        cls = codec_class(cast("str", data["name"]))
+        cls = codec_class(found.name)
     except UnknownExtensionError:
-        if optional:
+        if found.optional:
             return None
         raise
-    return configured(cls, configuration)
+    return configured(cls, found.configuration)
 
 
 def configured(cls: type[Codec], configuration: Mapping[str, Any]) -> Codec:
