@@ -440,14 +440,13 @@ def array_settings(
     encoding = {key: value for key, value in variable.encoding.items() if key not in _IGNORED_KEYS}
     if encoding.get("_FillValue", ...) is None:
         del encoding["_FillValue"]
-    is_v2 = format.configures_as_numcodecs
-    if is_v2 and "compressor" in encoding:
+    if format.configures_as_numcodecs and "compressor" in encoding:
         if explicit and "compressors" in encoding:
             raise ValueError(
                 f"encoding of variable {name!r} has 'compressor' and 'compressors'; accepted: one of them"
             )
         encoding.setdefault("compressors", encoding.pop("compressor"))
-    known = [key for key in _STORAGE_KEYS if not (is_v2 and key == "fill_value")]
+    known = [key for key in _STORAGE_KEYS if not (format.fill_value_is_mask and key == "fill_value")]
     unknown = [key for key in encoding if key not in known]
     if unknown and explicit:
         hint = "; for 'compressor' say compressors=[...]" if "compressor" in unknown else ""
@@ -461,11 +460,13 @@ def array_settings(
             f"accepted: {listed((*known, *_VALUE_KEYS))}"
         )
     settings = {key: encoding[key] for key in known if key in encoding}
-    if is_v2 and not explicit:  # Kept from an array of version 3; version 2 has other words, or none.
+    if (
+        format.configures_as_numcodecs and not explicit
+    ):  # Kept from an array of version 3; version 2 has other words, or none.
         for key in ("shards", "serializer"):
             settings.pop(key, None)
     settings.update(_grid(variable, settings, name, explicit, growing))
-    if is_v2 or not explicit:
+    if format.configures_as_numcodecs or not explicit:
         settings.update(_pipeline(settings, format))
     if not explicit and "serializer" in settings and _is_usual(settings["serializer"]):
         del settings["serializer"]
