@@ -312,6 +312,47 @@ def node_prefix(path: str) -> str:
     return f"{path}/" if path else ""
 
 
+LENGTHS = "an array of integers"
+
+
+def lengths_of(value: object, field: str) -> tuple[int, ...]:
+    """The integers that a field of a document holds.
+
+    Raises
+    ------
+    MetadataError
+    """
+    if not isinstance(value, list):
+        raise MetadataError("not a valid value", field=field, found=value, accepted=LENGTHS)
+    for at, length in enumerate(value):
+        if type(length) is not int:
+            raise MetadataError("not a length", field=f"{field}[{at}]", found=length, accepted="an integer")
+    return tuple(value)
+
+
+def chunk_shape_of(value: object, shape: tuple[int, ...], field: str) -> tuple[int, ...]:
+    """The shape of the chunks of an array of this shape, which a field of a document holds.
+
+    Raises
+    ------
+    MetadataError
+    """
+    lengths = lengths_of(value, field)
+    if len(lengths) != len(shape):
+        raise MetadataError(
+            f"the array has {len(shape)} dimensions", field=field, found=list(lengths),
+            accepted=f"{len(shape)} integers",
+        )  # fmt: skip
+    for at, (length, size) in enumerate(zip(lengths, shape, strict=True)):
+        # Some writers give chunks no length along a dimension that has none. There are no such chunks yet.
+        if not (1 <= length < 2**63 or (length == 0 and size == 0)):
+            raise MetadataError(
+                "not a length of a chunk", field=f"{field}[{at}]", found=length,
+                accepted="an integer from 1 to 2^63 - 1",
+            )  # fmt: skip
+    return tuple(max(length, 1) for length in lengths)
+
+
 def check_path_below(path: str, field: str) -> None:
     """Refuse what consolidated metadata give as the path of a node below a group and is none.
 
@@ -354,6 +395,7 @@ def fill_value_from_json(data_type: ZDType, value: JSON, zarr_format: ZarrFormat
 
 
 __all__ = [
+    "LENGTHS",
     "MAX_NAMES",
     "ArrayMetadata",
     "Document",
@@ -365,6 +407,8 @@ __all__ = [
     "Place",
     "ZarrFormat",
     "check_path_below",
+    "chunk_shape_of",
     "fill_value_from_json",
+    "lengths_of",
     "node_prefix",
 ]

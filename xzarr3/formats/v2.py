@@ -29,12 +29,15 @@ from xzarr3.dtypes.base import FOREIGN_ERRORS
 from xzarr3.dtypes.registry import registry
 from xzarr3.errors import InvalidKeyError, MetadataError, UnknownExtensionError, listed
 from xzarr3.formats.base import (
+    LENGTHS,
     Document,
     Fetch,
     Format,
     Place,
     check_path_below,
+    chunk_shape_of,
     fill_value_from_json,
+    lengths_of,
     node_prefix,
 )
 from xzarr3.grids import RegularGrid
@@ -55,7 +58,6 @@ _KINDS: dict[str, Literal["array", "group", "other"]] = {ARRAY: "array", GROUP: 
 _KINDS.update(dict.fromkeys((ATTRIBUTES, CONSOLIDATED, *_NCZARR), "other"))
 
 _CONSOLIDATED_FORMAT = 1
-_LENGTHS = "an array of integers"
 _CODEC = "an object with an 'id'"
 _FIELDS = frozenset(
     {"zarr_format", "shape", "chunks", "dtype", "compressor", "fill_value", "order", "filters"}
@@ -131,30 +133,11 @@ def _choice(document: Mapping[str, Any], field: str, choices: tuple[str, ...], d
 
 
 def _lengths(document: Mapping[str, Any], field: str) -> tuple[int, ...]:
-    values = _need(document, field, _LENGTHS)
-    if not isinstance(values, list):
-        raise MetadataError("not a valid value", field=field, found=values, accepted=_LENGTHS)
-    for at, value in enumerate(values):
-        if type(value) is not int:
-            raise MetadataError("not a length", field=f"{field}[{at}]", found=value, accepted="an integer")
-    return tuple(values)
+    return lengths_of(_need(document, field, LENGTHS), field)
 
 
 def _chunks(document: Mapping[str, Any], shape: tuple[int, ...]) -> RegularGrid:
-    chunks = _lengths(document, "chunks")
-    if len(chunks) != len(shape):
-        raise MetadataError(
-            f"the array has {len(shape)} dimensions", field="chunks", found=list(chunks),
-            accepted=f"{len(shape)} integers",
-        )  # fmt: skip
-    for at, (length, size) in enumerate(zip(chunks, shape, strict=True)):
-        # Some writers give chunks no length along a dimension that has none. There are no such chunks yet.
-        if not (1 <= length < 2**63 or (length == 0 and size == 0)):
-            raise MetadataError(
-                "not a length of a chunk", field=f"chunks[{at}]", found=length,
-                accepted="an integer from 1 to 2^63 - 1",
-            )  # fmt: skip
-    return RegularGrid(tuple(max(length, 1) for length in chunks))
+    return RegularGrid(chunk_shape_of(_need(document, "chunks", LENGTHS), shape, "chunks"))
 
 
 @dataclass(frozen=True)

@@ -460,9 +460,8 @@ def array_settings(
             f"accepted: {listed((*known, *_VALUE_KEYS))}"
         )
     settings = {key: encoding[key] for key in known if key in encoding}
-    if (
-        format.configures_as_numcodecs and not explicit
-    ):  # Kept from an array of version 3; version 2 has other words, or none.
+    # Kept from an array of version 3; version 2 has other words, or none.
+    if format.configures_as_numcodecs and not explicit:
         for key in ("shards", "serializer"):
             settings.pop(key, None)
     settings.update(_grid(variable, settings, name, explicit, growing))
