@@ -218,6 +218,7 @@ class Configuration:
         self, field: str, found: object, accepted: str, reason: str = "not a valid value"
     ) -> MetadataError:
         """The error for a field with a wrong value."""
+        found = list(found) if isinstance(found, tuple) else found  # As the document has it.
         return MetadataError(
             f"codec '{self._codec}': {reason}", field=f"configuration.{field}", found=found, accepted=accepted
         )
@@ -299,6 +300,15 @@ class _Parameter:
     required: bool
     null: bool
 
+    def value(self, given: Configuration, name: str) -> Any:
+        """The value of the field ``name``, if it is a valid one."""
+        try:
+            return self.read(given, name, *self.bounds)
+        except MetadataError as error:
+            if self.null:
+                error.accepted = f"{error.accepted}, or null"
+            raise
+
 
 def parameter(
     read: Callable[..., Any],
@@ -345,7 +355,7 @@ class ParameterCodec(Codec):
         for name, each in self._parameters():
             value = getattr(self, name)
             if value is not None or getattr(type(self), name, ...) is not None:
-                each.read(Configuration(self.name, {name: value}), name, *each.bounds)
+                each.value(Configuration(self.name, {name: value}), name)
 
     @classmethod
     def from_configuration(cls, configuration: Mapping[str, JSON]) -> Self:
@@ -360,7 +370,7 @@ class ParameterCodec(Codec):
         values = {}
         for name, each in cls._parameters():
             if each.required or given.has(name, null=each.null):
-                value = each.read(given, name, *each.bounds)
+                value = each.value(given, name)
                 values[name] = tuple(value) if isinstance(value, list) else value
         return values
 

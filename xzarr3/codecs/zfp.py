@@ -90,7 +90,7 @@ class ZfpCodec(ParameterCodec, LibraryCodec):
         needed = _MODES[fields.choice("mode", tuple(_MODES))]
         for name, each in self._parameters():
             if name in needed:
-                each.read(fields, name, *each.bounds)
+                each.value(fields, name)
         fields.finish()
         if self.tolerance is not None and self.tolerance < 0:
             raise fields.error("tolerance", self.tolerance, "a number of at least 0")
