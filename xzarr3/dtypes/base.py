@@ -4,8 +4,8 @@ A data type stands between three things: numpy's dtype, the JSON of a metadata d
 in both of these forms. The formats differ in their JSON, so each method that deals in JSON takes the
 ``zarr_format``: 2, 3 or ``"3-draft"``.
 
-A class that only has the abstract methods below is a full data type. The others have defaults that are
-right for any type of fixed size and can be replaced by faster ones.
+A class that has the abstract methods below and :meth:`ZDType.to_json` is a full data type. The others have
+defaults that are right for any type of fixed size and can be replaced by faster ones.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ class ZDType(ABC, Generic[DType, Scalar]):
         )
 
     def to_json(self, zarr_format: ZarrFormat) -> Any:
-        """The JSON of this data type, as :meth:`from_json` takes it.
+        """The JSON of this data type, as :meth:`from_json` takes it; by default no format has a word for it.
 
         Raises
         ------
