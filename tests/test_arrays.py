@@ -62,7 +62,7 @@ from xzarr3 import (
     metadata,
 )
 from xzarr3.codecs import BloscCodec, BytesCodec, GzipCodec, ShardingCodec, TransposeCodec, ZstdCodec
-from xzarr3.codecs.numcodecs.fixedscaleoffset import FixedScaleOffsetCodec
+from xzarr3.codecs.numcodecs.filters import FixedScaleOffsetCodec
 from xzarr3.dtypes import RawBits
 
 SLOW = settings(

@@ -34,7 +34,8 @@ from xzarr3.codecs import (
     register_codec,
     registry,
 )
-from xzarr3.codecs.chain import MAX_CODECS, CodecChain, Shard, most_encoded
+from xzarr3.codecs.chain import MAX_CODECS, CodecChain, most_encoded
+from xzarr3.codecs.sharding import Shard
 from xzarr3.dtypes import parse_dtype
 from xzarr3.errors import DataTypeValidationError
 

@@ -18,8 +18,7 @@ from xzarr3 import ChunkDecodeError, ChunkEncodeError, MetadataError, UnknownExt
 from xzarr3.codecs import BytesCodec, ChunkSpec, TransposeCodec, codec_from_json, codec_names, parse_codec
 from xzarr3.codecs.chain import CodecChain
 from xzarr3.codecs.numcodecs import from_numcodecs, numcodecs_ids, stored_endian, to_numcodecs
-from xzarr3.codecs.numcodecs.base64 import Base64Codec
-from xzarr3.codecs.numcodecs.categorize import CategorizeCodec
+from xzarr3.codecs.numcodecs.objects import Base64Codec, CategorizeCodec
 from xzarr3.dtypes import parse_dtype
 
 CONFIGS: list[Any] = [

@@ -16,7 +16,7 @@ import xzarr3
 from xzarr3 import ChunkDecodeError, ChunkEncodeError, MetadataError, UnknownExtensionError
 from xzarr3.codecs import BytesCodec, ChunkSpec, ShardingCodec, ZfpCodec, codec_from_json, parse_codec
 from xzarr3.codecs.numcodecs import from_numcodecs
-from xzarr3.codecs.numcodecs.zfpy import ZfpyCodec
+from xzarr3.codecs.numcodecs.libraries import ZfpyCodec
 from xzarr3.dtypes import parse_dtype
 
 zfpy = pytest.importorskip("zfpy")

@@ -14,7 +14,7 @@ from _unprivileged import run_child
 
 import xzarr3
 from xzarr3 import reading
-from xzarr3.codecs.chain import Shard
+from xzarr3.codecs.sharding import Shard
 from xzarr3.stores import local_files
 
 Decoded = list[int]

@@ -30,7 +30,8 @@ from hypothesis import strategies as st
 import xzarr3
 from xzarr3 import LocalStore, MemoryStore, Store, counting, from_zarr, telling
 from xzarr3._types import Buffer, ByteRange
-from xzarr3.codecs.chain import CodecChain, Shard
+from xzarr3.codecs.chain import CodecChain
+from xzarr3.codecs.sharding import Shard
 from xzarr3.concurrency import Work
 from xzarr3.reading import UnitReader
 from xzarr3.stores import cut, local_files, object_client

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from xzarr3 import freshness, recipes, resizing
 from xzarr3._types import AnyArray, Scalar
 from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, Codec
-from xzarr3.codecs.chain import Shard
+from xzarr3.codecs.sharding import Shard
 from xzarr3.commit.length import Length
 from xzarr3.concurrency import asked_threads, spread
 from xzarr3.dtypes import Struct, ZDType

@@ -76,7 +76,7 @@ def array_metadata(
     check_shape(sizes)
     asked = parse_dtype(dtype, zarr_format=format.zarr_format)
     # A struct whose fields have several byte orders, which only version 2 can say, keeps them.
-    mixed = format.zarr_format == 2 and asked.byte_order == "mixed"
+    mixed = format.byte_order_in_data_type and asked.byte_order == "mixed"
     data_type = asked if mixed else asked.in_native_order()
     fill = data_type.default_scalar() if fill_value is None else cast_fill_value(data_type, fill_value)
     grid = _grid(chunks, sizes, data_type)
@@ -167,8 +167,7 @@ def _order(order: str, ndim: int, serializer: ArrayBytesCodec, format: Format) -
     """The codec that stores the elements of a chunk in an order other than C."""
     if not isinstance(order, str) or order not in ("C", "F"):
         raise MetadataError("not an order of elements", field="order", found=order, accepted="'C', 'F'")
-    # Version 2 has no order for the chunks of json2, which tell how elements are nested.
-    if order == "C" or ndim < 2 or (format.zarr_format == 2 and serializer.name == "numcodecs.json2"):
+    if order == "C" or ndim < 2 or serializer.name in format.unordered_serializers:
         return ()
     from xzarr3.codecs.transpose import TransposeCodec
 
@@ -199,7 +198,7 @@ def chosen_filters(
     """The filters on arrays and, in version 2, those on bytes, which it has among them."""
     if is_auto(filters):
         return (), ()
-    if format.zarr_format != 2:
+    if not format.configures_as_numcodecs:
         return cast("tuple[ArrayArrayCodec, ...]", parse_codecs(filters, ArrayArrayCodec)), ()
     parsed = parse_codecs(filters, (ArrayArrayCodec, BytesBytesCodec))
     first = next((at for at, codec in enumerate(parsed) if isinstance(codec, BytesBytesCodec)), len(parsed))
@@ -230,8 +229,7 @@ def chosen_serializer(
         if any(codec.name == "numcodecs.categorize" for codec in filters):
             return BytesCodec()  # What it makes of text are integers.
         serializer = default_serializer(data_type)
-        # In version 2, and only there, the byte order is part of the data type.
-        if format.zarr_format == 2 and isinstance(serializer, BytesCodec):
+        if format.byte_order_in_data_type and isinstance(serializer, BytesCodec):
             orders = {"big": "big", "mixed": sys.byteorder}
             return replace(serializer, endian=orders.get(str(data_type.byte_order), serializer.endian))
         return serializer

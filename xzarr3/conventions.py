@@ -33,7 +33,7 @@ _DECODED_BY = (
 
 def fill_value_is_mask(format: Format) -> bool:
     """Whether the fill value of an array is its ``_FillValue``: so xarray has it where it did not write 3."""
-    return format.zarr_format == 2 or not format.writable
+    return format.fill_value_is_mask
 
 
 def coding(meta: ArrayMetadata) -> dict[str, Any]:

@@ -39,7 +39,6 @@ from xzarr3.counting import for_array
 from xzarr3.errors import MetadataError, NodeExistsError, listed, printable
 from xzarr3.formats import Format, ZarrFormat, parse_format
 from xzarr3.formats.base import node_prefix
-from xzarr3.formats.v2 import codecs_elsewhere
 from xzarr3.grids import RegularGrid
 from xzarr3.group import Group, bind
 from xzarr3.hierarchy import open as open_node
@@ -344,7 +343,7 @@ def _translated(node: Array | Group, format: Format, recoding: _Recoding) -> Arr
         If the format has no words for it; the error names the node that is copied.
     """
     # What earlier tools wrote before version 3 was final is said in other words now.
-    same = node.zarr_format == format.zarr_format and node.format.writable
+    same = node.format.writable and node.format.answers_to(format.zarr_format)
     try:
         if isinstance(node, Group):
             if node.metadata.ignored and not same:
@@ -365,9 +364,9 @@ def _translated(node: Array | Group, format: Format, recoding: _Recoding) -> Arr
             _in_native_order(meta, format),
             zarr_format=format.zarr_format,
             chunk_key_encoding=format.chunk_key_encoding,
-            codecs=codecs_elsewhere(meta) if node.zarr_format == 2 else meta.codecs,
+            codecs=node.format.codecs_elsewhere(meta),
             ignored={},
-            fill_is_null=meta.fill_is_null and format.zarr_format == 2,
+            fill_is_null=meta.fill_is_null and format.fill_value_may_be_null,
         )
         if fill_value_is_mask(node.format) != fill_value_is_mask(format):
             if fill_value_is_mask(format):
@@ -395,7 +394,7 @@ def _is_about(error: MetadataError, codecs: tuple[Codec, ...]) -> bool:
 def _in_native_order(meta: ArrayMetadata, format: Format) -> ArrayMetadata:
     """Metadata of an array whose elements have one byte order, which is all that most formats can say."""
     data_type = meta.data_type.in_native_order()
-    if format.zarr_format == 2 or data_type == meta.data_type:
+    if format.byte_order_in_data_type or data_type == meta.data_type:
         return meta
     fill: Any = data_type.cast_array(np.asarray(meta.fill_value, meta.data_type.to_native_dtype()))[()]
     return replace(meta, data_type=data_type, fill_value=fill)

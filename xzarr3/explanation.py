@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from xzarr3._types import JSON
-from xzarr3.codecs.chain import CodecChain, Shard
+from xzarr3.codecs.chain import CodecChain
+from xzarr3.codecs.sharding import Shard
 from xzarr3.concurrency import asked_threads, spread
 from xzarr3.division import ChunkProjection, Inner
 from xzarr3.errors import ChunkError, printable

@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from xzarr3._types import JSON
 from xzarr3.errors import MetadataError, UnknownExtensionError
+from xzarr3.extensions import unknown_fields
 
 _LARGEST = np.iinfo(np.intp).max  # No element that numpy can be asked for is beyond it.
 _MOST_CHUNKS = 10**8  # Along one dimension, where their lengths are to be listed.
@@ -471,7 +472,7 @@ class RegularGrid(Grid):
 
     @classmethod
     def from_configuration(cls, configuration: Mapping[str, Any]) -> Self:
-        _check_fields(configuration, ("chunk_shape",))
+        unknown_fields(configuration, ("chunk_shape",), "chunk_shape", within=f"{_FIELD}.configuration")
         lengths = configuration.get("chunk_shape")
         if not isinstance(lengths, list) or not all(type(n) is int and 0 <= n < 2**63 for n in lengths):
             raise MetadataError(
@@ -559,7 +560,8 @@ class RectilinearGrid(Grid):
 
     @classmethod
     def from_configuration(cls, configuration: Mapping[str, Any]) -> Self:
-        _check_fields(configuration, ("chunk_shapes", "kind"))
+        known = ("chunk_shapes", "kind")
+        unknown_fields(configuration, known, ", ".join(known), within=f"{_FIELD}.configuration")
         kind = configuration.get("kind")
         if kind != "inline":
             raise MetadataError(
@@ -625,17 +627,6 @@ def _length(value: object, field: str, accepted: str) -> int:
     if type(value) is not int or not 1 <= value < 2**63:
         raise MetadataError("not the chunks of a dimension", field=field, found=value, accepted=accepted)
     return value
-
-
-def _check_fields(configuration: Mapping[str, Any], known: tuple[str, ...]) -> None:
-    """Refuse what is not known, unless it need not be understood."""
-    for name in configuration.keys() - set(known):
-        value = configuration[name]
-        if not (isinstance(value, Mapping) and value.get("must_understand") is False):
-            raise UnknownExtensionError(
-                "unknown field", field=f"{_FIELD}.configuration.{name}", found=value,
-                accepted=", ".join(known),
-            )  # fmt: skip
 
 
 GRIDS: dict[str, type[Grid]] = {grid.name: grid for grid in (RegularGrid, RectilinearGrid)}

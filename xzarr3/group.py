@@ -11,7 +11,7 @@ from xzarr3.commit.lease import check_complete
 from xzarr3.commit.swap import settle
 from xzarr3.creation import make_array
 from xzarr3.errors import InvalidKeyError, MetadataError, NodeNotFoundError, NodeTypeError, printable
-from xzarr3.formats import Format, ZarrFormat, documents, parse_format
+from xzarr3.formats import Format, ZarrFormat, documents, format_of, name_of, parse_format
 from xzarr3.formats.base import Held, node_prefix
 from xzarr3.lookup import (
     Look,
@@ -33,7 +33,7 @@ from xzarr3.node_documents import (
 from xzarr3.node_erasing import erase_node
 from xzarr3.node_making import make_node
 from xzarr3.nodes import Node, check_new_path, normal_path
-from xzarr3.recipes import below_from_text, below_to_text, format_of, from_text, name_of, to_text
+from xzarr3.recipes import below_from_text, below_to_text, from_text, to_text
 from xzarr3.stores import Store
 
 

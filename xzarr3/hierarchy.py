@@ -69,7 +69,7 @@ def _there(
         if path:
             try:
                 format, root = find_consolidated(store, zarr_format)
-                together = format.zarr_format == 2 and zarr_format is None
+                together = not format.one_document and zarr_format is None
             except (MetadataError, StorePermissionError):  # What the root is like is no matter then.
                 root = None
             if root is not None:

@@ -9,7 +9,7 @@ from functools import partial
 from xzarr3._types import Buffer, ByteRange
 from xzarr3.concurrency import spread
 from xzarr3.errors import MetadataError, StoreCapabilityError
-from xzarr3.formats import DraftFormat, Format, ZarrFormat, documents, parse_format
+from xzarr3.formats import DRAFT, DraftFormat, Format, ZarrFormat, documents, parse_format
 from xzarr3.formats.base import MAX_NAMES, Document, Fetch, Held, node_prefix
 from xzarr3.formats.v2 import V2
 from xzarr3.formats.v3 import DOCUMENT, V3
@@ -199,13 +199,13 @@ def find_format(store: Store, path: str, zarr_format: ZarrFormat | None = None) 
 
     Where a node is stored in two formats, version 3 comes before version 2.
     """
-    if zarr_format in (None, 3):
+    if V3.answers_to(zarr_format):
         document = _entry_or_document(store, path)
         if document is not None and not _is_entry_point(document, path):
             return V3
-    if zarr_format in (None, 2) and exists(store, V2, path):
+    if V2.answers_to(zarr_format) and exists(store, V2, path):
         return V2
-    draft = _draft(store) if zarr_format in (None, "3-draft") else None
+    draft = _draft(store) if DRAFT.answers_to(zarr_format) else None
     return draft if draft is not None and exists(store, draft, path) else None
 
 
@@ -261,7 +261,7 @@ def find_node(
     if together:
         with suppress(MetadataError):  # It is raised where the document is needed.
             get((node_prefix(path) + DOCUMENT, *V2.reading_keys(path, consolidated=use_consolidated)))
-    if zarr_format in (None, 3):
+    if V3.answers_to(zarr_format):
         (document,) = get((node_prefix(path) + DOCUMENT,))
         if document is not None and not _is_entry_point(document, path):
             return V3, V3.parse(document if use_consolidated else V3.without_consolidated(document), path)
@@ -269,13 +269,13 @@ def find_node(
         with suppress(MetadataError):  # It is raised where the document is needed.
             draft = _draft_of(document)
             get([*V2.reading_keys(path), *(() if draft is None else draft.reading_keys(path))])
-    if zarr_format in (None, 2):
+    if V2.answers_to(zarr_format):
         held = V2.fetch_consolidated(path, get) if alone and use_consolidated else None
         if held is None:
             held = V2.fetch(path, get, consolidated=use_consolidated)
         if held is not None:
             return V2, V2.parse(held, path)
-    if zarr_format in (None, "3-draft"):
+    if DRAFT.answers_to(zarr_format):
         format = _draft_of(get((DOCUMENT,))[0])
         held = None if format is None else format.fetch(path, get)
         if format is not None and held is not None:
@@ -290,12 +290,12 @@ def find_consolidated(
 ) -> tuple[Format, GroupMetadata | None]:
     """The root, if it is a group with consolidated metadata; and the format that was found or is left."""
     get = fetcher(store, "")
-    if zarr_format in (None, 3):
+    if V3.answers_to(zarr_format):
         (document,) = get((DOCUMENT,))
-        if document is not None or zarr_format == 3:
+        if document is not None or not V2.answers_to(zarr_format):
             is_node = document is not None and not _is_entry_point(document, "")
             return V3, _consolidated(V3.parse(document, "")) if is_node and document is not None else None
-    held = V2.fetch_consolidated("", get) if zarr_format in (None, 2) else None
+    held = V2.fetch_consolidated("", get) if V2.answers_to(zarr_format) else None
     return V2, None if held is None else _consolidated(V2.parse(held, ""))
 
 
@@ -326,7 +326,7 @@ def format_for_new(store: Store, path: str, zarr_format: ZarrFormat | None) -> F
         except MetadataError:  # Whatever is there is in nobody's way, or is replaced.
             return V3
     wanted = parse_format(zarr_format)
-    if found is not None and found.zarr_format != wanted.zarr_format:
+    if found is not None and not found.answers_to(wanted.zarr_format):
         raise MetadataError(
             f"the groups above are stored in format {found.zarr_format} and no other can be below",
             path=path,

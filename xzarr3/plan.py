@@ -18,7 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from xzarr3._types import AnyArray
-from xzarr3.codecs.chain import CodecChain, Shard
+from xzarr3.codecs.chain import CodecChain
+from xzarr3.codecs.sharding import Shard
 from xzarr3.division import (
     ONE,
     Addressing,

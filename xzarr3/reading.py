@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from xzarr3._types import AnyArray, Buffer
-from xzarr3.codecs.chain import CodecChain, Shard
+from xzarr3.codecs.chain import CodecChain
+from xzarr3.codecs.sharding import Shard
 from xzarr3.counting import add, for_array, process
 from xzarr3.division import ONE, ChunkProjection, Inner, Slices
 from xzarr3.errors import ChangedError, ChunkDecodeError, ChunkError

@@ -20,7 +20,7 @@ from weakref import WeakValueDictionary
 
 from xzarr3.engine import Engine
 from xzarr3.errors import MetadataError
-from xzarr3.formats import FORMATS, Format, ZarrFormat, documents
+from xzarr3.formats import Format, ZarrFormat, documents, format_of, name_of
 from xzarr3.formats.base import Held
 from xzarr3.metadata import ArrayMetadata, Consolidated, NodeMetadata
 from xzarr3.missing import Missing
@@ -176,16 +176,6 @@ def restore(
     array.missing = missing
     array._tag, array._is_decoded, array._bounded = tag, is_decoded, bounded
     array.has_document = has_document
-
-
-def name_of(format: Format) -> Format | ZarrFormat:
-    """A format as it is pickled: by its name, where that says all."""
-    return format.zarr_format if FORMATS[format.zarr_format] == format else format
-
-
-def format_of(name: Format | ZarrFormat) -> Format:
-    """The format that is pickled like this."""
-    return name if isinstance(name, Format) else FORMATS[name]
 
 
 def to_text(format: Format, metadata: NodeMetadata, path: str) -> bytes:

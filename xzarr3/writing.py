@@ -15,7 +15,8 @@ import numpy as np
 
 from xzarr3._types import AnyArray, Buffer
 from xzarr3.codecs.base import ChunkSpec
-from xzarr3.codecs.chain import CodecChain, Shard
+from xzarr3.codecs.chain import CodecChain
+from xzarr3.codecs.sharding import Shard
 from xzarr3.counting import for_array
 from xzarr3.division import Addressing, Inner, Slices
 from xzarr3.errors import ChunkDecodeError, ChunkError

@@ -1,20 +1,21 @@
 """Codecs: how chunks become bytes, one file for each.
 
-Those of numcodecs are in :mod:`xzarr3.codecs.numcodecs`. What several files share is in files whose names
-begin with an underscore.
+Those of numcodecs are in :mod:`xzarr3.codecs.numcodecs`, one file for each
+kind. What several files share is in files whose names begin with an underscore.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, ChunkSpec, Codec
 from xzarr3.codecs.parsing import parse_codec
 from xzarr3.codecs.registry import (
+    CLASSES,
     codec_from_json,
     codec_names,
     default_serializer,
+    loaded,
     register_codec,
 )
 
@@ -27,24 +28,23 @@ if TYPE_CHECKING:
     from xzarr3.codecs.crc32c import Crc32cCodec
     from xzarr3.codecs.gzip import GzipCodec
     from xzarr3.codecs.n5_default import N5DefaultCodec
-    from xzarr3.codecs.numcodecs.adler32 import Adler32Codec
-    from xzarr3.codecs.numcodecs.astype import AsTypeCodec
-    from xzarr3.codecs.numcodecs.bitround import NumcodecsBitRoundCodec
-    from xzarr3.codecs.numcodecs.bz2 import Bz2Codec
-    from xzarr3.codecs.numcodecs.crc32 import Crc32Codec
-    from xzarr3.codecs.numcodecs.delta import DeltaCodec
-    from xzarr3.codecs.numcodecs.fixedscaleoffset import FixedScaleOffsetCodec
-    from xzarr3.codecs.numcodecs.fletcher32 import Fletcher32Codec
-    from xzarr3.codecs.numcodecs.jenkins_lookup3 import JenkinsLookup3Codec
-    from xzarr3.codecs.numcodecs.json2 import Json2Codec
-    from xzarr3.codecs.numcodecs.lz4 import Lz4Codec
-    from xzarr3.codecs.numcodecs.lzma import LzmaCodec
-    from xzarr3.codecs.numcodecs.packbits import NumcodecsPackBitsCodec
-    from xzarr3.codecs.numcodecs.pcodec import PCodecCodec
-    from xzarr3.codecs.numcodecs.quantize import QuantizeCodec
-    from xzarr3.codecs.numcodecs.shuffle import ShuffleCodec
-    from xzarr3.codecs.numcodecs.zfpy import ZfpyCodec
-    from xzarr3.codecs.numcodecs.zlib import ZlibCodec
+    from xzarr3.codecs.numcodecs.checksums import (
+        Adler32Codec,
+        Crc32Codec,
+        Fletcher32Codec,
+        JenkinsLookup3Codec,
+    )
+    from xzarr3.codecs.numcodecs.compressors import Bz2Codec, Lz4Codec, LzmaCodec, ShuffleCodec, ZlibCodec
+    from xzarr3.codecs.numcodecs.filters import (
+        AsTypeCodec,
+        DeltaCodec,
+        FixedScaleOffsetCodec,
+        NumcodecsBitRoundCodec,
+        NumcodecsPackBitsCodec,
+        QuantizeCodec,
+    )
+    from xzarr3.codecs.numcodecs.libraries import PCodecCodec, ZfpyCodec
+    from xzarr3.codecs.numcodecs.objects import Json2Codec
     from xzarr3.codecs.packbits import PackBitsCodec
     from xzarr3.codecs.reshape import ReshapeCodec
     from xzarr3.codecs.scale_offset import ScaleOffsetCodec
@@ -103,49 +103,11 @@ __all__ = [
     "register_codec",
 ]
 
-# Each of these imports the library that does its work, so each is loaded when it is first asked for.
-_LAZY = {
-    "Adler32Codec": "numcodecs.adler32",
-    "AsTypeCodec": "numcodecs.astype",
-    "BitRoundCodec": "bitround",
-    "BloscCodec": "blosc",
-    "BytesCodec": "bytes",
-    "Bz2Codec": "numcodecs.bz2",
-    "CastValueCodec": "cast_value",
-    "ConditionalCodec": "conditional",
-    "Crc32Codec": "numcodecs.crc32",
-    "Crc32cCodec": "crc32c",
-    "DeltaCodec": "numcodecs.delta",
-    "FixedScaleOffsetCodec": "numcodecs.fixedscaleoffset",
-    "Fletcher32Codec": "numcodecs.fletcher32",
-    "GzipCodec": "gzip",
-    "JenkinsLookup3Codec": "numcodecs.jenkins_lookup3",
-    "Json2Codec": "numcodecs.json2",
-    "Lz4Codec": "numcodecs.lz4",
-    "LzmaCodec": "numcodecs.lzma",
-    "N5DefaultCodec": "n5_default",
-    "NumcodecsBitRoundCodec": "numcodecs.bitround",
-    "NumcodecsPackBitsCodec": "numcodecs.packbits",
-    "PCodecCodec": "numcodecs.pcodec",
-    "PackBitsCodec": "packbits",
-    "QuantizeCodec": "numcodecs.quantize",
-    "ReshapeCodec": "reshape",
-    "ScaleOffsetCodec": "scale_offset",
-    "ShardingCodec": "sharding",
-    "ShuffleCodec": "numcodecs.shuffle",
-    "TransposeCodec": "transpose",
-    "VLenBytesCodec": "vlen_bytes",
-    "VLenUTF8Codec": "vlen_utf8",
-    "ZfpCodec": "zfp",
-    "ZfpyCodec": "numcodecs.zfpy",
-    "ZlibCodec": "numcodecs.zlib",
-    "ZstdCodec": "zstd",
-}
-
 
 def __getattr__(name: str) -> object:
-    if name in _LAZY:
-        return getattr(import_module(f"xzarr3.codecs.{_LAZY[name]}"), name)
+    # Each codec imports the library that does its work, so each is loaded when it is first asked for.
+    if name in __all__:
+        return loaded(CLASSES[name])
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

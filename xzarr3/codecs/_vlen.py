@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 
-from xzarr3._types import JSON, AnyArray, Buffer
-from xzarr3.codecs.base import MAX_VARIABLE, ArrayBytesCodec, ChunkSpec, Configuration
+from xzarr3._types import AnyArray, Buffer
+from xzarr3.codecs.base import MAX_VARIABLE, ArrayBytesCodec, ChunkSpec, ParameterCodec
 from xzarr3.errors import ChunkDecodeError, ChunkEncodeError, MetadataError
 
 LENGTH = 4  # Bytes of a length, and of the number of elements.
@@ -29,7 +28,7 @@ _LAST_ITEM = len(LAST).to_bytes(LENGTH, "little") + LAST
 
 
 @dataclass(frozen=True)
-class VLenCodec(ArrayBytesCodec):
+class VLenCodec(ParameterCodec, ArrayBytesCodec):
     """Elements, each one behind its length."""
 
     _data_type: ClassVar[str]
@@ -37,11 +36,6 @@ class VLenCodec(ArrayBytesCodec):
     _coder: ClassVar[Any]
     _last: ClassVar[str | bytes]
     _unit: ClassVar[int]  # Bytes of a character, or of a byte, in arrays of fixed length.
-
-    @classmethod
-    def from_configuration(cls, configuration: Mapping[str, JSON]) -> Self:
-        Configuration(cls.name, configuration).finish()
-        return cls()
 
     def check(self, spec: ChunkSpec) -> None:
         if not self._holds(spec):

@@ -5,18 +5,20 @@ Specification: Zarr v3 core, "Chunk encoding".
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, dataclass
 from functools import cached_property
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from xzarr3._types import JSON, AnyArray, Buffer, Scalar
 from xzarr3.dtypes import ZDType
 from xzarr3.errors import ChunkDecodeError, MetadataError, UnknownExtensionError, listed
+from xzarr3.extensions import unknown_fields
 
 MAX_VARIABLE = 2**31 - 1
 """Bytes that an encoded chunk may take whose elements have no fixed size, so that its shape sets no bound.
@@ -216,9 +218,16 @@ class Configuration:
         self, field: str, found: object, accepted: str, reason: str = "not a valid value"
     ) -> MetadataError:
         """The error for a field with a wrong value."""
+        found = list(found) if isinstance(found, tuple) else found  # As the document has it.
         return MetadataError(
             f"codec '{self._codec}': {reason}", field=f"configuration.{field}", found=found, accepted=accepted
         )
+
+    def has(self, field: str, *, null: bool = False) -> bool:
+        """Whether ``field`` is there; with ``null``, a null is taken away and counts as absence."""
+        if null and self._left.get(field, ...) is None:
+            del self._left[field]
+        return field in self._left
 
     def take(self, field: str, accepted: str, default: JSON = ...) -> JSON:  # type: ignore[assignment]
         """The value of ``field``, or ``default`` if that is given and the field is absent."""
@@ -275,11 +284,100 @@ class Configuration:
 
     def finish(self) -> None:
         """Refuse fields that nobody took, unless they say that they need not be understood."""
-        for field, value in self._left.items():
-            if not (isinstance(value, dict) and value.get("must_understand") is False):
-                raise UnknownExtensionError(
-                    f"codec '{self._codec}': unknown field",
-                    field=f"configuration.{field}",
-                    found=value,
-                    accepted="no such field",
-                )
+        try:
+            unknown_fields(self._left, (), "no such field", within="configuration")
+        except UnknownExtensionError as error:
+            error.reason = f"codec '{self._codec}': {error.reason}"
+            raise
+
+
+@dataclass(frozen=True)
+class _Parameter:
+    """How a field of a codec is read from a configuration and checked."""
+
+    read: Callable[..., Any]
+    bounds: tuple[Any, ...]
+    required: bool
+    null: bool
+
+    def value(self, given: Configuration, name: str) -> Any:
+        """The value of the field ``name``, if it is a valid one."""
+        try:
+            return self.read(given, name, *self.bounds)
+        except MetadataError as error:
+            if self.null:
+                error.accepted = f"{error.accepted}, or null"
+            raise
+
+
+def parameter(
+    read: Callable[..., Any],
+    *bounds: Any,
+    default: Any = MISSING,
+    required: bool = False,
+    null: bool = False,
+) -> Any:
+    """A field of a :class:`ParameterCodec`, which a configuration has under the same name.
+
+    Parameters
+    ----------
+    read : function
+        The method of :class:`Configuration` that reads and checks the value.
+    *bounds
+        What that method takes behind the name of the field.
+    default
+        What the field is if nobody says. A field with the default None may stay None, and a configuration
+        is then written without it.
+    required : bool
+        Whether a document must have the field although there is a default.
+    null : bool
+        Whether null in a document means that the field is left out.
+    """
+    required = required or default is MISSING
+    return dataclasses.field(
+        default=default, metadata={"parameter": _Parameter(read, bounds, required, null)}
+    )
+
+
+class ParameterCodec(Codec):
+    """A codec that is a dataclass whose fields, made by :func:`parameter`, are its configuration.
+
+    A configuration is read and written by those declarations, and they check what a constructor is given.
+    """
+
+    @classmethod
+    def _parameters(cls) -> Iterator[tuple[str, _Parameter]]:
+        for each in dataclasses.fields(cls):  # type: ignore[arg-type]  # Subclasses are dataclasses.
+            if "parameter" in each.metadata:
+                yield each.name, each.metadata["parameter"]
+
+    def __post_init__(self) -> None:
+        for name, each in self._parameters():
+            value = getattr(self, name)
+            if value is not None or getattr(type(self), name, ...) is not None:
+                each.value(Configuration(self.name, {name: value}), name)
+
+    @classmethod
+    def from_configuration(cls, configuration: Mapping[str, JSON]) -> Self:
+        given = Configuration(cls.name, configuration)
+        values = cls._read(given)
+        given.finish()
+        return cls(**values)
+
+    @classmethod
+    def _read(cls, given: Configuration) -> dict[str, Any]:
+        """The arguments of the constructor that a configuration has; takes the fields it knows."""
+        values = {}
+        for name, each in cls._parameters():
+            if each.required or given.has(name, null=each.null):
+                value = each.value(given, name)
+                values[name] = tuple(value) if isinstance(value, list) else value
+        return values
+
+    def configuration(self) -> dict[str, JSON]:
+        values = {name: getattr(self, name) for name, _ in self._parameters()}
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in values.items()
+            if value is not None
+        }

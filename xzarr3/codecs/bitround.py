@@ -11,16 +11,15 @@ the magnitude is rounded.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from xzarr3._types import JSON, AnyArray
+from xzarr3._types import AnyArray
 from xzarr3.codecs._fill import encoded_fill_value
-from xzarr3.codecs.base import ArrayArrayCodec, ChunkSpec, Configuration
+from xzarr3.codecs.base import ArrayArrayCodec, ChunkSpec, Configuration, ParameterCodec, parameter
 from xzarr3.errors import MetadataError, listed
 
 _MANTISSA = {
@@ -33,7 +32,7 @@ _TIMES = ("numpy.datetime64", "numpy.timedelta64")
 
 
 @dataclass(frozen=True)
-class BitRoundCodec(ArrayArrayCodec):
+class BitRoundCodec(ParameterCodec, ArrayArrayCodec):
     """Numbers rounded to some bits.
 
     Parameters
@@ -44,21 +43,7 @@ class BitRoundCodec(ArrayArrayCodec):
     """
 
     name = "bitround"
-    _bounds: ClassVar[tuple[int, int]] = (1, 2**32 - 1)
-    keepbits: int
-
-    def __post_init__(self) -> None:
-        Configuration(self.name, {"keepbits": self.keepbits}).integer("keepbits", *self._bounds)
-
-    @classmethod
-    def from_configuration(cls, configuration: Mapping[str, JSON]) -> Self:
-        fields = Configuration(cls.name, configuration)
-        codec = cls(fields.integer("keepbits", *cls._bounds))
-        fields.finish()
-        return codec
-
-    def configuration(self) -> dict[str, JSON]:
-        return {"keepbits": self.keepbits}
+    keepbits: int = parameter(Configuration.integer, 1, 2**32 - 1)
 
     def resolve(self, spec: ChunkSpec) -> ChunkSpec:
         names = (*_MANTISSA, *_INTEGERS, *_TIMES)

@@ -17,10 +17,10 @@ from numcodecs import blosc
 
 from xzarr3._types import JSON, Buffer
 from xzarr3.codecs import _blosc_snappy
-from xzarr3.codecs.base import BytesBytesCodec, ChunkSpec, Configuration
+from xzarr3.codecs.base import BytesBytesCodec, ChunkSpec, Configuration, ParameterCodec, parameter
 from xzarr3.errors import ChunkDecodeError, ChunkEncodeError, listed
 
-_CNAMES = ("lz4", "lz4hc", "blosclz", "snappy", "zlib", "zstd")
+CNAMES = ("lz4", "lz4hc", "blosclz", "snappy", "zlib", "zstd")
 _SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
 # The top three bits of the third byte of the header tell the compressor; lz4hc writes what lz4 reads.
 _FORMATS = {0: "blosclz", 1: "lz4", 2: "snappy", 3: "zlib", 4: "zstd"}
@@ -33,7 +33,7 @@ blosc.use_threads = False
 
 
 @dataclass(frozen=True)
-class BloscCodec(BytesBytesCodec):
+class BloscCodec(ParameterCodec, BytesBytesCodec):
     """Compression with Blosc.
 
     Parameters
@@ -54,42 +54,20 @@ class BloscCodec(BytesBytesCodec):
     decode_rate = 6000
     direct_from = 2**19
     direct_many = False
-    cname: str = "zstd"
-    clevel: int = 5
-    shuffle: str | None = None
-    typesize: int | None = None
-    blocksize: int = 0
-
-    def __post_init__(self) -> None:
-        fields = Configuration(self.name, {"clevel": self.clevel, "blocksize": self.blocksize})
-        fields.integer("clevel", 0, 9)
-        fields.integer("blocksize", 0, _MAX_SIZE)
-        Configuration(self.name, {"cname": self.cname}).choice("cname", _CNAMES)
-        if self.shuffle is not None:
-            Configuration(self.name, {"shuffle": self.shuffle}).choice("shuffle", _SHUFFLES)
-        if self.typesize is not None:
-            Configuration(self.name, {"typesize": self.typesize}).integer("typesize", 1, _MAX_SIZE)
+    cname: str = parameter(Configuration.choice, CNAMES, default="zstd", required=True)
+    clevel: int = parameter(Configuration.integer, 0, 9, default=5, required=True)
+    # The specification demands the next two, but decoding needs neither, so they may be left out.
+    shuffle: str | None = parameter(Configuration.choice, _SHUFFLES, default=None)
+    typesize: int | None = parameter(Configuration.integer, 1, _MAX_SIZE, default=None)
+    blocksize: int = parameter(Configuration.integer, 0, _MAX_SIZE, default=0)
 
     @classmethod
     def from_configuration(cls, configuration: Mapping[str, JSON]) -> Self:
-        fields = Configuration(cls.name, configuration)
-        cname = fields.choice("cname", _CNAMES)
-        clevel = fields.integer("clevel", 0, 9)
-        shuffle = fields.choice("shuffle", _SHUFFLES) if "shuffle" in configuration else None
-        # Decoding needs neither of these two: a document without them is read although the text wants them.
-        least = 0 if shuffle == "noshuffle" else 1  # Without a shuffle its value does not matter.
-        typesize = fields.integer("typesize", least, _MAX_SIZE) if "typesize" in configuration else None
-        blocksize = fields.integer("blocksize", 0, _MAX_SIZE, default=0)
-        fields.finish()
-        return cls(cname, clevel, shuffle, typesize or None, blocksize)
-
-    def configuration(self) -> dict[str, JSON]:
-        given: dict[str, JSON] = {"cname": self.cname, "clevel": self.clevel}
-        if self.shuffle is not None:
-            given["shuffle"] = self.shuffle
-        if self.typesize is not None:
-            given["typesize"] = self.typesize
-        return {**given, "blocksize": self.blocksize}
+        size = configuration.get("typesize")
+        # Without a shuffle the size of elements does not matter, so some writers have 0 there.
+        if configuration.get("shuffle") == "noshuffle" and type(size) is int and size == 0:
+            configuration = {name: value for name, value in configuration.items() if name != "typesize"}
+        return super().from_configuration(configuration)
 
     def evolve(self, spec: ChunkSpec) -> Self:
         size = spec.element_size

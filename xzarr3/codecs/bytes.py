@@ -7,19 +7,18 @@ Example: ``{"name": "bytes", "configuration": {"endian": "little"}}``.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
-from xzarr3._types import JSON, AnyArray, Buffer
-from xzarr3.codecs.base import ArrayBytesCodec, ChunkSpec, Configuration
+from xzarr3._types import AnyArray, Buffer
+from xzarr3.codecs.base import ArrayBytesCodec, ChunkSpec, Configuration, ParameterCodec, parameter
 from xzarr3.errors import ChunkDecodeError, MetadataError
 
 
 @dataclass(frozen=True)
-class BytesCodec(ArrayBytesCodec):
+class BytesCodec(ParameterCodec, ArrayBytesCodec):
     """Elements one after the other.
 
     Parameters
@@ -29,21 +28,15 @@ class BytesCodec(ArrayBytesCodec):
     """
 
     name = "bytes"
-    endian: str | None = "little"
+    endian: str | None = parameter(Configuration.choice, ("little", "big"), default="little")
 
     def __post_init__(self) -> None:
-        if self.endian not in (None, "little", "big"):
-            raise Configuration(self.name, {}).error("endian", self.endian, "'little', 'big'")
+        if self.endian is not None:
+            super().__post_init__()
 
     @classmethod
-    def from_configuration(cls, configuration: Mapping[str, JSON]) -> Self:
-        fields = Configuration(cls.name, configuration)
-        endian = fields.choice("endian", ("little", "big")) if "endian" in configuration else None
-        fields.finish()
-        return cls(endian)
-
-    def configuration(self) -> dict[str, JSON]:
-        return {} if self.endian is None else {"endian": self.endian}
+    def _read(cls, given: Configuration) -> dict[str, Any]:
+        return {"endian": None, **super()._read(given)}
 
     def evolve(self, spec: ChunkSpec) -> Self:
         return self if spec.data_type.has_byte_order else replace(self, endian=None)

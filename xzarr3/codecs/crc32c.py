@@ -5,30 +5,23 @@ Specification: Zarr v3, "CRC32C checksum codec". Names: ``crc32c``. Example: ``{
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
 
 import google_crc32c
 
-from xzarr3._types import JSON, Buffer
-from xzarr3.codecs.base import BytesBytesCodec, Configuration
+from xzarr3._types import Buffer
+from xzarr3.codecs.base import BytesBytesCodec, ParameterCodec
 from xzarr3.errors import ChunkDecodeError
 
 _SIZE = 4
 
 
 @dataclass(frozen=True)
-class Crc32cCodec(BytesBytesCodec):
+class Crc32cCodec(ParameterCodec, BytesBytesCodec):
     """A checksum behind the data, always verified."""
 
     name = "crc32c"
     decode_rate = 10000
-
-    @classmethod
-    def from_configuration(cls, configuration: Mapping[str, JSON]) -> Self:
-        Configuration(cls.name, configuration).finish()
-        return cls()
 
     def encoded_size(self, size: int) -> int:
         return size + _SIZE

@@ -7,16 +7,15 @@ Example: ``{"name": "gzip", "configuration": {"level": 5}}``.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 from isal import isal_zlib
 from isal.igzip_lib import IsalError
 from zlib_ng import zlib_ng
 
-from xzarr3._types import JSON, Buffer
-from xzarr3.codecs.base import BytesBytesCodec, Configuration
+from xzarr3._types import Buffer
+from xzarr3.codecs.base import BytesBytesCodec, Configuration, ParameterCodec, parameter
 from xzarr3.errors import ChunkDecodeError
 
 _GZIP = 31  # zlib's window size for a gzip header
@@ -24,7 +23,7 @@ _PIECE = 2**9  # Bytes
 
 
 @dataclass(frozen=True)
-class GzipCodec(BytesBytesCodec):
+class GzipCodec(ParameterCodec, BytesBytesCodec):
     """Compression with gzip.
 
     ISA-L decodes, twice as fast as zlib. zlib-ng encodes, in less than half of the time: what ISA-L makes of
@@ -37,20 +36,7 @@ class GzipCodec(BytesBytesCodec):
     """
 
     name = "gzip"
-    level: int = 5
-
-    def __post_init__(self) -> None:
-        Configuration(self.name, {"level": self.level}).integer("level", 0, 9)
-
-    @classmethod
-    def from_configuration(cls, configuration: Mapping[str, JSON]) -> Self:
-        fields = Configuration(cls.name, configuration)
-        level = fields.integer("level", 0, 9)
-        fields.finish()
-        return cls(level)
-
-    def configuration(self) -> dict[str, JSON]:
-        return {"level": self.level}
+    level: int = parameter(Configuration.integer, 0, 9, default=5, required=True)
 
     def encoded_size(self, size: int) -> None:
         return None

@@ -11,15 +11,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
 from xzarr3._types import JSON, AnyArray, Buffer
-from xzarr3.codecs.base import ArrayBytesCodec, ChunkSpec, Configuration
+from xzarr3.codecs.base import ArrayBytesCodec, ChunkSpec, Configuration, ParameterCodec, parameter
 from xzarr3.dtypes import ZDType
 from xzarr3.errors import ChunkDecodeError, ChunkEncodeError, MetadataError
 
@@ -55,7 +53,7 @@ def _component(data_type: ZDType) -> _Component | None:
 
 
 @dataclass(frozen=True)
-class PackBitsCodec(ArrayBytesCodec):
+class PackBitsCodec(ParameterCodec, ArrayBytesCodec):
     """Elements of some bits.
 
     Parameters
@@ -67,39 +65,20 @@ class PackBitsCodec(ArrayBytesCodec):
     """
 
     name = "packbits"
-    padding_encoding: str = "none"
-    first_bit: int | None = None
-    last_bit: int | None = None
+    padding_encoding: str = parameter(Configuration.choice, _PADDINGS, default="none")
+    first_bit: int | None = parameter(Configuration.integer, 0, 63, default=None, null=True)
+    last_bit: int | None = parameter(Configuration.integer, 0, 63, default=None, null=True)
 
     def __post_init__(self) -> None:
-        fields = Configuration(self.name, {"padding_encoding": self.padding_encoding})
-        fields.choice("padding_encoding", _PADDINGS)
-        for field in ("first_bit", "last_bit"):
-            value = getattr(self, field)
-            if value is not None and (type(value) is not int or not 0 <= value < 64):
-                raise fields.error(field, value, "an integer from 0 to 63, or null")
+        super().__post_init__()
         if self.last_bit is not None and self.last_bit < (self.first_bit or 0):
-            raise fields.error("last_bit", self.last_bit, f"at least 'first_bit', {self.first_bit or 0}")
-
-    @classmethod
-    def from_configuration(cls, configuration: Mapping[str, JSON]) -> Self:
-        fields = Configuration(cls.name, configuration)
-        padding = fields.choice("padding_encoding", _PADDINGS, default="none")
-        bits = [
-            fields.take(field, "an integer from 0 to 63, or null", None)
-            for field in ("first_bit", "last_bit")
-        ]
-        fields.finish()
-        return cls(padding, *bits)  # type: ignore[arg-type]
+            raise Configuration(self.name, {}).error(
+                "last_bit", self.last_bit, f"at least 'first_bit', {self.first_bit or 0}"
+            )
 
     def configuration(self) -> dict[str, JSON]:
-        given: dict[str, JSON] = {}
-        if self.padding_encoding != "none":
-            given["padding_encoding"] = self.padding_encoding
-        for field, value in (("first_bit", self.first_bit), ("last_bit", self.last_bit)):
-            if value is not None:
-                given[field] = value
-        return given
+        given = super().configuration()
+        return {name: value for name, value in given.items() if value != "none"}
 
     def check(self, spec: ChunkSpec) -> None:
         component = _component(spec.data_type)

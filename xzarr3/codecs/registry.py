@@ -13,6 +13,7 @@ from xzarr3.codecs.base import ArrayBytesCodec, Codec
 from xzarr3.dtypes import ZDType
 from xzarr3.dtypes.base import FOREIGN_ERRORS
 from xzarr3.errors import MetadataError, UnknownExtensionError, Xzarr3Error, listed
+from xzarr3.extensions import parse_extension
 
 # Loaded when first used, because each one imports the library that does its work.
 _CORE = {
@@ -36,30 +37,32 @@ _CORE = {
     "zstd": "xzarr3.codecs.zstd:ZstdCodec",
 }
 NUMCODECS = {
-    "numcodecs.adler32": "xzarr3.codecs.numcodecs.adler32:Adler32Codec",
-    "numcodecs.astype": "xzarr3.codecs.numcodecs.astype:AsTypeCodec",
-    "numcodecs.bitround": "xzarr3.codecs.numcodecs.bitround:NumcodecsBitRoundCodec",
-    "numcodecs.blosc": "xzarr3.codecs.numcodecs.blosc:NumcodecsBloscCodec",
-    "numcodecs.bz2": "xzarr3.codecs.numcodecs.bz2:Bz2Codec",
-    "numcodecs.crc32": "xzarr3.codecs.numcodecs.crc32:Crc32Codec",
-    "numcodecs.crc32c": "xzarr3.codecs.numcodecs.crc32c:NumcodecsCrc32cCodec",
-    "numcodecs.delta": "xzarr3.codecs.numcodecs.delta:DeltaCodec",
-    "numcodecs.fixedscaleoffset": "xzarr3.codecs.numcodecs.fixedscaleoffset:FixedScaleOffsetCodec",
-    "numcodecs.fletcher32": "xzarr3.codecs.numcodecs.fletcher32:Fletcher32Codec",
-    "numcodecs.gzip": "xzarr3.codecs.numcodecs.gzip:NumcodecsGzipCodec",
-    "numcodecs.jenkins_lookup3": "xzarr3.codecs.numcodecs.jenkins_lookup3:JenkinsLookup3Codec",
-    "numcodecs.json2": "xzarr3.codecs.numcodecs.json2:Json2Codec",
-    "numcodecs.lz4": "xzarr3.codecs.numcodecs.lz4:Lz4Codec",
-    "numcodecs.lzma": "xzarr3.codecs.numcodecs.lzma:LzmaCodec",
-    "numcodecs.packbits": "xzarr3.codecs.numcodecs.packbits:NumcodecsPackBitsCodec",
-    "numcodecs.pcodec": "xzarr3.codecs.numcodecs.pcodec:PCodecCodec",
-    "numcodecs.quantize": "xzarr3.codecs.numcodecs.quantize:QuantizeCodec",
-    "numcodecs.shuffle": "xzarr3.codecs.numcodecs.shuffle:ShuffleCodec",
-    "numcodecs.zfpy": "xzarr3.codecs.numcodecs.zfpy:ZfpyCodec",
-    "numcodecs.zlib": "xzarr3.codecs.numcodecs.zlib:ZlibCodec",
-    "numcodecs.zstd": "xzarr3.codecs.numcodecs.zstd:NumcodecsZstdCodec",
+    "numcodecs.adler32": "xzarr3.codecs.numcodecs.checksums:Adler32Codec",
+    "numcodecs.astype": "xzarr3.codecs.numcodecs.filters:AsTypeCodec",
+    "numcodecs.bitround": "xzarr3.codecs.numcodecs.filters:NumcodecsBitRoundCodec",
+    "numcodecs.blosc": "xzarr3.codecs.numcodecs.compressors:NumcodecsBloscCodec",
+    "numcodecs.bz2": "xzarr3.codecs.numcodecs.compressors:Bz2Codec",
+    "numcodecs.crc32": "xzarr3.codecs.numcodecs.checksums:Crc32Codec",
+    "numcodecs.crc32c": "xzarr3.codecs.numcodecs.checksums:NumcodecsCrc32cCodec",
+    "numcodecs.delta": "xzarr3.codecs.numcodecs.filters:DeltaCodec",
+    "numcodecs.fixedscaleoffset": "xzarr3.codecs.numcodecs.filters:FixedScaleOffsetCodec",
+    "numcodecs.fletcher32": "xzarr3.codecs.numcodecs.checksums:Fletcher32Codec",
+    "numcodecs.gzip": "xzarr3.codecs.numcodecs.compressors:NumcodecsGzipCodec",
+    "numcodecs.jenkins_lookup3": "xzarr3.codecs.numcodecs.checksums:JenkinsLookup3Codec",
+    "numcodecs.json2": "xzarr3.codecs.numcodecs.objects:Json2Codec",
+    "numcodecs.lz4": "xzarr3.codecs.numcodecs.compressors:Lz4Codec",
+    "numcodecs.lzma": "xzarr3.codecs.numcodecs.compressors:LzmaCodec",
+    "numcodecs.packbits": "xzarr3.codecs.numcodecs.filters:NumcodecsPackBitsCodec",
+    "numcodecs.pcodec": "xzarr3.codecs.numcodecs.libraries:PCodecCodec",
+    "numcodecs.quantize": "xzarr3.codecs.numcodecs.filters:QuantizeCodec",
+    "numcodecs.shuffle": "xzarr3.codecs.numcodecs.compressors:ShuffleCodec",
+    "numcodecs.zfpy": "xzarr3.codecs.numcodecs.libraries:ZfpyCodec",
+    "numcodecs.zlib": "xzarr3.codecs.numcodecs.compressors:ZlibCodec",
+    "numcodecs.zstd": "xzarr3.codecs.numcodecs.compressors:NumcodecsZstdCodec",
 }
 """The codecs of numcodecs under the names that zarr-python gives them in version 3 of the format."""
+CLASSES = {place.partition(":")[2]: place for place in (*_CORE.values(), *NUMCODECS.values())}
+"""Where each class of a codec is, by its name."""
 _loaded: dict[str, type[Codec]] = {}
 _parsed: dict[object, Any] = {}
 _MAX_PARSED = 512
@@ -78,6 +81,12 @@ def codec_names() -> list[str]:
     from xzarr3.codecs._installed import installed_names
 
     return sorted({*_CORE, *NUMCODECS, *_loaded, *installed_names()})
+
+
+def loaded(place: str) -> type[Codec]:
+    """The class at ``"module:name"``."""
+    module, _, name = place.partition(":")
+    return cast("type[Codec]", getattr(import_module(module), name))
 
 
 def codec_class(name: str) -> type[Codec]:
@@ -102,8 +111,7 @@ def codec_class(name: str) -> type[Codec]:
                 )
             _loaded[name] = installed
         else:
-            module, _, attribute = place.partition(":")
-            _loaded[name] = cast("type[Codec]", getattr(import_module(module), attribute))
+            _loaded[name] = loaded(place)
     return _loaded[name]
 
 
@@ -115,33 +123,18 @@ def codec_from_json(data: JSON) -> Codec | None:
     MetadataError
         If it is unknown, malformed or its configuration is not valid.
     """
-    if isinstance(data, str):
-        data = {"name": data}
-    accepted = "a name, or an object with 'name' and, if needed, 'configuration'"
-    if not isinstance(data, dict) or not isinstance(data.get("name"), str):
-        raise MetadataError("not a codec", found=data, accepted=accepted)
-    optional = data.get("must_understand", True) is False
-    if not isinstance(data.get("must_understand", True), bool):
+    found = parse_extension(data, "a codec")
+    if not isinstance(found.configuration, dict):
         raise MetadataError(
-            "not a valid value",
-            field="must_understand",
-            found=data["must_understand"],
-            accepted="true, false",
-        )
-    for field in data.keys() - {"name", "configuration", "must_understand"}:
-        raise UnknownExtensionError("unknown field", field=field, found=data[field], accepted=accepted)
-    configuration = data.get("configuration", {})
-    if not isinstance(configuration, dict):
-        raise MetadataError(
-            "not a configuration", field="configuration", found=configuration, accepted="an object"
+            "not a configuration", field="configuration", found=found.configuration, accepted="an object"
         )
     try:
-        cls = codec_class(cast("str", data["name"]))
+        cls = codec_class(found.name)
     except UnknownExtensionError:
-        if optional:
+        if found.optional:
             return None
         raise
-    return configured(cls, configuration)
+    return configured(cls, found.configuration)
 
 
 def configured(cls: type[Codec], configuration: Mapping[str, Any]) -> Codec:

@@ -9,18 +9,17 @@ number that would become infinite is an error as well.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Self, cast
+from typing import Any
 
 import numpy as np
 
-from xzarr3._types import JSON, AnyArray
+from xzarr3._types import AnyArray
 from xzarr3.codecs import _casting
 from xzarr3.codecs._casting import Fail, Number
 from xzarr3.codecs._fill import encoded_fill_value
-from xzarr3.codecs.base import ArrayArrayCodec, ChunkSpec, Configuration
+from xzarr3.codecs.base import ArrayArrayCodec, ChunkSpec, Configuration, ParameterCodec, parameter
 from xzarr3.dtypes import ZDType
 from xzarr3.errors import ChunkDecodeError, ChunkEncodeError, MetadataError, listed, shorten
 
@@ -28,7 +27,7 @@ _SCALAR = "a number, or the string that a fill value of the data type would be"
 
 
 @dataclass(frozen=True)
-class ScaleOffsetCodec(ArrayArrayCodec):
+class ScaleOffsetCodec(ParameterCodec, ArrayArrayCodec):
     """Numbers less an offset, times a scale.
 
     Parameters
@@ -38,8 +37,9 @@ class ScaleOffsetCodec(ArrayArrayCodec):
     """
 
     name = "scale_offset"
-    offset: int | float | str = 0
-    scale: int | float | str = 1
+    # Later revisions of the specification made both optional.
+    offset: int | float | str = parameter(Configuration.take, _SCALAR, default=0)
+    scale: int | float | str = parameter(Configuration.take, _SCALAR, default=1)
 
     def __post_init__(self) -> None:
         for field in ("offset", "scale"):
@@ -51,19 +51,6 @@ class ScaleOffsetCodec(ArrayArrayCodec):
                 raise Configuration(self.name, {}).error(field, value, _SCALAR)
         if self.scale == 0:
             raise Configuration(self.name, {}).error("scale", self.scale, "a number other than 0")
-
-    @classmethod
-    def from_configuration(cls, configuration: Mapping[str, JSON]) -> Self:
-        fields = Configuration(cls.name, configuration)
-        # Later revisions of the specification made both optional.
-        codec = cls(
-            cast("Any", fields.take("offset", _SCALAR, 0)), cast("Any", fields.take("scale", _SCALAR, 1))
-        )
-        fields.finish()
-        return codec
-
-    def configuration(self) -> dict[str, JSON]:
-        return {"offset": self.offset, "scale": self.scale}
 
     def resolve(self, spec: ChunkSpec) -> ChunkSpec:
         if spec.data_type.name not in _casting.REAL:

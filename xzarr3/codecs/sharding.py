@@ -1,5 +1,8 @@
 """``sharding_indexed``: a chunk as a shard of inner chunks, each encoded on its own, and an index.
 
+:class:`ShardingCodec` is the codec as a document describes it. :class:`Shard` is the codec bound to the
+shards of one array: it reads and writes their index and finds, replaces and decodes their inner chunks.
+
 Specification: Zarr v3, "Sharding codec". Names: ``sharding_indexed``.
 Example: ``{"name": "sharding_indexed", "configuration": {"chunk_shape": [32, 32], "codecs": [{"name":
 "bytes", "configuration": {"endian": "little"}}], "index_codecs": [{"name": "bytes", "configuration":
@@ -8,16 +11,31 @@ Example: ``{"name": "sharding_indexed", "configuration": {"chunk_shape": [32, 32
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Self
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
 
 from xzarr3._types import JSON, AnyArray, Buffer
-from xzarr3.codecs.base import ArrayBytesCodec, ChunkSpec, Codec, Configuration
+from xzarr3.codecs.base import MAX_VARIABLE, ArrayBytesCodec, ChunkSpec, Codec, Configuration
 from xzarr3.codecs.bytes import BytesCodec
-from xzarr3.codecs.chain import Shard
+from xzarr3.codecs.chain import CodecChain, most_encoded
 from xzarr3.codecs.crc32c import Crc32cCodec
 from xzarr3.codecs.registry import codecs_from_json
+from xzarr3.counting import add, process
+from xzarr3.dtypes import UInt64
+from xzarr3.errors import ChunkDecodeError, ChunkError, MetadataError
+from xzarr3.grids import RegularGrid
+from xzarr3.telling import here
+
+EMPTY = 2**64 - 1
+"""Offset and size, in the index of a shard, of an inner chunk that is not there."""
+_INNER_SLACK = 2**12  # Bytes
 
 
 @dataclass(frozen=True)
@@ -69,14 +87,310 @@ class ShardingCodec(ArrayBytesCodec):
             "index_location": self.index_location,
         }
 
+    def bound(self, spec: ChunkSpec) -> Shard:
+        """The inside of shards that ``spec`` describes."""
+        return Shard(self, spec)
+
     def encoded_size(self, spec: ChunkSpec) -> None:
         return None
 
     def max_encoded_size(self, spec: ChunkSpec) -> int:
-        return Shard(self, spec).max_encoded_size
+        return self.bound(spec).max_encoded_size
 
     def encode(self, array: AnyArray, spec: ChunkSpec) -> Buffer:
-        return Shard(self, spec).encode(array)
+        return self.bound(spec).encode(array)
 
     def decode(self, data: Buffer, spec: ChunkSpec) -> AnyArray:
-        return Shard(self, spec).decode(data)
+        return self.bound(spec).decode(data)
+
+
+class Shard:
+    """The inside of the shards of one array.
+
+    Parameters
+    ----------
+    codec : ShardingCodec
+    spec : ChunkSpec
+        The whole shard.
+
+    Raises
+    ------
+    MetadataError
+        If the inner chunks do not fit the shard or the index has no fixed size.
+    """
+
+    def __init__(self, codec: ShardingCodec, spec: ChunkSpec) -> None:
+        self.spec = spec
+        self.grid = RegularGrid(codec.chunk_shape)
+        lengths, sizes = codec.chunk_shape, spec.shape
+        if len(lengths) != len(sizes) or any(s % c for s, c in zip(sizes, lengths, strict=True)):
+            raise MetadataError(
+                "codec 'sharding_indexed': inner chunks do not fill the shard",
+                field="configuration.chunk_shape",
+                found=list(lengths),
+                accepted=f"{len(sizes)} integers that divide {list(sizes)} evenly",
+            )
+        self.counts = self.grid.counts(spec.shape)
+        self.number = math.prod(self.counts)
+        try:
+            self.inner = CodecChain(codec.codecs, ChunkSpec(lengths, spec.data_type, spec.fill_value))
+        except MetadataError as error:
+            error.at(field="configuration")
+            raise
+        index_spec = ChunkSpec((*self.counts, 2), UInt64(), np.uint64(EMPTY))
+        try:
+            self._index_chain = CodecChain(codec.index_codecs, index_spec)
+        except MetadataError as error:
+            error.field = f"configuration.index_{error.field}"
+            raise
+        size = self._index_chain.encoded_size
+        if size is None:
+            raise MetadataError(
+                "codec 'sharding_indexed': the index has no fixed size",
+                field="configuration.index_codecs",
+                found=[c.name for c in codec.index_codecs],
+                accepted="codecs of fixed size, such as 'bytes' and 'crc32c'",
+            )
+        self.index_size = size
+        self._index_at_start = codec.index_location == "start"
+        self.index_start = 0 if self._index_at_start else -size
+        self.dense_size: int
+        self.max_encoded_size: int
+        # The gaps of an inner shard do not count here, or those of shards in shards would grow without limit.
+        most = min(self.inner.max_encoded_size, self.inner.dense_size + _INNER_SLACK)
+        self.dense_size = size + self.number * most
+        # A shard may have gaps, of any size by the text. Where a bound is needed, so that what a compressor
+        # yields cannot fill the memory, they may be as large as all the rest and then some.
+        self.max_encoded_size = most_encoded(self.dense_size)
+        if spec.data_type.is_variable:
+            self.max_encoded_size = self.dense_size = MAX_VARIABLE
+        self.max_inner_size = EMPTY - 1 if self.inner.shard is not None else self.inner.max_encoded_size
+        self._largest_entry = np.array([EMPTY - 1, self.max_inner_size], np.uint64)
+
+    @cached_property
+    def index_layout(self) -> object:
+        """What has to agree for an index of one array to be that of another one."""
+        return self.counts, self.index_start, self._index_chain.codecs
+
+    def decode_index(self, data: Buffer) -> npt.NDArray[np.uint64]:
+        """The index, of the shape of the grid of inner chunks and then 2: offset and size in bytes.
+
+        Raises
+        ------
+        ChunkDecodeError
+            If ``data`` are no index.
+        """
+        if len(data) != self.index_size:
+            raise ChunkDecodeError(
+                f"the shard index takes {self.index_size} bytes, found {len(data)}", codec="sharding_indexed"
+            )
+        counts = process.collectors and not here.coding
+        if counts:
+            here.coding = True
+        try:
+            index = self._index_chain.decode(data)
+        except ChunkDecodeError as error:
+            error.reason = f"the shard index is not valid: {error.reason}"
+            raise
+        finally:
+            if counts:
+                here.coding = False
+        if counts:
+            add({"indexes_read": 1})
+        return index.astype(np.uint64)
+
+    def read_index(self, value: Buffer) -> npt.NDArray[np.uint64]:
+        """The index of a whole shard."""
+        if len(value) < self.index_size:
+            raise ChunkDecodeError(
+                f"found {len(value)} bytes, the shard index alone takes {self.index_size}",
+                codec="sharding_indexed",
+            )
+        view = memoryview(value)
+        return self.decode_index(
+            view[: self.index_size] if self._index_at_start else view[-self.index_size :]
+        )
+
+    def present(
+        self,
+        entries: npt.NDArray[np.uint64],
+        coords: Callable[[int], tuple[int, ...]] | None = None,
+        size: int | None = None,
+    ) -> npt.NDArray[np.bool_] | None:
+        """Which inner chunks there are, by their entries in the index: the only place that decides it.
+
+        Parameters
+        ----------
+        entries : ndarray
+            Offset and size in bytes of each one, of shape (number, 2).
+        coords : callable, optional
+            Gives the coordinates of one of these inner chunks by its number, if they are not all of the
+            shard in C order.
+        size : int, optional
+            Size of the shard in bytes, if it is known: no inner chunk lies beyond its end.
+
+        Returns
+        -------
+        ndarray or None
+            Whether each one is there; None if all are.
+
+        Raises
+        ------
+        ChunkDecodeError
+            If an entry says neither that there is no inner chunk nor where one can be.
+        """
+        odd = entries > self._largest_entry
+        there: npt.NDArray[np.bool_] | None = None
+        if odd.any():
+            absent: npt.NDArray[np.bool_] = (entries == EMPTY).all(axis=1)
+            there = ~absent
+            wrong = odd.any(axis=1) & there
+            if wrong.any():
+                at = int(wrong.argmax())
+                error = ChunkDecodeError(
+                    f"the shard index gives offset {entries[at, 0]} and size {entries[at, 1]} where an inner "
+                    f"chunk takes at most {self.max_inner_size} bytes",
+                    codec="sharding_indexed",
+                )
+                raise self._at(error, at, coords)
+        if size is not None:
+            offsets = np.minimum(entries[:, 0], np.uint64(size))
+            beyond = entries[:, 1] > np.uint64(size) - offsets
+            if there is not None:
+                beyond &= there
+            if beyond.any():
+                at = int(beyond.argmax())
+                offset, length = entries[at].tolist()
+                raise self._at(self.outside(offset, length, size - int(offsets[at])), at, coords)
+        return there
+
+    def _at(
+        self, error: ChunkDecodeError, at: int, coords: Callable[[int], tuple[int, ...]] | None
+    ) -> ChunkDecodeError:
+        """An error about an inner chunk that is given by its number."""
+        if coords is not None:
+            error.inner_chunk = coords(at)
+        else:
+            error.inner_chunk = tuple(map(int, np.unravel_index(at, self.counts))) if self.counts else ()
+        return error
+
+    def cut(self, value: Buffer, entry: list[int]) -> Buffer | None:
+        """The bytes of an inner chunk out of a whole shard, or None if it is empty."""
+        if self.present(np.array([entry], np.uint64), lambda _: (), len(value)) is not None:
+            return None
+        offset, size = entry
+        return memoryview(value)[offset : offset + size]
+
+    @staticmethod
+    def outside(offset: int, size: int, found: int) -> ChunkDecodeError:
+        """The error for an inner chunk that lies beyond the end of its shard."""
+        return ChunkDecodeError(
+            f"the index places an inner chunk of {size} bytes at {offset}, where {found} bytes are left",
+            codec="sharding_indexed",
+        )
+
+    def all_coords(self) -> Iterator[tuple[int, ...]]:
+        """The coordinates of all inner chunks, in C order."""
+        return itertools.product(*map(range, self.counts))
+
+    def _part(self, array: AnyArray, coords: tuple[int, ...]) -> AnyArray:
+        """The place of an inner chunk: a view, even if it has no dimensions."""
+        region: tuple[Any, ...] = (*self.grid.region(coords, self.spec.shape), ...)
+        part: AnyArray = array[region]
+        return part
+
+    def decode(self, value: Buffer) -> AnyArray:
+        """Decode a whole shard."""
+        array = self.spec.data_type.filled(self.spec.shape, self.spec.fill_value)
+        index = self.read_index(value).reshape(-1, 2)
+        there = self.present(index, size=len(value))
+        every = zip(self.all_coords(), index.tolist(), strict=True)
+        view = memoryview(value)
+        for coords, (offset, size) in every if there is None else itertools.compress(every, there):
+            try:
+                self._part(array, coords)[...] = self.inner.decode(view[offset : offset + size])
+            except ChunkError as error:
+                error.inner_chunk = coords + (error.inner_chunk or ())
+                raise
+        return array
+
+    def encode(self, array: AnyArray, *, keep_empty: bool = False) -> Buffer:
+        """Encode a whole shard; inner chunks that hold only the fill value are left out."""
+        return b"".join(self.encoded_pieces(array, keep_empty=keep_empty))
+
+    def encoded_pieces(self, array: AnyArray, *, keep_empty: bool = False) -> list[Buffer]:
+        """A whole shard encoded, in pieces that follow one another."""
+        encoded: list[Buffer | None] = []
+        holds_only, fill, encode = self.spec.data_type.holds_only, self.spec.fill_value, self.inner.encode
+        for coords in self.all_coords():
+            part = self._part(array, coords)
+            try:
+                empty = not keep_empty and holds_only(part, fill)
+                encoded.append(None if empty else encode(part, keep_empty=keep_empty))
+            except ChunkError as error:
+                error.inner_chunk = coords + (error.inner_chunk or ())
+                raise
+        sizes = np.array([EMPTY if data is None else len(data) for data in encoded], np.uint64)
+        return self._with_index(sizes, [data for data in encoded if data is not None])
+
+    def rewritten(
+        self, value: Buffer | None, changes: Mapping[tuple[int, ...], Buffer | None]
+    ) -> list[Buffer]:
+        """A shard with some inner chunks replaced, in pieces that follow one another.
+
+        The others are not copied: what lies side by side in the old shard is one piece of it.
+
+        Parameters
+        ----------
+        value : buffer or None
+            The shard, None if there is none.
+        changes : mapping
+            The encoded inner chunks by their coordinates, None for those that go.
+
+        Returns
+        -------
+        list of buffer
+            Empty if no inner chunk is left.
+
+        Raises
+        ------
+        ChunkDecodeError
+            If the index of the shard is not valid.
+        """
+        index = np.full((self.number, 2), EMPTY, np.uint64)
+        view = memoryview(b"")
+        if value is not None:
+            view = memoryview(value)
+            index[...] = self.read_index(value).reshape(-1, 2)
+        offsets, sizes = index[:, 0].copy(), index[:, 1].copy()
+        there = self.present(index, size=len(view))
+        kept = np.ones(self.number, np.bool_) if there is None else there
+        new: dict[int, Buffer] = {}
+        for coords, data in changes.items():
+            at = int(np.ravel_multi_index(coords, self.counts)) if coords else 0
+            kept[at] = False
+            sizes[at] = EMPTY if data is None else len(data)
+            if data is not None:
+                new[at] = data
+        left = np.flatnonzero(sizes != EMPTY)
+        if not left.size:
+            return []
+        old = kept[left]
+        ends = offsets[left] + sizes[left]
+        follows = old[1:] & old[:-1] & (offsets[left][1:] == ends[:-1])
+        begins = np.concatenate([[True], ~follows])
+        first, last = np.flatnonzero(begins), np.flatnonzero(np.concatenate([~follows, [True]]))
+        spans = zip(offsets[left[first]].tolist(), ends[last].tolist(), left[first].tolist(), strict=True)
+        pieces = [new[at] if at in new else view[start:stop] for start, stop, at in spans]
+        return self._with_index(sizes, pieces)
+
+    def _with_index(self, sizes: npt.NDArray[np.uint64], pieces: list[Buffer]) -> list[Buffer]:
+        """The index of inner chunks that follow one another, put before or behind them."""
+        there = sizes != EMPTY
+        index = np.full((self.number, 2), EMPTY, np.uint64)
+        ends = np.cumsum(sizes[there], dtype=np.uint64)
+        start = np.uint64(self.index_size if self._index_at_start else 0)
+        index[there, 0] = start + ends - sizes[there]
+        index[there, 1] = sizes[there]
+        encoded = self._index_chain.encode(index.reshape(*self.counts, 2))
+        return [encoded, *pieces] if self._index_at_start else [*pieces, encoded]

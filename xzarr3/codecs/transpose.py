@@ -6,16 +6,14 @@ Example: ``{"name": "transpose", "configuration": {"order": [1, 0]}}``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Self
 
-from xzarr3._types import JSON, AnyArray
-from xzarr3.codecs.base import ArrayArrayCodec, ChunkSpec, Configuration
+from xzarr3._types import AnyArray
+from xzarr3.codecs.base import ArrayArrayCodec, ChunkSpec, Configuration, ParameterCodec, parameter
 
 
 @dataclass(frozen=True)
-class TransposeCodec(ArrayArrayCodec):
+class TransposeCodec(ParameterCodec, ArrayArrayCodec):
     """The dimensions in another order.
 
     Parameters
@@ -25,7 +23,7 @@ class TransposeCodec(ArrayArrayCodec):
     """
 
     name = "transpose"
-    order: tuple[int, ...]
+    order: tuple[int, ...] = parameter(Configuration.integers, 0)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "order", tuple(self.order))
@@ -33,16 +31,6 @@ class TransposeCodec(ArrayArrayCodec):
             raise Configuration(self.name, {}).error(
                 "order", list(self.order), "each of 0 to the number of dimensions - 1, once"
             )
-
-    @classmethod
-    def from_configuration(cls, configuration: Mapping[str, JSON]) -> Self:
-        fields = Configuration(cls.name, configuration)
-        order = fields.integers("order", 0)
-        fields.finish()
-        return cls(order)
-
-    def configuration(self) -> dict[str, JSON]:
-        return {"order": list(self.order)}
 
     def resolve(self, spec: ChunkSpec) -> ChunkSpec:
         if len(self.order) != len(spec.shape):

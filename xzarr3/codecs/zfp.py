@@ -12,14 +12,13 @@ Example: ``{"name": "zfp", "configuration": {"mode": "fixed_accuracy", "toleranc
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
-from xzarr3._types import JSON, AnyArray, Buffer
+from xzarr3._types import AnyArray, Buffer
 from xzarr3.codecs._library import LibraryCodec
 from xzarr3.codecs._zfp import (
     check_bits,
@@ -29,10 +28,17 @@ from xzarr3.codecs._zfp import (
     max_encoded_size,
     rate_bits,
 )
-from xzarr3.codecs.base import ChunkSpec, Configuration
+from xzarr3.codecs.base import ChunkSpec, Configuration, ParameterCodec, parameter
 from xzarr3.errors import ChunkEncodeError, MetadataError
 
-_MODES = ("reversible", "fixed_accuracy", "fixed_rate", "fixed_precision", "expert")
+_MODES = {
+    "reversible": (),
+    "fixed_accuracy": ("tolerance",),
+    "fixed_rate": ("rate",),
+    "fixed_precision": ("precision",),
+    "expert": ("minbits", "maxbits", "maxprec", "minexp"),
+}
+"""The modes, and the parameters that each one needs and no other has."""
 _MIN_EXP, _MAX_BITS, _MAX_PREC = -1074, 16658, 64  # zfp's names for what limits nothing.
 _LOSSLESS = _MIN_EXP - 1
 _MOST_BITS = 2**15  # Of a block, as far as a header can tell.
@@ -48,7 +54,7 @@ _AS = {
 
 
 @dataclass(frozen=True)
-class ZfpCodec(LibraryCodec):
+class ZfpCodec(ParameterCodec, LibraryCodec):
     """Compression of numbers with zfp.
 
     Parameters
@@ -70,56 +76,28 @@ class ZfpCodec(LibraryCodec):
     name = "zfp"
     _library = "zfpy"
     _dtypes = tuple(_AS)
-    mode: str = "reversible"
-    tolerance: int | float | None = None
-    rate: int | float | None = None
-    precision: int | None = None
-    minbits: int | None = None
-    maxbits: int | None = None
-    maxprec: int | None = None
-    minexp: int | None = None
+    mode: str = parameter(Configuration.choice, tuple(_MODES), default="reversible", required=True)
+    tolerance: int | float | None = parameter(Configuration.number, default=None)
+    rate: int | float | None = parameter(Configuration.number, default=None)
+    precision: int | None = parameter(Configuration.integer, 0, _MOST, default=None)
+    minbits: int | None = parameter(Configuration.integer, 0, _MOST_BITS, default=None)
+    maxbits: int | None = parameter(Configuration.integer, 1, _MOST, default=None)
+    maxprec: int | None = parameter(Configuration.integer, 1, _MOST, default=None)
+    minexp: int | None = parameter(Configuration.integer, -_MOST, _MOST, default=None)
 
     def __post_init__(self) -> None:
-        self._checked(self.configuration())
-
-    @classmethod
-    def _checked(cls, configuration: Mapping[str, JSON]) -> dict[str, Any]:
-        fields = Configuration(cls.name, configuration)
-        given: dict[str, Any] = {"mode": fields.choice("mode", _MODES)}
-        if given["mode"] == "fixed_accuracy":
-            given["tolerance"] = fields.number("tolerance")
-            if given["tolerance"] < 0:
-                raise fields.error("tolerance", given["tolerance"], "a number of at least 0")
-        elif given["mode"] == "fixed_rate":
-            given["rate"] = fields.number("rate")
-            if not 0 < given["rate"] <= 64:
-                raise fields.error("rate", given["rate"], "a number above 0, at most 64")
-        elif given["mode"] == "fixed_precision":
-            given["precision"] = fields.integer("precision", 0, _MOST)
-        elif given["mode"] == "expert":
-            given["minbits"] = fields.integer("minbits", 0, _MOST_BITS)
-            given["maxbits"] = fields.integer("maxbits", max(1, given["minbits"]), _MOST)
-            given["maxprec"] = fields.integer("maxprec", 1, _MOST)
-            given["minexp"] = fields.integer("minexp", -_MOST, _MOST)
+        fields = Configuration(self.name, self.configuration())
+        needed = _MODES[fields.choice("mode", tuple(_MODES))]
+        for name, each in self._parameters():
+            if name in needed:
+                each.value(fields, name)
         fields.finish()
-        return given
-
-    @classmethod
-    def from_configuration(cls, configuration: Mapping[str, JSON]) -> Self:
-        return cls(**cls._checked(configuration))
-
-    def configuration(self) -> dict[str, JSON]:
-        given: dict[str, JSON] = {
-            "mode": self.mode,
-            "tolerance": self.tolerance,
-            "rate": self.rate,
-            "precision": self.precision,
-            "minbits": self.minbits,
-            "maxbits": self.maxbits,
-            "maxprec": self.maxprec,
-            "minexp": self.minexp,
-        }
-        return {field: value for field, value in given.items() if value is not None}
+        if self.tolerance is not None and self.tolerance < 0:
+            raise fields.error("tolerance", self.tolerance, "a number of at least 0")
+        if self.rate is not None and not 0 < self.rate <= 64:
+            raise fields.error("rate", self.rate, "a number above 0, at most 64")
+        if self.minbits is not None and self.maxbits is not None and self.maxbits < self.minbits:
+            raise fields.error("maxbits", self.maxbits, f"an integer from {self.minbits} to {_MOST}")
 
     @cached_property
     def _coder(self) -> Any:

@@ -7,17 +7,14 @@ Example: ``{"name": "zstd", "configuration": {"level": 0, "checksum": false}}``.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
 
 import zstandard
 
-from xzarr3._types import JSON, Buffer
-from xzarr3.codecs.base import BytesBytesCodec, Configuration
+from xzarr3._types import Buffer
+from xzarr3.codecs.base import BytesBytesCodec, Configuration, ParameterCodec, parameter
 from xzarr3.errors import ChunkDecodeError
 
-_LEVELS = (-131072, 22)
 _SKIPPABLE = 0x184D2A50  # First magic number of skippable frames; the last four bits are free.
 _RLE = 1
 _BLOCK = 2**17  # Bytes that a block holds at most; it takes 3 of them at least.
@@ -36,7 +33,7 @@ _local = _Contexts()
 
 
 @dataclass(frozen=True)
-class ZstdCodec(BytesBytesCodec):
+class ZstdCodec(ParameterCodec, BytesBytesCodec):
     """Compression with Zstandard.
 
     Parameters
@@ -51,24 +48,8 @@ class ZstdCodec(BytesBytesCodec):
     decode_rate = 1500
     # Smaller results are not worth the look at the frame that decoding piecewise needs.
     direct_from = 2**19
-    level: int = 0
-    checksum: bool = False
-
-    def __post_init__(self) -> None:
-        fields = Configuration(self.name, {"level": self.level, "checksum": self.checksum})
-        fields.integer("level", *_LEVELS)
-        fields.boolean("checksum")
-
-    @classmethod
-    def from_configuration(cls, configuration: Mapping[str, JSON]) -> Self:
-        fields = Configuration(cls.name, configuration)
-        level = fields.integer("level", *_LEVELS, default=0)
-        checksum = fields.boolean("checksum", default=False)
-        fields.finish()
-        return cls(level, checksum)
-
-    def configuration(self) -> dict[str, JSON]:
-        return {"level": self.level, "checksum": self.checksum}
+    level: int = parameter(Configuration.integer, -131072, 22, default=0)
+    checksum: bool = parameter(Configuration.boolean, default=False)
 
     def encoded_size(self, size: int) -> None:
         return None

@@ -830,7 +830,7 @@ def format_swapped(store: Store) -> Format | None:
 
 def _format_of(store: Store, zarr_format: ZarrFormat) -> Format:
     """The format of the documents of a swap."""
-    there = [each for each in formats_in(store) if each.zarr_format == zarr_format]
+    there = [each for each in formats_in(store) if each.answers_to(zarr_format)]
     return there[0] if there else parse_format(zarr_format)
 
 

@@ -4,8 +4,8 @@ A data type stands between three things: numpy's dtype, the JSON of a metadata d
 in both of these forms. The formats differ in their JSON, so each method that deals in JSON takes the
 ``zarr_format``: 2, 3 or ``"3-draft"``.
 
-A class that only has the abstract methods below is a full data type. The others have defaults that are
-right for any type of fixed size and can be replaced by faster ones.
+A class that has the abstract methods below and :meth:`ZDType.to_json` is a full data type. The others have
+defaults that are right for any type of fixed size and can be replaced by faster ones.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, TypeAli
 import numpy as np
 
 from xzarr3._types import JSON, AnyArray
-from xzarr3.dtypes.specs import ZarrFormat, check_format
+from xzarr3.dtypes.specs import ZarrFormat, spelling_of
 from xzarr3.errors import DataTypeValidationError, MetadataError
 
 if TYPE_CHECKING:
@@ -68,6 +68,9 @@ class ZDType(ABC, Generic[DType, Scalar]):
 
     has_unused_bits: ClassVar[bool] = False
     """Whether stored elements have bits that no value uses, to which :meth:`decoded` has to see."""
+
+    def __post_init__(self) -> None:
+        """Check the fields. Subclasses with fields of their own call this one as well."""
 
     # numpy's dtype
 
@@ -165,9 +168,9 @@ class ZDType(ABC, Generic[DType, Scalar]):
         UnknownExtensionError
             If it does, but something that the data type needs is not there.
         """
-        check_format(zarr_format)
+        read = cls._from_json_v2 if spelling_of(zarr_format).numpy_names else cls._from_json_v3
         try:
-            return cls._from_json_v2(data) if zarr_format == 2 else cls._from_json_v3(data)
+            return read(data)
         except MetadataError:
             raise
         except FOREIGN_ERRORS as error:
@@ -175,17 +178,38 @@ class ZDType(ABC, Generic[DType, Scalar]):
                 f"not the data type '{cls._zarr_v3_name}': {error}", found=data
             ) from error
 
-    @abstractmethod
+    def _to_json_v2(self) -> Any:
+        raise DataTypeValidationError(
+            f"Zarr format 2 has no data type '{self.name}'", found=self.name, accepted="format 3"
+        )
+
+    def _to_json_v3(self) -> Any:
+        raise DataTypeValidationError(
+            f"Zarr format 3 has no data type '{self.name}'", found=self.name, accepted="format 2"
+        )
+
     def to_json(self, zarr_format: ZarrFormat) -> Any:
-        """The JSON of this data type, as :meth:`from_json` takes it.
+        """The JSON of this data type, as :meth:`from_json` takes it; by default no format has a word for it.
 
         Raises
         ------
         DataTypeValidationError
             If the format has no word for it.
         """
+        return self._to_json_v2() if spelling_of(zarr_format).numpy_names else self._to_json_v3()
 
     # Scalars
+
+    _permitted: ClassVar[str | None] = None
+    """What scalars may be, for messages."""
+
+    def _refused(
+        self, data: object, reason: str = "fill value not permitted", accepted: str | None = None
+    ) -> DataTypeValidationError:
+        """The error for a scalar that the type cannot hold."""
+        return DataTypeValidationError(
+            f"{reason} for data type '{self.name}'", found=data, accepted=accepted or self._permitted
+        )
 
     def _check_scalar(self, data: object) -> bool:
         """Whether ``data`` can be cast to a scalar of this type."""

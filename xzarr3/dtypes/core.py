@@ -15,6 +15,7 @@ import math
 import re
 import sys
 import warnings
+from abc import abstractmethod
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self, TypeGuard, cast
 
@@ -22,19 +23,41 @@ import numpy as np
 
 from xzarr3._types import JSON, AnyArray, Scalar
 from xzarr3.dtypes.base import Endianness, ZDType, swapped, unmasked
-from xzarr3.dtypes.specs import ZarrFormat, check_format, from_base64, is_zero, native_v2, split_v3, to_base64
-from xzarr3.errors import DataTypeValidationError, UnknownExtensionError, shorten
+from xzarr3.dtypes.specs import (
+    Spelling,
+    ZarrFormat,
+    check_format,
+    from_base64,
+    is_zero,
+    native_v2,
+    spelling_of,
+    split_v3,
+    to_base64,
+)
+from xzarr3.errors import DataTypeValidationError, UnknownExtensionError
 
 
-class Plain(ZDType[np.dtype[Any], Any]):
-    """A data type with a plain name, whose version 2 name is numpy's."""
+class NumpyNamed(ZDType[np.dtype[Any], Any]):
+    """A data type that version 2 names as numpy does."""
+
+    _numpy_names: ClassVar[str | None] = None
+    """Some of these names, for messages."""
 
     @classmethod
     def _from_json_v2(cls, data: Any) -> Self:
         dtype = native_v2(data)
         if dtype is None or not cls._check_native_dtype(dtype):
-            raise DataTypeValidationError(f"not the data type '{cls._zarr_v3_name}'", found=data)
+            raise DataTypeValidationError(
+                f"not the data type '{cls._zarr_v3_name}'", found=data, accepted=cls._numpy_names
+            )
         return cls.from_native_dtype(dtype)
+
+    def _to_json_v2(self) -> Any:
+        return {"name": self._dtype.str, "object_codec_id": None}
+
+
+class PlainlyNamed(ZDType[Any, Any]):
+    """A data type that version 3 describes by its name alone."""
 
     @classmethod
     def _from_json_v3(cls, data: Any) -> Self:
@@ -50,10 +73,7 @@ class Plain(ZDType[np.dtype[Any], Any]):
             )
         return cls()
 
-    def to_json(self, zarr_format: ZarrFormat) -> Any:
-        check_format(zarr_format)
-        if zarr_format == 2:
-            return {"name": self._dtype.str, "object_codec_id": None}
+    def _to_json_v3(self) -> Any:
         return self._zarr_v3_name
 
 
@@ -77,6 +97,7 @@ class Ordered(ZDType[np.dtype[Any], Any]):
                 found=self.endianness,
                 accepted="'little', 'big'",
             )
+        super().__post_init__()
 
     def in_byte_order(self, order: Endianness) -> Self:
         return self if order == self.endianness else replace(self, endianness=order)
@@ -97,11 +118,23 @@ def order_of(dtype: np.dtype[Any]) -> Endianness:
     return "big" if dtype.byteorder == ">" else "little"
 
 
-class _Numeric(Plain):
+class _Numeric(NumpyNamed, PlainlyNamed):
     """A data type that is one numpy scalar type."""
 
     _type: ClassVar[type[np.generic]]
-    _permitted: ClassVar[str]
+
+    def __init_subclass__(cls, *, of: type[np.generic] | None = None) -> None:
+        super().__init_subclass__()
+        if of is not None:
+            native = np.dtype(of)
+            cls._type, cls.dtype_cls, cls._zarr_v3_name = of, type(native), native.name
+            cls._permitted = cls._forms(native)
+
+    @classmethod
+    @abstractmethod
+    def _forms(cls, native: np.dtype[Any]) -> str:
+        """The forms of fill values, for messages."""
+
     _castable: ClassVar[str] = "biuf"  # Kinds of numpy dtypes whose values may be cast to this type.
 
     @classmethod
@@ -122,11 +155,6 @@ class _Numeric(Plain):
 
     def default_scalar(self) -> Scalar:
         return self._type()
-
-    def _refused(self, data: object, reason: str = "fill value not permitted") -> DataTypeValidationError:
-        return DataTypeValidationError(
-            f"{reason} for data type '{self.name}'", found=data, accepted=self._permitted
-        )
 
     def cast_scalar(self, data: object) -> Scalar:
         try:
@@ -191,17 +219,16 @@ def native_order(array: AnyArray) -> AnyArray:
     return swapped(array).view(array.dtype.newbyteorder("="))
 
 
-class Bool(_Numeric):
+class Bool(_Numeric, of=np.bool_):
     """``bool``: true or false, stored in one byte."""
 
-    dtype_cls = np.dtypes.BoolDType
-    _zarr_v3_name = "bool"
-    _type = np.bool_
-    _permitted = "true or false"
+    @classmethod
+    def _forms(cls, native: np.dtype[Any]) -> str:
+        return "true or false"
 
     def from_json_scalar(self, data: JSON, *, zarr_format: ZarrFormat) -> Scalar:
-        check_format(zarr_format)
-        if isinstance(data, bool) or (zarr_format == 2 and type(data) is int and data in (0, 1)):
+        old = spelling_of(zarr_format).old_fills
+        if isinstance(data, bool) or (old and type(data) is int and data in (0, 1)):
             return np.bool_(data)
         raise self._refused(data)
 
@@ -218,19 +245,15 @@ _INTEGER = re.compile(r"[-+]?[0-9]{1,20}")
 
 
 class _Integer(_Numeric):
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        if "_type" not in cls.__dict__:
-            return
-        bounds = np.iinfo(cls._type)  # type: ignore[type-var]
-        cls.dtype_cls = type(np.dtype(cls._type))
-        cls._zarr_v3_name = np.dtype(cls._type).name
-        cls._permitted = f"an integer from {bounds.min} to {bounds.max}, without fraction or exponent"
+    @classmethod
+    def _forms(cls, native: np.dtype[Any]) -> str:
+        bounds = np.iinfo(native)
+        return f"an integer from {bounds.min} to {bounds.max}, without fraction or exponent"
 
     def from_json_scalar(self, data: JSON, *, zarr_format: ZarrFormat) -> Scalar:
-        check_format(zarr_format)
         number = data
-        if zarr_format == 2 and (_is_whole(data) or (isinstance(data, str) and _INTEGER.fullmatch(data))):
+        is_text = isinstance(data, str) and _INTEGER.fullmatch(data) is not None
+        if spelling_of(zarr_format).old_fills and (is_text or _is_whole(data)):
             number = int(data)  # type: ignore[arg-type]
         if not isinstance(number, int) or isinstance(number, bool):
             raise self._refused(data)
@@ -253,59 +276,43 @@ class _OrderedInteger(_OrderedNumeric, _Integer):
     pass
 
 
-class Int8(_Integer):
+class Int8(_Integer, of=np.int8):
     """``int8``: integers from -2^7 to 2^7 - 1."""
 
-    _type = np.int8
 
-
-class Int16(_OrderedInteger):
+class Int16(_OrderedInteger, of=np.int16):
     """``int16``: integers from -2^15 to 2^15 - 1."""
 
-    _type = np.int16
 
-
-class Int32(_OrderedInteger):
+class Int32(_OrderedInteger, of=np.int32):
     """``int32``: integers from -2^31 to 2^31 - 1."""
 
-    _type = np.int32
 
-
-class Int64(_OrderedInteger):
+class Int64(_OrderedInteger, of=np.int64):
     """``int64``: integers from -2^63 to 2^63 - 1."""
 
-    _type = np.int64
 
-
-class UInt8(_Integer):
+class UInt8(_Integer, of=np.uint8):
     """``uint8``: integers from 0 to 2^8 - 1."""
 
-    _type = np.uint8
 
-
-class UInt16(_OrderedInteger):
+class UInt16(_OrderedInteger, of=np.uint16):
     """``uint16``: integers from 0 to 2^16 - 1."""
 
-    _type = np.uint16
 
-
-class UInt32(_OrderedInteger):
+class UInt32(_OrderedInteger, of=np.uint32):
     """``uint32``: integers from 0 to 2^32 - 1."""
 
-    _type = np.uint32
 
-
-class UInt64(_OrderedInteger):
+class UInt64(_OrderedInteger, of=np.uint64):
     """``uint64``: integers from 0 to 2^64 - 1."""
-
-    _type = np.uint64
 
 
 _SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]{1,4})?")
 
 
-def float_from_json(data: JSON, native: np.dtype[Any], zarr_format: ZarrFormat) -> Scalar:
+def float_from_json(data: JSON, native: np.dtype[Any], spelling: Spelling) -> Scalar:
     """A floating point number of numpy from any of its permitted forms, or ValueError."""
     bits = np.dtype(f"u{native.itemsize}")
     if isinstance(data, str):
@@ -313,10 +320,9 @@ def float_from_json(data: JSON, native: np.dtype[Any], zarr_format: ZarrFormat) 
             return bits.type(_canonical_nan(native)).view(native)  # type: ignore[no-any-return]
         if data in _SPECIAL:
             return native.type(_SPECIAL[data])  # type: ignore[no-any-return]
-        if zarr_format == 2:
-            if _NUMBER.fullmatch(data) and math.isfinite(float(data)):
-                data = float(data)
-        elif re.fullmatch(rf"0x[0-9a-fA-F]{{{2 * native.itemsize}}}", data):
+        if spelling.old_fills and _NUMBER.fullmatch(data) and math.isfinite(float(data)):
+            data = float(data)
+        elif spelling.all_bits and re.fullmatch(rf"0x[0-9a-fA-F]{{{2 * native.itemsize}}}", data):
             return bits.type(int(data, 16)).view(native)  # type: ignore[no-any-return]
     if isinstance(data, (int, float)) and not isinstance(data, bool):
         try:
@@ -327,14 +333,14 @@ def float_from_json(data: JSON, native: np.dtype[Any], zarr_format: ZarrFormat) 
     raise ValueError("neither a number nor a permitted string")
 
 
-def float_to_json(value: Any, zarr_format: ZarrFormat) -> Any:
+def float_to_json(value: Any, spelling: Spelling) -> Any:
     """The form in which a floating point number of numpy is written."""
     if math.isfinite(value):
         return float(value)
     if math.isinf(value):
         return "Infinity" if value > 0 else "-Infinity"
     bits = int(value.view(f"u{value.itemsize}"))
-    if zarr_format == 2 or bits == _canonical_nan(value.dtype):
+    if not spelling.all_bits or bits == _canonical_nan(value.dtype):
         return "NaN"
     return f"0x{bits:0{2 * value.itemsize}x}"
 
@@ -353,23 +359,19 @@ def _float_forms(size: int) -> str:
 
 
 class _Float(_OrderedNumeric):
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        native = np.dtype(cls._type)
-        cls.dtype_cls = type(native)
-        cls._zarr_v3_name = native.name
-        cls._permitted = _float_forms(native.itemsize)
+    @classmethod
+    def _forms(cls, native: np.dtype[Any]) -> str:
+        return _float_forms(native.itemsize)
 
     def from_json_scalar(self, data: JSON, *, zarr_format: ZarrFormat) -> Scalar:
-        check_format(zarr_format)
+        spelling = spelling_of(zarr_format)
         try:
-            return float_from_json(data, np.dtype(self._type), zarr_format)
+            return float_from_json(data, np.dtype(self._type), spelling)
         except ValueError as error:
             raise self._refused(data) from error
 
     def to_json_scalar(self, data: object, *, zarr_format: ZarrFormat) -> Any:
-        check_format(zarr_format)
-        return float_to_json(self.cast_scalar(data), zarr_format)
+        return float_to_json(self.cast_scalar(data), spelling_of(zarr_format))
 
     def cast_scalar(self, data: object) -> Scalar:
         if isinstance(data, self._type):
@@ -382,55 +384,49 @@ class _Float(_OrderedNumeric):
         return not np.isinf(value) or bool(np.isinf(source))
 
 
-class Float16(_Float):
+class Float16(_Float, of=np.float16):
     """``float16``: IEEE 754 half precision."""
 
-    _type = np.float16
 
-
-class Float32(_Float):
+class Float32(_Float, of=np.float32):
     """``float32``: IEEE 754 single precision."""
 
-    _type = np.float32
 
-
-class Float64(_Float):
+class Float64(_Float, of=np.float64):
     """``float64``: IEEE 754 double precision."""
-
-    _type = np.float64
 
 
 class _Complex(_OrderedNumeric):
-    _part: ClassVar[np.dtype[Any]]
     _castable = "biufc"
 
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        native = np.dtype(cls._type)
-        cls.dtype_cls = type(native)
-        cls._zarr_v3_name = native.name
-        cls._part = np.dtype(f"f{native.itemsize // 2}")
-        cls._permitted = f"an array of two parts, each {_float_forms(cls._part.itemsize)}"
+    @classmethod
+    def _forms(cls, native: np.dtype[Any]) -> str:
+        return f"an array of two parts, each {_float_forms(native.itemsize // 2)}"
+
+    @property
+    def _part(self) -> np.dtype[Any]:
+        """The dtype of the parts, in the byte order of this machine."""
+        return np.dtype(f"f{self.item_size // 2}")
 
     def from_json_scalar(self, data: JSON, *, zarr_format: ZarrFormat) -> Scalar:
-        check_format(zarr_format)
-        if zarr_format == 2 and isinstance(data, (int, float)):
+        spelling = spelling_of(zarr_format)
+        if spelling.old_fills and isinstance(data, (int, float)):
             parts: JSON = [data, 0.0]
         else:
             parts = data
         if not isinstance(parts, list) or len(parts) != 2:
             raise self._refused(data)
         try:
-            numbers = [float_from_json(part, self._part, zarr_format) for part in parts]
+            numbers = [float_from_json(part, self._part, spelling) for part in parts]
         except ValueError as error:
             raise self._refused(data) from error
         # Viewing keeps the bits of each part; arithmetic would not keep NaN payloads and -0.0.
         return np.array(numbers, dtype=self._part).view(self._type)[0]  # type: ignore[no-any-return]
 
     def to_json_scalar(self, data: object, *, zarr_format: ZarrFormat) -> Any:
-        check_format(zarr_format)
+        spelling = spelling_of(zarr_format)
         value: Any = self.cast_scalar(data)
-        return [float_to_json(value.real, zarr_format), float_to_json(value.imag, zarr_format)]
+        return [float_to_json(value.real, spelling), float_to_json(value.imag, spelling)]
 
     def cast_scalar(self, data: object) -> Scalar:
         if isinstance(data, self._type):
@@ -443,17 +439,15 @@ class _Complex(_OrderedNumeric):
         return not np.isinf(value) or bool(np.isinf(source))
 
 
-class Complex64(_Complex):
+class Complex64(_Complex, of=np.complex64):
     """``complex64``, ``complex_float32``: two IEEE 754 single precision numbers."""
 
-    _type = np.complex64
     _zarr_v3_aliases = ("complex_float32",)
 
 
-class Complex128(_Complex):
+class Complex128(_Complex, of=np.complex128):
     """``complex128``, ``complex_float64``: two IEEE 754 double precision numbers."""
 
-    _type = np.complex128
     _zarr_v3_aliases = ("complex_float64",)
 
 
@@ -466,10 +460,11 @@ def is_integer(data: object) -> TypeGuard[int]:
     return isinstance(data, (int, np.integer)) and not isinstance(data, (bool, np.timedelta64))
 
 
-class Opaque(ZDType[np.dtype[Any], np.void]):
+class Opaque(NumpyNamed, ZDType[np.dtype[Any], np.void]):
     """Bytes that mean nothing to Zarr; numpy holds them as ``V<n>``."""
 
     dtype_cls = np.dtypes.VoidDType
+    _numpy_names: ClassVar[str | None] = "'|V1', '|V2', ..."
 
     @classmethod
     def _check_native_dtype(cls, dtype: np.dtype[Any]) -> bool:
@@ -490,24 +485,6 @@ class Opaque(ZDType[np.dtype[Any], np.void]):
     def to_native_dtype(self) -> np.dtype[Any]:
         return np.dtype(f"V{self.item_size}")
 
-    @classmethod
-    def _from_json_v2(cls, data: Any) -> Self:
-        dtype = native_v2(data)
-        if dtype is None or not cls._check_native_dtype(dtype):
-            raise DataTypeValidationError(
-                f"not the data type '{cls._zarr_v3_name}'", found=data, accepted="'|V1', '|V2', ..."
-            )
-        return cls.from_native_dtype(dtype)
-
-    def to_json(self, zarr_format: ZarrFormat) -> Any:
-        check_format(zarr_format)
-        if zarr_format == 2:
-            return {"name": f"|V{self.item_size}", "object_codec_id": None}
-        return self._to_json_v3()
-
-    def _to_json_v3(self) -> Any:
-        raise NotImplementedError
-
     def default_scalar(self) -> np.void:
         return np.void(bytes(self.item_size))
 
@@ -520,11 +497,6 @@ class Opaque(ZDType[np.dtype[Any], np.void]):
             return self.default_scalar()
         raise self._refused(data, "value cannot be held", f"{self.item_size} bytes")
 
-    def _refused(self, data: object, reason: str, accepted: str) -> DataTypeValidationError:
-        return DataTypeValidationError(
-            f"{reason} for data type '{self.name}'", found=shorten(data), accepted=accepted
-        )
-
     def _from_text(self, data: JSON) -> np.void:
         accepted = f"base64 of {self.item_size} bytes"
         try:
@@ -536,18 +508,17 @@ class Opaque(ZDType[np.dtype[Any], np.void]):
         return np.void(raw)
 
     def from_json_scalar(self, data: JSON, *, zarr_format: ZarrFormat) -> np.void:
-        check_format(zarr_format)
-        if zarr_format == 2:
-            return self.default_scalar() if is_zero(data) else self._from_text(data)
-        return self._from_json_scalar_v3(data)
+        spelling = spelling_of(zarr_format)
+        if spelling.old_fills and is_zero(data):
+            return self.default_scalar()
+        return self._from_text(data) if spelling.packed_fills else self._from_json_scalar_v3(data)
 
     def _from_json_scalar_v3(self, data: JSON) -> np.void:
         return self._from_text(data)
 
     def to_json_scalar(self, data: object, *, zarr_format: ZarrFormat) -> Any:
-        check_format(zarr_format)
         raw = bytes(self.cast_scalar(data))
-        return to_base64(raw) if zarr_format == 2 else self._to_json_scalar_v3(raw)
+        return to_base64(raw) if spelling_of(zarr_format).packed_fills else self._to_json_scalar_v3(raw)
 
     def _to_json_scalar_v3(self, raw: bytes) -> Any:
         return to_base64(raw)

@@ -18,9 +18,17 @@ import numpy.typing as npt
 
 from xzarr3._types import JSON, AnyArray
 from xzarr3.dtypes.base import ZDType, unmasked
-from xzarr3.dtypes.core import MAX_ITEM_SIZE, Opaque, Ordered, is_integer, order_of
-from xzarr3.dtypes.specs import ZarrFormat, check_format, from_base64, is_zero, native_v2, split_v3, to_base64
-from xzarr3.errors import DataTypeValidationError, shorten
+from xzarr3.dtypes.core import MAX_ITEM_SIZE, NumpyNamed, Opaque, Ordered, is_integer, order_of
+from xzarr3.dtypes.specs import (
+    ZarrFormat,
+    check_format,
+    from_base64,
+    is_zero,
+    spelling_of,
+    split_v3,
+    to_base64,
+)
+from xzarr3.errors import DataTypeValidationError
 
 _MAX_BYTES = 2**31 - 1  # numpy's limit
 _LAST_CHARACTER = 0x10FFFF
@@ -45,7 +53,7 @@ def _multiple(unit: int) -> str:
 
 
 @dataclass(frozen=True)
-class _FixedLength(ZDType[np.dtype[Any], Any]):
+class _FixedLength(NumpyNamed):
     """Elements of up to ``length`` characters or bytes."""
 
     length: int
@@ -61,6 +69,7 @@ class _FixedLength(ZDType[np.dtype[Any], Any]):
                 found=self.length,
                 accepted=f"an integer from 1 to {most}",
             )
+        super().__post_init__()
 
     @property
     def item_size(self) -> int:
@@ -81,28 +90,11 @@ class _FixedLength(ZDType[np.dtype[Any], Any]):
         return cls(length, endianness=order_of(dtype)) if issubclass(cls, Ordered) else cls(length)
 
     @classmethod
-    def _from_json_v2(cls, data: Any) -> Self:
-        dtype = native_v2(data)
-        if dtype is None or not cls._check_native_dtype(dtype):
-            raise DataTypeValidationError(
-                f"not the data type '{cls._zarr_v3_name}'", found=data, accepted=f"'|{cls._letter}1', ..."
-            )
-        return cls.from_native_dtype(dtype)
-
-    @classmethod
     def _from_json_v3(cls, data: Any) -> Self:
         return cls(_length_bytes(cls._zarr_v3_name, data, cls._unit) // cls._unit)
 
-    def to_json(self, zarr_format: ZarrFormat) -> Any:
-        check_format(zarr_format)
-        if zarr_format == 2:
-            return {"name": self._dtype.str, "object_codec_id": None}
+    def _to_json_v3(self) -> Any:
         return {"name": self._zarr_v3_name, "configuration": {"length_bytes": self.item_size}}
-
-    def _refused(self, data: object, reason: str, accepted: str) -> DataTypeValidationError:
-        return DataTypeValidationError(
-            f"{reason} for data type '{self.name}'", found=shorten(data), accepted=accepted
-        )
 
 
 @dataclass(frozen=True)
@@ -122,10 +114,7 @@ class FixedLengthUTF32(Ordered, _FixedLength):
     has_unused_bits: ClassVar[bool] = True  # Of the 32 of a character Unicode uses 21.
     _unit: ClassVar[int] = 4
     _letter: ClassVar[str] = "U"
-
-    def __post_init__(self) -> None:
-        Ordered.__post_init__(self)
-        _FixedLength.__post_init__(self)
+    _numpy_names: ClassVar[str | None] = "'|U1', ..."
 
     def to_native_dtype(self) -> np.dtype[Any]:
         return self._ordered(np.dtype(f"U{self.length}"))
@@ -148,8 +137,7 @@ class FixedLengthUTF32(Ordered, _FixedLength):
         return np.str_(text)
 
     def from_json_scalar(self, data: JSON, *, zarr_format: ZarrFormat) -> np.str_:
-        check_format(zarr_format)
-        if zarr_format == 2 and is_zero(data):
+        if spelling_of(zarr_format).old_fills and is_zero(data):
             return np.str_("")
         if not isinstance(data, str):
             raise self._refused(
@@ -217,6 +205,7 @@ class NullTerminatedBytes(_FixedLength):
     _zarr_v3_name: ClassVar[str] = "null_terminated_bytes"
     _unit: ClassVar[int] = 1
     _letter: ClassVar[str] = "S"
+    _numpy_names: ClassVar[str | None] = "'|S1', ..."
 
     def default_scalar(self) -> np.bytes_:
         return np.bytes_(b"")
@@ -236,8 +225,7 @@ class NullTerminatedBytes(_FixedLength):
         return np.bytes_(raw)
 
     def from_json_scalar(self, data: JSON, *, zarr_format: ZarrFormat) -> np.bytes_:
-        check_format(zarr_format)
-        if zarr_format == 2 and is_zero(data):
+        if spelling_of(zarr_format).old_fills and is_zero(data):
             return self.default_scalar()
         accepted = f"base64 of up to {self.length} bytes"
         try:

@@ -18,6 +18,7 @@ from xzarr3.dtypes.specs import (
     check_dtype_spec_v2,
     check_format,
     native_v2,
+    spelling_of,
     split_v3,
     too_deep,
 )
@@ -142,13 +143,13 @@ class DataTypeRegistry:
         DataTypeValidationError
             If it has one, but says something wrong of it, or if more than one data type takes it.
         """
-        check_format(zarr_format)
+        spelling = spelling_of(zarr_format)
         if too_deep(data, zarr_format):
             raise UnknownExtensionError(
                 "data type nested too deep", accepted=f"fewer than {MAX_DEPTH} structs within each other"
             )
         key = (zarr_format, _frozen(data))
-        if zarr_format == 2:
+        if spelling.numpy_names:
             return self._remembered(key, lambda: self._match_v2(data))
         return self._remembered(key, lambda: self._match_v3(data, zarr_format))
 
@@ -260,10 +261,11 @@ class DataTypeRegistry:
         if isinstance(spec, str):
             return self._remembered(("text", zarr_format, spec), lambda: self._parse_text(spec, zarr_format))
         if isinstance(spec, Mapping):
-            if zarr_format == 2 and "object_codec_id" in spec:
-                return self.match_json(spec, zarr_format=2)
+            numpy_names = spelling_of(zarr_format).numpy_names
+            if numpy_names and "object_codec_id" in spec:
+                return self.match_json(spec, zarr_format=zarr_format)
             if "names" not in spec:
-                return self.match_json(spec, zarr_format=3 if zarr_format == 2 else zarr_format)
+                return self.match_json(spec, zarr_format=3 if numpy_names else zarr_format)
         if spec is str or spec is np.str_:
             return self.match_json("string", zarr_format=3)
         if spec is bytes or spec is np.bytes_:
@@ -273,18 +275,17 @@ class DataTypeRegistry:
     def _parse_text(self, spec: str, zarr_format: ZarrFormat) -> ZDType:
         if spec == "str":
             return self.match_json("string", zarr_format=3)
-        if spec == "json2" and zarr_format == 2:
-            return self.match_json({"name": "|O", "object_codec_id": "json2"}, zarr_format=2)
-        forms: list[tuple[DTypeJSON, ZarrFormat]] = [(spec, 3 if zarr_format == 2 else zarr_format)]
-        if zarr_format == 2:
-            forms.insert(0, ({"name": spec, "object_codec_id": None}, 2))
+        forms: list[tuple[DTypeJSON, ZarrFormat]] = [(spec, zarr_format)]
+        if spelling_of(zarr_format).numpy_names:
+            codec = "json2" if spec == "json2" else None
+            forms = [({"name": "|O" if codec else spec, "object_codec_id": codec}, zarr_format), (spec, 3)]
         for form, each_format in forms:
             try:
                 return self.match_json(form, zarr_format=each_format)
             except UnknownExtensionError as error:
                 unknown = error
             except DataTypeValidationError as error:
-                if each_format == 2 and spec in self.contents:
+                if form is not spec and spec in self.contents:
                     continue
                 raise error
         try:

@@ -21,9 +21,9 @@ import numpy as np
 
 from xzarr3._types import JSON, AnyArray
 from xzarr3.dtypes.base import ZDType, unmasked
-from xzarr3.dtypes.core import Float16, Ordered, native_order, order_of, widened
-from xzarr3.dtypes.specs import ZarrFormat, check_dtype_spec_no_object_codec_v2, check_format, split_v3
-from xzarr3.errors import DataTypeValidationError, MetadataError, UnknownExtensionError, shorten
+from xzarr3.dtypes.core import Float16, Ordered, PlainlyNamed, native_order, order_of, widened
+from xzarr3.dtypes.specs import ZarrFormat, check_dtype_spec_no_object_codec_v2, check_format, spelling_of
+from xzarr3.errors import DataTypeValidationError, MetadataError, UnknownExtensionError
 
 
 class _NativeClass:
@@ -34,12 +34,11 @@ class _NativeClass:
 
 
 @dataclass(frozen=True)
-class _Small(ZDType[np.dtype[Any], Any]):
+class _Small(PlainlyNamed):
     """A data type of ml_dtypes."""
 
     dtype_cls = _NativeClass()
     _listed: ClassVar[bool] = False
-    _permitted: ClassVar[str]
     _module_name: ClassVar[str | None] = None  # The name in ml_dtypes if it is another.
 
     @classmethod
@@ -66,6 +65,7 @@ class _Small(ZDType[np.dtype[Any], Any]):
 
     def __post_init__(self) -> None:
         self._machine()
+        super().__post_init__()
 
     @classmethod
     def _check_native_dtype(cls, dtype: np.dtype[Any]) -> bool:
@@ -85,51 +85,12 @@ class _Small(ZDType[np.dtype[Any], Any]):
         machine = self._machine()
         return self._ordered(machine) if isinstance(self, Ordered) else machine
 
-    @classmethod
-    def _from_json_v2(cls, data: Any) -> Self:
-        if not check_dtype_spec_no_object_codec_v2(data) or data["name"] != cls._zarr_v3_name:
-            raise DataTypeValidationError(
-                f"not the data type '{cls._zarr_v3_name}'", found=data, accepted=repr(cls._zarr_v3_name)
-            )
-        # Without a sign for it, the byte order is the one that is usual.
-        return cls(endianness="little") if issubclass(cls, Ordered) else cls()
-
-    @classmethod
-    def _from_json_v3(cls, data: Any) -> Self:
-        spec = split_v3(data)
-        if spec is None or spec[0] != cls._zarr_v3_name:
-            raise DataTypeValidationError(
-                f"not the data type '{cls._zarr_v3_name}'", found=data, accepted=repr(cls._zarr_v3_name)
-            )
-        if spec[1]:
-            raise UnknownExtensionError(
-                f"data type '{spec[0]}' has no configuration", found=data, accepted=repr(spec[0])
-            )
-        return cls()
-
-    def to_json(self, zarr_format: ZarrFormat) -> Any:
-        check_format(zarr_format)
-        if zarr_format != 2:
-            return self._zarr_v3_name
-        if self.byte_order == "big":
-            raise DataTypeValidationError(
-                f"Zarr format 2 has no word for the byte order of data type '{self.name}'",
-                found="big",
-                accepted="little",
-            )
-        return {"name": self._zarr_v3_name, "object_codec_id": None}
-
     def default_scalar(self) -> Any:
         return self._scalar(bytes(self.item_size))
 
     def _scalar(self, raw: bytes) -> Any:
         """The scalar of these bytes, in the byte order of this machine."""
         return np.frombuffer(raw, self._machine())[0]
-
-    def _refused(self, data: object, reason: str = "fill value not permitted") -> DataTypeValidationError:
-        return DataTypeValidationError(
-            f"{reason} for data type '{self.name}'", found=shorten(data), accepted=self._permitted
-        )
 
     def cast_scalar(self, data: object) -> Any:
         if isinstance(data, str):
@@ -164,16 +125,40 @@ def _numbers(values: Any, data_type: ZDType) -> AnyArray:
     return given
 
 
-class _SmallInteger(_Small):
+class _SmallReal(_Small):
+    """Real numbers, which version 2 names as version 3 does."""
+
+    @classmethod
+    def _from_json_v2(cls, data: Any) -> Self:
+        if not check_dtype_spec_no_object_codec_v2(data) or data["name"] != cls._zarr_v3_name:
+            raise DataTypeValidationError(
+                f"not the data type '{cls._zarr_v3_name}'", found=data, accepted=repr(cls._zarr_v3_name)
+            )
+        # Without a sign for it, the byte order is the one that is usual.
+        return cls(endianness="little") if issubclass(cls, Ordered) else cls()
+
+    def _to_json_v2(self) -> Any:
+        if self.byte_order == "big":
+            raise DataTypeValidationError(
+                f"Zarr format 2 has no word for the byte order of data type '{self.name}'",
+                found="big",
+                accepted="little",
+            )
+        return {"name": self._zarr_v3_name, "object_codec_id": None}
+
+
+class _SmallInteger(_SmallReal):
     """Integers of less than a byte."""
 
     _width: ClassVar[int]  # Bits
     _bounds: ClassVar[tuple[int, int]]
     has_unused_bits: ClassVar[bool] = True
 
-    def __init_subclass__(cls) -> None:
+    def __init_subclass__(cls, *, name: str = "") -> None:
         super().__init_subclass__()
-        name = cls._zarr_v3_name
+        if not name:
+            return
+        cls._zarr_v3_name = name
         cls._width = int(name.lstrip("uint"))
         high = 1 << (cls._width - (name[0] == "i"))
         cls._bounds = (-high if name[0] == "i" else 0, high - 1)
@@ -212,39 +197,36 @@ class _SmallInteger(_Small):
         return given.astype(np.int8).astype(dtype)
 
 
-class Int2(_SmallInteger):
+class Int2(_SmallInteger, name="int2"):
     """``int2``: integers from -2 to 1."""
 
-    _zarr_v3_name = "int2"
 
-
-class Int4(_SmallInteger):
+class Int4(_SmallInteger, name="int4"):
     """``int4``: integers from -8 to 7."""
 
-    _zarr_v3_name = "int4"
 
-
-class UInt2(_SmallInteger):
+class UInt2(_SmallInteger, name="uint2"):
     """``uint2``: integers from 0 to 3."""
 
-    _zarr_v3_name = "uint2"
 
-
-class UInt4(_SmallInteger):
+class UInt4(_SmallInteger, name="uint4"):
     """``uint4``: integers from 0 to 15."""
 
-    _zarr_v3_name = "uint4"
 
-
-class _SmallFloat(_Small):
+class _SmallFloat(_SmallReal):
     """Floating point numbers of up to 16 bits."""
 
-    _width: ClassVar[int] = 8  # Bits
+    _width: ClassVar[int]  # Bits
     _nan: ClassVar[int | None]  # Bits of the NaN that "NaN" stands for.
     _infinite: ClassVar[bool]
 
-    def __init_subclass__(cls) -> None:
+    def __init_subclass__(
+        cls, *, name: str = "", width: int = 8, nan: int | None = None, infinite: bool = False
+    ) -> None:
         super().__init_subclass__()
+        if not name:
+            return
+        cls._zarr_v3_name, cls._width, cls._nan, cls._infinite = name, width, nan, infinite
         words = ["'NaN'"] if cls._nan is not None else []
         words += ["'Infinity'", "'-Infinity'"] if cls._infinite else []
         cls._permitted = (
@@ -288,7 +270,7 @@ class _SmallFloat(_Small):
         raise self._refused(data)
 
     def to_json_scalar(self, data: object, *, zarr_format: ZarrFormat) -> Any:
-        check_format(zarr_format)
+        spelling = spelling_of(zarr_format)
         scalar = self.cast_scalar(data)
         value = float(scalar)
         if math.isfinite(value):
@@ -296,7 +278,7 @@ class _SmallFloat(_Small):
         if math.isinf(value):
             return "Infinity" if value > 0 else "-Infinity"
         bits = int.from_bytes(self.bits(scalar), sys.byteorder)
-        if zarr_format == 2 or bits == self._nan:
+        if not spelling.all_bits or bits == self._nan:
             return "NaN"
         return f"0x{bits:0{-(-self._width // 4)}x}"
 
@@ -346,120 +328,66 @@ def _float(number: float) -> float:
 
 
 @dataclass(frozen=True)
-class BFloat16(_SmallFloat, Ordered):
+class BFloat16(_SmallFloat, Ordered, name="bfloat16", width=16, nan=0x7FC0, infinite=True):
     """``bfloat16``: the upper half of a single precision number."""
 
-    _zarr_v3_name: ClassVar[str] = "bfloat16"
-    _width: ClassVar[int] = 16
-    _nan: ClassVar[int | None] = 0x7FC0
-    _infinite: ClassVar[bool] = True
 
-    def __post_init__(self) -> None:
-        Ordered.__post_init__(self)
-        self._machine()
-
-
-class Float4E2M1FN(_SmallFloat):
+class Float4E2M1FN(_SmallFloat, name="float4_e2m1fn", width=4, nan=None, infinite=False):
     """``float4_e2m1fn``: 4 bits; neither infinity nor NaN."""
 
-    _zarr_v3_name = "float4_e2m1fn"
-    _width = 4
-    _nan = None
-    _infinite = False
 
-
-class Float6E2M3FN(_SmallFloat):
+class Float6E2M3FN(_SmallFloat, name="float6_e2m3fn", width=6, nan=None, infinite=False):
     """``float6_e2m3fn``: 6 bits; neither infinity nor NaN."""
 
-    _zarr_v3_name = "float6_e2m3fn"
-    _width = 6
-    _nan = None
-    _infinite = False
 
-
-class Float6E3M2FN(_SmallFloat):
+class Float6E3M2FN(_SmallFloat, name="float6_e3m2fn", width=6, nan=None, infinite=False):
     """``float6_e3m2fn``: 6 bits; neither infinity nor NaN."""
 
-    _zarr_v3_name = "float6_e3m2fn"
-    _width = 6
-    _nan = None
-    _infinite = False
 
-
-class Float8E3M4(_SmallFloat):
+class Float8E3M4(_SmallFloat, name="float8_e3m4", width=8, nan=0x78, infinite=True):
     """``float8_e3m4``: 3 bits of exponent, 4 of mantissa."""
 
-    _zarr_v3_name = "float8_e3m4"
-    _nan = 0x78
-    _infinite = True
 
-
-class Float8E4M3(_SmallFloat):
+class Float8E4M3(_SmallFloat, name="float8_e4m3", width=8, nan=0x7C, infinite=True):
     """``float8_e4m3``: 4 bits of exponent, 3 of mantissa."""
 
-    _zarr_v3_name = "float8_e4m3"
-    _nan = 0x7C
-    _infinite = True
 
-
-class Float8E4M3B11FNUZ(_SmallFloat):
+class Float8E4M3B11FNUZ(_SmallFloat, name="float8_e4m3b11fnuz", width=8, nan=0x80, infinite=False):
     """``float8_e4m3b11fnuz``: an exponent biased by 11; no infinity, one zero, one NaN."""
 
-    _zarr_v3_name = "float8_e4m3b11fnuz"
-    _nan = 0x80
-    _infinite = False
 
-
-class Float8E4M3FN(_SmallFloat):
+class Float8E4M3FN(_SmallFloat, name="float8_e4m3fn", width=8, nan=0x7F, infinite=False):
     """``float8_e4m3fn``: no infinity."""
 
-    _zarr_v3_name = "float8_e4m3fn"
-    _nan = 0x7F
-    _infinite = False
 
-
-class Float8E4M3FNUZ(_SmallFloat):
+class Float8E4M3FNUZ(_SmallFloat, name="float8_e4m3fnuz", width=8, nan=0x80, infinite=False):
     """``float8_e4m3fnuz``: no infinity, one zero, one NaN."""
 
-    _zarr_v3_name = "float8_e4m3fnuz"
-    _nan = 0x80
-    _infinite = False
 
-
-class Float8E5M2(_SmallFloat):
+class Float8E5M2(_SmallFloat, name="float8_e5m2", width=8, nan=0x7E, infinite=True):
     """``float8_e5m2``: 5 bits of exponent, 2 of mantissa."""
 
-    _zarr_v3_name = "float8_e5m2"
-    _nan = 0x7E
-    _infinite = True
 
-
-class Float8E5M2FNUZ(_SmallFloat):
+class Float8E5M2FNUZ(_SmallFloat, name="float8_e5m2fnuz", width=8, nan=0x80, infinite=False):
     """``float8_e5m2fnuz``: no infinity, one zero, one NaN."""
 
-    _zarr_v3_name = "float8_e5m2fnuz"
-    _nan = 0x80
-    _infinite = False
 
-
-class Float8E8M0FNU(_SmallFloat):
+class Float8E8M0FNU(_SmallFloat, name="float8_e8m0fnu", width=8, nan=0xFF, infinite=False):
     """``float8_e8m0fnu``: powers of two; neither sign, zero nor infinity."""
-
-    _zarr_v3_name = "float8_e8m0fnu"
-    _nan = 0xFF
-    _infinite = False
 
 
 class _SmallComplex(_Small):
-    """Complex numbers of two parts."""
+    """Complex numbers of two parts, for which version 2 has no names."""
 
     _part_type: ClassVar[type[Any]]
     numpy_swaps: ClassVar[bool] = False  # ml_dtypes exchanges the parts as well.
 
-    def __init_subclass__(cls) -> None:
+    def __init_subclass__(cls, *, of: type[Any] | None = None, module_name: str | None = None) -> None:
         super().__init_subclass__()
-        if hasattr(cls, "_part_type"):
-            cls._permitted = f"an array of two parts, each {cls._part_type._permitted}"
+        if of is not None:
+            cls._part_type, cls._module_name = of, module_name
+            cls._zarr_v3_name = f"complex_{of._zarr_v3_name}"
+            cls._permitted = f"an array of two parts, each {of._permitted}"
 
     @property
     def _part(self) -> Any:
@@ -469,20 +397,6 @@ class _SmallComplex(_Small):
     @property
     def item_size(self) -> int:
         return 2 * int(self._part.item_size)
-
-    @classmethod
-    def _from_json_v2(cls, data: Any) -> Self:
-        # Version 2 has the names of numpy, and no other tool has one for such types.
-        raise DataTypeValidationError(
-            f"Zarr format 2 has no data type '{cls._zarr_v3_name}'", found=data, accepted="format 3"
-        )
-
-    def to_json(self, zarr_format: ZarrFormat) -> Any:
-        if zarr_format == 2:
-            raise DataTypeValidationError(
-                f"Zarr format 2 has no data type '{self.name}'", found=self.name, accepted="format 3"
-            )
-        return super().to_json(zarr_format)
 
     def _of_parts(self, real: AnyArray, imag: AnyArray) -> AnyArray:
         """An array of these parts, in the byte order of this machine."""
@@ -533,29 +447,13 @@ class _SmallComplex(_Small):
 
 
 @dataclass(frozen=True)
-class ComplexBFloat16(_SmallComplex, Ordered):
+class ComplexBFloat16(_SmallComplex, Ordered, of=BFloat16, module_name="bcomplex32"):
     """``complex_bfloat16``: two bfloat16 numbers."""
-
-    _zarr_v3_name: ClassVar[str] = "complex_bfloat16"
-    _module_name: ClassVar[str | None] = "bcomplex32"
-    _part_type: ClassVar[type[Any]] = BFloat16
-
-    def __post_init__(self) -> None:
-        Ordered.__post_init__(self)
-        self._machine()
 
 
 @dataclass(frozen=True)
-class ComplexFloat16(_SmallComplex, Ordered):
+class ComplexFloat16(_SmallComplex, Ordered, of=Float16, module_name="complex32"):
     """``complex_float16``: two half precision numbers."""
-
-    _zarr_v3_name: ClassVar[str] = "complex_float16"
-    _module_name: ClassVar[str | None] = "complex32"
-    _part_type: ClassVar[type[Any]] = Float16
-
-    def __post_init__(self) -> None:
-        Ordered.__post_init__(self)
-        self._machine()
 
 
 class _Pair(_SmallComplex):
@@ -591,74 +489,44 @@ class _Pair(_SmallComplex):
         return result
 
 
-class ComplexFloat4E2M1FN(_Pair):
+class ComplexFloat4E2M1FN(_Pair, of=Float4E2M1FN):
     """``complex_float4_e2m1fn``."""
 
-    _zarr_v3_name = "complex_float4_e2m1fn"
-    _part_type = Float4E2M1FN
 
-
-class ComplexFloat6E2M3FN(_Pair):
+class ComplexFloat6E2M3FN(_Pair, of=Float6E2M3FN):
     """``complex_float6_e2m3fn``."""
 
-    _zarr_v3_name = "complex_float6_e2m3fn"
-    _part_type = Float6E2M3FN
 
-
-class ComplexFloat6E3M2FN(_Pair):
+class ComplexFloat6E3M2FN(_Pair, of=Float6E3M2FN):
     """``complex_float6_e3m2fn``."""
 
-    _zarr_v3_name = "complex_float6_e3m2fn"
-    _part_type = Float6E3M2FN
 
-
-class ComplexFloat8E3M4(_Pair):
+class ComplexFloat8E3M4(_Pair, of=Float8E3M4):
     """``complex_float8_e3m4``."""
 
-    _zarr_v3_name = "complex_float8_e3m4"
-    _part_type = Float8E3M4
 
-
-class ComplexFloat8E4M3(_Pair):
+class ComplexFloat8E4M3(_Pair, of=Float8E4M3):
     """``complex_float8_e4m3``."""
 
-    _zarr_v3_name = "complex_float8_e4m3"
-    _part_type = Float8E4M3
 
-
-class ComplexFloat8E4M3B11FNUZ(_Pair):
+class ComplexFloat8E4M3B11FNUZ(_Pair, of=Float8E4M3B11FNUZ):
     """``complex_float8_e4m3b11fnuz``."""
 
-    _zarr_v3_name = "complex_float8_e4m3b11fnuz"
-    _part_type = Float8E4M3B11FNUZ
 
-
-class ComplexFloat8E4M3FNUZ(_Pair):
+class ComplexFloat8E4M3FNUZ(_Pair, of=Float8E4M3FNUZ):
     """``complex_float8_e4m3fnuz``."""
 
-    _zarr_v3_name = "complex_float8_e4m3fnuz"
-    _part_type = Float8E4M3FNUZ
 
-
-class ComplexFloat8E5M2(_Pair):
+class ComplexFloat8E5M2(_Pair, of=Float8E5M2):
     """``complex_float8_e5m2``."""
 
-    _zarr_v3_name = "complex_float8_e5m2"
-    _part_type = Float8E5M2
 
-
-class ComplexFloat8E5M2FNUZ(_Pair):
+class ComplexFloat8E5M2FNUZ(_Pair, of=Float8E5M2FNUZ):
     """``complex_float8_e5m2fnuz``."""
 
-    _zarr_v3_name = "complex_float8_e5m2fnuz"
-    _part_type = Float8E5M2FNUZ
 
-
-class ComplexFloat8E8M0FNU(_Pair):
+class ComplexFloat8E8M0FNU(_Pair, of=Float8E8M0FNU):
     """``complex_float8_e8m0fnu``."""
-
-    _zarr_v3_name = "complex_float8_e8m0fnu"
-    _part_type = Float8E8M0FNU
 
 
 SMALL_TYPES: tuple[type[ZDType], ...] = (

@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeAlias, TypedDict, TypeGuard, TypeVar
 
 import numpy as np
@@ -53,17 +54,50 @@ _WORDS = {
 }  # fmt: skip
 
 
-def check_format(zarr_format: object) -> None:
-    """Refuse what is no format.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spelling:
+    """How a format spells data types and fill values: all that differs between the formats."""
+
+    numpy_names: bool
+    """Whether data types have the names of numpy, not names and configurations of Zarr."""
+
+    old_fills: bool
+    """Whether fill values are read in the forms of many writers: 0 for what is all zero, numbers as text."""
+
+    all_bits: bool
+    """Whether there are words for each NaN and for NaT, which is a number otherwise."""
+
+    packed_fills: bool
+    """Whether a fill value of several parts is the base64 of its bytes, in the byte order of the type."""
+
+    levels: int
+    """How deep the JSON of a data type may be nested."""
+
+
+_NUMPY = Spelling(numpy_names=True, old_fills=True, all_bits=False, packed_fills=True, levels=2 * MAX_DEPTH)
+_ZARR = Spelling(numpy_names=False, old_fills=False, all_bits=True, packed_fills=False, levels=4 * MAX_DEPTH)
+_SPELLINGS: dict[object, Spelling] = {2: _NUMPY, 3: _ZARR, "3-draft": _ZARR}
+
+
+def spelling_of(zarr_format: object) -> Spelling:
+    """How a format spells data types and fill values.
 
     Raises
     ------
     DataTypeValidationError
+        If there is no such format.
     """
-    if zarr_format not in (2, 3, "3-draft"):
+    try:
+        return _SPELLINGS[zarr_format]
+    except (KeyError, TypeError) as error:  # What is not hashable is no format either.
         raise DataTypeValidationError(
             "no such Zarr format", field="zarr_format", found=zarr_format, accepted="3, 2, '3-draft'"
-        )
+        ) from error
+
+
+def check_format(zarr_format: object) -> None:
+    """Refuse what is no format, as :func:`spelling_of` does."""
+    spelling_of(zarr_format)
 
 
 def check_dtype_spec_v2(data: object) -> TypeGuard[DTypeConfig_V2[Any, str | None]]:
@@ -158,7 +192,7 @@ def split_v3(data: object) -> tuple[str, Mapping[str, JSON]] | None:
 def too_deep(data: object, zarr_format: ZarrFormat) -> bool:
     """Whether JSON is nested deeper than any data type."""
     level: list[object] = [data]
-    for _ in range((2 if zarr_format == 2 else 4) * MAX_DEPTH):
+    for _ in range(spelling_of(zarr_format).levels):
         level = [
             inner
             for outer in level

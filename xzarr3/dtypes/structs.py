@@ -24,7 +24,15 @@ from xzarr3.dtypes.base import Endianness, ZDType, unmasked
 from xzarr3.dtypes.core import MAX_ITEM_SIZE, is_integer, native_order
 from xzarr3.dtypes.fixed import is_text
 from xzarr3.dtypes.registry import registry
-from xzarr3.dtypes.specs import ZarrFormat, check_format, from_base64, is_zero, split_v3, to_base64
+from xzarr3.dtypes.specs import (
+    ZarrFormat,
+    check_format,
+    from_base64,
+    is_zero,
+    spelling_of,
+    split_v3,
+    to_base64,
+)
 from xzarr3.errors import DataTypeValidationError, MetadataError, listed, shorten
 
 _NAMES = ("struct", "structured")
@@ -279,14 +287,14 @@ class Struct(ZDType[np.dtype[Any], np.void]):
             fields.append((name, _field_type(inner, 3, name)))
         return cls(tuple(fields))
 
-    def to_json(self, zarr_format: ZarrFormat) -> Any:
-        check_format(zarr_format)
-        if zarr_format == 2:
-            return {"name": [_pair(*field) for field in self.fields], "object_codec_id": None}
+    def _to_json_v2(self) -> Any:
+        return {"name": [_pair(*field) for field in self.fields], "object_codec_id": None}
+
+    def _to_json_v3(self) -> Any:
         fields = []
         for name, data_type in self.fields:
             try:
-                fields.append({"name": name, "data_type": data_type.to_json(zarr_format)})
+                fields.append({"name": name, "data_type": data_type.to_json(3)})
             except MetadataError as error:
                 error.at(field=f"fields.{name}")
                 raise
@@ -345,11 +353,11 @@ class Struct(ZDType[np.dtype[Any], np.void]):
         return self._of(scalars)
 
     def from_json_scalar(self, data: JSON, *, zarr_format: ZarrFormat) -> np.void:
-        check_format(zarr_format)
-        if zarr_format == 2 and is_zero(data):
+        spelling = spelling_of(zarr_format)
+        if spelling.old_fills and is_zero(data):
             return self.default_scalar()
         if isinstance(data, str):
-            return self._from_text(data, zarr_format)
+            return self._from_text(data, self if spelling.packed_fills else self.in_byte_order("little"))
         names = [name for name, _ in self.fields]
         if not isinstance(data, dict) or data.keys() != set(names):
             raise DataTypeValidationError(
@@ -366,8 +374,8 @@ class Struct(ZDType[np.dtype[Any], np.void]):
                 raise
         return self._of(scalars)
 
-    def _from_text(self, data: str, zarr_format: ZarrFormat) -> np.void:
-        stored = self if zarr_format == 2 else self.in_byte_order("little")
+    def _from_text(self, data: str, stored: Self) -> np.void:
+        """The scalar whose bytes, as those of the data type ``stored``, are in base64."""
         try:
             raw = from_base64(data)
             if len(raw) != self.item_size:
@@ -382,9 +390,9 @@ class Struct(ZDType[np.dtype[Any], np.void]):
         return self.cast_scalar(scalar) if stored != self else scalar
 
     def to_json_scalar(self, data: object, *, zarr_format: ZarrFormat) -> Any:
-        check_format(zarr_format)
+        spelling = spelling_of(zarr_format)
         scalar = self.cast_scalar(data)
-        if zarr_format == 2:
+        if spelling.packed_fills:
             return to_base64(scalar.tobytes())
         cells = self._cells(scalar)
         return {

@@ -15,8 +15,8 @@ import numpy as np
 
 from xzarr3._types import JSON, AnyArray
 from xzarr3.dtypes.base import FOREIGN_ERRORS, unmasked
-from xzarr3.dtypes.core import Ordered, native_order, order_of
-from xzarr3.dtypes.specs import ZarrFormat, check_format, native_v2, split_v3
+from xzarr3.dtypes.core import NumpyNamed, Ordered, native_order, order_of
+from xzarr3.dtypes.specs import ZarrFormat, spelling_of, split_v3
 from xzarr3.errors import DataTypeValidationError, listed
 
 UNITS = ("Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns", "ps", "fs", "as", "generic")
@@ -28,7 +28,7 @@ _NAT = -(2**63)
 
 
 @dataclass(frozen=True, repr=False)
-class _Time(Ordered):
+class _Time(NumpyNamed, Ordered):
     unit: str = "generic"
     scale_factor: int = 1
     _letter: ClassVar[str]
@@ -79,15 +79,6 @@ class _Time(Ordered):
         return self._ordered(np.dtype(self._code))
 
     @classmethod
-    def _from_json_v2(cls, data: Any) -> Self:
-        dtype = native_v2(data)
-        if dtype is None or not cls._check_native_dtype(dtype):
-            raise DataTypeValidationError(
-                f"not the data type '{cls._zarr_v3_name}'", found=data, accepted=f"'<{cls._letter}8[s]', ..."
-            )
-        return cls.from_native_dtype(dtype)
-
-    @classmethod
     def _from_json_v3(cls, data: Any) -> Self:
         spec = split_v3(data)
         if spec is None or spec[0] != cls._zarr_v3_name:
@@ -99,11 +90,11 @@ class _Time(Ordered):
             raise cls._wrong("unit", data, f"one of {listed(UNITS)}, and an integer as 'scale_factor'")
         return cls(unit=unit, scale_factor=scale_factor)
 
-    def to_json(self, zarr_format: ZarrFormat) -> Any:
-        check_format(zarr_format)
-        if zarr_format == 2:
-            order = "<" if self.endianness == "little" else ">"
-            return {"name": order + self._code, "object_codec_id": None}
+    def _to_json_v2(self) -> Any:
+        order = "<" if self.endianness == "little" else ">"
+        return {"name": order + self._code, "object_codec_id": None}
+
+    def _to_json_v3(self) -> Any:
         return {
             "name": self._zarr_v3_name,
             "configuration": {"unit": self.unit, "scale_factor": self.scale_factor},
@@ -117,12 +108,12 @@ class _Time(Ordered):
         return self._of(_NAT)
 
     def from_json_scalar(self, data: JSON, *, zarr_format: ZarrFormat) -> Any:
-        check_format(zarr_format)
+        spelling = spelling_of(zarr_format)
         if data == "NaT":
             return self._of(_NAT)
         if type(data) is int and -(2**63) <= data < 2**63:
             return self._of(data)
-        if zarr_format == 2 and isinstance(data, str):
+        if spelling.old_fills and isinstance(data, str):
             try:
                 return self.cast_scalar(data)  # zarr-python 3.0 wrote dates.
             except DataTypeValidationError as error:
@@ -130,13 +121,10 @@ class _Time(Ordered):
         raise self._refused(data, "fill value not permitted", "'NaT' or an integer of 64 bits")
 
     def to_json_scalar(self, data: object, *, zarr_format: ZarrFormat) -> Any:
-        check_format(zarr_format)
+        spelling = spelling_of(zarr_format)
         count = int(self.cast_scalar(data).view(np.int64))
         # zarr-python 2 wrote and read the number only.
-        return "NaT" if count == _NAT and zarr_format != 2 else count
-
-    def _refused(self, data: object, reason: str, accepted: str) -> DataTypeValidationError:
-        return DataTypeValidationError(f"{reason} for data type '{self.name}'", found=data, accepted=accepted)
+        return "NaT" if count == _NAT and spelling.all_bits else count
 
     def cast_scalar(self, data: object) -> Any:
         if type(data) is int or (isinstance(data, str) and data == "NaT"):
@@ -266,6 +254,7 @@ class DateTime64(_Time):
     dtype_cls = np.dtypes.DateTime64DType
     _zarr_v3_name: ClassVar[str] = "numpy.datetime64"
     _letter: ClassVar[str] = "M"
+    _numpy_names: ClassVar[str | None] = "'<M8[s]', ..."
     _type: ClassVar[type[Any]] = np.datetime64
     _accepted: ClassVar[str] = "datetime64, datetime.datetime without a time zone, datetime.date"
 
@@ -298,6 +287,7 @@ class TimeDelta64(_Time):
     dtype_cls = np.dtypes.TimeDelta64DType
     _zarr_v3_name: ClassVar[str] = "numpy.timedelta64"
     _letter: ClassVar[str] = "m"
+    _numpy_names: ClassVar[str | None] = "'<m8[s]', ..."
     _type: ClassVar[type[Any]] = np.timedelta64
     _accepted: ClassVar[str] = "timedelta64, datetime.timedelta"
 

@@ -18,18 +18,18 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from xzarr3._types import JSON, AnyArray
-from xzarr3.dtypes.base import ZDType, unmasked
-from xzarr3.dtypes.core import native_order
+from xzarr3.dtypes.base import unmasked
+from xzarr3.dtypes.core import PlainlyNamed, native_order
 from xzarr3.dtypes.fixed import is_text, text_items
 from xzarr3.dtypes.specs import (
     ZarrFormat,
     check_dtype_spec_v2,
     check_format,
     from_base64,
-    split_v3,
+    spelling_of,
     to_base64,
 )
-from xzarr3.errors import DataTypeValidationError, UnknownExtensionError, shorten
+from xzarr3.errors import DataTypeValidationError, UnknownExtensionError
 
 OBJECT_NAMES = ("|O", "O", "|O8", "<O", ">O", "=O")
 """How version 2 spells numpy's dtype of objects."""
@@ -37,10 +37,9 @@ OBJECT_NAMES = ("|O", "O", "|O8", "<O", ">O", "=O")
 _MAX_LEVELS = 200  # Of a JSON value
 
 
-class _Variable(ZDType[Any, Any]):
+class _Variable(PlainlyNamed):
     is_variable: ClassVar[bool] = True
     object_codec_id: ClassVar[str]
-    _permitted: ClassVar[str]
 
     @classmethod
     def from_native_dtype(cls, dtype: np.dtype[Any]) -> Self:
@@ -68,30 +67,8 @@ class _Variable(ZDType[Any, Any]):
             )
         return cls()
 
-    @classmethod
-    def _from_json_v3(cls, data: Any) -> Self:
-        names = (cls._zarr_v3_name, *cls._zarr_v3_aliases)
-        spec = split_v3(data)
-        if spec is None or spec[0] not in names:
-            raise DataTypeValidationError(
-                f"not the data type '{names[0]}'", found=data, accepted=" or ".join(map(repr, names))
-            )
-        if spec[1]:
-            raise UnknownExtensionError(
-                f"data type '{names[0]}' has no configuration", found=data, accepted=repr(names[0])
-            )
-        return cls()
-
-    def to_json(self, zarr_format: ZarrFormat) -> Any:
-        check_format(zarr_format)
-        if zarr_format == 2:
-            return {"name": "|O", "object_codec_id": self.object_codec_id}
-        return self._zarr_v3_name
-
-    def _refused(self, data: object, reason: str = "value cannot be held") -> DataTypeValidationError:
-        return DataTypeValidationError(
-            f"{reason} for data type '{self.name}'", found=shorten(data), accepted=self._permitted
-        )
+    def _to_json_v2(self) -> Any:
+        return {"name": "|O", "object_codec_id": self.object_codec_id}
 
     def filled(self, shape: tuple[int, ...], fill: Any) -> AnyArray:
         array = np.empty(shape, self._dtype)
@@ -123,12 +100,12 @@ class VariableLengthUTF8(_Variable):
         if isinstance(data, np.ndarray) and data.ndim == 0:
             data = data[()]
         if not isinstance(data, str) or not is_text(data):
-            raise self._refused(data)
+            raise self._refused(data, "value cannot be held")
         return str(data)
 
     def from_json_scalar(self, data: JSON, *, zarr_format: ZarrFormat) -> str:
-        check_format(zarr_format)
-        if zarr_format == 2 and isinstance(data, (int, float)) and not isinstance(data, bool):
+        old = spelling_of(zarr_format).old_fills
+        if old and isinstance(data, (int, float)) and not isinstance(data, bool):
             return str(data)  # The default of old writers, 0, as others read it.
         if not isinstance(data, str) or not is_text(data):
             raise self._refused(data, "fill value not permitted")
@@ -189,23 +166,18 @@ class VariableLengthBytes(_Objects):
         if isinstance(data, np.ndarray) and data.ndim == 0:
             data = data[()]
         if not isinstance(data, (bytes, bytearray, memoryview)):
-            raise self._refused(data)
+            raise self._refused(data, "value cannot be held")
         return bytes(data)
 
     def from_json_scalar(self, data: JSON, *, zarr_format: ZarrFormat) -> bytes:
-        check_format(zarr_format)
-        if zarr_format == 2 and type(data) is int and data == 0:
+        if spelling_of(zarr_format).old_fills and type(data) is int and data == 0:
             return b""
         if isinstance(data, list) and all(type(octet) is int and 0 <= octet <= 255 for octet in data):
             return bytes(data)  # type: ignore[arg-type]
         try:
             return from_base64(data)
         except ValueError as error:
-            raise DataTypeValidationError(
-                f"fill value not permitted for data type '{self.name}'",
-                found=shorten(data),
-                accepted="base64, or an array of integers from 0 to 255",
-            ) from error
+            raise self._refused(data, accepted="base64, or an array of integers from 0 to 255") from error
 
     def to_json_scalar(self, data: object, *, zarr_format: ZarrFormat) -> Any:
         check_format(zarr_format)
@@ -241,13 +213,10 @@ class JSONObjects(_Objects):
         super()._from_json_v3(data)
         raise UnknownExtensionError("data type 'json2' is known to Zarr format 2 only", found=data)
 
-    def to_json(self, zarr_format: ZarrFormat) -> Any:
-        if zarr_format != 2:
-            check_format(zarr_format)
-            raise DataTypeValidationError(
-                "data type 'json2' is known to Zarr format 2 only", found=zarr_format, accepted="2"
-            )
-        return super().to_json(zarr_format)
+    def _to_json_v3(self) -> Any:
+        raise DataTypeValidationError(
+            "data type 'json2' is known to Zarr format 2 only", found=self.name, accepted="format 2"
+        )
 
     def default_scalar(self) -> None:
         return None
@@ -261,7 +230,7 @@ class JSONObjects(_Objects):
             data = data.item()
         if data is None or type(data) in (bool, int, float, str):
             if isinstance(data, str) and not is_text(data):
-                raise self._refused(whole)
+                raise self._refused(whole, "value cannot be held")
             return data
         if not room:
             raise DataTypeValidationError(
@@ -271,7 +240,7 @@ class JSONObjects(_Objects):
             return [self._plain(item, whole, room - 1) for item in data]
         if isinstance(data, dict) and all(isinstance(key, str) and is_text(key) for key in data):
             return {key: self._plain(item, whole, room - 1) for key, item in data.items()}
-        raise self._refused(whole)
+        raise self._refused(whole, "value cannot be held")
 
     def from_json_scalar(self, data: JSON, *, zarr_format: ZarrFormat) -> Any:
         check_format(zarr_format)

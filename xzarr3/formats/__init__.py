@@ -36,6 +36,16 @@ def parse_format(zarr_format: object) -> Format:
     return FORMATS[zarr_format]
 
 
+def name_of(format: Format) -> Format | ZarrFormat:
+    """A format as it is pickled: by its name, where that says all."""
+    return format.zarr_format if FORMATS[format.zarr_format] == format else format
+
+
+def format_of(name: Format | ZarrFormat) -> Format:
+    """The format that is pickled like this."""
+    return name if isinstance(name, Format) else FORMATS[name]
+
+
 __all__ = [
     "DRAFT",
     "FORMATS",
@@ -46,5 +56,7 @@ __all__ = [
     "V2Format",
     "V3Format",
     "ZarrFormat",
+    "format_of",
+    "name_of",
     "parse_format",
 ]

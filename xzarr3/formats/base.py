@@ -13,7 +13,8 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 from xzarr3._types import JSON, Scalar
 from xzarr3.chunk_keys import ChunkKeyEncoding
-from xzarr3.dtypes import ZarrFormat, ZDType
+from xzarr3.codecs.base import Codec
+from xzarr3.dtypes import RawBits, RawBytes, ZarrFormat, ZDType
 from xzarr3.dtypes.base import FOREIGN_ERRORS
 from xzarr3.errors import DataTypeValidationError, InvalidKeyError, MetadataError
 from xzarr3.metadata import ArrayMetadata, Consolidated, GroupMetadata, NodeMetadata
@@ -63,10 +64,44 @@ class Format(ABC):
     default_compressor: ClassVar[str] = "zstd"
     """The compressor of new arrays."""
 
+    byte_order_in_data_type: ClassVar[bool] = False
+    """Whether the data type says the byte order of stored elements, and not the codec ``bytes``."""
+
+    configures_as_numcodecs: ClassVar[bool] = False
+    """Whether codecs are those of numcodecs, one ``compressor`` and ``filters`` that may be ones of bytes."""
+
+    fill_value_may_be_null: ClassVar[bool] = False
+    """Whether an array can say that it has no fill value."""
+
+    conventions_in_attributes: ClassVar[bool] = False
+    """Whether tools keep in attributes what the format cannot say, as xarray does with dimension names."""
+
+    unordered_serializers: ClassVar[tuple[str, ...]] = ()
+    """Codecs from arrays to bytes whose chunks are always in C order."""
+
+    opaque_type: ClassVar[type[RawBits | RawBytes]] = RawBits
+    """The data type for bytes that mean nothing to Zarr."""
+
+    is_draft: ClassVar[bool] = False
+    """Whether the format is none that other tools still read."""
+
     @property
     def writable(self) -> bool:
         """Whether documents of this form are written; some are only read."""
         return True
+
+    @property
+    def fill_value_is_mask(self) -> bool:
+        """Whether the fill value of an array is its ``_FillValue``, as xarray has it in all but version 3."""
+        return not self.writable
+
+    def answers_to(self, zarr_format: ZarrFormat | None) -> bool:
+        """Whether this is a format that a user means who asks for ``zarr_format``; None asks for any."""
+        return zarr_format in (None, self.zarr_format)
+
+    def codecs_elsewhere(self, meta: ArrayMetadata) -> tuple[Codec, ...]:
+        """The codecs of an array of this format, for its chunks in another format."""
+        return meta.codecs
 
     # Keys
 
@@ -277,6 +312,47 @@ def node_prefix(path: str) -> str:
     return f"{path}/" if path else ""
 
 
+LENGTHS = "an array of integers"
+
+
+def lengths_of(value: object, field: str) -> tuple[int, ...]:
+    """The integers that a field of a document holds.
+
+    Raises
+    ------
+    MetadataError
+    """
+    if not isinstance(value, list):
+        raise MetadataError("not a valid value", field=field, found=value, accepted=LENGTHS)
+    for at, length in enumerate(value):
+        if type(length) is not int:
+            raise MetadataError("not a length", field=f"{field}[{at}]", found=length, accepted="an integer")
+    return tuple(value)
+
+
+def chunk_shape_of(value: object, shape: tuple[int, ...], field: str) -> tuple[int, ...]:
+    """The shape of the chunks of an array of this shape, which a field of a document holds.
+
+    Raises
+    ------
+    MetadataError
+    """
+    lengths = lengths_of(value, field)
+    if len(lengths) != len(shape):
+        raise MetadataError(
+            f"the array has {len(shape)} dimensions", field=field, found=list(lengths),
+            accepted=f"{len(shape)} integers",
+        )  # fmt: skip
+    for at, (length, size) in enumerate(zip(lengths, shape, strict=True)):
+        # Some writers give chunks no length along a dimension that has none. There are no such chunks yet.
+        if not (1 <= length < 2**63 or (length == 0 and size == 0)):
+            raise MetadataError(
+                "not a length of a chunk", field=f"{field}[{at}]", found=length,
+                accepted="an integer from 1 to 2^63 - 1",
+            )  # fmt: skip
+    return tuple(max(length, 1) for length in lengths)
+
+
 def check_path_below(path: str, field: str) -> None:
     """Refuse what consolidated metadata give as the path of a node below a group and is none.
 
@@ -319,6 +395,7 @@ def fill_value_from_json(data_type: ZDType, value: JSON, zarr_format: ZarrFormat
 
 
 __all__ = [
+    "LENGTHS",
     "MAX_NAMES",
     "ArrayMetadata",
     "Document",
@@ -330,6 +407,8 @@ __all__ = [
     "Place",
     "ZarrFormat",
     "check_path_below",
+    "chunk_shape_of",
     "fill_value_from_json",
+    "lengths_of",
     "node_prefix",
 ]

@@ -29,12 +29,15 @@ from xzarr3.dtypes.base import FOREIGN_ERRORS
 from xzarr3.dtypes.registry import registry
 from xzarr3.errors import InvalidKeyError, MetadataError, UnknownExtensionError, listed
 from xzarr3.formats.base import (
+    LENGTHS,
     Document,
     Fetch,
     Format,
     Place,
     check_path_below,
+    chunk_shape_of,
     fill_value_from_json,
+    lengths_of,
     node_prefix,
 )
 from xzarr3.grids import RegularGrid
@@ -55,7 +58,6 @@ _KINDS: dict[str, Literal["array", "group", "other"]] = {ARRAY: "array", GROUP: 
 _KINDS.update(dict.fromkeys((ATTRIBUTES, CONSOLIDATED, *_NCZARR), "other"))
 
 _CONSOLIDATED_FORMAT = 1
-_LENGTHS = "an array of integers"
 _CODEC = "an object with an 'id'"
 _FIELDS = frozenset(
     {"zarr_format", "shape", "chunks", "dtype", "compressor", "fill_value", "order", "filters"}
@@ -131,30 +133,11 @@ def _choice(document: Mapping[str, Any], field: str, choices: tuple[str, ...], d
 
 
 def _lengths(document: Mapping[str, Any], field: str) -> tuple[int, ...]:
-    values = _need(document, field, _LENGTHS)
-    if not isinstance(values, list):
-        raise MetadataError("not a valid value", field=field, found=values, accepted=_LENGTHS)
-    for at, value in enumerate(values):
-        if type(value) is not int:
-            raise MetadataError("not a length", field=f"{field}[{at}]", found=value, accepted="an integer")
-    return tuple(values)
+    return lengths_of(_need(document, field, LENGTHS), field)
 
 
 def _chunks(document: Mapping[str, Any], shape: tuple[int, ...]) -> RegularGrid:
-    chunks = _lengths(document, "chunks")
-    if len(chunks) != len(shape):
-        raise MetadataError(
-            f"the array has {len(shape)} dimensions", field="chunks", found=list(chunks),
-            accepted=f"{len(shape)} integers",
-        )  # fmt: skip
-    for at, (length, size) in enumerate(zip(chunks, shape, strict=True)):
-        # Some writers give chunks no length along a dimension that has none. There are no such chunks yet.
-        if not (1 <= length < 2**63 or (length == 0 and size == 0)):
-            raise MetadataError(
-                "not a length of a chunk", field=f"chunks[{at}]", found=length,
-                accepted="an integer from 1 to 2^63 - 1",
-            )  # fmt: skip
-    return RegularGrid(tuple(max(length, 1) for length in chunks))
+    return RegularGrid(chunk_shape_of(_need(document, "chunks", LENGTHS), shape, "chunks"))
 
 
 @dataclass(frozen=True)
@@ -436,8 +419,33 @@ class V2Format(Format):
 
     zarr_format: ClassVar[Literal[2]] = 2
     one_document: ClassVar[bool] = False
+    byte_order_in_data_type: ClassVar[bool] = True
+    configures_as_numcodecs: ClassVar[bool] = True
+    fill_value_may_be_null: ClassVar[bool] = True
+    conventions_in_attributes: ClassVar[bool] = True
+    unordered_serializers: ClassVar[tuple[str, ...]] = ("numcodecs.json2",)  # They tell how elements nest.
     chunk_key_encoding: ClassVar[ChunkKeyEncoding] = ChunkKeyEncoding("v2")
     _taken_names: ClassVar[tuple[str, ...]] = (*_KINDS, "zarr.json")
+
+    @property
+    def fill_value_is_mask(self) -> bool:
+        return True
+
+    def codecs_elsewhere(self, meta: ArrayMetadata) -> tuple[Codec, ...]:
+        """See :meth:`Format.codecs_elsewhere`; another format lacks some of the codecs of version 2.
+
+        Nothing takes the place of ``base64``. Text that is stored as categories, or text of a fixed length
+        that is stored as if it had any, is stored as is usual for its data type.
+        """
+        codecs = [codec for codec in meta.codecs if codec.name != "numcodecs.base64"]
+        names = [codec.name for codec in codecs]
+        if "numcodecs.categorize" in names:
+            at = names.index("numcodecs.categorize")
+            codecs = codecs[:at] + [codec for codec in codecs[at:] if not isinstance(codec, ArrayArrayCodec)]
+        elif meta.data_type.is_variable or not {"vlen-utf8", "vlen-bytes"} & {*names}:
+            return tuple(codecs)
+        usual = default_serializer(meta.data_type)
+        return tuple(usual if isinstance(codec, ArrayBytesCodec) else codec for codec in codecs)
 
     def document_keys(self, path: str) -> tuple[str, ...]:
         return tuple(node_prefix(path) + name for name in _KINDS)
@@ -695,28 +703,6 @@ def _spelled(meta: ArrayMetadata, words: dict[str, Any], stored: ZDType) -> tupl
         if same:
             return {**words, **spelled}, other
     return words, stored
-
-
-def codecs_elsewhere(meta: ArrayMetadata) -> tuple[Codec, ...]:
-    """The codecs for the chunks of an array in a format that lacks some of those of version 2.
-
-    Nothing takes the place of ``base64``. Text that is stored as categories, or text of a fixed length that
-    is stored as if it had any, is stored as is usual for its data type.
-
-    Parameters
-    ----------
-    meta : ArrayMetadata
-        An array of version 2.
-    """
-    codecs = [codec for codec in meta.codecs if codec.name != "numcodecs.base64"]
-    names = [codec.name for codec in codecs]
-    if "numcodecs.categorize" in names:
-        at = names.index("numcodecs.categorize")
-        codecs = codecs[:at] + [codec for codec in codecs[at:] if not isinstance(codec, ArrayArrayCodec)]
-    elif meta.data_type.is_variable or not {"vlen-utf8", "vlen-bytes"} & {*names}:
-        return tuple(codecs)
-    usual = default_serializer(meta.data_type)
-    return tuple(usual if isinstance(codec, ArrayBytesCodec) else codec for codec in codecs)
 
 
 def _cannot_say(field: str, found: object, accepted: str) -> MetadataError:

@@ -17,8 +17,10 @@ from xzarr3.chunk_keys import ChunkKeyEncoding
 from xzarr3.codecs.base import Codec
 from xzarr3.codecs.bytes import BytesCodec
 from xzarr3.codecs.registry import codecs_from_json
+from xzarr3.dtypes import RawBits, RawBytes
 from xzarr3.dtypes.registry import registry
 from xzarr3.errors import MetadataError, UnknownExtensionError, shorten
+from xzarr3.extensions import EXTENSION, is_optional, parse_extension, unknown_fields
 from xzarr3.formats.base import (
     Document,
     Format,
@@ -35,12 +37,11 @@ DOCUMENT = "zarr.json"
 _EARLY_STRUCT = "structured"
 
 _Extension = str | dict[str, Any]
-_EXTENSION = "a name, or an object with 'name' and, if needed, 'configuration'"
 _ACCEPTED = {
     "shape": "an array of integers",
-    "data_type": _EXTENSION,
-    "chunk_grid": _EXTENSION,
-    "chunk_key_encoding": _EXTENSION,
+    "data_type": EXTENSION,
+    "chunk_grid": EXTENSION,
+    "chunk_key_encoding": EXTENSION,
     "fill_value": "a value of the data type",
     "codecs": "an array of codecs",
     "kind": "'inline'",
@@ -117,17 +118,7 @@ def _convert(
     document: Mapping[str, Any], fields: frozenset[str], cls: type[Any]
 ) -> tuple[Any, dict[str, JSON]]:
     """The typed document, and the unknown fields that need not be understood."""
-    ignored: dict[str, JSON] = {}
-    for field in document.keys() - fields:
-        value = document[field]
-        if not (isinstance(value, dict) and value.get("must_understand") is False):
-            raise UnknownExtensionError(
-                "unknown field",
-                field=field,
-                found=value,
-                accepted="fields marked '\"must_understand\": false'",
-            )
-        ignored[field] = value
+    ignored = unknown_fields(document, fields, "fields marked '\"must_understand\": false'")
     try:
         return msgspec.convert(document, cls), ignored
     except msgspec.ValidationError as error:
@@ -162,32 +153,21 @@ def _dig(document: Any, field: str) -> object:
 
 def _extension(value: Any, field: str) -> tuple[str, dict[str, Any]]:
     """Name and configuration of an extension point that must be understood."""
-    if isinstance(value, str):
-        return value, {}
-    for key in value.keys() - {"name", "configuration", "must_understand"}:
-        raise UnknownExtensionError(
-            "unknown field", field=f"{field}.{key}", found=value[key], accepted=_EXTENSION
-        )
-    if value.get("must_understand", True) is not True:
+    try:
+        found = parse_extension(value)
+    except MetadataError as error:
+        error.at(field=field)
+        raise
+    if found.optional:
         raise MetadataError(
             "this field must be understood",
             field=f"{field}.must_understand",
-            found=value["must_understand"],
+            found=False,
             accepted="true, or no such field",
         )
-    name, configuration = value.get("name"), value.get("configuration", {})
-    if not isinstance(name, str) or not isinstance(configuration, dict):
-        raise MetadataError("not an extension", field=field, found=value, accepted=_EXTENSION)
-    return name, configuration
-
-
-def _known(configuration: Mapping[str, Any], accepted: set[str], field: str) -> None:
-    for key in configuration.keys() - accepted:
-        if not (isinstance(configuration[key], dict) and configuration[key].get("must_understand") is False):
-            raise UnknownExtensionError(
-                "unknown field", field=f"{field}.configuration.{key}", found=configuration[key],
-                accepted=", ".join(sorted(accepted)),
-            )  # fmt: skip
+    if not isinstance(found.configuration, dict):
+        raise MetadataError("not an extension", field=field, found=value, accepted=EXTENSION)
+    return found.name, found.configuration
 
 
 def _parse_array(document: Mapping[str, Any]) -> ArrayMetadata:
@@ -253,26 +233,21 @@ def _storage_transformers(values: list[Any]) -> Iterator[StorageTransformer]:
     """Those that are known; an unknown one is passed over if it says that it need not be understood."""
     for at, value in enumerate(values):
         field = f"storage_transformers[{at}]"
-        optional = isinstance(value, dict) and value.get("must_understand") is False
-        if optional:
-            value = {key: item for key, item in value.items() if key != "must_understand"}
         try:
-            yield storage_transformer(*_extension(value, field))
-        except UnknownExtensionError as error:
-            if optional:
-                continue
-            if error.field == "name":
-                error.at(field=field)
-            raise
+            found = parse_extension(value, "a storage transformer")
+            if not isinstance(found.configuration, dict):
+                raise MetadataError("not an extension", found=value, accepted=EXTENSION)
+            yield storage_transformer(found.name, found.configuration)
         except MetadataError as error:
-            if error.field is None or not error.field.startswith(field):
-                error.at(field=field)
+            if is_optional(value) and isinstance(error, UnknownExtensionError):
+                continue
+            error.at(field=field)
             raise
 
 
 def _chunk_key_encoding(value: Any) -> ChunkKeyEncoding:
     name, configuration = _extension(value, "chunk_key_encoding")
-    _known(configuration, {"separator"}, "chunk_key_encoding")
+    unknown_fields(configuration, ("separator",), "separator", within="chunk_key_encoding.configuration")
     if "separator" not in configuration:
         return ChunkKeyEncoding(name)
     separator = configuration["separator"]
@@ -345,6 +320,7 @@ class V3Format(Format):
     """Zarr version 3: one document for each node, beside what is below it."""
 
     zarr_format: ClassVar[Literal[3]] = 3
+    opaque_type: ClassVar[type[RawBits | RawBytes]] = RawBytes  # More tools know this than raw bits.
     _taken_names: ClassVar[tuple[str, ...]] = (DOCUMENT,)
 
     def document_keys(self, path: str) -> tuple[str, ...]:

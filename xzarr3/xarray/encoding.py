@@ -30,7 +30,7 @@ from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec
 from xzarr3.codecs.parsing import parse_codec, parse_codecs
 from xzarr3.codecs.transpose import TransposeCodec
 from xzarr3.conventions import fill_value_is_mask
-from xzarr3.dtypes import RawBytes, VariableLengthUTF8, ZDType
+from xzarr3.dtypes import VariableLengthUTF8, ZDType
 from xzarr3.errors import DataTypeValidationError, MetadataError, listed
 from xzarr3.formats import Format
 from xzarr3.formats.v2 import ARRAY
@@ -400,8 +400,8 @@ def stored_dtype(dtype: np.dtype[Any], format: Format) -> np.dtype[Any] | ZDType
     """What :func:`xzarr3.create_array` is asked for to hold encoded values of ``dtype``."""
     if dtype.kind == "T" or strings.check_vlen_dtype(dtype) is str:  # type: ignore[no-untyped-call]
         return VariableLengthUTF8()
-    if dtype.type is np.void and dtype.fields is None and format.zarr_format == 3:
-        return RawBytes(dtype.itemsize)  # More tools know this than raw bits.
+    if dtype.type is np.void and dtype.fields is None:
+        return format.opaque_type.from_native_dtype(dtype)
     return dtype
 
 
@@ -440,14 +440,13 @@ def array_settings(
     encoding = {key: value for key, value in variable.encoding.items() if key not in _IGNORED_KEYS}
     if encoding.get("_FillValue", ...) is None:
         del encoding["_FillValue"]
-    is_v2 = format.zarr_format == 2
-    if is_v2 and "compressor" in encoding:
+    if format.configures_as_numcodecs and "compressor" in encoding:
         if explicit and "compressors" in encoding:
             raise ValueError(
                 f"encoding of variable {name!r} has 'compressor' and 'compressors'; accepted: one of them"
             )
         encoding.setdefault("compressors", encoding.pop("compressor"))
-    known = [key for key in _STORAGE_KEYS if not (is_v2 and key == "fill_value")]
+    known = [key for key in _STORAGE_KEYS if not (format.fill_value_is_mask and key == "fill_value")]
     unknown = [key for key in encoding if key not in known]
     if unknown and explicit:
         hint = "; for 'compressor' say compressors=[...]" if "compressor" in unknown else ""
@@ -461,11 +460,12 @@ def array_settings(
             f"accepted: {listed((*known, *_VALUE_KEYS))}"
         )
     settings = {key: encoding[key] for key in known if key in encoding}
-    if is_v2 and not explicit:  # Kept from an array of version 3; version 2 has other words, or none.
+    # Kept from an array of version 3; version 2 has other words, or none.
+    if format.configures_as_numcodecs and not explicit:
         for key in ("shards", "serializer"):
             settings.pop(key, None)
     settings.update(_grid(variable, settings, name, explicit, growing))
-    if is_v2 or not explicit:
+    if format.configures_as_numcodecs or not explicit:
         settings.update(_pipeline(settings, format))
     if not explicit and "serializer" in settings and _is_usual(settings["serializer"]):
         del settings["serializer"]
@@ -497,7 +497,7 @@ def kept_codecs(array: Array) -> dict[str, Any]:
         that the document has, without the codec of strings and objects, which follows from the data type.
     """
     meta = array.metadata
-    if meta.zarr_format != 2:
+    if not array.format.configures_as_numcodecs:
         return {
             "compressors": tuple([codec.to_json() for codec in array.compressors]),
             "filters": tuple([codec.to_json() for codec in array.filters]),

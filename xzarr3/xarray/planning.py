@@ -334,7 +334,7 @@ def stored_documents(format: Format, metadata: NodeMetadata, path: str) -> dict[
 
 def _dimension_names(variable: Variable, format: Format) -> list[str] | None:
     names = [str(dim) for dim in variable.dims]
-    return names if names or format.zarr_format == 2 else None  # As xarray has it for no dimensions.
+    return names if names or format.conventions_in_attributes else None  # As xarray has it for no dimensions.
 
 
 def _with_mask(make: Callable[..., ArrayMetadata], **settings: Any) -> ArrayMetadata:
@@ -358,7 +358,7 @@ def _attributes(
     if fill_value is None or fill_value_is_mask(format):
         return encoded, fill_value
     try:
-        if variable.dtype.kind in "SU" and format.zarr_format == 3:
+        if variable.dtype.kind in "SU" and not format.is_draft:
             raise ValueError(f"xarray's own engine cannot read a _FillValue of dtype {variable.dtype}")
         encoded["_FillValue"] = encode_fill_value(fill_value, variable.dtype)
     except ValueError as error:

@@ -144,14 +144,14 @@ def as_variable(array: Array, mask: bool) -> Variable:
         **kept_codecs(array),
         "shards": units if sharded else None,
     }
-    if meta.zarr_format == 2:
+    if array.format.conventions_in_attributes:
         _hide(attributes)
     else:
         encoding["serializer"] = array.serializer.to_json()
     if array.dtype.kind == "T":
         encoding["dtype"] = array.dtype
     if not mask:
-        if meta.zarr_format != 2:
+        if not array.format.fill_value_may_be_null:
             encoding["fill_value"] = meta.fill_value
         if "_FillValue" in attributes:
             attributes["_FillValue"] = _fill_value(attributes["_FillValue"], array)

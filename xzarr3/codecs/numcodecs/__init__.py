@@ -10,18 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from importlib import import_module
 from typing import Any, cast
 
 from xzarr3._types import JSON
 from xzarr3.codecs.base import ChunkSpec, Codec
-from xzarr3.codecs.registry import NUMCODECS, codec_class, configured
+from xzarr3.codecs.registry import NUMCODECS, codec_class, configured, loaded
 from xzarr3.errors import MetadataError, UnknownExtensionError, listed
 
 # Bytes are the same, so the codecs of version 3 stand for those of numcodecs.
 _SAME = ("blosc", "crc32c", "gzip", "vlen-bytes", "vlen-utf8", "zstd")
 # Version 3 has no names for these.
-_VERSION_2 = {"base64": "Base64Codec", "categorize": "CategorizeCodec"}
+_VERSION_2 = {
+    "base64": "xzarr3.codecs.numcodecs.objects:Base64Codec",
+    "categorize": "xzarr3.codecs.numcodecs.objects:CategorizeCodec",
+}
 _REFUSED = {
     "pickle": "to read pickled objects is to run code that the chunks bring along",
     "msgpack": "chunks of msgpack are not read here",
@@ -32,14 +34,6 @@ _REFUSED = {
 def numcodecs_ids() -> list[str]:
     """The ids of numcodecs that are known here."""
     return sorted({*(name.removeprefix("numcodecs.") for name in NUMCODECS), *_SAME, *_VERSION_2})
-
-
-def only_in_version_2(codec: Codec) -> UnknownExtensionError:
-    """The error for a codec that no document of another version can name."""
-    return UnknownExtensionError(
-        f"only Zarr format 2 has the codec '{codec.name.removeprefix('numcodecs.')}'",
-        field="codecs", found=codec.name, accepted="format 2, or another codec",
-    )  # fmt: skip
 
 
 def from_numcodecs(config: Mapping[str, Any], endian: str | None = None) -> Codec:
@@ -72,8 +66,7 @@ def from_numcodecs(config: Mapping[str, Any], endian: str | None = None) -> Code
     name = config["id"]
     fields: dict[str, Any] = {str(key): value for key, value in config.items() if key != "id"}
     if name in _VERSION_2:
-        cls: type[Codec] = getattr(import_module(f"xzarr3.codecs.numcodecs.{name}"), _VERSION_2[name])
-        return _with_byte_order(configured(cls, _given(fields)), endian)
+        return _with_byte_order(configured(loaded(_VERSION_2[name]), _given(fields)), endian)
     if name not in _SAME and f"numcodecs.{name}" not in NUMCODECS:
         reason = f"unknown codec: {_REFUSED[name]}" if name in _REFUSED else "unknown codec"
         raise UnknownExtensionError(reason, field="id", found=name, accepted=listed(numcodecs_ids()))
@@ -120,7 +113,7 @@ def _with_byte_order(codec: Codec, endian: str | None) -> Codec:
 
     There ``dtype`` is little endian unless the filter is to look at swapped bytes.
     """
-    from xzarr3.codecs.numcodecs._filters import TypedFilter, byte_order, in_byte_order
+    from xzarr3.codecs.numcodecs.filters import TypedFilter, byte_order, in_byte_order
 
     if not isinstance(codec, TypedFilter) or codec.dtype is None:
         return codec
@@ -141,7 +134,7 @@ def stored_endian(codec: Codec) -> str | None:
     >>> stored_endian(from_numcodecs({"id": "delta", "dtype": "<i4", "astype": ">i2"}))
     'big'
     """
-    from xzarr3.codecs.numcodecs._filters import TypedFilter, byte_order
+    from xzarr3.codecs.numcodecs.filters import TypedFilter, byte_order
 
     return byte_order(codec.astype) if isinstance(codec, TypedFilter) else None
 
@@ -173,14 +166,14 @@ def to_numcodecs(codec: Codec, spec: ChunkSpec, endian: str | None = None) -> di
         config = {"id": name, **_copied(codec, "numcodecs.blosc", _BLOSC).configuration()}
     if name == "zstd" and not config["checksum"]:
         del config["checksum"]  # Earlier versions of numcodecs do not know it, nor places of checksums.
-    if "location" in config and config["location"] == getattr(codec, "default", None):
+    if "location" in config and config["location"] == getattr(type(codec), "location", None):
         del config["location"]
     return config | _dtypes_in_byte_order(codec, endian)
 
 
 def _dtypes_in_byte_order(codec: Codec, endian: str | None) -> dict[str, JSON]:
     """The dtypes of a filter as version 2 means them; see :func:`_with_byte_order`."""
-    from xzarr3.codecs.numcodecs._filters import TypedFilter, byte_order, in_byte_order
+    from xzarr3.codecs.numcodecs.filters import TypedFilter, byte_order, in_byte_order
 
     if not isinstance(codec, TypedFilter) or codec.dtype is None:
         return {}

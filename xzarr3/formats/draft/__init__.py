@@ -65,6 +65,7 @@ class DraftFormat(Format):
 
     zarr_format: ClassVar[Literal["3-draft"]] = "3-draft"
     implicit_groups: ClassVar[bool] = True
+    is_draft: ClassVar[bool] = True
     chunk_key_encoding: ClassVar[ChunkKeyEncoding] = DraftChunkKeyEncoding()
     default_compressor: ClassVar[str] = "gzip"
 

@@ -15,6 +15,7 @@ import numpy as np
 from xzarr3._types import JSON, Scalar
 from xzarr3.chunk_keys import DraftChunkKeyEncoding
 from xzarr3.errors import DataTypeValidationError, FallbackWarning, MetadataError, printable, shorten
+from xzarr3.formats.base import lengths_of
 from xzarr3.formats.draft.codecs import chunk_grid_from_json, codecs_from_json, codecs_to_json, with_shards
 from xzarr3.formats.draft.early import is_early, parse_early
 from xzarr3.formats.draft.json import (
@@ -23,7 +24,6 @@ from xzarr3.formats.draft.json import (
     check_extensions,
     invalid,
     items_of,
-    lengths_of,
     members,
 )
 from xzarr3.formats.draft.types import (

@@ -16,7 +16,8 @@ from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec, Codec, Configur
 from xzarr3.codecs.bytes import BytesCodec
 from xzarr3.codecs.transpose import TransposeCodec
 from xzarr3.errors import MetadataError, UnknownExtensionError, listed
-from xzarr3.formats.draft.json import Refuse, invalid, items_of, lengths_of, members, string_of
+from xzarr3.formats.base import chunk_shape_of, lengths_of
+from xzarr3.formats.draft.json import Refuse, invalid, items_of, members, string_of
 from xzarr3.formats.draft.types import Named
 from xzarr3.grids import RegularGrid
 from xzarr3.metadata import ArrayMetadata
@@ -33,18 +34,11 @@ def chunk_grid_from_json(value: object, shape: tuple[int, ...]) -> tuple[tuple[i
     ndim = len(shape)
     needed = {"type": "'regular'", "chunk_shape": f"{ndim} integers"}
     found, _ = members(value, needed, ("separator",), "chunk_grid")
-    field = "chunk_grid.chunk_shape"
-    lengths = lengths_of(found["chunk_shape"], field)
-    if len(lengths) != ndim:
-        raise invalid(field, list(lengths), f"{ndim} integers", f"the array has {ndim} dimensions")
-    for at, (length, size) in enumerate(zip(lengths, shape, strict=True)):
-        # Where the array has no length, some writers give chunks none. There are no such chunks yet.
-        if not (0 < length < 2**63 or length == size == 0):
-            raise invalid(f"{field}[{at}]", length, "an integer from 1 to 2^63 - 1")
+    lengths = chunk_shape_of(found["chunk_shape"], shape, "chunk_grid.chunk_shape")
     separator = found.get("separator", "/")
     if not isinstance(separator, str) or separator not in ("/", "."):
         raise invalid("chunk_grid.separator", separator, "'/', '.'")
-    return tuple(max(length, 1) for length in lengths), separator
+    return lengths, separator
 
 
 _CODEC_URI = re.compile(r"https?://purl\.org/zarr/spec/codecs?/([a-z]+)/1\.0")

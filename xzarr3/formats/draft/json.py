@@ -88,14 +88,6 @@ def string_of(value: object, field: str, accepted: str) -> str:
     return value
 
 
-def lengths_of(value: object, field: str) -> tuple[int, ...]:
-    items = items_of(value, field, "an array of integers")
-    for at, item in enumerate(items):
-        if type(item) is not int:
-            raise invalid(f"{field}[{at}]", item, "an integer")
-    return tuple(items)
-
-
 def check_extensions(value: object, *, lenient: bool = False) -> None:
     """Refuse extensions that have to be understood. None is known here.
 

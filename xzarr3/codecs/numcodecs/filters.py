@@ -1,13 +1,19 @@
-"""What the filters of numcodecs share: codecs from arrays to arrays that change what numbers are stored.
+"""The filters of numcodecs: codecs from arrays to arrays that change what numbers are stored.
 
 The dtypes in a configuration are numpy's. A filter of numcodecs takes the bytes of a chunk for elements of
 its ``dtype``, whatever they are; so the byte order there says how they are to be looked at, and little
 endian, or none, means as they are. The byte order of ``astype`` means nothing in version 3 of the format,
 where the ``bytes`` codec decides about what is stored.
+
+Specification: zarr-extensions, a document for each name; the documentation of numcodecs. Names:
+``numcodecs.astype``, ``numcodecs.bitround``, ``numcodecs.delta``, ``numcodecs.fixedscaleoffset``,
+``numcodecs.packbits``, ``numcodecs.quantize``.
+Example: ``{"name": "numcodecs.delta", "configuration": {"dtype": "<i4", "astype": "<i2"}}``.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from abc import abstractmethod
 from dataclasses import dataclass, replace
@@ -15,12 +21,20 @@ from functools import cached_property
 from typing import Any, ClassVar, Self, cast
 
 import numpy as np
+from numcodecs.astype import AsType
+from numcodecs.delta import Delta
+from numcodecs.fixedscaleoffset import FixedScaleOffset
+from numcodecs.packbits import PackBits
+from numcodecs.quantize import Quantize
 
 from xzarr3._types import JSON, AnyArray
-from xzarr3.codecs.base import ArrayArrayCodec, ChunkSpec, Configuration
+from xzarr3.codecs.base import ArrayArrayCodec, ChunkSpec, Configuration, parameter
+from xzarr3.codecs.bitround import BitRoundCodec
+from xzarr3.codecs.numcodecs.base import NumcodecsCodec
 from xzarr3.dtypes import parse_dtype
 from xzarr3.errors import ChunkDecodeError, ChunkEncodeError, MetadataError, listed
 
+_MANTISSA = {"float16": 10, "float32": 23, "float64": 52}
 _DTYPE = re.compile(r"[<>|=]?[A-Za-z][A-Za-z0-9_]{0,15}(\[[0-9a-zA-Zμ]{1,16}\])?")
 _ONE_UNIT = "biufmM"
 """Kinds of dtypes whose elements are one number, so that numpy can look at one as at another."""
@@ -29,7 +43,7 @@ _FAILURES = (TypeError, ValueError, ArithmeticError, LookupError)
 """What numpy and numcodecs raise for values that they cannot convert."""
 
 
-class Filter(ArrayArrayCodec):
+class Filter(NumcodecsCodec, ArrayArrayCodec):
     """A filter of numcodecs that keeps the shape."""
 
     @cached_property
@@ -40,10 +54,6 @@ class Filter(ArrayArrayCodec):
     @abstractmethod
     def _output(self, spec: ChunkSpec) -> np.dtype[Any]:
         """The dtype of what :meth:`encode` returns, or MetadataError."""
-
-    def to_json(self) -> JSON:
-        # zarr-python wants a configuration even if it is empty.
-        return {"name": self.name, "configuration": self.configuration()}
 
     def resolve(self, spec: ChunkSpec) -> ChunkSpec:
         if spec.data_type.is_variable:
@@ -107,6 +117,7 @@ class TypedFilter(Filter):
     astype: str | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for field, value in ((self.decoded_field, self.dtype), (self.encoded_field, self.astype)):
             if value is not None:
                 self._parsed(field, value)
@@ -131,16 +142,18 @@ class TypedFilter(Filter):
         return dtype
 
     @classmethod
-    def _types(cls, fields: Configuration) -> dict[str, Any]:
-        """The two dtypes of a configuration."""
-        return {
-            "dtype": fields.take(cls.decoded_field, "a dtype of numpy", None),
-            "astype": fields.take(cls.encoded_field, "a dtype of numpy", None),
+    def _read(cls, given: Configuration) -> dict[str, Any]:
+        names = {"dtype": cls.decoded_field, "astype": cls.encoded_field}
+        dtypes = {
+            own: given.take(name, "a dtype of numpy")
+            for own, name in names.items()
+            if given.has(name, null=True)
         }
+        return dtypes | super()._read(given)
 
     def configuration(self) -> dict[str, JSON]:
-        given: dict[str, JSON] = {self.decoded_field: self.dtype, self.encoded_field: self.astype}
-        return {field: value for field, value in given.items() if value is not None}
+        dtypes: dict[str, JSON] = {self.decoded_field: self.dtype, self.encoded_field: self.astype}
+        return super().configuration() | {name: value for name, value in dtypes.items() if value is not None}
 
     def evolve(self, spec: ChunkSpec) -> Self:
         return self if self.dtype is not None else replace(self, dtype=spec.dtype.name)
@@ -174,6 +187,156 @@ class TypedFilter(Filter):
         if values.dtype != self._decoded:
             values = values.view(self._decoded)
         return values.byteswap() if self._swapped else values
+
+
+@dataclass(frozen=True)
+class DeltaCodec(TypedFilter):
+    """Differences between neighbours, in the order in which elements are stored; the first one as it is."""
+
+    name = "numcodecs.delta"
+    _kinds = "iufc"
+
+    @cached_property
+    def _coder(self) -> Any:
+        return Delta(self._decoded, self._encoded_dtype)
+
+
+@dataclass(frozen=True)
+class FixedScaleOffsetCodec(TypedFilter):
+    """``(x - offset) * scale``, rounded to whole numbers.
+
+    NaN, and what the encoded dtype cannot hold, become whatever numpy makes of them, as in numcodecs; the
+    codecs ``scale_offset`` and ``cast_value`` refuse them.
+
+    Parameters
+    ----------
+    offset, scale : int or float
+    """
+
+    name = "numcodecs.fixedscaleoffset"
+    _kinds = "iuf"
+    offset: int | float = parameter(Configuration.number, default=0, required=True)
+    scale: int | float = parameter(Configuration.number, default=1, required=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.scale == 0:
+            raise Configuration(self.name, {}).error("scale", self.scale, "a finite number other than 0")
+
+    @cached_property
+    def _coder(self) -> Any:
+        return FixedScaleOffset(self.offset, self.scale, self._decoded, self._encoded_dtype)
+
+
+@dataclass(frozen=True)
+class AsTypeCodec(TypedFilter):
+    """Another dtype; values that it cannot hold become whatever numpy makes of them.
+
+    Parameters
+    ----------
+    dtype : str, optional
+        ``decode_dtype`` in the configuration.
+    astype : str
+        ``encode_dtype`` in the configuration.
+    """
+
+    name = "numcodecs.astype"
+    decoded_field = "decode_dtype"
+    encoded_field = "encode_dtype"
+    _kinds = "biufcmMSU"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        Configuration(self.name, {"encode_dtype": self.astype} if self.astype else {}).take(
+            "encode_dtype", "a dtype of numpy, as in '<f4'"
+        )
+
+    @cached_property
+    def _coder(self) -> Any:
+        return AsType(self._encoded_dtype, self._decoded)
+
+
+@dataclass(frozen=True)
+class QuantizeCodec(TypedFilter):
+    """Numbers rounded to some decimal digits, so that they compress better.
+
+    Parameters
+    ----------
+    digits : int
+        How many digits behind the decimal point are kept.
+    """
+
+    name = "numcodecs.quantize"
+    _kinds = "f"
+    digits: int = parameter(Configuration.integer, -300, 300, default=0, required=True)
+
+    @cached_property
+    def _coder(self) -> Any:
+        return Quantize(self.digits, self._decoded, self._encoded_dtype)
+
+
+@dataclass(frozen=True)
+class NumcodecsBitRoundCodec(NumcodecsCodec, BitRoundCodec):
+    """Floating point numbers rounded to some bits, so that they compress better.
+
+    Parameters
+    ----------
+    keepbits : int
+        How many bits of the mantissa are kept.
+    """
+
+    name = "numcodecs.bitround"
+    keepbits: int = parameter(Configuration.integer, 0, 52)
+
+    def resolve(self, spec: ChunkSpec) -> ChunkSpec:
+        most = _MANTISSA.get(spec.data_type.name)
+        if most is None:
+            raise MetadataError(
+                f"codec '{self.name}' cannot round data type '{spec.data_type.name}'",
+                found=self.name,
+                accepted="data type 'float16', 'float32' or 'float64'",
+            )
+        if self.keepbits > most:
+            raise Configuration(self.name, {}).error(
+                "keepbits", self.keepbits, f"at most {most} for data type '{spec.data_type.name}'"
+            )
+        return super().resolve(spec)
+
+
+@dataclass(frozen=True)
+class NumcodecsPackBitsCodec(Filter):
+    """Truth values, eight in a byte; in front of them a byte that tells how many bits are left over."""
+
+    name = "numcodecs.packbits"
+
+    def _output(self, spec: ChunkSpec) -> np.dtype[Any]:
+        if spec.dtype.kind != "b":
+            raise MetadataError(
+                f"codec '{self.name}' cannot pack data type '{spec.data_type.name}'",
+                found=self.name,
+                accepted="data type 'bool'",
+            )
+        return np.dtype(np.uint8)
+
+    @cached_property
+    def _coder(self) -> Any:
+        return PackBits()
+
+    def resolve(self, spec: ChunkSpec) -> ChunkSpec:
+        data_type = parse_dtype(self._output(spec))
+        size = 1 + -(-math.prod(spec.shape) // 8)
+        return replace(spec, shape=(size,), data_type=data_type, fill_value=data_type.default_scalar())
+
+    def encode(self, array: AnyArray, spec: ChunkSpec) -> AnyArray:
+        return cast("AnyArray", self._coder.encode(np.ascontiguousarray(array, dtype=bool)))
+
+    def decode(self, array: AnyArray, spec: ChunkSpec) -> AnyArray:
+        number = math.prod(spec.shape)
+        if array[0] != -number % 8:
+            raise ChunkDecodeError(
+                f"{array[0]} bits left over, expected {-number % 8} for shape {spec.shape}", codec=self.name
+            )
+        return cast("AnyArray", self._coder.decode(np.ascontiguousarray(array))).reshape(spec.shape)
 
 
 def byte_order(dtype: str | None) -> str | None:

@@ -1,0 +1,93 @@
+"""Extension points in metadata documents: how each one is named, and which fields must be understood.
+
+Specification: Zarr v3 core, "Extension definition". What one extension's configuration means is read where
+the extension is: codecs, data types, chunk grids, chunk key encodings and storage transformers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+from xzarr3._types import JSON
+from xzarr3.errors import MetadataError, UnknownExtensionError
+
+EXTENSION = "a name, or an object with 'name' and, if needed, 'configuration'"
+
+
+class Extension(NamedTuple):
+    """An extension as a document names it."""
+
+    name: str
+    configuration: JSON
+    """As it is in the document; not checked."""
+    optional: bool
+    """Whether a reader who does not know it may pass over it."""
+
+
+def is_optional(value: object) -> bool:
+    """Whether a field or an extension says that it need not be understood."""
+    return isinstance(value, Mapping) and value.get("must_understand") is False
+
+
+def parse_extension(value: object, what: str = "an extension") -> Extension:
+    """The extension that a document names, by its name alone or as an object.
+
+    Parameters
+    ----------
+    value : JSON
+    what : str
+        What it should be, for messages.
+
+    Raises
+    ------
+    MetadataError
+        If it is none. The error names the field below ``value``.
+    UnknownExtensionError
+        If it has a field that no extension has.
+
+    Examples
+    --------
+    >>> parse_extension({"name": "gzip", "configuration": {"level": 5}})
+    Extension(name='gzip', configuration={'level': 5}, optional=False)
+    """
+    if isinstance(value, str):
+        return Extension(value, {}, optional=False)
+    if not isinstance(value, dict) or not isinstance(value.get("name"), str):
+        raise MetadataError(f"not {what}", found=value, accepted=EXTENSION)
+    needed = value.get("must_understand", True)
+    if not isinstance(needed, bool):
+        raise MetadataError(
+            "not a valid value", field="must_understand", found=needed, accepted="true, false"
+        )
+    for field in value.keys() - {"name", "configuration", "must_understand"}:
+        raise UnknownExtensionError("unknown field", field=field, found=value[field], accepted=EXTENSION)
+    return Extension(value["name"], value.get("configuration", {}), not needed)
+
+
+def unknown_fields(
+    found: Mapping[str, JSON], known: Collection[str], accepted: str, *, within: str = ""
+) -> dict[str, JSON]:
+    """The fields of an object that are not known and need not be understood.
+
+    Parameters
+    ----------
+    found : mapping of str to JSON
+    known : collection of str
+    accepted : str
+        For messages.
+    within : str
+        The field that holds the object, for messages.
+
+    Raises
+    ------
+    UnknownExtensionError
+        If another field is not known.
+    """
+    unknown = {name: value for name, value in found.items() if name not in known}
+    for name, value in unknown.items():
+        if not is_optional(value):
+            raise UnknownExtensionError(
+                "unknown field", field=f"{within}.{name}".strip("."), found=value, accepted=accepted
+            )
+    return unknown
