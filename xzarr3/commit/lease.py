@@ -329,7 +329,7 @@ class Lease:
         Raises
         ------
         StoreCapabilityError
-            If the store cannot tell two writers apart.
+            If it is to change a length, and the store cannot tell two writers apart.
         """
         self._begin()
         try:
@@ -419,9 +419,22 @@ class Lease:
 
     def _put(self, version: object) -> bool:
         try:
-            return self._store.compare_and_set(self.key, version, self._said.text())
+            return self._replace(version, self._said.text())
         except OutcomeUnknownError:  # Whatever it was, what is there is looked at now.
             return False
+
+    def _replace(self, version: object, value: bytes | None) -> bool:
+        """Store the lease, or take it away, where nobody has changed it; returns whether nobody had.
+
+        A store that cannot do so on condition keeps the threads of this process apart, and nobody else. That
+        is not enough for those who change the length of an array, so they get an error.
+        """
+        try:
+            return self._store.compare_and_set(self.key, version, value)
+        except StoreCapabilityError:
+            if self._purpose == "resize" and value is not None:
+                raise
+            return Store._compare_and_set(self._store, self.key, version, value)
 
     def _is_dead(self, found: Holder, version: object) -> bool | None:
         """Whether the writer of a lease has ended; None if that is not known yet."""
@@ -463,20 +476,7 @@ class Lease:
         NodeExistsError
             If another writer has it, and lives.
         """
-        try:
-            taken = self.take(until)
-        except StoreCapabilityError:  # It cannot tell others apart, so it does what it can.
-            self._begin()
-            stored = self._store.get(self.key)
-            found = Holder.parse(stored)
-            is_own = self._follow(found, self._said.term)
-            taken = stored is None or is_own or self._is_dead(found, None) is True
-            if taken:
-                self.displaced = None if stored is None or is_own else found
-                self._inherit(found)
-                self._store.set(self.key, self._said.text())
-                self._held(_clock())
-        if not taken:
+        if not self.take(until):
             raise NodeExistsError(
                 f"somebody else is writing '/{path}' in {self._store}; accepted: another place, or waiting "
                 f"until that has ended; a writer that was killed is noticed within {PATIENCE:g} s"
@@ -539,11 +539,7 @@ class Lease:
             return False
         # A copy of this counts, too.
         said = replace(said, counter=Holder.parse(stored).counter + 1, renewed=time.time())
-        try:
-            done = self._store.compare_and_set(self.key, version, said.text())
-        except StoreCapabilityError:
-            self._store.set(self.key, said.text())
-            done = True
+        done = self._replace(version, said.text())
         if done:
             self._said, self._proven = said, asked
         return done
@@ -706,17 +702,15 @@ class Lease:
     def _erase(self) -> None:
         """Take the lease away, and no other one."""
         store, key = self._store, self.key
-        was_just_seen = self._was_just_seen()
-        if store.erases_conditionally and not was_just_seen:
-            with contextlib.suppress(StoreCapabilityError):
-                for _ in range(_ATTEMPTS):
-                    stored, version = store.get_versioned(key)
-                    if not self._is_own(stored) or store.compare_and_set(key, version, None):
-                        return
-                raise ConflictError(f"cannot remove key '{key}' of {store}: others kept changing it")
-        with key_lock(store.identity, key):
-            if was_just_seen or self.holds():
+        if self._was_just_seen():
+            with key_lock(store.identity, key):
                 store.erase(key)
+            return
+        for _ in range(_ATTEMPTS):
+            stored, version = store.get_versioned(key)
+            if not self._is_own(stored) or self._replace(version, None):
+                return
+        raise ConflictError(f"cannot remove key '{key}' of {store}: others kept changing it")
 
 
 def release_together(leases: Sequence[Lease]) -> None:
