@@ -253,8 +253,6 @@ class Lease:
         Fingerprint of what is written, if that can be taken up again.
     top : str
         What the keys begin with under which values lie until they take their place.
-    state : str
-        What is said of the place as soon as the lease is taken, unless a dead writer has said something.
     """
 
     def __init__(
@@ -265,14 +263,12 @@ class Lease:
         *,
         plan: str | None = None,
         top: str = "",
-        state: str = "",
     ) -> None:
         self._store = store
         self.key = key
         self._purpose = purpose
         self.plan = plan
         self._top = top
-        self._state = state
         self.inherits = False
         """Whether nobody but this owner carries out its plan, so that what that had before is its own."""
         self.displaced: Holder | None = None
@@ -360,7 +356,6 @@ class Lease:
             plan=self.plan,
             term=uuid.uuid4().hex,
             since=datetime.now(UTC).isoformat(timespec="seconds"),
-            state=self._state,
             top=self._top,
             renewed=time.time(),
         )
@@ -415,7 +410,7 @@ class Lease:
         if found.state and self._purpose != "replace":
             raise IncompleteWriteError(_incomplete(found, self._store, self.key, "array or group"))
         top = found.top if found.state in SWAPS else self._top
-        self._said = replace(self._said, state=found.state or self._state, top=top)
+        self._said = replace(self._said, state=found.state, top=top)
 
     def _put(self, version: object) -> bool:
         try:
@@ -587,11 +582,6 @@ class Lease:
     def own_top(self) -> str:
         """Where this owner has its values."""
         return self._top
-
-    @property
-    def own_state(self) -> str:
-        """What this owner says of the place as soon as it has it."""
-        return self._state
 
     @property
     def is_held(self) -> bool:

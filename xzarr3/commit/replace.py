@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -20,7 +19,6 @@ from typing import Any, cast
 from xzarr3 import changes, looks
 from xzarr3.commit.lease import ERASING, IN_PLACE, Lease, check_complete, keeps_leases
 from xzarr3.commit.leftovers import now
-from xzarr3.commit.moving import sweep_directory
 from xzarr3.commit.renaming import Directories
 from xzarr3.commit.resume import Resumption, forget_settings
 from xzarr3.commit.stage import (
@@ -44,7 +42,6 @@ from xzarr3.commit.swap import (
     finish_swap,
     full_paths,
     recover_swaps,
-    remove_abandoned,
     take,
 )
 from xzarr3.concurrency import spread
@@ -66,8 +63,6 @@ from xzarr3.node_erasing import chunks_of, documents_among, erase_stages, keys_a
 from xzarr3.node_making import groups_missing
 from xzarr3.nodes import document_lock
 from xzarr3.stores import LocalStore, Store, StoreLike, open_store
-
-_SWEPT = 8  # Of what other writes have left, by one that replaces nothing.
 
 
 class Replacement:
@@ -469,21 +464,6 @@ def _check_folders(store: LocalStore, folder: str, path: str) -> None:
             f"cannot write to '/{path}' in {store}: '{place}' is a file, not a directory; accepted: another "
             "place, or removing the file by hand"
         )
-
-
-def sweep(store: Store) -> None:
-    """Remove what was left by killed writes that had replaced nothing, or a few of them in other stores.
-
-    Raises
-    ------
-    StoreError
-        If it is not possible.
-    """
-    if store.folder is not None:
-        sweep_directory(store)
-        return
-    tops = staged_prefixes(store)
-    remove_abandoned(store, random.sample(tops, min(len(tops), _SWEPT)))
 
 
 def _is_missing(store: Store) -> bool:

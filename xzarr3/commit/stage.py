@@ -272,11 +272,11 @@ class Staging(ABC):
         """Remove what was written, unless it or what it replaces is the only copy of something."""
 
 
-def lease_at(store: Store, places: Places, plan: str | None = None, top: str = "", state: str = "") -> Lease:
+def lease_at(store: Store, places: Places, plan: str | None = None, top: str = "") -> Lease:
     """The lease of a place, for a write of a plan that can be taken up again, or of none."""
     path = places.path
     key = place_key(store, path, places.formats[0].chunk_prefix(path) if path else "")
-    return Lease(store, key, "replace", plan=plan, top=top, state=state)
+    return Lease(store, key, "replace", plan=plan, top=top)
 
 
 def occupied(store: Store, places: Places) -> NodeExistsError:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import time
 import uuid
 import warnings
@@ -83,6 +84,8 @@ from xzarr3.nodes import ancestors
 from xzarr3.stores import LocalStore, Store
 from xzarr3.stores.base import UNCHANGED, Change, Unchanged, joined
 from xzarr3.stores.local_folders import STAGED
+
+_SWEPT = 8  # Of what other writes have left, by one that replaces nothing.
 
 
 @dataclass(frozen=True)
@@ -153,34 +156,15 @@ class Swap:
             "and the lease"
         )
 
-    def rename(
+    def _rename(
         self,
         store: LocalStore,
         top: str,
         format: Format,
-        nodes: Mapping[str, NodeMetadata] | None = None,
-        known: Set[str] = frozenset(),
+        nodes: Mapping[str, NodeMetadata] | None,
+        known: Set[str],
     ) -> bool:
-        """Do all that is to be done in a directory, but what was done already.
-
-        Parameters
-        ----------
-        store : LocalStore
-        top : str
-            What the keys begin with of what is staged.
-        format : Format
-        nodes : mapping of str to metadata, optional
-            What comes, by relative path; by default it is read.
-        known : set of str
-            Keys of what was there and was looked at before.
-
-        Returns
-        -------
-        bool
-            Whether all is in its place. Otherwise nothing is, as somebody else has written there.
-        """
-        for each in formats_in(store, self.path, format):  # First, so that no copy outlives what it says.
-            drop_from_consolidated(store, each, self.path)
+        """Do all that is to be done in a directory, but what was done already."""
         away = [each for stage in self.away for each in stage]
         again = nodes is None
         if again and not has_begun(store, top, self._first_away(), self.copies):
@@ -221,8 +205,9 @@ class Swap:
         format: Format,
         say: Callable[[str], None],
         nodes: Mapping[str, NodeMetadata] | None = None,
-    ) -> None:
-        """Do all that is to be done, from the beginning; what was done already is done again.
+        known: Set[str] = frozenset(),
+    ) -> bool:
+        """Do all that is to be done; what another writer had done already is done again where that is safe.
 
         Parameters
         ----------
@@ -233,10 +218,23 @@ class Swap:
         say : callable
             Tells others the state of the place, and that it is still this writer's.
         nodes : mapping of str to metadata, optional
-            What comes, by relative path; by default it is read.
+            What comes, by relative path; without it, another writer has begun, and it is read.
+        known : set of str
+            Keys of what was there and was looked at before.
+
+        Returns
+        -------
+        bool
+            Whether all is in its place. Otherwise nothing is, as somebody else has written there, or the
+            writer that had begun was killed before anything left.
         """
+        if nodes is None and not self.renames and self._is_untouched(store):
+            self._follow_old(store)
+            return False
         for each in formats_in(store, self.path, format):  # First, so that no copy outlives what it says.
             drop_from_consolidated(store, each, self.path)
+        if isinstance(store, LocalStore):
+            return self._rename(store, top, format, nodes, known)
         erase_stages(store, self.away)
         self._copy(store, f"{top}{NEW}/")
         encoded = self._encoded()
@@ -245,8 +243,9 @@ class Swap:
         say(CLOSING)  # From now on, what is there of the last documents is new, and may have been changed.
         store_documents(store, format, last, last=self.path)
         self._finish_above(store, format, nodes)
+        return True
 
-    def is_untouched(self, store: Store) -> bool:
+    def _is_untouched(self, store: Store) -> bool:
         """Whether nothing of what is replaced has left, so that it may have been changed since."""
         first = next((stage for stage in self.away if stage), [])
         return bool(first) and all(spread(store.exists, first, store.concurrency))
@@ -356,10 +355,12 @@ def finish_above(
         write_consolidated(store, format, "")
 
 
-class Beside(Staging):
-    """Keys that are copied to their places once all are there.
+class Staged(Staging):
+    """Values that lie beside their place until all are there, and are swapped with what is there then.
 
-    Of several writers one at a time does that at a place.
+    A note beside them tells this attempt at the write from others, which may use the same keys: the tasks of
+    a write can be computed again. Whoever is about to put the values in their place, or to remove them, says
+    so in the note first, so that nobody else does.
 
     Parameters
     ----------
@@ -371,8 +372,6 @@ class Beside(Staging):
         What tells the write from others, if it can be taken up again.
     lease : Lease, optional
         The lease of the place, if the caller has it.
-    seen : (set of str, set of str), optional
-        The keys that were there before, and those of them that stay.
     """
 
     def __init__(
@@ -380,48 +379,33 @@ class Beside(Staging):
         store: Store,
         places: Places,
         arrays: Mapping[str, ArrayMetadata],
-        *,
-        resumed: Resumption | None = None,
+        resumed: Resumption | None,
         lease: Lease | None = None,
-        seen: tuple[set[str], set[str]] | None = None,
     ) -> None:
         self._target = store
         self._places = places
         self._arrays = arrays
         self._resumed = resumed
-        self._seen = seen
         self._top = f"{STAGED}{uuid.uuid4().hex}/" if resumed is None else resumed.top
-        self._given = lease
-        self._lease = lease
-        if lease is None and keeps_leases(store):
-            self._lease = lease_at(store, places, None if resumed is None else resumed.plan, self._top)
-        self.store: StagedKeys = StagedKeys(store, f"{self._top}{NEW}/", places.formats[0])
+        self._given = self._lease = lease
         self._swapping = False
         self._is_ending = False
         self._others: list[str] = []
-        self._copied: list[str] = []
 
-    def begin(self) -> None:
-        if self._lease is not None and self._given is None:
-            take(self._lease, self._target, self._places, self._resumed, staged=True)
+    def _note_begin(self) -> None:
+        """Note that the write begins, or go on with what was noted before."""
+        self._is_ending = self._swapping = False
         if self._resumed is not None:
             self._note(BEGUN, now(staged=True, lease=self._key))
             return
-        owner = "" if self._lease is None else self._lease.owner
-        room = self._enter()
-        if room != self.room.id:
-            self.store.forget()
-        self.room = Room(room, self._lease, owner)
-        self._is_ending = self._swapping = False
-
-    def _enter(self) -> str:
-        """Note what tells this place from another one of its name, or go on with what was noted."""
         room = uuid.uuid4().hex
 
         def change(stored: Buffer | None) -> list[Buffer]:
             nonlocal room
             found = said_in(stored)
-            if found.get("ending") is True:
+            if found.get("ending") is True and self._target.renames_trees:
+                found = {}  # If it is removed, then all of it at once, so that the end will notice.
+            elif found.get("ending") is True:
                 raise ConflictError(
                     f"cannot write to {self._target}: an earlier attempt at this write is just being cleaned "
                     "up; accepted: the same again in a moment, or a new call"
@@ -430,7 +414,7 @@ class Beside(Staging):
             return [self._begun(room)]
 
         self._update_begun(change)
-        return room
+        self.room = Room(room, self._lease, "" if self._lease is None else self._lease.owner)
 
     def _begun(self, room: str, *, ending: bool = False) -> bytes:
         return now(staged=True, lease=self._key, room=room, ending=ending)
@@ -445,7 +429,7 @@ class Beside(Staging):
                 if pieces is not None and pieces is not UNCHANGED:
                     self._target.set(key, joined(pieces))
         except StoreError as error:
-            raise without(error, self._top) from error.__cause__
+            raise self._called(error) from error.__cause__
 
     def _end(self, *, is_lost: bool = False) -> bool:
         """Let nobody else put the values in their place, or remove them; whether nobody else has.
@@ -465,10 +449,132 @@ class Beside(Staging):
         self._update_begun(change)
         return ends
 
+    def _claim(self) -> None:
+        """From now on, nobody else puts the values in their place, or removes them."""
+        if self._resumed is None:
+            self._is_ending = self._end()
+            if not self._is_ending:
+                raise gone(self._target)
+
     def enter(self, room: Room) -> None:
         super().enter(room)
         if room.lease is not None and self._given is not None:
             self._given = room.lease
+
+    def _carry_out(
+        self, swap: Swap, nodes: Mapping[str, NodeMetadata], known: Set[str] = frozenset()
+    ) -> bool:
+        """Note what is to be done, tell others that it is under way, and do it; whether it was done."""
+        self._note(SWAP, swap.text())
+        self._say(SWAPPING)
+        self._swapping = True
+        try:
+            return swap.carry_out(self._target, self._top, self._places.formats[0], self._say, nodes, known)
+        except BaseException as error:
+            error.add_note(
+                f"'/{swap.path}' in {self._target} may be replaced only in part; xzarr3.recover(store), or "
+                "the next write to it, finishes that, or gives it up where nothing has left its place yet"
+            )
+            raise
+
+    def _note(self, name: str, said: bytes) -> None:
+        """Store what a write says of itself beside its values."""
+        try:
+            self._target.set(f"{self._top}{name}", said)
+        except StoreError as error:
+            raise self._called(error) from error.__cause__
+
+    def _called(self, error: StoreError) -> StoreError:
+        """An error in whose message keys are called what they are beside the values."""
+        return without(error, self._top)
+
+    @property
+    def _key(self) -> str:
+        return self._lease.key if self._lease is not None else lease_at(self._target, self._places).key
+
+    @property
+    def _is_held(self) -> bool:
+        return self._lease is not None and (self._given is None or self._given.is_held)
+
+    def _say(self, state: str) -> None:
+        """Tell others that the place is not whole from now on."""
+        lease = self._lease if self._is_held else None
+        try:
+            _say(self._target, self._key, self._places.path, self._top, lease, state)
+        except StoreError as error:
+            raise self._called(error) from error.__cause__
+
+    def _known(self) -> list[str] | None:
+        """The keys that are to be removed in the end; None if they have to be listed."""
+        return None
+
+    def clean(self) -> None:
+        self._swapping = False
+        try:
+            remove_staged(self._target, self._top, self._known())
+        finally:  # Whatever could not be removed is in nobody's way.
+            if not self._is_held:
+                self._target.erase(self._key)
+            elif self._given is not None:
+                self._given.say(self._places.path, "", "")
+            elif self._lease is not None:
+                self._lease.release()
+        sweep(self._target, self._others)
+
+    def discard(self) -> None:
+        own = self._lease if self._given is None else None
+        if self._swapping:
+            if own is not None:
+                own.leave()
+            return
+        try:
+            if self._is_ending or self._end(is_lost=not self._target.renames_trees):
+                self._remove()
+        finally:
+            if own is not None:
+                own.release()
+
+    def _remove(self) -> None:
+        remove_staged(self._target, self._top)
+
+
+class Beside(Staged):
+    """Keys that are copied to their places once all are there.
+
+    Of several writers one at a time does that at a place.
+
+    Parameters
+    ----------
+    store, places, arrays, resumed, lease
+        As :class:`Staged` has them.
+    seen : (set of str, set of str), optional
+        The keys that were there before, and those of them that stay.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        places: Places,
+        arrays: Mapping[str, ArrayMetadata],
+        *,
+        resumed: Resumption | None = None,
+        lease: Lease | None = None,
+        seen: tuple[set[str], set[str]] | None = None,
+    ) -> None:
+        super().__init__(store, places, arrays, resumed, lease)
+        self._seen = seen
+        if lease is None and keeps_leases(store):
+            self._lease = lease_at(store, places, None if resumed is None else resumed.plan, self._top)
+        self.store: StagedKeys = StagedKeys(store, f"{self._top}{NEW}/", places.formats[0])
+        self._copied: list[str] = []
+
+    def begin(self) -> None:
+        if self._lease is not None and self._given is None:
+            take(self._lease, self._target, self._places, self._resumed, staged=True)
+        before = self.room.id
+        self._note_begin()
+        if self.room.id != before:
+            self.store.forget()
 
     def swap(self, nodes: Mapping[str, NodeMetadata], consolidate: bool) -> None:
         format, path, store = self._places.formats[0], self._places.path, self._target
@@ -483,10 +589,7 @@ class Beside(Staging):
                 f"cannot replace '/{path}' in {store}: its new document is not among the "
                 f"{len(self.store.documents)} that were written; accepted: a new call"
             )
-        if self._resumed is None:  # Whoever removes a value says so before: so the listed ones are all.
-            self._is_ending = self._end()
-            if not self._is_ending:
-                raise gone(store)
+        self._claim()  # Whoever removes a value says so before: so the listed ones are all.
         there = self._places.keys(store)
         self._check_listed(there)
         kept = self._kept(there)
@@ -497,37 +600,10 @@ class Beside(Staging):
         self._others = [top for top in staged_prefixes(store) if top != self._top]
         forget_settings(store, self._others, path)
         self._copied = swap.copies
-        self._note(SWAP, swap.text())
-        self._say(SWAPPING)
-        self._swapping = True
-        try:
-            swap.carry_out(store, self._top, format, self._say, nodes)
-        except BaseException as error:
-            error.add_note(
-                f"'/{path}' in {store} may be replaced only in part; xzarr3.recover(store), or the next "
-                "write to it, finishes that, or gives it up where nothing has left its place yet"
-            )
-            raise
+        self._carry_out(swap, nodes)
 
-    def _note(self, name: str, said: bytes) -> None:
-        """Store what a write says of itself beside its values."""
-        try:
-            self._target.set(f"{self._top}{name}", said)
-        except StoreError as error:
-            raise without(error, self._top) from error.__cause__
-
-    @property
-    def _key(self) -> str:
-        return self._lease.key if self._lease is not None else lease_at(self._target, self._places).key
-
-    @property
-    def _is_held(self) -> bool:
-        return self._lease is not None and (self._given is None or self._given.is_held)
-
-    def _say(self, state: str) -> None:
-        """Tell others that the place is not whole from now on."""
-        lease = self._lease if self._is_held else None
-        _say(self._target, self._key, self._places.path, self._top, lease, state)
+    def _known(self) -> list[str] | None:
+        return [f"{self._top}{NEW}/{key}" for key in self._copied] if self._resumed is None else None
 
     def _kept(self, there: set[str]) -> set[str]:
         """Those of the keys that are there which are no part of a hierarchy."""
@@ -549,35 +625,6 @@ class Beside(Staging):
                     f"cannot replace '/{self._places.path}' in {self._target}: key '{key}' is there, but not "
                     "listed; accepted: a store that lists all of its keys"
                 )
-
-    def clean(self) -> None:
-        known = [f"{self._top}{NEW}/{key}" for key in self._copied] if self._resumed is None else None
-        self._swapping = False
-        try:
-            remove_staged(self._target, self._top, known)
-        finally:  # Whatever could not be removed is in nobody's way.
-            if not self._is_held:
-                self._target.erase(self._key)
-            elif self._given is not None:
-                self._given.say(self._places.path, "", "")
-            elif self._lease is not None:
-                self._lease.release()
-        remove_abandoned(self._target, self._others)
-
-    def _leave(self) -> None:
-        if self._lease is not None and self._given is None:
-            self._lease.leave()
-
-    def discard(self) -> None:
-        if self._swapping:
-            self._leave()
-            return
-        try:
-            if self._is_ending or self._end(is_lost=True):
-                remove_staged(self._target, self._top)
-        finally:
-            if self._lease is not None and self._given is None:
-                self._lease.release()
 
 
 def check_top(store: Store, top: str) -> None:
@@ -646,7 +693,7 @@ def take(
     try:
         if left in SWAPS and (lease.displaced is not None or lease.continues):
             _finish(lease, store, lease.key, left, lease.top)
-            lease.say(places.path, lease.own_state, lease.own_top)
+            lease.say(places.path, "", lease.own_top)
         return settled(lease, resumed, partial(_remove_left, store), staged=staged)
     except BaseException:
         lease.leave()
@@ -722,17 +769,12 @@ def _finish(lease: Lease | None, store: Store, lease_key: str, state: str, top: 
             f"key '{key}' lists what is to be done at '/{printable(swap.path)}', but it is the lease "
             f"'{lease_key}' that names it; accepted: removing both by hand"
         )
-    if swap is not None and isinstance(store, LocalStore):
-        if not swap.rename(store, top, _format_of(store, swap.zarr_format)):
+    if swap is not None:
+        format = _format_of(store, swap.zarr_format)
+        if state == CLOSING and not swap.renames:
+            swap.close(store, format)
+        elif not swap.carry_out(store, top, format, partial(_say, store, lease_key, swap.path, top, lease)):
             swap = None
-    elif swap is not None and state == SWAPPING and swap.is_untouched(store):
-        swap._follow_old(store)
-        swap = None
-    elif swap is not None and state == SWAPPING:
-        say = partial(_say, store, lease_key, swap.path, top, lease)
-        swap.carry_out(store, top, _format_of(store, swap.zarr_format), say)
-    elif swap is not None:
-        swap.close(store, _format_of(store, swap.zarr_format))
     _remove_left(store, top)
     return swap
 
@@ -895,6 +937,29 @@ def _may_be_of(holder: Holder, top: str) -> bool:
 def _path_of(key: str) -> str:
     """The path of a node, for messages, by the key of its lease."""
     return key.rpartition("/")[0]
+
+
+def sweep(store: Store, tops: Iterable[str] | None = None) -> None:
+    """Remove what was left by killed writes that had replaced nothing.
+
+    Parameters
+    ----------
+    store : Store
+    tops : iterable of str, optional
+        What the keys of these begin with, where they lie under keys; by default, a few are looked for.
+
+    Raises
+    ------
+    StoreError
+        If it is not possible.
+    """
+    if store.folder is not None:
+        sweep_directory(store)
+        return
+    if tops is None:
+        found = staged_prefixes(store)
+        tops = random.sample(found, min(len(found), _SWEPT))
+    remove_abandoned(store, tops)
 
 
 def remove_abandoned(store: Store, tops: Iterable[str]) -> None:
