@@ -13,13 +13,14 @@ meanwhile are told.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
 import time
 import uuid
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import cast
@@ -687,23 +688,26 @@ def take(
     NodeExistsError
         If somebody else has it, and lives.
     """
-    lease.reserve(places.path, until)
-    _tidy(store, lease.key)
-    left = lease.state if lease.displaced is None else lease.displaced.state
-    try:
-        if left in SWAPS and (lease.displaced is not None or lease.continues):
-            _finish(lease, store, lease.key, left, lease.top)
+    with _reserved(lease, store, places.path, until):
+        if lease.state in SWAPS:
             lease.say(places.path, "", lease.own_top)
         return settled(lease, resumed, partial(_remove_left, store), staged=staged)
+
+
+@contextlib.contextmanager
+def _reserved(lease: Lease, store: Store, path: str, until: float | None = None) -> Iterator[Swap | None]:
+    """Take the lease of a place, and end what the one before was putting there when it was killed.
+
+    If the block fails, the lease is left to the next one, with all that it says.
+    """
+    lease.reserve(path, until)
+    if store.renames_trees:  # Who reserves the place just now is refused anyway.
+        remove_partial(os.path.join(str(store.folder), os.path.dirname(lease.key)))
+    try:
+        yield _finish(lease, store, lease.key, lease.state, lease.top) if lease.state in SWAPS else None
     except BaseException:
         lease.leave()
         raise
-
-
-def _tidy(store: Store, key: str) -> None:
-    """Remove what killed writers have left beside a lease in a directory, which is held now."""
-    if store.renames_trees:  # Who reserves the place just now is refused anyway.
-        remove_partial(os.path.join(str(store.folder), os.path.dirname(key)))
 
 
 def _remove_left(store: Store, top: str) -> None:
@@ -738,22 +742,24 @@ def finish_swap(store: Store, key: str, path: str, until: float | None = None) -
     NodeExistsError
         If it lives.
     """
-    lease = Lease(store, key, "replace")
-    found = lease.there()
+    found = Lease(store, key, "replace").there()
     if found.state not in SWAPS:
         return None
     if not keeps_leases(store):
         done = _finish(None, store, key, found.state, found.top)
         store.erase(key)
         return done
-    lease.reserve(path, until)
-    _tidy(store, key)
-    try:
-        # Whoever had it may just have come to its end.
-        done = _finish(lease, store, key, lease.state, lease.top) if lease.state in SWAPS else None
-    except BaseException:
-        lease.leave()
-        raise
+    return _finish_alone(store, key, path, until)
+
+
+def _finish_alone(
+    store: Store, key: str, path: str, until: float | None = None, top: str = ""
+) -> Swap | None:
+    """End what a killed writer was putting in a place, or remove what it has below ``top``."""
+    lease = Lease(store, key, "replace")
+    with _reserved(lease, store, path, until) as done:  # Whoever had it may just have come to its end.
+        if done is None and top:
+            remove_staged(store, top)
     lease.release()
     return done
 
@@ -905,27 +911,15 @@ def recover_swaps(store: Store) -> list[str]:
         if not isinstance(key, str):
             continue
         holder = Lease(store, key, "replace").there()
+        done = None
         if not _may_be_of(holder, top):  # Its writer has lost the place, and gives up.
             remove_staged(store, top)
         elif holder.state in SWAPS:
             done = finish_swap(store, key, _path_of(key))
-            ended += [] if done is None else [f"/{done.path}"]
         elif holder.plan is None:  # Others can be taken up.
-            lease = Lease(store, key, "replace")
-            try:
-                lease.reserve(_path_of(key))
-            except NodeExistsError:  # Its writer lives.
-                continue
-            try:
-                if lease.state in SWAPS:  # That was said since.
-                    done = _finish(lease, store, key, lease.state, lease.top)
-                    ended += [] if done is None else [f"/{done.path}"]
-                else:
-                    remove_staged(store, top)
-            except BaseException:
-                lease.leave()
-                raise
-            lease.release()
+            with contextlib.suppress(NodeExistsError):  # Its writer lives.
+                done = _finish_alone(store, key, _path_of(key), top=top)
+        ended += [] if done is None else [f"/{done.path}"]
     return ended
 
 
