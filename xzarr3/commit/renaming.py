@@ -14,6 +14,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import chain
 
 from xzarr3._types import Buffer
 from xzarr3.carrying import Kept, carry
@@ -115,6 +116,8 @@ class Directories(Staged):
         What tells the write from others, if it can be taken up again.
     """
 
+    _target: LocalStore
+
     def __init__(
         self,
         store: LocalStore,
@@ -125,7 +128,6 @@ class Directories(Staged):
         resumed: Resumption | None = None,
     ) -> None:
         super().__init__(store, places, arrays, resumed)
-        self._local = store
         self._overwrite = overwrite
         self._there: set[str] = set()
         self._kept = Kept()
@@ -144,7 +146,7 @@ class Directories(Staged):
         if there <= self._there:
             return
         foreign = foreign_keys(self._target, self._places, self._arrays, keys=there)
-        self._there, self._kept = there, Kept.among(self._local.root, foreign, there)
+        self._there, self._kept = there, Kept.among(self._target.root, foreign, there)
 
     def _units(self, folder: str) -> list[str]:
         """What can be renamed as a whole in a directory that is laid out as the store, in the order to go."""
@@ -156,8 +158,8 @@ class Directories(Staged):
                 for name in os.listdir(folder)
                 if not name.startswith((TEMPORARY, STAGED)) and name != NAME
             ]
-            return sorted(names, key=self._places.rank)
-        documents = sorted(self._places.documents, key=self._places.rank)
+            return list(chain.from_iterable(self._places.stages(names)))
+        documents = chain.from_iterable(self._places.stages(self._places.documents))
         # Documents of what is below come before its chunks.
         folders = sorted(self._places.folders, key=lambda name: (not self._has_documents(name), name))
         return [unit for unit in (*documents, *folders) if os.path.lexists(os.path.join(folder, unit))]
@@ -167,7 +169,7 @@ class Directories(Staged):
         return any(each.listing_prefix(path) == f"{folder}/" for each in formats)
 
     def begin(self) -> None:
-        store, path = self._local, self._places.path
+        store, path = self._target, self._places.path
         if os.path.lexists(os.path.join(self._folder, SWAP)):  # An earlier attempt got as far as that.
             finish_swap(store, lease_at(store, self._places).key, path)
         if self._resumed is None:
@@ -196,8 +198,8 @@ class Directories(Staged):
         if unit not in self._kept.alone:
             return False
         formats = self._places.formats
-        for below, _, names in os.walk(os.path.join(self._local.root, unit)):
-            relative = platform.relative(below, self._local.root)
+        for below, _, names in os.walk(os.path.join(self._target.root, unit)):
+            relative = platform.relative(below, self._target.root)
             if any(each.place(f"{relative}/{name}") is not None for name in names for each in formats):
                 return False  # Somebody has made a node there since.
         return True
@@ -207,14 +209,14 @@ class Directories(Staged):
         folders = tuple(f"{unit}/" for unit in units)
         names = {name for name in self._kept.names if name.startswith(folders) or name in units}
         names -= taken_up(self._places.formats[0], names, self._is_new)
-        fsync = self._local.fsync
-        carry(self._local.root, "", f"{self._top}{NEW}", sorted(names), replace=True, fsync=fsync)
+        fsync = self._target.fsync
+        carry(self._target.root, "", f"{self._top}{NEW}", sorted(names), replace=True, fsync=fsync)
 
     def _is_new(self, key: str) -> bool:
         return os.path.lexists(os.path.join(self._new, key))
 
     def swap(self, nodes: Mapping[str, NodeMetadata], consolidate: bool) -> None:
-        store, format, path = self._local, self._places.formats[0], self._places.path
+        store, format, path = self._target, self._places.formats[0], self._places.path
         self._claim()
         self.check()
         self._reserve()

@@ -80,16 +80,6 @@ class Places:
         """Keys in the order in which they are to be removed, all of a list together."""
         return leaving_stages(self.formats, self.path, keys)
 
-    def rank(self, key: str) -> tuple[bool, bool, int, bool, str]:
-        """Sorts keys in the order in which they are to be removed.
-
-        Documents come first, from the top down, and among those of a node what makes it one; before them all
-        what holds the documents of all nodes.
-        """
-        kinds = [place.kind for place in (each.place(key) for each in self.formats) if place is not None]
-        tells_all = any(key == each.consolidated_key(self.path) for each in self.formats)
-        return not tells_all, not kinds, key.count("/"), "other" in kinds, key
-
 
 def is_occupied(store: Store, places: Places) -> bool:
     """Whether there is anything but leases and values of writes that are under way or were killed.

@@ -415,7 +415,7 @@ class Staged(Staging):
             return [self._begun(room)]
 
         self._update_begun(change)
-        self.room = Room(room, self._lease, "" if self._lease is None else self._lease.owner)
+        self.room = Room(room, self._lease)
 
     def _begun(self, room: str, *, ending: bool = False) -> bytes:
         return now(staged=True, lease=self._key, room=room, ending=ending)
