@@ -534,7 +534,10 @@ class Lease:
             return False
         # A copy of this counts, too.
         said = replace(said, counter=Holder.parse(stored).counter + 1, renewed=time.time())
-        done = self._replace(version, said.text())
+        try:
+            done = self._replace(version, said.text())
+        except OutcomeUnknownError:
+            done = replace(self.there(), counter=said.counter, renewed=said.renewed) == said
         if done:
             self._said, self._proven = said, asked
         return done
@@ -557,13 +560,7 @@ class Lease:
             If it is not held any more.
         """
         with self._renewing:
-            said = replace(self._said, state=state, top=self._said.top if top is None else top)
-            try:
-                done = self._change(said)
-            except OutcomeUnknownError:
-                there = self.there()
-                done = (there.owner, there.state, there.top) == (self.owner, state, said.top)
-                self._said = said if done else self._said
+            done = self._change(replace(self._said, state=state, top=self._said.top if top is None else top))
         if not done:
             self.verify(path)
             raise LeaseLostError(f"cannot change key '{self.key}' of {self._store}: others keep changing it")
@@ -598,19 +595,13 @@ class Lease:
         with self._renewing:
             if not self._pid:
                 return
-            said = replace(self._said, owner=uuid.uuid4().hex)
+            before, said = self.owner, replace(self._said, owner=uuid.uuid4().hex)
             _live.add(said.owner)
-            before = self.owner
             try:
-                done = self._change(said)
-            except OutcomeUnknownError:
-                done = self.there().owner == said.owner
-                if done:
-                    self._said = said
+                if self._change(said):
+                    self._shared = False
             finally:
-                _live.discard(said.owner if self.owner != said.owner else before)
-            if done:
-                self._shared = False
+                _live.discard(before if self.owner == said.owner else said.owner)
 
     def go_on(self, holder: object) -> None:
         """Renew the lease from now on in this process, which has got a copy of it; see :meth:`ends_with`."""
@@ -633,11 +624,7 @@ class Lease:
     def abandon(self) -> None:
         """Nobody here goes on with the write, of which nobody has said how it ended."""
         if self._shared:  # Another process may go on with it, which renews the lease.
-            self._end()
-            with self._renewing:
-                if self._pid == os.getpid():
-                    self._pid = 0
-                    self._change(replace(self._said, pid=0))
+            self._stop(pid=0)
         elif self.plan is not None:
             self.leave()
         else:
@@ -645,11 +632,15 @@ class Lease:
 
     def leave(self) -> None:
         """Say that the write was cut off, so that nobody waits for it, and it can be taken up again."""
+        self._stop(left=True)
+
+    def _stop(self, **said: Any) -> None:
+        """Renew the lease no more, and say so in it; it stays."""
         self._end()
         with self._renewing:
             if self._pid == os.getpid():
                 self._pid = 0
-                self._change(replace(self._said, left=True))
+                self._change(replace(self._said, **said))
 
     def release(self) -> None:
         """Give the lease to others, if it is held.
