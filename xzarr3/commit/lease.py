@@ -268,14 +268,14 @@ class Lease:
         self.key = key
         self._purpose = purpose
         self.plan = plan
-        self._top = top
-        self.inherits = False
-        """Whether nobody but this owner carries out its plan, so that what that had before is its own."""
+        self.top = top
+        """Where this owner has its values; that of a writer that was killed within a swap may be said."""
         self.displaced: Holder | None = None
         """Whose lease was there before, and was taken away for this one."""
         self.continues = False
         """Whether a copy had it before, which had not ended it."""
-        self._said = Holder(owner=uuid.uuid4().hex)
+        self.said = Holder(owner=uuid.uuid4().hex)
+        """What the lease says, as far as this owner knows."""
         self._pid = 0  # Of the process that holds it; 0 if none does.
         self._proven = -2 * PATIENCE  # When it was asked that showed last that the lease is held.
         self._shared = False  # There may be copies of it, in other processes.
@@ -297,12 +297,12 @@ class Lease:
         of one time does not end another one. A copy that did not take it itself goes by what they have in
         common.
         """
-        return self._said.owner
+        return self.said.owner
 
     @property
     def term(self) -> str:
         """What tells the time that it is held from one after its end; a copy that takes it over goes on."""
-        return self._said.term
+        return self.said.term
 
     def there(self) -> Holder:
         """What the lease says that is there now, whoever has it."""
@@ -356,7 +356,7 @@ class Lease:
             plan=self.plan,
             term=uuid.uuid4().hex,
             since=datetime.now(UTC).isoformat(timespec="seconds"),
-            top=self._top,
+            top=self.top,
             renewed=time.time(),
         )
         self._pid = 0
@@ -364,13 +364,13 @@ class Lease:
         self.displaced = None
         self._owned_by = None  # That was of an earlier time.
         _live.add(said.owner)  # Before it is there to be seen.
-        self._said = said
+        self.said = said
         _live.discard(before)
 
     def _taken(self, until: float | None) -> bool:
         version: object = ABSENT
         free, pause, lost = True, _FIRST_PAUSE, 0
-        term = self._said.term
+        term = self.said.term
         while True:
             asked = _clock()
             if free and self._put(version):
@@ -380,7 +380,7 @@ class Lease:
             asked = _clock()
             stored, version = self._store.get_versioned(self.key)
             found = Holder.parse(stored)
-            if found == self._said:  # No answer came.
+            if found == self.said:  # No answer came.
                 self._held(asked)
                 return True
             # As a copy of this has made it, in a process that was lost.
@@ -402,19 +402,19 @@ class Lease:
     def _follow(self, found: Holder, term: str) -> bool:
         """Go on with the term of a lease if a copy of this has it; otherwise, with one of one's own."""
         self.continues = bool(found.owner) and _family(found.owner) == _family(self.owner)
-        self._said = replace(self._said, term=found.term if self.continues else term)
+        self.said = replace(self.said, term=found.term if self.continues else term)
         return self.continues
 
     def _inherit(self, found: Holder) -> None:
         """Go on saying what a dead writer has said of a place that is not whole."""
         if found.state and self._purpose != "replace":
             raise IncompleteWriteError(_incomplete(found, self._store, self.key, "array or group"))
-        top = found.top if found.state in SWAPS else self._top
-        self._said = replace(self._said, state=found.state, top=top)
+        top = found.top if found.state in SWAPS else self.top
+        self.said = replace(self.said, state=found.state, top=top)
 
     def _put(self, version: object) -> bool:
         try:
-            return self._replace(version, self._said.text())
+            return self._replace(version, self.said.text())
         except OutcomeUnknownError:  # Whatever it was, what is there is looked at now.
             return False
 
@@ -433,7 +433,8 @@ class Lease:
 
     def _is_dead(self, found: Holder, version: object) -> bool | None:
         """Whether the writer of a lease has ended; None if that is not known yet."""
-        if self.inherits and self.plan is not None and found.plan == self.plan:
+        # Who appends by a plan has the lease of the plan as well, so nobody else carries it out.
+        if self._purpose == "resize" and self.plan is not None and found.plan == self.plan:
             return True
         is_dead = found.is_dead
         if is_dead is not None:
@@ -524,7 +525,7 @@ class Lease:
         """Tell others that the owner is alive; the lease of another one stays as it is."""
         with self._renewing:
             if self._pid == os.getpid():
-                self._change(self._said)
+                self._change(self.said)
 
     def _change(self, said: Holder) -> bool:
         """Say this in the lease, and count, if it is held; returns whether it was."""
@@ -539,7 +540,7 @@ class Lease:
         except OutcomeUnknownError:
             done = replace(self.there(), counter=said.counter, renewed=said.renewed) == said
         if done:
-            self._said, self._proven = said, asked
+            self.said, self._proven = said, asked
         return done
 
     def say(self, path: str, state: str, top: str | None = None) -> None:
@@ -560,25 +561,10 @@ class Lease:
             If it is not held any more.
         """
         with self._renewing:
-            done = self._change(replace(self._said, state=state, top=self._said.top if top is None else top))
+            done = self._change(replace(self.said, state=state, top=self.said.top if top is None else top))
         if not done:
             self.verify(path)
             raise LeaseLostError(f"cannot change key '{self.key}' of {self._store}: others keep changing it")
-
-    @property
-    def state(self) -> str:
-        """What is said of the place, as far as this owner knows."""
-        return self._said.state
-
-    @property
-    def top(self) -> str:
-        """What is said of where values are staged: by a writer that was killed within a swap, or this one."""
-        return self._said.top
-
-    @property
-    def own_top(self) -> str:
-        """Where this owner has its values."""
-        return self._top
 
     @property
     def is_held(self) -> bool:
@@ -595,7 +581,7 @@ class Lease:
         with self._renewing:
             if not self._pid:
                 return
-            before, said = self.owner, replace(self._said, owner=uuid.uuid4().hex)
+            before, said = self.owner, replace(self.said, owner=uuid.uuid4().hex)
             _live.add(said.owner)
             try:
                 if self._change(said):
@@ -640,7 +626,7 @@ class Lease:
         with self._renewing:
             if self._pid == os.getpid():
                 self._pid = 0
-                self._change(replace(self._said, **said))
+                self._change(replace(self.said, **said))
 
     def release(self) -> None:
         """Give the lease to others, if it is held.

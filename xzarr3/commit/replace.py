@@ -325,14 +325,14 @@ class InPlace(Staging):
             return
         goes_on = take(self._lease, self.store, self._places, self._resumed, staged=False)
         self.room = Room(self._lease.term, self._lease, self._lease.owner)
-        has_room = self._lease.state == IN_PLACE or not self.replaces
+        has_room = self._lease.said.state == IN_PLACE or not self.replaces
         if self._resumed is None and self._lease.continues and has_room:
             return
         look = Look(self.store)
         try:
             if not goes_on:
                 self._make_room(look)
-            if self._lease.state == ERASING or (
+            if self._lease.said.state == ERASING or (
                 self.replaces and self._resumed is None
             ):  # From now on values are stored, which stay.
                 self._lease.say(self._places.path, IN_PLACE)
@@ -368,7 +368,7 @@ class InPlace(Staging):
         for format in places.formats if leaving else ():
             drop_from_consolidated(store, format, places.path)
         erase_stages(store, places.stages(leaving))
-        if lease is not None and lease is self._given and lease.state == ERASING:
+        if lease is not None and lease is self._given and lease.said.state == ERASING:
             lease.say(places.path, IN_PLACE)
 
     def check(self) -> None:
@@ -413,7 +413,7 @@ class InPlace(Staging):
             self.store.erase_prefix(self._resumed.top)
         if self._lease is not None:
             self._lease.release()
-        elif self._given is not None and self._given.is_held and self._given.state:
+        elif self._given is not None and self._given.is_held and self._given.said.state:
             self._given.say(self._places.path, "")
 
     def discard(self) -> None:

@@ -689,8 +689,8 @@ def take(
         If somebody else has it, and lives.
     """
     with _reserved(lease, store, places.path, until):
-        if lease.state in SWAPS:
-            lease.say(places.path, "", lease.own_top)
+        if lease.said.state in SWAPS:
+            lease.say(places.path, "", lease.top)
         return settled(lease, resumed, partial(_remove_left, store), staged=staged)
 
 
@@ -704,7 +704,7 @@ def _reserved(lease: Lease, store: Store, path: str, until: float | None = None)
     if store.renames_trees:  # Who reserves the place just now is refused anyway.
         remove_partial(os.path.join(str(store.folder), os.path.dirname(lease.key)))
     try:
-        yield _finish(lease, store, lease.key, lease.state, lease.top) if lease.state in SWAPS else None
+        yield _finish(lease, store, lease.key, lease.said)
     except BaseException:
         lease.leave()
         raise
@@ -746,7 +746,7 @@ def finish_swap(store: Store, key: str, path: str, until: float | None = None) -
     if found.state not in SWAPS:
         return None
     if not keeps_leases(store):
-        done = _finish(None, store, key, found.state, found.top)
+        done = _finish(None, store, key, found)
         store.erase(key)
         return done
     return _finish_alone(store, key, path, until)
@@ -764,30 +764,26 @@ def _finish_alone(
     return done
 
 
-def _finish(lease: Lease | None, store: Store, lease_key: str, state: str, top: str) -> Swap | None:
-    """End a swap that is under way; None if nothing but its values were left to remove."""
-    key = f"{top}{SWAP}"
-    check_top(store, top)
-    value = store.get(key) if state in SWAPS else None
-    swap = None if value is None else Swap.parse(value, key)
-    if swap is not None and (swap.renames, lease_key) != _belongs(store, swap, lease_key):
-        raise StoreError(
-            f"key '{key}' lists what is to be done at '/{printable(swap.path)}', but it is the lease "
-            f"'{lease_key}' that names it; accepted: removing both by hand"
-        )
+def _finish(lease: Lease | None, store: Store, key: str, said: Holder) -> Swap | None:
+    """End a swap that is under way, if one is; None if nothing but its values were left to remove."""
+    if said.state not in SWAPS:
+        return None
+    swap = _listed(store, said)
     if swap is not None:
+        expected = place_key(store, swap.path, "") if store.renames_trees else key  # If that can be told.
+        if (swap.renames, key) != (store.renames_trees, expected):
+            raise StoreError(
+                f"key '{said.top}{SWAP}' lists what is to be done at '/{printable(swap.path)}', but it is "
+                f"the lease '{key}' that names it; accepted: removing both by hand"
+            )
         format = _format_of(store, swap.zarr_format)
-        if state == CLOSING and not swap.renames:
+        say = partial(_say, store, key, swap.path, said.top, lease)
+        if said.state == CLOSING and not swap.renames:
             swap.close(store, format)
-        elif not swap.carry_out(store, top, format, partial(_say, store, lease_key, swap.path, top, lease)):
+        elif not swap.carry_out(store, said.top, format, say):
             swap = None
-    _remove_left(store, top)
+    _remove_left(store, said.top)
     return swap
-
-
-def _belongs(store: Store, swap: Swap, key: str) -> tuple[bool, str]:
-    """Whether a swap in this store renames, and the key that its lease has, if that can be told."""
-    return store.renames_trees, place_key(store, swap.path, "") if store.renames_trees else key
 
 
 def _say(store: Store, key: str, path: str, top: str, lease: Lease | None, state: str) -> None:
@@ -840,7 +836,7 @@ def finish_near(store: Store, path: str) -> None:
     for key, found in _leases_in(store):
         if found.is_dead is not False:
             try:
-                swap = _listed_at(store, found)
+                swap = _listed(store, found)
             except StoreError:  # It is damaged, which is for those to hear of who come to the same place.
                 swap = None
             near = key in keys_above(store, path) if swap is None else _are_related(swap.path, path)
@@ -860,7 +856,7 @@ def _leases_in(store: Store) -> list[tuple[str, Holder]]:
     return [(key, holder) for key, holder in found if holder.state in SWAPS]
 
 
-def _listed_at(store: Store, found: Holder) -> Swap | None:
+def _listed(store: Store, found: Holder) -> Swap | None:
     """What a writer has listed that was about to swap something."""
     if found.state not in SWAPS:
         return None
@@ -872,7 +868,7 @@ def _listed_at(store: Store, found: Holder) -> Swap | None:
 
 def format_swapped(store: Store) -> Format | None:
     """The format of a root that a killed writer was putting in its place."""
-    swap = _listed_at(store, Holder.parse(store.get(place_key(store, "", ""))))
+    swap = _listed(store, Holder.parse(store.get(place_key(store, "", ""))))
     return None if swap is None else _format_of(store, swap.zarr_format)
 
 
@@ -895,7 +891,7 @@ def recover_swaps(store: Store) -> list[str]:
         failed: StoreError | None = None
         for leased, found in _leases_in(store):
             try:
-                there = _listed_at(store, found)
+                there = _listed(store, found)
                 done = finish_swap(store, leased, "" if there is None else there.path)
             except StoreError as error:  # The others are finished first.
                 failed = failed or error

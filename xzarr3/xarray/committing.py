@@ -337,7 +337,7 @@ class Commit:
         self._resumed = resumed = Settings(self.store, self.path, plan, keys, places)
         self.journal = Journal(self.store, resumed.journal, plan)
         for length in self._lengths.values():
-            length.lease.plan, length.lease.inherits = plan, True
+            length.lease.plan = plan
         if resumed.was_appended({path: (at.array, at.region, at.data) for path, at in grown.items()}):
             self.jobs, self._eager, self.settings = [], [], []
 
