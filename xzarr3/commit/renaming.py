@@ -32,7 +32,6 @@ from xzarr3.commit.stage import (
     lease_at,
     occupied,
     taken_up,
-    without,
 )
 from xzarr3.commit.swap import Staged, Swap, finish_swap, take
 from xzarr3.errors import StoreError
@@ -128,6 +127,7 @@ class Directories(Staged):
         resumed: Resumption | None = None,
     ) -> None:
         super().__init__(store, places, arrays, resumed)
+        self._hidden = (self._top, self._key.removesuffix(NAME))
         self._overwrite = overwrite
         self._there: set[str] = set()
         self._kept = Kept()
@@ -258,14 +258,9 @@ class Directories(Staged):
             self._lease.verify(path)
             return
         lease = lease_at(store, self._places, top=self._top)
-        try:
+        with self._hiding():
             take(lease, store, self._places, until=time.monotonic() + store.conflict_deadline)
-        except StoreError as error:
-            raise self._called(error) from error.__cause__
         self._lease = lease
-
-    def _called(self, error: StoreError) -> StoreError:
-        return without(error, self._top, lease_at(self._target, self._places).key.removesuffix(NAME))
 
     def close(self) -> None:
         self._staged.close()

@@ -392,6 +392,10 @@ class Staged(Staging):
         self._swapping = False
         self._is_ending = False
         self._others: list[str] = []
+        self._copied: list[str] | None = None  # What is to be removed in the end; by default, all.
+        self._hidden: tuple[str, ...] = (
+            self._top,
+        )  # Left out of messages, so that keys are what they will be.
 
     def _note_begin(self) -> None:
         """Note that the write begins, or go on with what was noted before."""
@@ -422,15 +426,21 @@ class Staged(Staging):
 
     def _update_begun(self, change: Change) -> None:
         key = f"{self._top}{BEGUN}"
-        try:
+        with self._hiding():
             try:
                 self._target.update(key, change)
             except StoreCapabilityError:  # It cannot tell attempts apart that come at the same time.
                 pieces = change(self._target.get(key))
                 if pieces is not None and pieces is not UNCHANGED:
                     self._target.set(key, joined(pieces))
+
+    @contextlib.contextmanager
+    def _hiding(self) -> Iterator[None]:
+        """Leave out of the messages of errors where values lie until they take their place."""
+        try:
+            yield
         except StoreError as error:
-            raise self._called(error) from error.__cause__
+            raise without(error, *self._hidden) from error.__cause__
 
     def _end(self, *, is_lost: bool = False) -> bool:
         """Let nobody else put the values in their place, or remove them; whether nobody else has.
@@ -480,14 +490,8 @@ class Staged(Staging):
 
     def _note(self, name: str, said: bytes) -> None:
         """Store what a write says of itself beside its values."""
-        try:
+        with self._hiding():
             self._target.set(f"{self._top}{name}", said)
-        except StoreError as error:
-            raise self._called(error) from error.__cause__
-
-    def _called(self, error: StoreError) -> StoreError:
-        """An error in whose message keys are called what they are beside the values."""
-        return without(error, self._top)
 
     @property
     def _key(self) -> str:
@@ -500,19 +504,13 @@ class Staged(Staging):
     def _say(self, state: str) -> None:
         """Tell others that the place is not whole from now on."""
         lease = self._lease if self._is_held else None
-        try:
+        with self._hiding():
             _say(self._target, self._key, self._places.path, self._top, lease, state)
-        except StoreError as error:
-            raise self._called(error) from error.__cause__
-
-    def _known(self) -> list[str] | None:
-        """The keys that are to be removed in the end; None if they have to be listed."""
-        return None
 
     def clean(self) -> None:
         self._swapping = False
         try:
-            remove_staged(self._target, self._top, self._known())
+            remove_staged(self._target, self._top, self._copied)
         finally:  # Whatever could not be removed is in nobody's way.
             if not self._is_held:
                 self._target.erase(self._key)
@@ -528,7 +526,7 @@ class Staged(Staging):
             if own is not None:
                 own.leave()
             return
-        try:
+        try:  # A directory that nothing is noted in may be that of an attempt which just begins.
             if self._is_ending or self._end(is_lost=not self._target.renames_trees):
                 self._remove()
         finally:
@@ -567,7 +565,6 @@ class Beside(Staged):
         if lease is None and keeps_leases(store):
             self._lease = lease_at(store, places, None if resumed is None else resumed.plan, self._top)
         self.store: StagedKeys = StagedKeys(store, f"{self._top}{NEW}/", places.formats[0])
-        self._copied: list[str] = []
 
     def begin(self) -> None:
         if self._lease is not None and self._given is None:
@@ -600,11 +597,9 @@ class Beside(Staged):
         swap = Swap(path, format.zarr_format, self._key, away, sorted(new), encoded, consolidate, alone)
         self._others = [top for top in staged_prefixes(store) if top != self._top]
         forget_settings(store, self._others, path)
-        self._copied = swap.copies
+        if self._resumed is None:
+            self._copied = [f"{self._top}{NEW}/{key}" for key in swap.copies]
         self._carry_out(swap, nodes)
-
-    def _known(self) -> list[str] | None:
-        return [f"{self._top}{NEW}/{key}" for key in self._copied] if self._resumed is None else None
 
     def _kept(self, there: set[str]) -> set[str]:
         """Those of the keys that are there which are no part of a hierarchy."""
