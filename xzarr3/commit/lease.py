@@ -429,7 +429,9 @@ class Lease:
         except StoreCapabilityError:
             if self._purpose == "resize" and value is not None:
                 raise
-            return Store._compare_and_set(self._store, self.key, version, value)
+            done = Store._compare_and_set(self._store, self.key, version, value)
+            # That it takes no heed of conditions may have shown when it had stored the lease.
+            return done or self.there() == Holder.parse(value)
 
     def _is_dead(self, found: Holder, version: object) -> bool | None:
         """Whether the writer of a lease has ended; None if that is not known yet."""

@@ -448,14 +448,15 @@ class Staged(Staging):
         With ``is_lost``, also where nothing says any more that the write has begun.
         """
         ends = False
+        mine = self._begun(self.room.id, ending=True)
 
         def change(stored: Buffer | None) -> list[Buffer] | Unchanged:
             nonlocal ends
             found = said_in(stored)
-            ends = (
-                is_lost if stored is None else found.get("room") == self.room.id and not found.get("ending")
-            )
-            return [self._begun(self.room.id, ending=True)] if ends else UNCHANGED
+            is_ours = found.get("room") == self.room.id and not found.get("ending")
+            # It may have been stored already by a request that failed after that.
+            ends = is_lost if stored is None else is_ours or found == said_in(mine)
+            return [mine] if ends else UNCHANGED
 
         self._update_begun(change)
         return ends
