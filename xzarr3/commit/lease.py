@@ -253,8 +253,6 @@ class Lease:
         Fingerprint of what is written, if that can be taken up again.
     top : str
         What the keys begin with under which values lie until they take their place.
-    state : str
-        What is said of the place as soon as the lease is taken, unless a dead writer has said something.
     """
 
     def __init__(
@@ -265,21 +263,19 @@ class Lease:
         *,
         plan: str | None = None,
         top: str = "",
-        state: str = "",
     ) -> None:
         self._store = store
         self.key = key
         self._purpose = purpose
         self.plan = plan
-        self._top = top
-        self._state = state
-        self.inherits = False
-        """Whether nobody but this owner carries out its plan, so that what that had before is its own."""
+        self.top = top
+        """Where this owner has its values; that of a writer that was killed within a swap may be said."""
         self.displaced: Holder | None = None
         """Whose lease was there before, and was taken away for this one."""
         self.continues = False
         """Whether a copy had it before, which had not ended it."""
-        self._said = Holder(owner=uuid.uuid4().hex)
+        self.said = Holder(owner=uuid.uuid4().hex)
+        """What the lease says, as far as this owner knows."""
         self._pid = 0  # Of the process that holds it; 0 if none does.
         self._proven = -2 * PATIENCE  # When it was asked that showed last that the lease is held.
         self._shared = False  # There may be copies of it, in other processes.
@@ -301,12 +297,12 @@ class Lease:
         of one time does not end another one. A copy that did not take it itself goes by what they have in
         common.
         """
-        return self._said.owner
+        return self.said.owner
 
     @property
     def term(self) -> str:
         """What tells the time that it is held from one after its end; a copy that takes it over goes on."""
-        return self._said.term
+        return self.said.term
 
     def there(self) -> Holder:
         """What the lease says that is there now, whoever has it."""
@@ -329,7 +325,7 @@ class Lease:
         Raises
         ------
         StoreCapabilityError
-            If the store cannot tell two writers apart.
+            If it is to change a length, and the store cannot tell two writers apart.
         """
         self._begin()
         try:
@@ -360,8 +356,7 @@ class Lease:
             plan=self.plan,
             term=uuid.uuid4().hex,
             since=datetime.now(UTC).isoformat(timespec="seconds"),
-            state=self._state,
-            top=self._top,
+            top=self.top,
             renewed=time.time(),
         )
         self._pid = 0
@@ -369,13 +364,13 @@ class Lease:
         self.displaced = None
         self._owned_by = None  # That was of an earlier time.
         _live.add(said.owner)  # Before it is there to be seen.
-        self._said = said
+        self.said = said
         _live.discard(before)
 
     def _taken(self, until: float | None) -> bool:
         version: object = ABSENT
         free, pause, lost = True, _FIRST_PAUSE, 0
-        term = self._said.term
+        term = self.said.term
         while True:
             asked = _clock()
             if free and self._put(version):
@@ -385,7 +380,7 @@ class Lease:
             asked = _clock()
             stored, version = self._store.get_versioned(self.key)
             found = Holder.parse(stored)
-            if found == self._said:  # No answer came.
+            if found == self.said:  # No answer came.
                 self._held(asked)
                 return True
             # As a copy of this has made it, in a process that was lost.
@@ -407,25 +402,41 @@ class Lease:
     def _follow(self, found: Holder, term: str) -> bool:
         """Go on with the term of a lease if a copy of this has it; otherwise, with one of one's own."""
         self.continues = bool(found.owner) and _family(found.owner) == _family(self.owner)
-        self._said = replace(self._said, term=found.term if self.continues else term)
+        self.said = replace(self.said, term=found.term if self.continues else term)
         return self.continues
 
     def _inherit(self, found: Holder) -> None:
         """Go on saying what a dead writer has said of a place that is not whole."""
         if found.state and self._purpose != "replace":
             raise IncompleteWriteError(_incomplete(found, self._store, self.key, "array or group"))
-        top = found.top if found.state in SWAPS else self._top
-        self._said = replace(self._said, state=found.state or self._state, top=top)
+        top = found.top if found.state in SWAPS else self.top
+        self.said = replace(self.said, state=found.state, top=top)
 
     def _put(self, version: object) -> bool:
         try:
-            return self._store.compare_and_set(self.key, version, self._said.text())
+            return self._replace(version, self.said.text())
         except OutcomeUnknownError:  # Whatever it was, what is there is looked at now.
             return False
 
+    def _replace(self, version: object, value: bytes | None) -> bool:
+        """Store the lease, or take it away, where nobody has changed it; returns whether nobody had.
+
+        A store that cannot do so on condition keeps the threads of this process apart, and nobody else. That
+        is not enough for those who change the length of an array, so they get an error.
+        """
+        try:
+            return self._store.compare_and_set(self.key, version, value)
+        except StoreCapabilityError:
+            if self._purpose == "resize" and value is not None:
+                raise
+            done = Store._compare_and_set(self._store, self.key, version, value)
+            # That it takes no heed of conditions may have shown when it had stored the lease.
+            return done or self.there() == Holder.parse(value)
+
     def _is_dead(self, found: Holder, version: object) -> bool | None:
         """Whether the writer of a lease has ended; None if that is not known yet."""
-        if self.inherits and self.plan is not None and found.plan == self.plan:
+        # Who appends by a plan has the lease of the plan as well, so nobody else carries it out.
+        if self._purpose == "resize" and self.plan is not None and found.plan == self.plan:
             return True
         is_dead = found.is_dead
         if is_dead is not None:
@@ -463,20 +474,7 @@ class Lease:
         NodeExistsError
             If another writer has it, and lives.
         """
-        try:
-            taken = self.take(until)
-        except StoreCapabilityError:  # It cannot tell others apart, so it does what it can.
-            self._begin()
-            stored = self._store.get(self.key)
-            found = Holder.parse(stored)
-            is_own = self._follow(found, self._said.term)
-            taken = stored is None or is_own or self._is_dead(found, None) is True
-            if taken:
-                self.displaced = None if stored is None or is_own else found
-                self._inherit(found)
-                self._store.set(self.key, self._said.text())
-                self._held(_clock())
-        if not taken:
+        if not self.take(until):
             raise NodeExistsError(
                 f"somebody else is writing '/{path}' in {self._store}; accepted: another place, or waiting "
                 f"until that has ended; a writer that was killed is noticed within {PATIENCE:g} s"
@@ -529,7 +527,7 @@ class Lease:
         """Tell others that the owner is alive; the lease of another one stays as it is."""
         with self._renewing:
             if self._pid == os.getpid():
-                self._change(self._said)
+                self._change(self.said)
 
     def _change(self, said: Holder) -> bool:
         """Say this in the lease, and count, if it is held; returns whether it was."""
@@ -540,12 +538,11 @@ class Lease:
         # A copy of this counts, too.
         said = replace(said, counter=Holder.parse(stored).counter + 1, renewed=time.time())
         try:
-            done = self._store.compare_and_set(self.key, version, said.text())
-        except StoreCapabilityError:
-            self._store.set(self.key, said.text())
-            done = True
+            done = self._replace(version, said.text())
+        except OutcomeUnknownError:
+            done = replace(self.there(), counter=said.counter, renewed=said.renewed) == said
         if done:
-            self._said, self._proven = said, asked
+            self.said, self._proven = said, asked
         return done
 
     def say(self, path: str, state: str, top: str | None = None) -> None:
@@ -566,36 +563,10 @@ class Lease:
             If it is not held any more.
         """
         with self._renewing:
-            said = replace(self._said, state=state, top=self._said.top if top is None else top)
-            try:
-                done = self._change(said)
-            except OutcomeUnknownError:
-                there = self.there()
-                done = (there.owner, there.state, there.top) == (self.owner, state, said.top)
-                self._said = said if done else self._said
+            done = self._change(replace(self.said, state=state, top=self.said.top if top is None else top))
         if not done:
             self.verify(path)
             raise LeaseLostError(f"cannot change key '{self.key}' of {self._store}: others keep changing it")
-
-    @property
-    def state(self) -> str:
-        """What is said of the place, as far as this owner knows."""
-        return self._said.state
-
-    @property
-    def top(self) -> str:
-        """What is said of where values are staged: by a writer that was killed within a swap, or this one."""
-        return self._said.top
-
-    @property
-    def own_top(self) -> str:
-        """Where this owner has its values."""
-        return self._top
-
-    @property
-    def own_state(self) -> str:
-        """What this owner says of the place as soon as it has it."""
-        return self._state
 
     @property
     def is_held(self) -> bool:
@@ -612,19 +583,13 @@ class Lease:
         with self._renewing:
             if not self._pid:
                 return
-            said = replace(self._said, owner=uuid.uuid4().hex)
+            before, said = self.owner, replace(self.said, owner=uuid.uuid4().hex)
             _live.add(said.owner)
-            before = self.owner
             try:
-                done = self._change(said)
-            except OutcomeUnknownError:
-                done = self.there().owner == said.owner
-                if done:
-                    self._said = said
+                if self._change(said):
+                    self._shared = False
             finally:
-                _live.discard(said.owner if self.owner != said.owner else before)
-            if done:
-                self._shared = False
+                _live.discard(before if self.owner == said.owner else said.owner)
 
     def go_on(self, holder: object) -> None:
         """Renew the lease from now on in this process, which has got a copy of it; see :meth:`ends_with`."""
@@ -647,11 +612,7 @@ class Lease:
     def abandon(self) -> None:
         """Nobody here goes on with the write, of which nobody has said how it ended."""
         if self._shared:  # Another process may go on with it, which renews the lease.
-            self._end()
-            with self._renewing:
-                if self._pid == os.getpid():
-                    self._pid = 0
-                    self._change(replace(self._said, pid=0))
+            self._stop(pid=0)
         elif self.plan is not None:
             self.leave()
         else:
@@ -659,11 +620,15 @@ class Lease:
 
     def leave(self) -> None:
         """Say that the write was cut off, so that nobody waits for it, and it can be taken up again."""
+        self._stop(left=True)
+
+    def _stop(self, **said: Any) -> None:
+        """Renew the lease no more, and say so in it; it stays."""
         self._end()
         with self._renewing:
             if self._pid == os.getpid():
                 self._pid = 0
-                self._change(replace(self._said, left=True))
+                self._change(replace(self.said, **said))
 
     def release(self) -> None:
         """Give the lease to others, if it is held.
@@ -706,17 +671,15 @@ class Lease:
     def _erase(self) -> None:
         """Take the lease away, and no other one."""
         store, key = self._store, self.key
-        was_just_seen = self._was_just_seen()
-        if store.erases_conditionally and not was_just_seen:
-            with contextlib.suppress(StoreCapabilityError):
-                for _ in range(_ATTEMPTS):
-                    stored, version = store.get_versioned(key)
-                    if not self._is_own(stored) or store.compare_and_set(key, version, None):
-                        return
-                raise ConflictError(f"cannot remove key '{key}' of {store}: others kept changing it")
-        with key_lock(store.identity, key):
-            if was_just_seen or self.holds():
+        if self._was_just_seen():
+            with key_lock(store.identity, key):
                 store.erase(key)
+            return
+        for _ in range(_ATTEMPTS):
+            stored, version = store.get_versioned(key)
+            if not self._is_own(stored) or self._replace(version, None):
+                return
+        raise ConflictError(f"cannot remove key '{key}' of {store}: others kept changing it")
 
 
 def release_together(leases: Sequence[Lease]) -> None:

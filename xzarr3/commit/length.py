@@ -21,11 +21,11 @@ import random
 import secrets
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from xzarr3._types import Buffer, ByteRange
+from xzarr3._types import Buffer
 from xzarr3.commit.lease import Lease, LeaseLostError, keeps_leases, lease_key
 from xzarr3.concurrency import pause
 from xzarr3.errors import ConflictError, OutcomeUnknownError, StoreCapabilityError, StoreError
@@ -40,6 +40,7 @@ from xzarr3.stores.base import (
     joined,
 )
 from xzarr3.stores.locks import key_lock
+from xzarr3.stores.wrappers import WrapperStore
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 1.0  # Seconds
 _ERASED_AT_ONCE = 1000
@@ -294,49 +295,22 @@ class Length:
             self.lease.take_anew()
 
 
-class GuardedStore(Store):
+class GuardedStore(WrapperStore):
     """A store in which an owner changes values beside the document, as long as its lease holds."""
 
-    _tells = False
-
     def __init__(self, store: Store, length: Length) -> None:
-        super().__init__(read_only=store.read_only)
-        self.request_bytes = store.request_bytes
-        self.concurrency = store.concurrency
-        self.conflict_deadline = store.conflict_deadline
-        self.erases_conditionally = store.erases_conditionally
-        self.writes_conditionally = store.writes_conditionally
-        self._store = store
+        super().__init__(store)
         self._length: Any = length
 
     def __repr__(self) -> str:
-        return repr(self._store)
+        return repr(self.inner)
 
-    @property
-    def identity(self) -> object:
-        return self._store.identity
-
-    @property
-    def listable(self) -> bool:
-        return self._store.listable
-
-    def _get(self, key: str, byte_range: ByteRange | None) -> Buffer | None:
-        return self._store.get(key, byte_range)
-
-    def _exists(self, key: str) -> bool:
-        return self._store.exists(key)
-
-    def _list_dir(self, prefix: str) -> tuple[set[str], set[str]]:
-        return self._store.list_dir(prefix)
-
-    def _list(self, prefix: str) -> Iterator[str]:
-        return self._store.list_prefix(prefix)
-
+    # Without these, conditions would be compared within this process only.
     def _get_versioned(self, key: str) -> tuple[Buffer | None, object]:
-        return self._store.get_versioned(key)
+        return self.inner.get_versioned(key)
 
     def _compare_and_set(self, key: str, version: object, value: bytes | None) -> bool:
-        return self._store.compare_and_set(key, version, value)
+        return self.inner.compare_and_set(key, version, value)
 
     def _set(self, key: str, value: bytes) -> None:
         with key_lock(self.identity, key):
@@ -347,15 +321,15 @@ class GuardedStore(Store):
     def _created(self, key: str, content: bytes) -> bool:
         """Store a value where there is none; returns whether there was none."""
         self._length.verify_now_and_then()
-        return self._length.is_exclusive and self._store.compare_and_set(key, ABSENT, content)
+        return self._length.is_exclusive and self.inner.compare_and_set(key, ABSENT, content)
 
     def _writer(self, scratch: Scratch | None, limit: int) -> Writer:
-        return _GuardedWriter(self, self._store.writer(scratch, limit))
+        return _GuardedWriter(self, self.inner.writer(scratch, limit))
 
     def _erase_values(self, keys: Sequence[str]) -> None:
         for at in range(0, len(keys), _ERASED_AT_ONCE):
             self._length.verify()
-            self._store.erase_values(keys[at : at + _ERASED_AT_ONCE])
+            self.inner.erase_values(keys[at : at + _ERASED_AT_ONCE])
 
 
 class _GuardedWriter(Writer):

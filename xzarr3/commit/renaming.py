@@ -12,31 +12,28 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-import uuid
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import chain
 
 from xzarr3._types import Buffer
 from xzarr3.carrying import Kept, carry
-from xzarr3.commit.lease import NAME, SWAPPING, Lease
-from xzarr3.commit.moving import remove, remove_at_once, remove_partial, sweep_directory
+from xzarr3.commit.lease import NAME
+from xzarr3.commit.moving import remove, remove_at_once, remove_partial
 from xzarr3.commit.resume import Resumption
 from xzarr3.commit.stage import (
     BEGUN,
     NEW,
     SWAP,
     Places,
-    Room,
-    Staging,
     foreign_keys,
     gone,
     is_occupied,
     lease_at,
     occupied,
     taken_up,
-    without,
 )
-from xzarr3.commit.swap import Swap, finish_swap, remove_staged, take
+from xzarr3.commit.swap import Staged, Swap, finish_swap, take
 from xzarr3.errors import StoreError
 from xzarr3.formats.base import node_prefix
 from xzarr3.metadata import ArrayMetadata, NodeMetadata
@@ -44,8 +41,6 @@ from xzarr3.stores import LocalStore, platform
 from xzarr3.stores.base import Change, Scratch
 from xzarr3.stores.local_files import FileWriter
 from xzarr3.stores.local_folders import STAGED, TEMPORARY, Folders
-
-_ENDED = "ended"  # What BEGUN is called once somebody puts the values in their place, or removes them.
 
 
 class StagedFolder(LocalStore):
@@ -102,7 +97,7 @@ class _StagedWriter(FileWriter):
             remove(os.path.dirname(self._store.root))
 
 
-class Directories(Staging):
+class Directories(Staged):
     """Directories that are renamed: the old ones aside, and the new ones to their places.
 
     Files that are no part of a Zarr hierarchy get a second name among the new values before anything is
@@ -120,6 +115,8 @@ class Directories(Staging):
         What tells the write from others, if it can be taken up again.
     """
 
+    _target: LocalStore
+
     def __init__(
         self,
         store: LocalStore,
@@ -129,23 +126,16 @@ class Directories(Staging):
         overwrite: bool,
         resumed: Resumption | None = None,
     ) -> None:
-        self._target = store
-        self._places = places
-        self._arrays = arrays
+        super().__init__(store, places, arrays, resumed)
+        self._hidden = (self._top, self._key.removesuffix(NAME))
         self._overwrite = overwrite
-        self._resumed = resumed
         self._there: set[str] = set()
         self._kept = Kept()
         self._look()
-        self._top = f"{STAGED}{uuid.uuid4().hex}/" if resumed is None else resumed.top
-        self._folder = os.path.join(store.root, self._top[:-1])
-        self._lease: Lease | None = None
         if resumed is not None:
             self._lease = lease_at(store, places, resumed.plan, self._top)
+        self._folder = os.path.join(store.root, self._top[:-1])
         self._new = os.path.join(self._folder, NEW)
-        self._begun = os.path.join(self._folder, BEGUN)
-        self._ended = os.path.join(self._folder, _ENDED)
-        self._is_ending = self._swapping = False
         self._staged = self.store = StagedFolder(self._new, repr(store), **store._options())
 
     def _look(self) -> None:
@@ -168,8 +158,8 @@ class Directories(Staging):
                 for name in os.listdir(folder)
                 if not name.startswith((TEMPORARY, STAGED)) and name != NAME
             ]
-            return sorted(names, key=self._places.rank)
-        documents = sorted(self._places.documents, key=self._places.rank)
+            return list(chain.from_iterable(self._places.stages(names)))
+        documents = chain.from_iterable(self._places.stages(self._places.documents))
         # Documents of what is below come before its chunks.
         folders = sorted(self._places.folders, key=lambda name: (not self._has_documents(name), name))
         return [unit for unit in (*documents, *folders) if os.path.lexists(os.path.join(folder, unit))]
@@ -182,37 +172,18 @@ class Directories(Staging):
         store, path = self._target, self._places.path
         if os.path.lexists(os.path.join(self._folder, SWAP)):  # An earlier attempt got as far as that.
             finish_swap(store, lease_at(store, self._places).key, path)
-        if self._lease is not None and self._resumed is not None:
+        if self._resumed is None:
+            self._lease = None  # It is taken for the swap only.
+        elif self._lease is not None:
             take(self._lease, store, self._places, self._resumed)
             remove_partial(self._new)
         self._staged.reopen()
         try:
             with Folders(store.root) as folders:  # Somebody may have put a link there.
                 folders.make(f"{self._top}{NEW}")
-                self.room = Room(_room_in(folders.open(self._top[:-1])))
         except OSError as error:
             raise StoreError(f"cannot write to {store}: {error.strerror or error}") from error
-        self._is_ending = self._swapping = False
-
-    def _end(self) -> bool:
-        """Let nobody else put the values in their place, or remove them; whether nobody else has done that.
-
-        It may be a task that is run once more, as its worker was lost, or what cleans up after an earlier
-        attempt.
-        """
-        if self._is_ending or self._resumed is not None:
-            return os.path.lexists(self._begun if self._resumed is not None else self._ended)
-        try:
-            with open(self._begun, "rb") as file:
-                if file.read().decode("ascii", "replace") != self.room.id:
-                    return False
-            platform.rename_at(self._folder, BEGUN, self._folder, _ENDED)
-        except FileNotFoundError:
-            return False
-        except OSError as error:
-            raise self._failed(error) from error
-        self._is_ending = True
-        return True
+        self._note_begin()
 
     def _failed(self, error: OSError) -> StoreError:
         place = f"'/{self._places.path}' in {self._target}"
@@ -246,8 +217,7 @@ class Directories(Staging):
 
     def swap(self, nodes: Mapping[str, NodeMetadata], consolidate: bool) -> None:
         store, format, path = self._target, self._places.formats[0], self._places.path
-        if not self._end():
-            raise gone(store)
+        self._claim()
         self.check()
         self._reserve()
         self.check()
@@ -259,7 +229,7 @@ class Directories(Staging):
             come = self._units(self._new)[::-1]
         except OSError as error:
             raise self._failed(error) from error
-        if not self._end():  # Now, as what was found in it may not have been all.
+        if not store.exists(f"{self._top}{BEGUN}"):  # Now, as what was found in it may not have been all.
             raise gone(store)
         for unit in (*away, *come) if path else ():
             store.check_inside(os.path.dirname(os.path.join(store.root, unit)), path)
@@ -267,7 +237,7 @@ class Directories(Staging):
         swap = Swap(
             path,
             format.zarr_format,
-            "" if self._lease is None else self._lease.key,
+            self._key,
             [away],
             come,
             paths,
@@ -276,22 +246,7 @@ class Directories(Staging):
             renames=True,
             overwrite=self._overwrite,
         )
-        try:
-            store.set(f"{self._top}{SWAP}", swap.text())
-            if self._resumed is not None and self._lease is not None:
-                self._lease.say(path, SWAPPING)
-        except StoreError as error:
-            raise self._called(error) from error.__cause__
-        self._swapping = True
-        try:
-            done = swap.rename(store, self._top, format, nodes, self._there)
-        except BaseException as error:
-            error.add_note(
-                f"'/{path}' in {store} may be replaced only in part; xzarr3.recover(store), or the next "
-                "write to it, finishes that, or gives it up where nothing has left its place yet"
-            )
-            raise
-        if not done:
+        if not self._carry_out(swap, nodes, self._there):
             store.erase(f"{self._top}{SWAP}")
             self._swapping = False
             raise occupied(store, self._places)
@@ -302,62 +257,19 @@ class Directories(Staging):
         if self._resumed is not None and self._lease is not None:
             self._lease.verify(path)
             return
-        lease = lease_at(store, self._places, None, self._top, SWAPPING)
-        try:
+        lease = lease_at(store, self._places, top=self._top)
+        with self._hiding():
             take(lease, store, self._places, until=time.monotonic() + store.conflict_deadline)
-        except StoreError as error:
-            raise self._called(error) from error.__cause__
         self._lease = lease
-
-    def _called(self, error: StoreError) -> StoreError:
-        """An error in whose message keys are called what they are beside the values."""
-        return without(error, self._top, lease_at(self._target, self._places).key.removesuffix(NAME))
 
     def close(self) -> None:
         self._staged.close()
 
-    def clean(self) -> None:
-        self._swapping = False
-        try:
-            remove_staged(self._target, self._top)
-        finally:  # Whatever could not be removed is in nobody's way.
-            if self._lease is not None:
-                self._lease.release()
-        sweep_directory(self._target)
+    def _remove(self) -> None:
+        remove_at_once(self._target, self._folder)  # What is begun again is not removed with it.
 
     def discard(self) -> None:
-        if self._swapping:
-            self._leave()
-            return
-        try:
-            if self._end():
-                remove_at_once(self._target, self._folder)  # What is begun again is not removed with it.
-            else:
-                for folder in (self._new, self._folder):
-                    with contextlib.suppress(OSError):  # It holds something of another attempt.
-                        os.rmdir(folder)
-        finally:
-            if self._lease is not None:
-                self._lease.release()
-
-    def _leave(self) -> None:
-        if self._lease is not None:
-            self._lease.leave()
-
-
-def _room_in(folder: platform.Folder) -> str:
-    """What tells a staged directory from others of its name, which is noted there by the first who asks."""
-    room = uuid.uuid4().hex
-    try:
-        file = platform.open_at(folder, BEGUN, os.O_WRONLY | os.O_CREAT | os.O_EXCL | platform.NO_FOLLOW)
-    except FileExistsError:
-        file = platform.open_at(folder, BEGUN, os.O_RDONLY | platform.NO_FOLLOW)
-        try:
-            return os.read(file, 2 * len(room)).decode("ascii", "replace")
-        finally:
-            os.close(file)
-    try:
-        os.write(file, room.encode())
-    finally:
-        os.close(file)
-    return room
+        super().discard()
+        for folder in (self._new, self._folder):
+            with contextlib.suppress(OSError):  # It holds something of another attempt, or of a swap.
+                os.rmdir(folder)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -20,7 +19,6 @@ from typing import Any, cast
 from xzarr3 import changes, looks
 from xzarr3.commit.lease import ERASING, IN_PLACE, Lease, check_complete, keeps_leases
 from xzarr3.commit.leftovers import now
-from xzarr3.commit.moving import sweep_directory
 from xzarr3.commit.renaming import Directories
 from xzarr3.commit.resume import Resumption, forget_settings
 from xzarr3.commit.stage import (
@@ -44,7 +42,6 @@ from xzarr3.commit.swap import (
     finish_swap,
     full_paths,
     recover_swaps,
-    remove_abandoned,
     take,
 )
 from xzarr3.concurrency import spread
@@ -66,8 +63,6 @@ from xzarr3.node_erasing import chunks_of, documents_among, erase_stages, keys_a
 from xzarr3.node_making import groups_missing
 from xzarr3.nodes import document_lock
 from xzarr3.stores import LocalStore, Store, StoreLike, open_store
-
-_SWEPT = 8  # Of what other writes have left, by one that replaces nothing.
 
 
 class Replacement:
@@ -330,14 +325,14 @@ class InPlace(Staging):
             return
         goes_on = take(self._lease, self.store, self._places, self._resumed, staged=False)
         self.room = Room(self._lease.term, self._lease, self._lease.owner)
-        has_room = self._lease.state == IN_PLACE or not self.replaces
+        has_room = self._lease.said.state == IN_PLACE or not self.replaces
         if self._resumed is None and self._lease.continues and has_room:
             return
         look = Look(self.store)
         try:
             if not goes_on:
                 self._make_room(look)
-            if self._lease.state == ERASING or (
+            if self._lease.said.state == ERASING or (
                 self.replaces and self._resumed is None
             ):  # From now on values are stored, which stay.
                 self._lease.say(self._places.path, IN_PLACE)
@@ -373,7 +368,7 @@ class InPlace(Staging):
         for format in places.formats if leaving else ():
             drop_from_consolidated(store, format, places.path)
         erase_stages(store, places.stages(leaving))
-        if lease is not None and lease is self._given and lease.state == ERASING:
+        if lease is not None and lease is self._given and lease.said.state == ERASING:
             lease.say(places.path, IN_PLACE)
 
     def check(self) -> None:
@@ -418,7 +413,7 @@ class InPlace(Staging):
             self.store.erase_prefix(self._resumed.top)
         if self._lease is not None:
             self._lease.release()
-        elif self._given is not None and self._given.is_held and self._given.state:
+        elif self._given is not None and self._given.is_held and self._given.said.state:
             self._given.say(self._places.path, "")
 
     def discard(self) -> None:
@@ -469,21 +464,6 @@ def _check_folders(store: LocalStore, folder: str, path: str) -> None:
             f"cannot write to '/{path}' in {store}: '{place}' is a file, not a directory; accepted: another "
             "place, or removing the file by hand"
         )
-
-
-def sweep(store: Store) -> None:
-    """Remove what was left by killed writes that had replaced nothing, or a few of them in other stores.
-
-    Raises
-    ------
-    StoreError
-        If it is not possible.
-    """
-    if store.folder is not None:
-        sweep_directory(store)
-        return
-    tops = staged_prefixes(store)
-    remove_abandoned(store, random.sample(tops, min(len(tops), _SWEPT)))
 
 
 def _is_missing(store: Store) -> bool:

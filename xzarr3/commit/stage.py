@@ -80,16 +80,6 @@ class Places:
         """Keys in the order in which they are to be removed, all of a list together."""
         return leaving_stages(self.formats, self.path, keys)
 
-    def rank(self, key: str) -> tuple[bool, bool, int, bool, str]:
-        """Sorts keys in the order in which they are to be removed.
-
-        Documents come first, from the top down, and among those of a node what makes it one; before them all
-        what holds the documents of all nodes.
-        """
-        kinds = [place.kind for place in (each.place(key) for each in self.formats) if place is not None]
-        tells_all = any(key == each.consolidated_key(self.path) for each in self.formats)
-        return not tells_all, not kinds, key.count("/"), "other" in kinds, key
-
 
 def is_occupied(store: Store, places: Places) -> bool:
     """Whether there is anything but leases and values of writes that are under way or were killed.
@@ -272,11 +262,11 @@ class Staging(ABC):
         """Remove what was written, unless it or what it replaces is the only copy of something."""
 
 
-def lease_at(store: Store, places: Places, plan: str | None = None, top: str = "", state: str = "") -> Lease:
+def lease_at(store: Store, places: Places, plan: str | None = None, top: str = "") -> Lease:
     """The lease of a place, for a write of a plan that can be taken up again, or of none."""
     path = places.path
     key = place_key(store, path, places.formats[0].chunk_prefix(path) if path else "")
-    return Lease(store, key, "replace", plan=plan, top=top, state=state)
+    return Lease(store, key, "replace", plan=plan, top=top)
 
 
 def occupied(store: Store, places: Places) -> NodeExistsError:

@@ -13,12 +13,14 @@ meanwhile are told.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
 import time
 import uuid
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import cast
@@ -83,6 +85,8 @@ from xzarr3.nodes import ancestors
 from xzarr3.stores import LocalStore, Store
 from xzarr3.stores.base import UNCHANGED, Change, Unchanged, joined
 from xzarr3.stores.local_folders import STAGED
+
+_SWEPT = 8  # Of what other writes have left, by one that replaces nothing.
 
 
 @dataclass(frozen=True)
@@ -153,34 +157,15 @@ class Swap:
             "and the lease"
         )
 
-    def rename(
+    def _rename(
         self,
         store: LocalStore,
         top: str,
         format: Format,
-        nodes: Mapping[str, NodeMetadata] | None = None,
-        known: Set[str] = frozenset(),
+        nodes: Mapping[str, NodeMetadata] | None,
+        known: Set[str],
     ) -> bool:
-        """Do all that is to be done in a directory, but what was done already.
-
-        Parameters
-        ----------
-        store : LocalStore
-        top : str
-            What the keys begin with of what is staged.
-        format : Format
-        nodes : mapping of str to metadata, optional
-            What comes, by relative path; by default it is read.
-        known : set of str
-            Keys of what was there and was looked at before.
-
-        Returns
-        -------
-        bool
-            Whether all is in its place. Otherwise nothing is, as somebody else has written there.
-        """
-        for each in formats_in(store, self.path, format):  # First, so that no copy outlives what it says.
-            drop_from_consolidated(store, each, self.path)
+        """Do all that is to be done in a directory, but what was done already."""
         away = [each for stage in self.away for each in stage]
         again = nodes is None
         if again and not has_begun(store, top, self._first_away(), self.copies):
@@ -221,8 +206,9 @@ class Swap:
         format: Format,
         say: Callable[[str], None],
         nodes: Mapping[str, NodeMetadata] | None = None,
-    ) -> None:
-        """Do all that is to be done, from the beginning; what was done already is done again.
+        known: Set[str] = frozenset(),
+    ) -> bool:
+        """Do all that is to be done; what another writer had done already is done again where that is safe.
 
         Parameters
         ----------
@@ -233,10 +219,23 @@ class Swap:
         say : callable
             Tells others the state of the place, and that it is still this writer's.
         nodes : mapping of str to metadata, optional
-            What comes, by relative path; by default it is read.
+            What comes, by relative path; without it, another writer has begun, and it is read.
+        known : set of str
+            Keys of what was there and was looked at before.
+
+        Returns
+        -------
+        bool
+            Whether all is in its place. Otherwise nothing is, as somebody else has written there, or the
+            writer that had begun was killed before anything left.
         """
+        if nodes is None and not self.renames and self._is_untouched(store):
+            self._follow_old(store)
+            return False
         for each in formats_in(store, self.path, format):  # First, so that no copy outlives what it says.
             drop_from_consolidated(store, each, self.path)
+        if isinstance(store, LocalStore):
+            return self._rename(store, top, format, nodes, known)
         erase_stages(store, self.away)
         self._copy(store, f"{top}{NEW}/")
         encoded = self._encoded()
@@ -245,8 +244,9 @@ class Swap:
         say(CLOSING)  # From now on, what is there of the last documents is new, and may have been changed.
         store_documents(store, format, last, last=self.path)
         self._finish_above(store, format, nodes)
+        return True
 
-    def is_untouched(self, store: Store) -> bool:
+    def _is_untouched(self, store: Store) -> bool:
         """Whether nothing of what is replaced has left, so that it may have been changed since."""
         first = next((stage for stage in self.away if stage), [])
         return bool(first) and all(spread(store.exists, first, store.concurrency))
@@ -356,10 +356,12 @@ def finish_above(
         write_consolidated(store, format, "")
 
 
-class Beside(Staging):
-    """Keys that are copied to their places once all are there.
+class Staged(Staging):
+    """Values that lie beside their place until all are there, and are swapped with what is there then.
 
-    Of several writers one at a time does that at a place.
+    A note beside them tells this attempt at the write from others, which may use the same keys: the tasks of
+    a write can be computed again. Whoever is about to put the values in their place, or to remove them, says
+    so in the note first, so that nobody else does.
 
     Parameters
     ----------
@@ -371,6 +373,180 @@ class Beside(Staging):
         What tells the write from others, if it can be taken up again.
     lease : Lease, optional
         The lease of the place, if the caller has it.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        places: Places,
+        arrays: Mapping[str, ArrayMetadata],
+        resumed: Resumption | None,
+        lease: Lease | None = None,
+    ) -> None:
+        self._target = store
+        self._places = places
+        self._arrays = arrays
+        self._resumed = resumed
+        self._top = f"{STAGED}{uuid.uuid4().hex}/" if resumed is None else resumed.top
+        self._given = self._lease = lease
+        self._swapping = False
+        self._is_ending = False
+        self._others: list[str] = []
+        self._copied: list[str] | None = None  # What is to be removed in the end; by default, all.
+        self._hidden: tuple[str, ...] = (
+            self._top,
+        )  # Left out of messages, so that keys are what they will be.
+
+    def _note_begin(self) -> None:
+        """Note that the write begins, or go on with what was noted before."""
+        self._is_ending = self._swapping = False
+        if self._resumed is not None:
+            self._note(BEGUN, now(staged=True, lease=self._key))
+            return
+        room = uuid.uuid4().hex
+
+        def change(stored: Buffer | None) -> list[Buffer]:
+            nonlocal room
+            found = said_in(stored)
+            if found.get("ending") is True and self._target.renames_trees:
+                found = {}  # If it is removed, then all of it at once, so that the end will notice.
+            elif found.get("ending") is True:
+                raise ConflictError(
+                    f"cannot write to {self._target}: an earlier attempt at this write is just being cleaned "
+                    "up; accepted: the same again in a moment, or a new call"
+                )
+            room = str(found.get("room") or room)
+            return [self._begun(room)]
+
+        self._update_begun(change)
+        self.room = Room(room, self._lease)
+
+    def _begun(self, room: str, *, ending: bool = False) -> bytes:
+        return now(staged=True, lease=self._key, room=room, ending=ending)
+
+    def _update_begun(self, change: Change) -> None:
+        key = f"{self._top}{BEGUN}"
+        with self._hiding():
+            try:
+                self._target.update(key, change)
+            except StoreCapabilityError:  # It cannot tell attempts apart that come at the same time.
+                pieces = change(self._target.get(key))
+                if pieces is not None and pieces is not UNCHANGED:
+                    self._target.set(key, joined(pieces))
+
+    @contextlib.contextmanager
+    def _hiding(self) -> Iterator[None]:
+        """Leave out of the messages of errors where values lie until they take their place."""
+        try:
+            yield
+        except StoreError as error:
+            raise without(error, *self._hidden) from error.__cause__
+
+    def _end(self, *, is_lost: bool = False) -> bool:
+        """Let nobody else put the values in their place, or remove them; whether nobody else has.
+
+        With ``is_lost``, also where nothing says any more that the write has begun.
+        """
+        ends = False
+        mine = self._begun(self.room.id, ending=True)
+
+        def change(stored: Buffer | None) -> list[Buffer] | Unchanged:
+            nonlocal ends
+            found = said_in(stored)
+            is_ours = found.get("room") == self.room.id and not found.get("ending")
+            # It may have been stored already by a request that failed after that.
+            ends = is_lost if stored is None else is_ours or found == said_in(mine)
+            return [mine] if ends else UNCHANGED
+
+        self._update_begun(change)
+        return ends
+
+    def _claim(self) -> None:
+        """From now on, nobody else puts the values in their place, or removes them."""
+        if self._resumed is None:
+            self._is_ending = self._end()
+            if not self._is_ending:
+                raise gone(self._target)
+
+    def enter(self, room: Room) -> None:
+        super().enter(room)
+        if room.lease is not None and self._given is not None:
+            self._given = room.lease
+
+    def _carry_out(
+        self, swap: Swap, nodes: Mapping[str, NodeMetadata], known: Set[str] = frozenset()
+    ) -> bool:
+        """Note what is to be done, tell others that it is under way, and do it; whether it was done."""
+        self._note(SWAP, swap.text())
+        self._say(SWAPPING)
+        self._swapping = True
+        try:
+            return swap.carry_out(self._target, self._top, self._places.formats[0], self._say, nodes, known)
+        except BaseException as error:
+            error.add_note(
+                f"'/{swap.path}' in {self._target} may be replaced only in part; xzarr3.recover(store), or "
+                "the next write to it, finishes that, or gives it up where nothing has left its place yet"
+            )
+            raise
+
+    def _note(self, name: str, said: bytes) -> None:
+        """Store what a write says of itself beside its values."""
+        with self._hiding():
+            self._target.set(f"{self._top}{name}", said)
+
+    @property
+    def _key(self) -> str:
+        return self._lease.key if self._lease is not None else lease_at(self._target, self._places).key
+
+    @property
+    def _is_held(self) -> bool:
+        return self._lease is not None and (self._given is None or self._given.is_held)
+
+    def _say(self, state: str) -> None:
+        """Tell others that the place is not whole from now on."""
+        lease = self._lease if self._is_held else None
+        with self._hiding():
+            _say(self._target, self._key, self._places.path, self._top, lease, state)
+
+    def clean(self) -> None:
+        self._swapping = False
+        try:
+            remove_staged(self._target, self._top, self._copied)
+        finally:  # Whatever could not be removed is in nobody's way.
+            if not self._is_held:
+                self._target.erase(self._key)
+            elif self._given is not None:
+                self._given.say(self._places.path, "", "")
+            elif self._lease is not None:
+                self._lease.release()
+        sweep(self._target, self._others)
+
+    def discard(self) -> None:
+        own = self._lease if self._given is None else None
+        if self._swapping:
+            if own is not None:
+                own.leave()
+            return
+        try:  # A directory that nothing is noted in may be that of an attempt which just begins.
+            if self._is_ending or self._end(is_lost=not self._target.renames_trees):
+                self._remove()
+        finally:
+            if own is not None:
+                own.release()
+
+    def _remove(self) -> None:
+        remove_staged(self._target, self._top)
+
+
+class Beside(Staged):
+    """Keys that are copied to their places once all are there.
+
+    Of several writers one at a time does that at a place.
+
+    Parameters
+    ----------
+    store, places, arrays, resumed, lease
+        As :class:`Staged` has them.
     seen : (set of str, set of str), optional
         The keys that were there before, and those of them that stay.
     """
@@ -385,90 +561,19 @@ class Beside(Staging):
         lease: Lease | None = None,
         seen: tuple[set[str], set[str]] | None = None,
     ) -> None:
-        self._target = store
-        self._places = places
-        self._arrays = arrays
-        self._resumed = resumed
+        super().__init__(store, places, arrays, resumed, lease)
         self._seen = seen
-        self._top = f"{STAGED}{uuid.uuid4().hex}/" if resumed is None else resumed.top
-        self._given = lease
-        self._lease = lease
         if lease is None and keeps_leases(store):
             self._lease = lease_at(store, places, None if resumed is None else resumed.plan, self._top)
         self.store: StagedKeys = StagedKeys(store, f"{self._top}{NEW}/", places.formats[0])
-        self._swapping = False
-        self._is_ending = False
-        self._others: list[str] = []
-        self._copied: list[str] = []
 
     def begin(self) -> None:
         if self._lease is not None and self._given is None:
             take(self._lease, self._target, self._places, self._resumed, staged=True)
-        if self._resumed is not None:
-            self._note(BEGUN, now(staged=True, lease=self._key))
-            return
-        owner = "" if self._lease is None else self._lease.owner
-        room = self._enter()
-        if room != self.room.id:
+        before = self.room.id
+        self._note_begin()
+        if self.room.id != before:
             self.store.forget()
-        self.room = Room(room, self._lease, owner)
-        self._is_ending = self._swapping = False
-
-    def _enter(self) -> str:
-        """Note what tells this place from another one of its name, or go on with what was noted."""
-        room = uuid.uuid4().hex
-
-        def change(stored: Buffer | None) -> list[Buffer]:
-            nonlocal room
-            found = said_in(stored)
-            if found.get("ending") is True:
-                raise ConflictError(
-                    f"cannot write to {self._target}: an earlier attempt at this write is just being cleaned "
-                    "up; accepted: the same again in a moment, or a new call"
-                )
-            room = str(found.get("room") or room)
-            return [self._begun(room)]
-
-        self._update_begun(change)
-        return room
-
-    def _begun(self, room: str, *, ending: bool = False) -> bytes:
-        return now(staged=True, lease=self._key, room=room, ending=ending)
-
-    def _update_begun(self, change: Change) -> None:
-        key = f"{self._top}{BEGUN}"
-        try:
-            try:
-                self._target.update(key, change)
-            except StoreCapabilityError:  # It cannot tell attempts apart that come at the same time.
-                pieces = change(self._target.get(key))
-                if pieces is not None and pieces is not UNCHANGED:
-                    self._target.set(key, joined(pieces))
-        except StoreError as error:
-            raise without(error, self._top) from error.__cause__
-
-    def _end(self, *, is_lost: bool = False) -> bool:
-        """Let nobody else put the values in their place, or remove them; whether nobody else has.
-
-        With ``is_lost``, also where nothing says any more that the write has begun.
-        """
-        ends = False
-
-        def change(stored: Buffer | None) -> list[Buffer] | Unchanged:
-            nonlocal ends
-            found = said_in(stored)
-            ends = (
-                is_lost if stored is None else found.get("room") == self.room.id and not found.get("ending")
-            )
-            return [self._begun(self.room.id, ending=True)] if ends else UNCHANGED
-
-        self._update_begun(change)
-        return ends
-
-    def enter(self, room: Room) -> None:
-        super().enter(room)
-        if room.lease is not None and self._given is not None:
-            self._given = room.lease
 
     def swap(self, nodes: Mapping[str, NodeMetadata], consolidate: bool) -> None:
         format, path, store = self._places.formats[0], self._places.path, self._target
@@ -483,10 +588,7 @@ class Beside(Staging):
                 f"cannot replace '/{path}' in {store}: its new document is not among the "
                 f"{len(self.store.documents)} that were written; accepted: a new call"
             )
-        if self._resumed is None:  # Whoever removes a value says so before: so the listed ones are all.
-            self._is_ending = self._end()
-            if not self._is_ending:
-                raise gone(store)
+        self._claim()  # Whoever removes a value says so before: so the listed ones are all.
         there = self._places.keys(store)
         self._check_listed(there)
         kept = self._kept(there)
@@ -496,38 +598,9 @@ class Beside(Staging):
         swap = Swap(path, format.zarr_format, self._key, away, sorted(new), encoded, consolidate, alone)
         self._others = [top for top in staged_prefixes(store) if top != self._top]
         forget_settings(store, self._others, path)
-        self._copied = swap.copies
-        self._note(SWAP, swap.text())
-        self._say(SWAPPING)
-        self._swapping = True
-        try:
-            swap.carry_out(store, self._top, format, self._say, nodes)
-        except BaseException as error:
-            error.add_note(
-                f"'/{path}' in {store} may be replaced only in part; xzarr3.recover(store), or the next "
-                "write to it, finishes that, or gives it up where nothing has left its place yet"
-            )
-            raise
-
-    def _note(self, name: str, said: bytes) -> None:
-        """Store what a write says of itself beside its values."""
-        try:
-            self._target.set(f"{self._top}{name}", said)
-        except StoreError as error:
-            raise without(error, self._top) from error.__cause__
-
-    @property
-    def _key(self) -> str:
-        return self._lease.key if self._lease is not None else lease_at(self._target, self._places).key
-
-    @property
-    def _is_held(self) -> bool:
-        return self._lease is not None and (self._given is None or self._given.is_held)
-
-    def _say(self, state: str) -> None:
-        """Tell others that the place is not whole from now on."""
-        lease = self._lease if self._is_held else None
-        _say(self._target, self._key, self._places.path, self._top, lease, state)
+        if self._resumed is None:
+            self._copied = [f"{self._top}{NEW}/{key}" for key in swap.copies]
+        self._carry_out(swap, nodes)
 
     def _kept(self, there: set[str]) -> set[str]:
         """Those of the keys that are there which are no part of a hierarchy."""
@@ -549,35 +622,6 @@ class Beside(Staging):
                     f"cannot replace '/{self._places.path}' in {self._target}: key '{key}' is there, but not "
                     "listed; accepted: a store that lists all of its keys"
                 )
-
-    def clean(self) -> None:
-        known = [f"{self._top}{NEW}/{key}" for key in self._copied] if self._resumed is None else None
-        self._swapping = False
-        try:
-            remove_staged(self._target, self._top, known)
-        finally:  # Whatever could not be removed is in nobody's way.
-            if not self._is_held:
-                self._target.erase(self._key)
-            elif self._given is not None:
-                self._given.say(self._places.path, "", "")
-            elif self._lease is not None:
-                self._lease.release()
-        remove_abandoned(self._target, self._others)
-
-    def _leave(self) -> None:
-        if self._lease is not None and self._given is None:
-            self._lease.leave()
-
-    def discard(self) -> None:
-        if self._swapping:
-            self._leave()
-            return
-        try:
-            if self._is_ending or self._end(is_lost=True):
-                remove_staged(self._target, self._top)
-        finally:
-            if self._lease is not None and self._given is None:
-                self._lease.release()
 
 
 def check_top(store: Store, top: str) -> None:
@@ -640,23 +684,26 @@ def take(
     NodeExistsError
         If somebody else has it, and lives.
     """
-    lease.reserve(places.path, until)
-    _tidy(store, lease.key)
-    left = lease.state if lease.displaced is None else lease.displaced.state
-    try:
-        if left in SWAPS and (lease.displaced is not None or lease.continues):
-            _finish(lease, store, lease.key, left, lease.top)
-            lease.say(places.path, lease.own_state, lease.own_top)
+    with _reserved(lease, store, places.path, until):
+        if lease.said.state in SWAPS:
+            lease.say(places.path, "", lease.top)
         return settled(lease, resumed, partial(_remove_left, store), staged=staged)
+
+
+@contextlib.contextmanager
+def _reserved(lease: Lease, store: Store, path: str, until: float | None = None) -> Iterator[Swap | None]:
+    """Take the lease of a place, and end what the one before was putting there when it was killed.
+
+    If the block fails, the lease is left to the next one, with all that it says.
+    """
+    lease.reserve(path, until)
+    if store.renames_trees:  # Who reserves the place just now is refused anyway.
+        remove_partial(os.path.join(str(store.folder), os.path.dirname(lease.key)))
+    try:
+        yield _finish(lease, store, lease.key, lease.said)
     except BaseException:
         lease.leave()
         raise
-
-
-def _tidy(store: Store, key: str) -> None:
-    """Remove what killed writers have left beside a lease in a directory, which is held now."""
-    if store.renames_trees:  # Who reserves the place just now is refused anyway.
-        remove_partial(os.path.join(str(store.folder), os.path.dirname(key)))
 
 
 def _remove_left(store: Store, top: str) -> None:
@@ -691,55 +738,48 @@ def finish_swap(store: Store, key: str, path: str, until: float | None = None) -
     NodeExistsError
         If it lives.
     """
-    lease = Lease(store, key, "replace")
-    found = lease.there()
+    found = Lease(store, key, "replace").there()
     if found.state not in SWAPS:
         return None
     if not keeps_leases(store):
-        done = _finish(None, store, key, found.state, found.top)
+        done = _finish(None, store, key, found)
         store.erase(key)
         return done
-    lease.reserve(path, until)
-    _tidy(store, key)
-    try:
-        # Whoever had it may just have come to its end.
-        done = _finish(lease, store, key, lease.state, lease.top) if lease.state in SWAPS else None
-    except BaseException:
-        lease.leave()
-        raise
+    return _finish_alone(store, key, path, until)
+
+
+def _finish_alone(
+    store: Store, key: str, path: str, until: float | None = None, top: str = ""
+) -> Swap | None:
+    """End what a killed writer was putting in a place, or remove what it has below ``top``."""
+    lease = Lease(store, key, "replace")
+    with _reserved(lease, store, path, until) as done:  # Whoever had it may just have come to its end.
+        if done is None and top:
+            remove_staged(store, top)
     lease.release()
     return done
 
 
-def _finish(lease: Lease | None, store: Store, lease_key: str, state: str, top: str) -> Swap | None:
-    """End a swap that is under way; None if nothing but its values were left to remove."""
-    key = f"{top}{SWAP}"
-    check_top(store, top)
-    value = store.get(key) if state in SWAPS else None
-    swap = None if value is None else Swap.parse(value, key)
-    if swap is not None and (swap.renames, lease_key) != _belongs(store, swap, lease_key):
-        raise StoreError(
-            f"key '{key}' lists what is to be done at '/{printable(swap.path)}', but it is the lease "
-            f"'{lease_key}' that names it; accepted: removing both by hand"
-        )
-    if swap is not None and isinstance(store, LocalStore):
-        if not swap.rename(store, top, _format_of(store, swap.zarr_format)):
+def _finish(lease: Lease | None, store: Store, key: str, said: Holder) -> Swap | None:
+    """End a swap that is under way, if one is; None if nothing but its values were left to remove."""
+    if said.state not in SWAPS:
+        return None
+    swap = _listed(store, said)
+    if swap is not None:
+        expected = place_key(store, swap.path, "") if store.renames_trees else key  # If that can be told.
+        if (swap.renames, key) != (store.renames_trees, expected):
+            raise StoreError(
+                f"key '{said.top}{SWAP}' lists what is to be done at '/{printable(swap.path)}', but it is "
+                f"the lease '{key}' that names it; accepted: removing both by hand"
+            )
+        format = _format_of(store, swap.zarr_format)
+        say = partial(_say, store, key, swap.path, said.top, lease)
+        if said.state == CLOSING and not swap.renames:
+            swap.close(store, format)
+        elif not swap.carry_out(store, said.top, format, say):
             swap = None
-    elif swap is not None and state == SWAPPING and swap.is_untouched(store):
-        swap._follow_old(store)
-        swap = None
-    elif swap is not None and state == SWAPPING:
-        say = partial(_say, store, lease_key, swap.path, top, lease)
-        swap.carry_out(store, top, _format_of(store, swap.zarr_format), say)
-    elif swap is not None:
-        swap.close(store, _format_of(store, swap.zarr_format))
-    _remove_left(store, top)
+    _remove_left(store, said.top)
     return swap
-
-
-def _belongs(store: Store, swap: Swap, key: str) -> tuple[bool, str]:
-    """Whether a swap in this store renames, and the key that its lease has, if that can be told."""
-    return store.renames_trees, place_key(store, swap.path, "") if store.renames_trees else key
 
 
 def _say(store: Store, key: str, path: str, top: str, lease: Lease | None, state: str) -> None:
@@ -792,7 +832,7 @@ def finish_near(store: Store, path: str) -> None:
     for key, found in _leases_in(store):
         if found.is_dead is not False:
             try:
-                swap = _listed_at(store, found)
+                swap = _listed(store, found)
             except StoreError:  # It is damaged, which is for those to hear of who come to the same place.
                 swap = None
             near = key in keys_above(store, path) if swap is None else _are_related(swap.path, path)
@@ -812,7 +852,7 @@ def _leases_in(store: Store) -> list[tuple[str, Holder]]:
     return [(key, holder) for key, holder in found if holder.state in SWAPS]
 
 
-def _listed_at(store: Store, found: Holder) -> Swap | None:
+def _listed(store: Store, found: Holder) -> Swap | None:
     """What a writer has listed that was about to swap something."""
     if found.state not in SWAPS:
         return None
@@ -824,7 +864,7 @@ def _listed_at(store: Store, found: Holder) -> Swap | None:
 
 def format_swapped(store: Store) -> Format | None:
     """The format of a root that a killed writer was putting in its place."""
-    swap = _listed_at(store, Holder.parse(store.get(place_key(store, "", ""))))
+    swap = _listed(store, Holder.parse(store.get(place_key(store, "", ""))))
     return None if swap is None else _format_of(store, swap.zarr_format)
 
 
@@ -847,7 +887,7 @@ def recover_swaps(store: Store) -> list[str]:
         failed: StoreError | None = None
         for leased, found in _leases_in(store):
             try:
-                there = _listed_at(store, found)
+                there = _listed(store, found)
                 done = finish_swap(store, leased, "" if there is None else there.path)
             except StoreError as error:  # The others are finished first.
                 failed = failed or error
@@ -863,27 +903,15 @@ def recover_swaps(store: Store) -> list[str]:
         if not isinstance(key, str):
             continue
         holder = Lease(store, key, "replace").there()
+        done = None
         if not _may_be_of(holder, top):  # Its writer has lost the place, and gives up.
             remove_staged(store, top)
         elif holder.state in SWAPS:
             done = finish_swap(store, key, _path_of(key))
-            ended += [] if done is None else [f"/{done.path}"]
         elif holder.plan is None:  # Others can be taken up.
-            lease = Lease(store, key, "replace")
-            try:
-                lease.reserve(_path_of(key))
-            except NodeExistsError:  # Its writer lives.
-                continue
-            try:
-                if lease.state in SWAPS:  # That was said since.
-                    done = _finish(lease, store, key, lease.state, lease.top)
-                    ended += [] if done is None else [f"/{done.path}"]
-                else:
-                    remove_staged(store, top)
-            except BaseException:
-                lease.leave()
-                raise
-            lease.release()
+            with contextlib.suppress(NodeExistsError):  # Its writer lives.
+                done = _finish_alone(store, key, _path_of(key), top=top)
+        ended += [] if done is None else [f"/{done.path}"]
     return ended
 
 
@@ -895,6 +923,29 @@ def _may_be_of(holder: Holder, top: str) -> bool:
 def _path_of(key: str) -> str:
     """The path of a node, for messages, by the key of its lease."""
     return key.rpartition("/")[0]
+
+
+def sweep(store: Store, tops: Iterable[str] | None = None) -> None:
+    """Remove what was left by killed writes that had replaced nothing.
+
+    Parameters
+    ----------
+    store : Store
+    tops : iterable of str, optional
+        What the keys of these begin with, where they lie under keys; by default, a few are looked for.
+
+    Raises
+    ------
+    StoreError
+        If it is not possible.
+    """
+    if store.folder is not None:
+        sweep_directory(store)
+        return
+    if tops is None:
+        found = staged_prefixes(store)
+        tops = random.sample(found, min(len(found), _SWEPT))
+    remove_abandoned(store, tops)
 
 
 def remove_abandoned(store: Store, tops: Iterable[str]) -> None:

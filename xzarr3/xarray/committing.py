@@ -18,9 +18,10 @@ from typing import Any, cast
 from xzarr3 import looks
 from xzarr3.array import Array
 from xzarr3.commit.lease import Lease, LeaseLostError, release_together
-from xzarr3.commit.replace import Replacement, sweep
+from xzarr3.commit.replace import Replacement
 from xzarr3.commit.resume import Resumption, Settings
 from xzarr3.commit.stage import Room
+from xzarr3.commit.swap import sweep
 from xzarr3.concurrency import spread
 from xzarr3.dask.journal import Journal, Written, fingerprint
 from xzarr3.dask.writing import Job
@@ -338,7 +339,7 @@ class Commit:
         self._resumed = resumed = Settings(self.store, self.path, plan, keys, places)
         self.journal = Journal(self.store, resumed.journal, plan)
         for length in self._lengths.values():
-            length.lease.plan, length.lease.inherits = plan, True
+            length.lease.plan = plan
         if resumed.was_appended({path: (at.array, at.region, at.data) for path, at in grown.items()}):
             self.jobs, self._eager, self.settings = [], [], []
 
