@@ -36,7 +36,7 @@ class Tiles(Made):
     starts : sequence of int
         Where the first tile goes.
     write : callable
-        Takes the index of a tile, where it goes, of what it is made along each dimension, and the blocks.
+        Takes where a tile goes, of what it is made along each dimension, and the blocks.
     finished : container of tuple of int
         Tiles that are not written.
     after : sequence of keys
@@ -69,7 +69,7 @@ class Tiles(Made):
             region, cuts, indexes = zip(*chosen, strict=True)
             blocks = [TaskRef((source, *index)) for index in itertools.product(*indexes)]
             key = (self.name, *tile)
-            tasks[key] = Task(key, self._write, tile, region, cuts, *blocks, *after)
+            tasks[key] = Task(key, self._write, region, cuts, *blocks, *after)
         return tasks
 
     def get_output_keys(self) -> Set[Key]:

@@ -18,7 +18,7 @@ import dask.array as da
 import numpy as np
 from dask._task_spec import TaskRef
 from dask.base import get_scheduler
-from dask.blockwise import BlockwiseDep, blockwise
+from dask.blockwise import blockwise
 from dask.delayed import Delayed
 from dask.highlevelgraph import HighLevelGraph
 from dask.utils import format_bytes
@@ -48,17 +48,6 @@ from xzarr3.progress import Asked, check_asked, shown
 _Box = tuple[tuple[int, int], ...]
 
 _SHARE = 1 / 4  # Of the memory of a thread, for a tile that it holds up to three times.
-
-
-class _Indexes(BlockwiseDep):
-    """The index of each block."""
-
-    def __init__(self, numblocks: tuple[int, ...]) -> None:
-        self.numblocks = numblocks
-        self.produces_tasks = False
-
-    def __getitem__(self, idx: Tile) -> Tile:
-        return idx
 
 
 @overload
@@ -557,8 +546,6 @@ class _Job:
             sink,
             None,
             self.regions,
-            index,
-            _Indexes(source.numblocks),
             index,
             *(each for key in after for each in (TaskRef(key), None)),
             numblocks={source.name: source.numblocks},
