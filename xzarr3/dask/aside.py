@@ -145,11 +145,7 @@ def aside_axes(
     read = [axis.edges for axis in tiles]
     write = _enlarged(write, read, limit / itemsize)
     read = _enlarged(read, write, limit / itemsize)
-    first = [
-        AxisTiles(distinct(edges), block_edges(along), False)
-        for edges, along in zip(write, blocks, strict=True)
-    ]
-    return first, [AxisTiles(edges, distinct(along), False) for edges, along in zip(read, write, strict=True)]
+    return [*map(AxisTiles, write, map(block_edges, blocks))], [*map(AxisTiles, read, write)]
 
 
 def _enlarged(edges: Sequence[Any], others: Sequence[Any], most: float) -> list[Any]:

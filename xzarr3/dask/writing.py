@@ -38,7 +38,7 @@ from xzarr3.dask.tasks import (
     write_block,
     write_tile,
 )
-from xzarr3.dask.tiles import chunks_of, plan_axes
+from xzarr3.dask.tiles import AxisTiles, chunks_of, plan_axes
 from xzarr3.dask.write_layer import Done, Tiles, Written
 from xzarr3.dask.zarr_array import read_block, read_in_chunks
 from xzarr3.errors import AlignmentError, LargeWriteWarning, SelectionError, printable, shorten
@@ -455,7 +455,7 @@ class _Job:
         way = "the workers' disks" if cluster else "a temporary directory"
         if cluster:
             self._rechunks = True
-            self.axes = [axis.as_blocks() for axis in self.axes]
+            self.axes = [AxisTiles(axis.edges, axis.edges) for axis in self.axes]
         else:
             limit = most * _SHARE / threads
             pieces, self.axes = aside_axes(source.chunks, self.axes, source.dtype.itemsize, limit)
@@ -485,8 +485,7 @@ class _Job:
     @property
     def regions(self) -> Regions:
         """Where each tile goes."""
-        as_is = self.aligned and not self._rechunks
-        return Regions(self.source.chunks if as_is else chunks_of(self.axes), self.starts)
+        return Regions(chunks_of(self.axes), self.starts)
 
     @property
     def _stage(self) -> str:
