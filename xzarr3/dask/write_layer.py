@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -71,13 +71,6 @@ class Tiles(Made):
             key = (self.name, *tile)
             tasks[key] = Task(key, self._write, region, cuts, *blocks, *after)
         return tasks
-
-    def get_output_keys(self) -> Set[Key]:
-        return {
-            (self.name, *tile)
-            for tile in itertools.product(*(range(axis.count) for axis in self._axes))
-            if tile not in self._finished
-        }
 
 
 @dataclass(frozen=True)
@@ -189,9 +182,6 @@ class Done(Made):
             if level >= _WEIGHT:
                 weights.append(pair[0])
         return weights
-
-    def get_output_keys(self) -> Set[Key]:
-        return {self.name}
 
 
 def all_done(*written: object) -> frozenset[str] | None:
