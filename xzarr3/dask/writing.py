@@ -248,7 +248,7 @@ def plan_writes(
     check_dask()
     places = Places()
     jobs = [_Job(number, job, journal, places) for number, job in enumerate(wanted)]
-    _check_disjoint(jobs)
+    _check_overlaps(jobs)
     _put_in_turn(jobs, places)
     _fit_memory(jobs, memory_limit, scheduler, kwargs)
     for job in jobs:  # Other processes may do it, of which this one would not know.
@@ -320,8 +320,7 @@ class Writes:
         """All layers that write, and what each of them does."""
         graph = _Graph()
         written: dict[str, Written] = {}
-        done: dict[int, str] = {}
-        seen: dict[Place, list[_Job]] = {}
+        done: dict[str, str] = {}
         first = [] if after is None else [after.key]
         begun = set() if after is None else graph.take(after)
         early: dict[str, Written] = {}
@@ -337,13 +336,11 @@ class Writes:
         for job in self._jobs:
             if job.name in written:
                 continue
-            others = seen.setdefault(job.place, [])
-            before = [other for other in others if _overlap(job.box(), other.box())]
-            others.append(job)
-            for other in before:
-                if other.number not in done:  # A unit that they share is changed by one after the other.
-                    done[other.number] = graph.add_done({other.name: written[other.name]})
-            followed = [done[other.number] for other in before]
+            before = [name for name in job.follows if name not in early]
+            for name in before:
+                if name not in done:
+                    done[name] = graph.add_done({name: written[name]})
+            followed = [done[name] for name in before]
             job.add_to(graph, [*first, *followed], begun.union(followed))
             written[job.name] = job.written
         return graph, written
@@ -430,6 +427,8 @@ class _Job:
         self.axes = plan_axes(
             target.metadata.chunk_grid.axes, self.starts, source.chunks, source.dtype.itemsize
         )
+        self.follows: list[str] = []
+        """Names of jobs with which it shares units, each of which is changed by one after the other."""
         self.in_place = wanted.in_place
         self.goes_first = False
         """Whether it reads what others of the same call write."""
@@ -588,8 +587,8 @@ def _overlap(one: _Box, other: _Box) -> bool:
     return all(low < end and start < high for (low, high), (start, end) in zip(one, other, strict=True))
 
 
-def _check_disjoint(jobs: Sequence[_Job]) -> None:
-    """Refuse two jobs that would write the same elements."""
+def _check_overlaps(jobs: Sequence[_Job]) -> None:
+    """Refuse two jobs that would write the same elements; of those that share units one follows the other."""
     seen: dict[Place, list[_Job]] = {}
     for job in jobs:
         others = seen.setdefault(job.place, [])
@@ -599,4 +598,6 @@ def _check_disjoint(jobs: Sequence[_Job]) -> None:
                     f"two sources write the same elements of array '{job.target.name}'; accepted: regions "
                     "that share none, or one call after the other"
                 )
+            if _overlap(job.box(), other.box()):
+                job.follows.append(other.name)
         others.append(job)
