@@ -72,7 +72,7 @@ def is_ours(array: xr.DataArray | xr.Variable) -> bool:
 def is_made(array: xr.DataArray) -> bool:
     held = array.variable._data
     assert isinstance(held, ZarrArray)
-    return "_graph" in held.__dict__
+    return "dask" in held.__dict__
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,7 @@ from xzarr3.array_settings import array_metadata
 from xzarr3.commit.moving import remove
 from xzarr3.commit.stage import StagedKeys
 from xzarr3.dask.ending import Gate
-from xzarr3.dask.tasks import Cuts, Region, Rooms, Sink, Tile, rooms_of, write_tile
+from xzarr3.dask.tasks import Cuts, Region, Rooms, Sink, rooms_of, write_tile
 from xzarr3.dask.tiles import AxisTiles, block_edges, distinct
 from xzarr3.stores import LocalStore, Store
 from xzarr3.stores.local_folders import STAGED
@@ -106,21 +106,21 @@ class Aside:
         return self
 
 
-def write_aside(aside: Aside, gate: Gate, tile: Tile, region: Region, cuts: Cuts, *given: Any) -> Rooms:
+def write_aside(aside: Aside, gate: Gate, region: Region, cuts: Cuts, *given: Any) -> Rooms:
     """Put a tile aside."""
     with gate.passing():
         aside.make()
-        return write_tile(Sink(aside.array), tile, region, cuts, *given)
+        return write_tile(Sink(aside.array), region, cuts, *given)
 
 
 def copy_tile(
-    sink: Sink, aside: Aside, starts: tuple[int, ...], tile: Tile, region: Region, cuts: Cuts, *after: object
+    sink: Sink, aside: Aside, starts: tuple[int, ...], region: Region, cuts: Cuts, *after: object
 ) -> Rooms:
     """Write a tile as it was put aside."""
     there = tuple(
         slice(part.start - start, part.stop - start) for part, start in zip(region, starts, strict=True)
     )
-    sink.write(tile, region, aside.array.get(there, threads=1))
+    sink.write(region, aside.array.get(there, threads=1))
     return rooms_of(after)
 
 
@@ -145,11 +145,7 @@ def aside_axes(
     read = [axis.edges for axis in tiles]
     write = _enlarged(write, read, limit / itemsize)
     read = _enlarged(read, write, limit / itemsize)
-    first = [
-        AxisTiles(distinct(edges), block_edges(along), False)
-        for edges, along in zip(write, blocks, strict=True)
-    ]
-    return first, [AxisTiles(edges, distinct(along), False) for edges, along in zip(read, write, strict=True)]
+    return [*map(AxisTiles, write, map(block_edges, blocks))], [*map(AxisTiles, read, write)]
 
 
 def _enlarged(edges: Sequence[Any], others: Sequence[Any], most: float) -> list[Any]:

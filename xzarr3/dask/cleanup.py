@@ -20,7 +20,8 @@ from dask.base import dont_optimize
 from dask.context import globalmethod
 from dask.core import flatten
 from dask.delayed import Delayed
-from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
+from dask.highlevelgraph import HighLevelGraph
+from dask.utils import ensure_dict
 
 from xzarr3.dask.ending import Gate, gates_of
 from xzarr3.errors import StoreError
@@ -202,15 +203,7 @@ def optimize_guarded(graph: Any, keys: Any, **kwargs: Any) -> Any:
         for key in outputs
         if isinstance(graph, HighLevelGraph) and key in graph.layers
     }
-    optimized = optimize(graph, keys, **kwargs)
-    if not isinstance(optimized, HighLevelGraph):
-        return _guarded(optimized, guards)
-    tasks = _guarded(optimized.to_dict(), guards)
-    layers = {
-        name: MaterializedLayer({key: tasks[key] for key in layer}, annotations=layer.annotations)
-        for name, layer in optimized.layers.items()
-    }
-    return HighLevelGraph(layers, optimized.dependencies)
+    return _guarded(ensure_dict(optimize(graph, keys, **kwargs)), guards)
 
 
 def _guarded(tasks: Mapping[Any, Any], guards: Mapping[Any, Guard]) -> dict[Any, Any]:

@@ -7,10 +7,10 @@ each a page that one process writes. A tile is entered once its values are store
 once a second; what a killed process has not entered any more is written again, whole, which changes nothing.
 Only one process at a time carries out a plan, as it holds the lease.
 
-An entry names the tile, its region, and the units that are not stored because they hold the fill value only.
-It counts if the plan has the same tile today, and if every other unit of it is in the store, and none of
-these. So a page that is damaged, or values that somebody has removed, mean more work and never a chunk that
-is missing.
+An entry names the region of a tile, and the units of it that are not stored because they hold the fill value
+only. It counts if the plan has a tile with that region today, and if every other unit of it is in the store,
+and none of these. So a page that is damaged, or values that somebody has removed, mean more work and never a
+chunk that is missing.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from xzarr3.indexing import basic_selection
 from xzarr3.metadata import ArrayMetadata
 from xzarr3.stores import Store
 
-_VERSION = 1
+_VERSION = 2
 _FLUSHED = 1.0  # Seconds
 _FULL = 2**16  # Numbers on a page.
 _LARGEST = 2**20  # Bytes of a page, as it is stored.
@@ -51,8 +51,8 @@ _KEPT = 8  # Journals of a process that runs tasks; each is of another call.
 
 Tile: TypeAlias = tuple[int, ...]
 Region: TypeAlias = tuple[slice, ...]
-_Entry: TypeAlias = tuple[bytes, frozenset[Tile] | None]
-"""The edges of a tile, as :func:`_flat` has them, and the units of it that are not stored."""
+_Entries: TypeAlias = "dict[bytes, frozenset[Tile]]"
+"""The units that are not stored of each tile, whose region is there as :func:`_flat` has it."""
 
 
 class Written(NamedTuple):
@@ -112,7 +112,7 @@ class Journal:
     >>> store = xzarr3.MemoryStore()
     >>> target = xzarr3.create_array(store, shape=4, chunks=2, dtype="i4")
     >>> journal = Journal(store, ".xzarr3-staged-x/journal/", "x")
-    >>> journal.write(0, (1,), target, (slice(2, 4),), np.ones(2, "i4"))
+    >>> journal.write(0, target, (slice(2, 4),), np.ones(2, "i4"))
     >>> journal.flush()
     >>> from xzarr3.dask.blocks import Regions
     >>> Journal(store, ".xzarr3-staged-x/journal/", "x").finished(0, target, Regions(((2, 2),), (0,)))
@@ -132,7 +132,7 @@ class Journal:
         self._flushed = time.monotonic()
         self._guard = threading.Lock()
         self._flushing = threading.Lock()
-        self._entries: dict[int, dict[Tile, _Entry]] | None = None
+        self._entries: dict[int, _Entries] | None = None
         _remember(self)
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -143,7 +143,6 @@ class Journal:
     def write(
         self,
         job: int,
-        tile: Tile,
         target: Array,
         region: Region,
         values: AnyArray,
@@ -155,7 +154,6 @@ class Journal:
         ----------
         job : int
             Number of the array among those that the plan writes.
-        tile : tuple of int
         target : Array
         region : tuple of slice
             Where the tile is in the array.
@@ -166,9 +164,9 @@ class Journal:
         left_out: list[Tile] = []
         selection = basic_selection(region, target.shape)
         target.write_selected(selection, values, threads=threads, left_out=left_out)
-        self.done(job, tile, region, left_out)
+        self.done(job, region, left_out)
 
-    def done(self, job: int, tile: Tile, region: Region, left_out: Sequence[Tile] = ()) -> None:
+    def done(self, job: int, region: Region, left_out: Sequence[Tile] = ()) -> None:
         """Enter a tile whose values are stored, but for those of units that are not.
 
         One of which there is more to say than fits a page is not entered, and so is written again.
@@ -178,11 +176,11 @@ class Journal:
         StoreError
             If the page cannot be stored.
         """
-        numbers = (3 + len(left_out)) * len(tile) + 1
+        numbers = (2 + len(left_out)) * len(region) + 1
         if numbers > _FULL:
             return
         edges = [[operator.index(part.start), operator.index(part.stop)] for part in region]
-        entry = [job, [*map(int, tile)], edges, [[*map(int, unit)] for unit in left_out]]
+        entry = [job, edges, [[*map(int, unit)] for unit in left_out]]
         with self._guard:
             self._page.append(entry)
             self._numbers += numbers
@@ -252,24 +250,23 @@ class Journal:
         folder = engine.key_prefix.rpartition("/")[0]
         there = set(target.store.list_prefix(f"{folder}/" if folder else ""))
         found = set()
-        for tile, (edges, left_out) in entries.items():
-            if len(tile) != len(regions.numblocks) or not all(map(operator.lt, tile, regions.numblocks)):
-                continue
+        for tile in itertools.product(*map(range, regions.numblocks)):
             region = regions[tile]
-            if edges != _flat(edge for part in region for edge in (part.start, part.stop)):
+            left_out = entries.get(_flat(edge for part in region for edge in (part.start, part.stop)))
+            if left_out is None:
                 continue
             ranges = [
                 range(axis.index(part.start), axis.index(part.stop - 1) + 1) if part.stop > part.start else ()
                 for axis, part in zip(axes, region, strict=True)
             ]
-            out = left_out or ()
-            if all((coords in out) != (engine.key(coords) in there) for coords in itertools.product(*ranges)):
+            units = itertools.product(*ranges)
+            if all((coords in left_out) != (engine.key(coords) in there) for coords in units):
                 found.add(tile)
         return found
 
-    def _read(self) -> dict[int, dict[Tile, _Entry]]:
+    def _read(self) -> dict[int, _Entries]:
         keys = sorted(key for key in self._store.list_prefix(self._prefix) if _is_page(key))
-        found: dict[int, dict[Tile, _Entry]] = {}
+        found: dict[int, _Entries] = {}
         bad = crashed = 0
         for first in range(0, len(keys), _AT_ONCE):
             wanted = [(key, (0, _LARGEST + 1)) for key in keys[first : first + _AT_ONCE]]
@@ -281,8 +278,8 @@ class Journal:
                 elif _may_be_lost(self._store, said.get("boot")):
                     crashed += 1
                 else:
-                    for job, tile, entry in entries:
-                        found.setdefault(job, {})[tile] = entry
+                    for job, edges, left_out in entries:
+                        found.setdefault(job, {})[edges] = left_out
         pages = f"of {len(keys)} pages of the journal of a write in {self._store}"
         if bad:
             warnings.warn(
@@ -322,16 +319,15 @@ def _parsed(value: Buffer) -> dict[str, Any]:
     return said if isinstance(said, dict) and said.get("version") == _VERSION else {}
 
 
-def _entries(tiles: Any) -> list[tuple[int, Tile, _Entry]] | None:
+def _entries(tiles: Any) -> list[tuple[int, bytes, frozenset[Tile]]] | None:
     """The entries of a page; None if one is none."""
     found = []
     try:
-        for job, tile, edges, left_out in tiles:
-            numbers = [job, *tile, *itertools.chain(*edges, *left_out)]
+        for job, edges, left_out in tiles:
+            numbers = [job, *itertools.chain(*edges, *left_out)]
             if set(map(type, numbers)) != {int} or min(numbers) < 0:
                 return None
-            out = frozenset(map(tuple, left_out)) if left_out else None
-            found.append((job, tuple(tile), (_flat(itertools.chain(*edges)), out)))
+            found.append((job, _flat(itertools.chain(*edges)), frozenset(map(tuple, left_out))))
     except (TypeError, ValueError, OverflowError):
         return None
     return found

@@ -86,11 +86,7 @@ def memory_limit(asked: int | str | None, client: Any = None) -> float:
             raise ValueError(text)
         return limit
     if client is not None:
-        try:
-            info = client.scheduler_info(n_workers=-1)
-        except TypeError:  # Of a distributed that tells of all workers in any case.
-            info = client.scheduler_info()
-        workers = info["workers"].values()
+        workers = client.scheduler_info(n_workers=-1)["workers"].values()
         limits = [worker["memory_limit"] for worker in workers]
         if limits and all(limits):
             return _SHARE * float(sum(limits))

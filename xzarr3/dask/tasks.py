@@ -30,14 +30,14 @@ class Sink:
     ) -> None:
         self.target, self.job, self.journal, self.gate = target, job, journal, gate
 
-    def write(self, tile: Tile, region: Region, values: AnyArray) -> None:
+    def write(self, region: Region, values: AnyArray) -> None:
         """Write one tile."""
         threads = threads_of(self.target)
         with nullcontext() if self.gate is None else self.gate.passing():
             if self.journal is None:
                 self.target.set(region, values, threads=threads)
             else:
-                self.journal.write(self.job, tile, self.target, region, values, threads)
+                self.journal.write(self.job, self.target, region, values, threads)
 
 
 Rooms: TypeAlias = frozenset[str] | None
@@ -55,19 +55,19 @@ def rooms_of(after: Iterable[object]) -> Rooms:
     return frozenset(found) if found else None
 
 
-def write_block(block: AnyArray, sink: Sink, region: Region, tile: Tile, *after: object) -> Rooms:
+def write_block(block: AnyArray, sink: Sink, region: Region, *after: object) -> Rooms:
     """Write a block that is a tile."""
     _check_shape(sink.target, block, tuple(part.stop - part.start for part in region))
-    sink.write(tile, region, block)
+    sink.write(region, block)
     return rooms_of(after)
 
 
-def write_tile(sink: Sink, tile: Tile, region: Region, cuts: Cuts, *given: Any) -> Rooms:
+def write_tile(sink: Sink, region: Region, cuts: Cuts, *given: Any) -> Rooms:
     """Write a tile made of parts of blocks; what is given beyond these was only waited for."""
     parts = list(itertools.product(*cuts))
     target, blocks, after = sink.target, given[: len(parts)], given[len(parts) :]
     if len(parts) == 1:
-        sink.write(tile, region, _part(target, blocks[0], parts[0]))
+        sink.write(region, _part(target, blocks[0], parts[0]))
         return rooms_of(after)
     dtypes = {block.dtype if type(block) is np.ndarray else None for block in blocks}
     common = dtypes.pop() if len(dtypes) == 1 else None
@@ -79,7 +79,7 @@ def write_tile(sink: Sink, tile: Tile, region: Region, cuts: Cuts, *given: Any) 
         if common is None:  # None is put into a type that holds less than its own, and no mask is dropped.
             values = target.fitted(values, values.shape)
         whole[tuple(slice(to, to + end - begin) for _, begin, end, to in part)] = values
-    sink.write(tile, region, whole)
+    sink.write(region, whole)
     return rooms_of(after)
 
 

@@ -37,24 +37,22 @@ class AxisTiles:
         Where tiles begin, and the length of the dimension; counted from the first element of the source.
     blocks : ndarray of int
         The same of the blocks, some of which may be empty.
-    aligned : bool
-        Whether tiles are blocks.
     """
 
     edges: Positions
     blocks: Positions
-    aligned: bool
 
-    def __getstate__(self) -> tuple[bytes, bytes, bool]:
-        return _packed(self.edges), _packed(self.blocks), self.aligned
+    def __getstate__(self) -> tuple[bytes, bytes]:
+        return _packed(self.edges), _packed(self.blocks)
 
-    def __setstate__(self, state: tuple[bytes, bytes, bool]) -> None:
-        edges, blocks, aligned = state
-        self.__dict__.update(edges=_unpacked(edges), blocks=_unpacked(blocks), aligned=aligned)
+    def __setstate__(self, state: tuple[bytes, bytes]) -> None:
+        edges, blocks = map(_unpacked, state)
+        self.__dict__.update(edges=edges, blocks=blocks)
 
-    def as_blocks(self) -> AxisTiles:
-        """The same tiles, each of which is one block."""
-        return AxisTiles(self.edges, self.edges, True)
+    @cached_property
+    def aligned(self) -> bool:
+        """Whether tiles are blocks."""
+        return np.array_equal(self.edges, self.blocks)
 
     @property
     def count(self) -> int:
@@ -74,18 +72,12 @@ class AxisTiles:
     @cached_property
     def overlapped(self) -> tuple[Positions, Positions]:
         """For each tile, the first block that has elements of it, and one past the last one."""
-        if self.aligned:
-            each = np.arange(self.count)
-            return each, each + 1
         first = np.searchsorted(self.blocks, self.edges[:-1], "right") - 1
         return first, np.searchsorted(self.blocks, self.edges[1:], "left")
 
     @cached_property
     def users(self) -> tuple[Positions, Positions]:
         """For each block, the first tile that has elements of it, and the last one; last < first if none."""
-        if self.aligned:
-            each = np.arange(self.count)
-            return each, each
         first = np.searchsorted(self.edges, self.blocks[:-1], "right") - 1
         last = np.searchsorted(self.edges, self.blocks[1:], "left") - 1
         empty = np.diff(self.blocks) == 0
@@ -99,7 +91,7 @@ class AxisTiles:
         for block in range(first, stop):
             start, end = int(self.blocks[block]), int(self.blocks[block + 1])
             begin, finish = max(low, start), min(high, end)
-            if begin < finish or self.aligned:
+            if begin < finish:
                 found.append((block, (end - start, begin - start, finish - start, begin - low)))
         return found
 
@@ -158,7 +150,7 @@ def plan_axes(
     blocks = [block_edges(lengths) for lengths in chunks]
     aligned = [is_aligned(*each) for each in zip(units, starts, blocks, strict=True)]
     if all(aligned) or not all(int(edges[-1]) for edges in blocks):
-        return [AxisTiles(edges, edges, True) for edges in blocks]
+        return [AxisTiles(edges, edges) for edges in blocks]
     by_unit = [
         distinct(edges) if fits else _unit_edges(grid, start, int(edges[-1]))
         for grid, start, edges, fits in zip(units, starts, blocks, aligned, strict=True)
@@ -173,10 +165,7 @@ def plan_axes(
     whole = itemsize * math.prod(int(edges[-1]) for edges in blocks)
     limit = max(min(_LARGEST, whole // _ENOUGH), _mean_bytes(blocks, itemsize), _WORTH)
     chosen = _cut(chosen, list(zip(units, starts, strict=True)), itemsize, limit)
-    return [
-        AxisTiles(edges, along, np.array_equal(edges, along))
-        for edges, along in zip(chosen, blocks, strict=True)
-    ]
+    return [*map(AxisTiles, chosen, blocks)]
 
 
 def _mean_bytes(edges: Sequence[Positions], itemsize: int) -> float:

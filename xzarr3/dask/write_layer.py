@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -36,7 +36,7 @@ class Tiles(Made):
     starts : sequence of int
         Where the first tile goes.
     write : callable
-        Takes the index of a tile, where it goes, of what it is made along each dimension, and the blocks.
+        Takes where a tile goes, of what it is made along each dimension, and the blocks.
     finished : container of tuple of int
         Tiles that are not written.
     after : sequence of keys
@@ -69,15 +69,8 @@ class Tiles(Made):
             region, cuts, indexes = zip(*chosen, strict=True)
             blocks = [TaskRef((source, *index)) for index in itertools.product(*indexes)]
             key = (self.name, *tile)
-            tasks[key] = Task(key, self._write, tile, region, cuts, *blocks, *after)
+            tasks[key] = Task(key, self._write, region, cuts, *blocks, *after)
         return tasks
-
-    def get_output_keys(self) -> Set[Key]:
-        return {
-            (self.name, *tile)
-            for tile in itertools.product(*(range(axis.count) for axis in self._axes))
-            if tile not in self._finished
-        }
 
 
 @dataclass(frozen=True)
@@ -189,9 +182,6 @@ class Done(Made):
             if level >= _WEIGHT:
                 weights.append(pair[0])
         return weights
-
-    def get_output_keys(self) -> Set[Key]:
-        return {self.name}
 
 
 def all_done(*written: object) -> frozenset[str] | None:

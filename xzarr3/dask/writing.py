@@ -18,7 +18,7 @@ import dask.array as da
 import numpy as np
 from dask._task_spec import TaskRef
 from dask.base import get_scheduler
-from dask.blockwise import BlockwiseDep, blockwise
+from dask.blockwise import blockwise
 from dask.delayed import Delayed
 from dask.highlevelgraph import HighLevelGraph
 from dask.utils import format_bytes
@@ -38,7 +38,7 @@ from xzarr3.dask.tasks import (
     write_block,
     write_tile,
 )
-from xzarr3.dask.tiles import chunks_of, plan_axes
+from xzarr3.dask.tiles import AxisTiles, chunks_of, plan_axes
 from xzarr3.dask.write_layer import Done, Tiles, Written
 from xzarr3.dask.zarr_array import read_block, read_in_chunks
 from xzarr3.errors import AlignmentError, LargeWriteWarning, SelectionError, printable, shorten
@@ -49,17 +49,6 @@ from xzarr3.progress import Asked, check_asked, shown
 _Box = tuple[tuple[int, int], ...]
 
 _SHARE = 1 / 4  # Of the memory of a thread, for a tile that it holds up to three times.
-
-
-class _Indexes(BlockwiseDep):
-    """The index of each block."""
-
-    def __init__(self, numblocks: tuple[int, ...]) -> None:
-        self.numblocks = numblocks
-        self.produces_tasks = False
-
-    def __getitem__(self, idx: Tile) -> Tile:
-        return idx
 
 
 @overload
@@ -260,7 +249,7 @@ def plan_writes(
     check_dask()
     places = Places()
     jobs = [_Job(number, job, journal, places) for number, job in enumerate(wanted)]
-    _check_disjoint(jobs)
+    _check_overlaps(jobs)
     _put_in_turn(jobs, places)
     _fit_memory(jobs, memory_limit, scheduler, kwargs)
     for job in jobs:  # Other processes may do it, of which this one would not know.
@@ -332,8 +321,7 @@ class Writes:
         """All layers that write, and what each of them does."""
         graph = _Graph()
         written: dict[str, Written] = {}
-        done: dict[int, str] = {}
-        seen: dict[Place, list[_Job]] = {}
+        done: dict[str, str] = {}
         first = [] if after is None else [after.key]
         begun = set() if after is None else graph.take(after)
         early: dict[str, Written] = {}
@@ -349,13 +337,11 @@ class Writes:
         for job in self._jobs:
             if job.name in written:
                 continue
-            others = seen.setdefault(job.place, [])
-            before = [other for other in others if _overlap(job.box(), other.box())]
-            others.append(job)
-            for other in before:
-                if other.number not in done:  # A unit that they share is changed by one after the other.
-                    done[other.number] = graph.add_done({other.name: written[other.name]})
-            followed = [done[other.number] for other in before]
+            before = [name for name in job.follows if name not in early]
+            for name in before:
+                if name not in done:
+                    done[name] = graph.add_done({name: written[name]})
+            followed = [done[name] for name in before]
             job.add_to(graph, [*first, *followed], begun.union(followed))
             written[job.name] = job.written
         return graph, written
@@ -442,6 +428,8 @@ class _Job:
         self.axes = plan_axes(
             target.metadata.chunk_grid.axes, self.starts, source.chunks, source.dtype.itemsize
         )
+        self.follows: list[str] = []
+        """Names of jobs with which it shares units, each of which is changed by one after the other."""
         self.in_place = wanted.in_place
         self.goes_first = False
         """Whether it reads what others of the same call write."""
@@ -467,7 +455,7 @@ class _Job:
         way = "the workers' disks" if cluster else "a temporary directory"
         if cluster:
             self._rechunks = True
-            self.axes = [axis.as_blocks() for axis in self.axes]
+            self.axes = [AxisTiles(axis.edges, axis.edges) for axis in self.axes]
         else:
             limit = most * _SHARE / threads
             pieces, self.axes = aside_axes(source.chunks, self.axes, source.dtype.itemsize, limit)
@@ -497,8 +485,7 @@ class _Job:
     @property
     def regions(self) -> Regions:
         """Where each tile goes."""
-        as_is = self.aligned and not self._rechunks
-        return Regions(self.source.chunks if as_is else chunks_of(self.axes), self.starts)
+        return Regions(chunks_of(self.axes), self.starts)
 
     @property
     def _stage(self) -> str:
@@ -559,8 +546,6 @@ class _Job:
             None,
             self.regions,
             index,
-            _Indexes(source.numblocks),
-            index,
             *(each for key in after for each in (TaskRef(key), None)),
             numblocks={source.name: source.numblocks},
         )
@@ -603,8 +588,8 @@ def _overlap(one: _Box, other: _Box) -> bool:
     return all(low < end and start < high for (low, high), (start, end) in zip(one, other, strict=True))
 
 
-def _check_disjoint(jobs: Sequence[_Job]) -> None:
-    """Refuse two jobs that would write the same elements."""
+def _check_overlaps(jobs: Sequence[_Job]) -> None:
+    """Refuse two jobs that would write the same elements; of those that share units one follows the other."""
     seen: dict[Place, list[_Job]] = {}
     for job in jobs:
         others = seen.setdefault(job.place, [])
@@ -614,4 +599,6 @@ def _check_disjoint(jobs: Sequence[_Job]) -> None:
                     f"two sources write the same elements of array '{job.target.name}'; accepted: regions "
                     "that share none, or one call after the other"
                 )
+            if _overlap(job.box(), other.box()):
+                job.follows.append(other.name)
         others.append(job)

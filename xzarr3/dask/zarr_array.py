@@ -29,6 +29,7 @@ from xzarr3.dask.views import Along, Part, as_blocks, every, extent
 from xzarr3.errors import StoreError
 from xzarr3.indexing import basic_selection
 
+_WORKED_OUT = ("dask", "_chunks", "_name")  # Of a dask array, from what it reads.
 _FEW = 200  # Blocks along a dimension, whose lengths are told with a layer for its picture.
 
 
@@ -203,53 +204,38 @@ class ZarrArray(da.Array, metaclass=_EqualToDasks):
         source = self._source
         return da.Array.__reduce__(self) if source is None else (zarr_array, (source, self._view))
 
-    def _known(self, what: str, work_out: Callable[[Source, tuple[Along, ...]], Any]) -> Any:
-        kept = self.__dict__.get(what)
-        if kept is None:
-            kept = self.__dict__[what] = work_out(cast("Source", self._source), self._view)
-        return kept
-
-    def _change(self, **what: Any) -> None:
-        """Forget what was read, and what was worked out of it: dask makes something else of this."""
-        plain = {"_graph": self.dask, "_lengths": self._chunks, "_called": self.name, **what}
-        self.__dict__.clear()
-        self.__dict__.update(plain, _source=None)
-        self._cached_keys = None
-
-    @property
+    @cached_property
     def dask(self) -> HighLevelGraph:
         """The graph."""
-        return cast("HighLevelGraph", self._known("_graph", _graph))
+        return _graph(cast("Source", self._source), self._view)
 
-    @dask.setter
-    def dask(self, graph: HighLevelGraph) -> None:
-        self._change(_graph=graph)
+    @cached_property
+    def _chunks(self) -> BlockChunks:
+        return _lengths(cast("Source", self._source), self._view)
 
-    @property  # type: ignore[misc]
+    @cached_property
+    def _name(self) -> str:
+        return _name(cast("Source", self._source), self._view)
+
+    def __setattr__(self, attribute: str, value: Any) -> None:
+        """Set an attribute; of an array that dask changes in place, forget what it read before."""
+        if attribute not in _WORKED_OUT:
+            super().__setattr__(attribute, value)
+            return
+        plain = {each: getattr(self, each) for each in _WORKED_OUT}
+        self.__dict__.clear()
+        self.__dict__.update({**plain, attribute: value}, _source=None)
+        self._cached_keys = None
+
+    @property  # type: ignore[misc]  # Dask's can be set, which raises an error.
     def chunks(self) -> BlockChunks:
         """Lengths of the blocks along each dimension."""
         return self._chunks
 
-    @property
-    def _chunks(self) -> BlockChunks:
-        return cast("BlockChunks", self._known("_lengths", _lengths))
-
-    @_chunks.setter
-    def _chunks(self, chunks: BlockChunks) -> None:
-        self._change(_lengths=chunks)
-
-    @property  # type: ignore[misc]
+    @property  # type: ignore[misc]  # Dask's can be set, which raises an error.
     def name(self) -> str:
         """What the keys of the blocks begin with."""
         return self._name
-
-    @property
-    def _name(self) -> str:
-        return cast("str", self._known("_called", _name))
-
-    @_name.setter
-    def _name(self, name: str) -> None:
-        self._change(_called=name)
 
     def __getitem__(self, index: Any) -> da.Array:
         source = self._source
