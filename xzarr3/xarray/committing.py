@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from operator import attrgetter
 from typing import Any, cast
 
 from xzarr3 import looks
@@ -53,6 +54,12 @@ from xzarr3.xarray.planning import PlannedArray, PlannedGroup, stored_documents
 from xzarr3.xarray.running import reads_below
 
 _STRAGGLING = 0.25  # Seconds that other processes get to store what they were just storing.
+_decisive = attrgetter("shape", "attributes", "dimension_names", "fill_is_null")
+"""What a plan rests on, besides how values are stored, which each array compares itself."""
+
+
+class OutdatedPlanError(ConflictError):
+    """The documents of arrays that grow were other ones when this was planned, or in a copy of them."""
 
 
 class Placement:
@@ -400,8 +407,8 @@ class Commit:
     def _check_unchanged(self, change: Change, length: SharedLength) -> None:
         array = change.array
         found = array._at_first(length)
-        if found.shape != array.shape or found.attributes != array.metadata.attributes:
-            raise ConflictError(
+        if _decisive(found) != _decisive(array.metadata):
+            raise OutdatedPlanError(
                 f"array '{array.name}' of {self.store} has shape {found.shape} now, and had {array.shape} "
                 "when this write was planned, or other attributes: somebody else has appended to it; nothing "
                 "was appended; accepted: the same call again"

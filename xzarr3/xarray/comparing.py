@@ -223,13 +223,13 @@ def _changes(node: Node, store: Store) -> ChangedGroup | None:
         if asked.region is not None:
             raise NodeNotFoundError(f"there is no group '/{path}' in {store}, so it has no region")
         return None
-    arrays, other = _children(group, map(stored_name, dataset.variables))
+    arrays, other = _children(group, map(stored_name, dataset.variables), append_dim)
     for pause in _PAUSES:
         if append_dim is None or len(set(_lengths(arrays).get(str(append_dim), {}).values())) <= 1:
             break
         time.sleep(pause)  # Somebody is storing the documents of another append, or was killed meanwhile.
         group = _find_group(store, path, asked) or group
-        arrays, other = _children(group, map(stored_name, dataset.variables))
+        arrays, other = _children(group, map(stored_name, dataset.variables), append_dim)
     if not arrays:  # Whatever is written is new.
         growing_dimensions(dataset, append_dim)
     mask = fill_value_is_mask(group.format)
@@ -267,7 +267,8 @@ def _find_group(store: Store, path: str, asked: Request) -> Group | None:
     try:
         if mode == "r+":  # Nothing but values changes, so that the consolidated copy will do.
             return open_group(store, path, zarr_format=zarr_format, use_consolidated=asked.consolidated)
-        return open_group(store, path, mode="r+", zarr_format=zarr_format, use_consolidated=False)
+        copies = None if asked.from_copies else False
+        return open_group(store, path, mode="r+", zarr_format=zarr_format, use_consolidated=copies)
     except NodeNotFoundError as error:
         if mode == "r+":
             error.add_note("to_zarr(..., compute=False) makes a dataset of which regions can be written")
@@ -281,16 +282,22 @@ def _find_group(store: Store, path: str, asked: Request) -> Group | None:
         return None
 
 
-def _children(group: Group, wanted: Iterable[str]) -> tuple[dict[str, Array], list[str]]:
+def _children(
+    group: Group, wanted: Iterable[str], append_dim: Hashable | None
+) -> tuple[dict[str, Array], list[str]]:
     """The arrays directly below a group by name, to be written to, and the names of other nodes.
 
-    Where the store cannot tell what there is, only those that are wanted.
+    Where the store cannot tell what there is, only those that are wanted. Arrays that grow are as a copy of
+    their documents has them, if the group was opened with copies: once their leases are held, the documents
+    are read and compared.
     """
     arrays, others = {}, []
+    copied = _growing_copies(group, append_dim)
+    nodes: list[tuple[str, object]] = [*copied.items()]
     try:
-        nodes: Iterable[tuple[str, object]] = list(group.load())
+        nodes += group.load(leave_out=copied)
     except StoreCapabilityError:
-        nodes = [(name, group.get(name)) for name in wanted]
+        nodes += [(name, group.get(name)) for name in wanted if name not in copied]
     for name, node in nodes:
         if isinstance(node, MetadataError):
             raise node
@@ -299,6 +306,16 @@ def _children(group: Group, wanted: Iterable[str]) -> tuple[dict[str, Array], li
         elif node is not None:
             others.append(name)
     return arrays, others
+
+
+def _growing_copies(group: Group, append_dim: Hashable | None) -> dict[str, Array]:
+    """The arrays that have a dimension, by name, as the copies have them that a group was opened with."""
+    found = {}
+    for name, held in (group.copies or {}).items():
+        node = group._bound(name, held) if append_dim is not None and "/" not in name else None
+        if isinstance(node, Array) and append_dim in (node.dimension_names or ()):
+            found[name] = node
+    return found
 
 
 def _stored_variable(arrays: Mapping[str, Array], mask: bool, name: Hashable) -> Variable | None:

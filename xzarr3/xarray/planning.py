@@ -51,6 +51,8 @@ class Request:
     widen_units: bool
     resume: bool
     in_place: bool = False
+    from_copies: bool = False
+    """Plan what is appended after consolidated metadata, which are checked once the leases are held."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,25 +9,26 @@ and documents after them, that of the group last.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Hashable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any, Literal, TypeAlias, overload
 
 from dask.delayed import Delayed
 from xarray import DataArray, Dataset, DataTree
 
 from xzarr3.commit.resume import check_resumable
-from xzarr3.errors import listed
+from xzarr3.errors import ChangedError, listed
 from xzarr3.formats import ZarrFormat, parse_format
 from xzarr3.group import Group
 from xzarr3.literals import Telling
 from xzarr3.nodes import normal_path
 from xzarr3.progress import Asked, check_asked
-from xzarr3.stores import MemoryStore, StoreLike, open_store
-from xzarr3.xarray.committing import Commit
+from xzarr3.stores import MemoryStore, Store, StoreLike, open_store
+from xzarr3.xarray.committing import Commit, OutdatedPlanError
 from xzarr3.xarray.comparing import compare
 from xzarr3.xarray.planning import Request, check_group_path, nodes_of
-from xzarr3.xarray.running import templated, write_blocks, written_later
+from xzarr3.xarray.running import Started, templated, written_later
 
 WriteMode: TypeAlias = Literal["w", "w-", "a", "a-", "r+"]
 ReplaceHow: TypeAlias = Literal["staged", "in place"]
@@ -342,18 +343,38 @@ def to_zarr(
         check_group_path(path)
         if resume:
             check_resumable(opened)
-        with Telling():
-            nodes = nodes_of(dataset, path, asked)
-            write = Commit(compare(nodes, opened, path, asked))
         if compute is not True:
+            write = _planned(dataset, opened, path, asked)
             own = None if opened is store else opened
             is_template = not compute and write.only_creates
             later = templated(write, own) if is_template else written_later(write, own)
             ours.pop_all()
             return later
-        begun = write_blocks(write, progress, chunkmanager_store_kwargs)
-        write.finish(begun)
-    return write.group()
+        started = _started(dataset, opened, path, asked)
+        started.write_blocks(progress, chunkmanager_store_kwargs)
+        started.write.finish(started.begun)
+    return started.write.group()
+
+
+def _planned(data: Dataset | DataArray | DataTree, store: Store, path: str, asked: Request) -> Commit:
+    with Telling():
+        nodes = nodes_of(data, path, asked)
+        return Commit(compare(nodes, store, path, asked))
+
+
+def _started(data: Dataset | DataArray | DataTree, store: Store, path: str, asked: Request) -> Started:
+    """Plan a write, and begin it.
+
+    An append to a store whose answers have to be waited for is planned after the consolidated metadata, which
+    spares a request for each variable. Other programs may have left these out of date. The documents, which
+    are read when the leases are held, tell so. Nothing is written then, and the write is planned again, after
+    the documents: any error that may come of an outdated copy is theirs to confirm.
+    """
+    if asked.append_dim is not None and store.concurrency > 1 and not (asked.resume or asked.widen_units):
+        copied = dataclasses.replace(asked, from_copies=True)
+        with suppress(ValueError, TypeError, KeyError, ChangedError, OutdatedPlanError):
+            return Started(_planned(data, store, path, copied))
+    return Started(_planned(data, store, path, asked))
 
 
 def chosen_mode(mode: str | None, append_dim: Hashable | None, region: object) -> WriteMode:
