@@ -20,7 +20,7 @@ from xarray.core import indexing
 
 from xzarr3._types import AnyArray
 from xzarr3.array import Array
-from xzarr3.concurrency import available_threads, cores, together
+from xzarr3.concurrency import available_threads, cores, spread
 from xzarr3.grids import Edges, Steps
 from xzarr3.indexing import DimChoice, DimSelection, Points
 from xzarr3.missing import Describe
@@ -199,22 +199,5 @@ def _parts(chosen: DimSelection, axis: Steps | Edges, number: int) -> Iterator[t
 
 def _share(function: Callable[[Any], None], items: Sequence[Any], threads: int) -> None:
     """Call a function with each item, in several threads that keep a core busy each."""
-    if threads <= 1:
-        for item in items:
-            function(item)
-        return
-    numbers = iter(range(len(items)))  # Its next step is atomic.
-    stopped = False
     context = contextvars.copy_context()  # Of numpy's warnings and errors.
-
-    def worker() -> None:
-        for at in numbers:
-            if stopped:
-                return
-            context.copy().run(function, items[at])
-
-    def stop() -> None:
-        nonlocal stopped
-        stopped = True
-
-    together(worker, threads, cores, stop)
+    spread(lambda item: context.copy().run(function, item), items, threads, pool=cores)

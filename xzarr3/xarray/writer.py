@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Hashable, Mapping
 from contextlib import ExitStack, suppress
-from typing import Any, Literal, TypeAlias, overload
+from typing import Any, Literal, TypeAlias, TypedDict, Unpack, overload
 
 from dask.delayed import Delayed
 from xarray import DataArray, Dataset, DataTree
@@ -38,6 +38,25 @@ Region: TypeAlias = Mapping[Any, slice | Literal["auto"]] | Literal["auto"]
 _MODES = ("w", "w-", "a", "a-", "r+")
 
 
+class _Options(TypedDict, total=False):
+    """What :func:`to_zarr` takes by name, whether it writes now or later."""
+
+    consolidated: bool | None
+    append_dim: Hashable | None
+    region: Region | None
+    safe_chunks: bool
+    align_chunks: bool
+    storage_options: Mapping[str, Any] | None
+    zarr_format: ZarrFormat | None
+    write_empty_chunks: bool | None
+    chunkmanager_store_kwargs: Mapping[str, Any] | None
+    write_inherited_coords: bool
+    widen_units: bool
+    progress: Asked
+    resume: bool
+    replace: ReplaceHow
+
+
 @overload
 def to_zarr(
     dataset: Dataset | DataArray | DataTree,
@@ -47,20 +66,7 @@ def to_zarr(
     encoding: Mapping[Any, Mapping[str, Any]] | None = ...,
     *,
     compute: Literal[True] = ...,
-    consolidated: bool | None = ...,
-    append_dim: Hashable | None = ...,
-    region: Region | None = ...,
-    safe_chunks: bool = ...,
-    align_chunks: bool = ...,
-    storage_options: Mapping[str, Any] | None = ...,
-    zarr_format: ZarrFormat | None = ...,
-    write_empty_chunks: bool | None = ...,
-    chunkmanager_store_kwargs: Mapping[str, Any] | None = ...,
-    write_inherited_coords: bool = ...,
-    widen_units: bool = ...,
-    progress: Asked = ...,
-    resume: bool = ...,
-    replace: ReplaceHow = ...,
+    **options: Unpack[_Options],
 ) -> Group: ...
 
 
@@ -73,20 +79,7 @@ def to_zarr(
     encoding: Mapping[Any, Mapping[str, Any]] | None = ...,
     *,
     compute: Literal[False, "later"],
-    consolidated: bool | None = ...,
-    append_dim: Hashable | None = ...,
-    region: Region | None = ...,
-    safe_chunks: bool = ...,
-    align_chunks: bool = ...,
-    storage_options: Mapping[str, Any] | None = ...,
-    zarr_format: ZarrFormat | None = ...,
-    write_empty_chunks: bool | None = ...,
-    chunkmanager_store_kwargs: Mapping[str, Any] | None = ...,
-    write_inherited_coords: bool = ...,
-    widen_units: bool = ...,
-    progress: Asked = ...,
-    resume: bool = ...,
-    replace: ReplaceHow = ...,
+    **options: Unpack[_Options],
 ) -> Delayed: ...
 
 
