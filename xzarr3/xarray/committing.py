@@ -50,6 +50,7 @@ from xzarr3.node_documents import (
 from xzarr3.stores import Store
 from xzarr3.xarray.behind import Growing, SharedLength
 from xzarr3.xarray.comparing import Change, ChangedGroup, Plan
+from xzarr3.xarray.encoding import is_lazy
 from xzarr3.xarray.planning import PlannedArray, PlannedGroup, stored_documents
 from xzarr3.xarray.running import reads_below
 
@@ -106,7 +107,7 @@ class Placement:
         in_place: bool = False,
         lease: Lease | None = None,
     ) -> None:
-        lazy = [array.data for array in arrays.values() if array.is_lazy]
+        lazy = [array.data for array in arrays.values() if is_lazy(array.data)]
         if in_place and any(reads_below(lazy, store, path)):
             raise ValueError(
                 f"variables are made of what is in '/{path}' of {store}, which would be erased before it is "
@@ -297,7 +298,7 @@ class Commit:
 
     def _write(self, *jobs: Job) -> None:
         for job in jobs:
-            if hasattr(job.source, "__dask_graph__"):
+            if is_lazy(job.source):
                 self.jobs.append(job)
             elif job.source.size:
                 self._eager.append(job)
@@ -320,7 +321,7 @@ class Commit:
         if isinstance(target, Growing):
             target.grown_from = array.shape
         self._write(Job(change.data, target, change.region, in_place=not change.grows))
-        self.settings.append((replace(change, data=None) if change.is_lazy else change, target))
+        self.settings.append((replace(change, data=None) if is_lazy(change.data) else change, target))
 
     def _resume(self) -> None:
         """Go on where a write of the same plan was cut off: what was written, and the leases, stay then.

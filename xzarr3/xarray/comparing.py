@@ -82,11 +82,6 @@ class Change:
         """Whether the array gets another shape in its place."""
         return not self.rewritten and self.metadata.shape != self.array.shape
 
-    @property
-    def is_lazy(self) -> bool:
-        """Whether the values are in a dask array."""
-        return hasattr(self.data, "__dask_graph__")
-
 
 @dataclass(frozen=True, eq=False)
 class ChangedGroup:

@@ -191,10 +191,15 @@ def encode_values(variable: Variable, name: str, *, explicit: bool = True, exact
     return fixed
 
 
+def is_lazy(data: object) -> bool:
+    """Whether values are in a dask array."""
+    return hasattr(data, "__dask_graph__")
+
+
 def _mapped(variable: Variable, change: Callable[..., AnyArray], dtype: Any, *others: Variable) -> Variable:
     """A variable of what ``change`` makes of its values and those of others, now or when it is computed."""
     data = variable.data
-    if hasattr(data, "__dask_graph__"):
+    if is_lazy(data):
         import dask.array as da
 
         meta = np.empty((0,) * variable.ndim, dtype)
@@ -260,7 +265,7 @@ def _checked(
     if dtype.kind == "f" and source.kind == "f" and dtype.itemsize < source.itemsize:
         return _mapped(encoded, partial(_finite, name), dtype, unmasked)
     # What dask takes for the type of encoded times need not be theirs.
-    lazy, attrs = hasattr(encoded.data, "__dask_graph__"), encoded.attrs
+    lazy, attrs = is_lazy(encoded.data), encoded.attrs
     fill_value = attrs.get("_FillValue", attrs.get("missing_value"))
     sure = np.can_cast(source, dtype, "safe") and not (is_time and (lazy or fill_value is not None))
     if dtype.kind not in "iu" or source.kind not in "iuf" or sure:

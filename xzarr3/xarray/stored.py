@@ -18,7 +18,7 @@ from xarray.core.common import contains_cftime_datetimes
 from xzarr3._types import AnyArray
 from xzarr3.array import Array
 from xzarr3.errors import DataTypeValidationError, MetadataError
-from xzarr3.xarray.encoding import encode_values
+from xzarr3.xarray.encoding import encode_values, is_lazy
 from xzarr3.xarray.variables import as_variable
 
 _STANDARD = frozenset(("standard", "gregorian", "proleptic_gregorian"))
@@ -120,7 +120,7 @@ def fitted(encoded: Variable, name: str, array: Array) -> Any:
         If the array cannot hold them.
     """
     data = encoded.data
-    if hasattr(data, "__dask_graph__"):
+    if is_lazy(data):
         return data
     try:
         return array.fitted(np.asarray(data), encoded.shape)
@@ -199,7 +199,7 @@ def _check_times(variable: Variable, encoded: Variable, name: str, encoding: Map
     dtype = np.dtype(encoding.get("dtype", encoded.dtype))
     if _word(found) != _word(wanted):  # When they begin is only spelled in another way.
         raise _inexact(name, wanted, dtype, found)
-    if not hasattr(encoded.data, "__dask_graph__") and encoded.size:
+    if not is_lazy(encoded.data) and encoded.size:
         places = _differing(variable, encoded, tolerant=dtype.kind == "f")
         if places is not None and places.any():
             raise _inexact(name, wanted, dtype, None, np.asarray(variable.data)[places].flat[0])
