@@ -591,14 +591,14 @@ def _pipeline(settings: Mapping[str, Any], format: Format) -> dict[str, Any]:
     There, filters may be codecs of bytes, too, and the one that makes bytes of strings is among them.
     """
     filters, compressors = settings.get("filters", "auto"), settings.get("compressors", "auto")
-    if _is_auto(filters):
+    if is_auto(filters):
         return {}
     try:
         codecs = parse_codecs(filters, Codec)
         if all(isinstance(codec, ArrayArrayCodec) for codec in codecs):
             return {}
         others = parse_codecs(
-            format.default_compressor if _is_auto(compressors) else compressors, BytesBytesCodec
+            format.default_compressor if is_auto(compressors) else compressors, BytesBytesCodec
         )
     except MetadataError:
         return {}  # Making the array will tell, or leave them out.
@@ -609,7 +609,8 @@ def _pipeline(settings: Mapping[str, Any], format: Format) -> dict[str, Any]:
     }
 
 
-def _is_auto(value: Any) -> bool:
+def is_auto(value: object) -> bool:
+    """Whether something is left to be found out."""
     return isinstance(value, str) and value == "auto"
 
 
@@ -716,7 +717,7 @@ def _divides(chunks: tuple[Any, ...], shards: tuple[Any, ...]) -> bool:
 
 def _lengths(value: Any, key: str, ndim: int, name: str) -> tuple[Any, ...] | None:
     """The length of chunks or shards along each dimension; for chunks, some may be tuples of lengths."""
-    if value is None or (isinstance(value, str) and value == "auto"):
+    if value is None or is_auto(value):
         return None
     if isinstance(value, (int, np.integer)):
         value = (value,) * ndim

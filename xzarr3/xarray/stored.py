@@ -149,18 +149,14 @@ def _check_kind(variable: Variable, name: str, array: Array, stored: Variable) -
     is_text = new.kind in "SUT", array.dtype.kind in "SUTO"
     if new.kind == "O" or is_text == (True, True):
         return
-    if is_text[0] != is_text[1] or ("V" in (new.kind, old.kind) and new != old):
-        raise ValueError(
-            f"Mismatched dtypes for variable {name} between Zarr store on disk and dataset to append. Store "
-            f"has dtype {old} but dataset to append has dtype {new}."
-        )
     kinds = {"M": "dates", "m": "lengths of time"}
-    if new.kind in kinds and not _stores_times(stored):
+    differ = is_text[0] != is_text[1] or ("V" in (new.kind, old.kind) and new != old)
+    if not differ and new.kind in kinds and not _stores_times(stored):
         raise ValueError(
             f"variable {name!r} is stored as numbers of dtype {old} without units of time, and would hold "
             f"{kinds[new.kind]}; accepted: numbers, or a dataset written anew with mode='w'"
         )
-    if new.kind in kinds and (new.kind == "m") != (old.kind == "m"):
+    if differ or (new.kind in kinds and (new.kind == "m") != (old.kind == "m")):
         raise ValueError(
             f"Mismatched dtypes for variable {name} between Zarr store on disk and dataset to append. Store "
             f"has dtype {old} but dataset to append has dtype {new}."
@@ -260,11 +256,8 @@ def finer(one: str | None, other: str) -> str:
     >>> finer("days since 2000-01-01", "hours since 2000-01-01")
     'hours since 2000-01-01'
     """
-    if one is None:
-        return other
-
-    ranks = [next((n for n, word in enumerate(_UNITS) if word == _word(units)), -1) for units in (one, other)]
-    return one if ranks[0] > ranks[1] else other
+    ranks = {word: rank for rank, word in enumerate(_UNITS)}
+    return other if one is None else max(other, one, key=lambda units: ranks.get(_word(units), -1))
 
 
 def _word(units: object) -> str:
