@@ -139,18 +139,21 @@ def one_more(place: Counted) -> None:
     to_zarr(new, place.url, mode="a", storage_options=place.options)
 
 
-@pytest.mark.parametrize("lazily", [False, True])
+@pytest.mark.parametrize(("lazily", "zarr_format"), [(False, 3), (True, 3), (False, 2)])
 @pytest.mark.parametrize("change", [more, other_units, other_type, one_less, one_more])
 def test_an_append_to_what_has_changed_without_its_consolidated_copies(
-    place: Counted, change: Callable[[Counted], None], lazily: bool
+    place: Counted, change: Callable[[Counted], None], lazily: bool, zarr_format: Any
 ) -> None:
-    to_zarr(variables(1, False, "x"), place.url, storage_options=place.options)
-    store = xzarr3.open_store(place.url, place.options, mode="a")
-    copies = bytes(store.get("zarr.json") or b"")
+    options: Any = {"storage_options": place.options, "zarr_format": zarr_format}
+    to_zarr(variables(1, False, "x"), place.url, **options)
+    store, key = xzarr3.open_store(place.url, place.options, mode="a"), "zarr.json"
+    if zarr_format == 2:
+        key = ".zmetadata"
+    copies = bytes(store.get(key) or b"")
     change(place)
-    assert bytes(store.get("zarr.json") or b"") != copies
-    store.set("zarr.json", copies)
-    options: Any = {"engine": "xzarr3", "storage_options": place.options, "consolidated": False}
+    assert bytes(store.get(key) or b"") != copies
+    store.set(key, copies)
+    options = {"engine": "xzarr3", "storage_options": place.options, "consolidated": False}
     old, then = xr.open_dataset(place.url, **options).load(), variables(5, lazily, "x")
     place.taken()
     if change is one_more:

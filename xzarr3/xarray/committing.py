@@ -37,7 +37,7 @@ from xzarr3.formats import Format, documents
 from xzarr3.formats.base import Held, node_prefix
 from xzarr3.group import Group
 from xzarr3.hierarchy import open_group
-from xzarr3.lookup import Look, depth_first, find_consolidated, read_held, read_metadata
+from xzarr3.lookup import depth_first, find_consolidated, read_held
 from xzarr3.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
 from xzarr3.node_documents import (
     Before,
@@ -494,7 +494,7 @@ class Commit:
         try:
             outcomes = spread(grow, growing, self.store.concurrency)
         except BaseException as interruption:  # Which documents tell of it is not known.
-            self._take_back([change for change, _ in growing], interruption, sure=False)
+            self._take_back([change for change, _ in growing], interruption)
             self.discard(begun, interruption)
             raise
         failed = [error for error in outcomes if error is not None]
@@ -508,17 +508,11 @@ class Commit:
             raise ConflictError(f"{error}; nothing was appended; accepted: the same call again") from error
         raise error
 
-    def _has_grown(self, change: Change) -> bool:
-        look = Look(self.store)
-        found = read_metadata(look, self.format, change.array.path, consolidated=False, again=True)
-        return isinstance(found, ArrayMetadata) and found.shape == change.metadata.shape
-
-    def _take_back(self, grown: Sequence[Change], error: BaseException, *, sure: bool = True) -> None:
+    def _take_back(self, grown: Sequence[Change], error: BaseException) -> None:
         """Shorten arrays again that have grown before ``error``, or may have."""
         for change in grown:
             try:
-                if sure or self._has_grown(change):
-                    self._shrink(change)
+                self._shrink(change)
             except (StoreError, MetadataError) as another:
                 error.add_note(
                     f"'{change.array.name}' may be {change.metadata.shape} already, and could not be made "
@@ -526,10 +520,12 @@ class Commit:
                 )
 
     def _shrink(self, change: Change) -> None:
-        """Take back that an array has grown, if nobody else has changed it since."""
+        """Take back that an array has grown, if it has and nobody else has changed it since."""
         array = change.array
 
         def changed(found: NodeMetadata) -> NodeMetadata:
+            if isinstance(found, ArrayMetadata) and found.shape == array.shape:
+                return found
             return array._resized(array._same(found, change.metadata.shape), array.shape)
 
         change_document(self.store, self.format, array.path, array._key, changed)
