@@ -70,6 +70,12 @@ def chunked(data: xr.Dataset) -> dict[Any, Any]:
     return {name: {"chunks": (2,)} for name in data.variables}
 
 
+def never_too_long_ago(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow this machine is, what was seen is not asked for again, and no lease is renewed."""
+    monkeypatch.setattr(lease, "_clock", lambda: 0.0)
+    monkeypatch.setattr(looks, "RECENT", 1e9)
+
+
 def test_requests_for_an_array(place: Counted) -> None:
     array = xzarr3.create_array(place.url, shape=20, chunks=1, dtype="f8", storage_options=place.options)
     assert place.taken() <= 4
@@ -83,7 +89,10 @@ def test_requests_for_an_array(place: Counted) -> None:
 
 
 @pytest.mark.parametrize("lazily", [False, True])
-def test_requests_for_a_dataset_of_10_variables_and_20_chunks(place: Counted, lazily: bool) -> None:
+def test_requests_for_a_dataset_of_10_variables_and_20_chunks(
+    place: Counted, monkeypatch: pytest.MonkeyPatch, lazily: bool
+) -> None:
+    never_too_long_ago(monkeypatch)
     options: Any = {"storage_options": place.options, "encoding": chunked(variables(0, lazily))}
     for value, most, how in (
         (1.0, 48, {}),
@@ -104,9 +113,7 @@ def test_requests_for_an_append_to_11_variables_of_22_chunks(
     first, then = variables(1, lazily, "x"), variables(5, lazily, "x")
     to_zarr(first, place.url, storage_options=place.options, encoding=chunked(first))
     place.taken()
-    # However slow this machine is, what was seen is not too long ago.
-    monkeypatch.setattr(lease, "_clock", lambda: 0.0)
-    monkeypatch.setattr(looks, "RECENT", 1e9)
+    never_too_long_ago(monkeypatch)
     to_zarr(then, place.url, append_dim="x", storage_options=place.options)
     # Planned: the root, a list. Then 11 leases, 11 documents under them, 22 chunks, the root as it is before,
     # 11 documents, one request that erases the leases, and the copies in the root.
