@@ -44,6 +44,9 @@ class Counted:
         assert not [key for key in self.stored() if ".xzarr3" in key]
         return number
 
+    def remove(self, name: str) -> None:
+        del xzarr3.open_group(self.url, mode="r+", storage_options=self.options)[name]
+
     def stored(self) -> dict[str, bytes]:
         found = self._server.keys(f"/{self.url.removeprefix('s3://')}/")
         return {key: self._server.get(key) or b"" for key in found}
@@ -67,6 +70,12 @@ def chunked(data: xr.Dataset) -> dict[Any, Any]:
     return {name: {"chunks": (2,)} for name in data.variables}
 
 
+def never_too_long_ago(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow this machine is, what was seen is not asked for again, and no lease is renewed."""
+    monkeypatch.setattr(lease, "_clock", lambda: 0.0)
+    monkeypatch.setattr(looks, "RECENT", 1e9)
+
+
 def test_requests_for_an_array(place: Counted) -> None:
     array = xzarr3.create_array(place.url, shape=20, chunks=1, dtype="f8", storage_options=place.options)
     assert place.taken() <= 4
@@ -80,7 +89,10 @@ def test_requests_for_an_array(place: Counted) -> None:
 
 
 @pytest.mark.parametrize("lazily", [False, True])
-def test_requests_for_a_dataset_of_10_variables_and_20_chunks(place: Counted, lazily: bool) -> None:
+def test_requests_for_a_dataset_of_10_variables_and_20_chunks(
+    place: Counted, monkeypatch: pytest.MonkeyPatch, lazily: bool
+) -> None:
+    never_too_long_ago(monkeypatch)
     options: Any = {"storage_options": place.options, "encoding": chunked(variables(0, lazily))}
     for value, most, how in (
         (1.0, 48, {}),
@@ -101,15 +113,66 @@ def test_requests_for_an_append_to_11_variables_of_22_chunks(
     first, then = variables(1, lazily, "x"), variables(5, lazily, "x")
     to_zarr(first, place.url, storage_options=place.options, encoding=chunked(first))
     place.taken()
-    # However slow this machine is, what was seen is not too long ago.
-    monkeypatch.setattr(lease, "_clock", lambda: 0.0)
-    monkeypatch.setattr(looks, "RECENT", 1e9)
+    never_too_long_ago(monkeypatch)
     to_zarr(then, place.url, append_dim="x", storage_options=place.options)
-    # Planned: the root, a list, 11 documents. Then 11 leases, 11 documents under them, 22 chunks, the root
-    # as it is before, 11 documents, one request that erases the leases, and the copies in the root.
-    assert place.taken() <= 13 + 11 + 11 + 22 + 1 + 11 + 1 + 1
+    # Planned: the root, a list. Then 11 leases, 11 documents under them, 22 chunks, the root as it is before,
+    # 11 documents, one request that erases the leases, and the copies in the root.
+    assert place.taken() <= 2 + 11 + 11 + 22 + 1 + 11 + 1 + 1
     found = xr.open_dataset(place.url, engine="xzarr3", storage_options=place.options).load()
     xr.testing.assert_equal(found, xr.concat([first, then], "x").load())
+
+
+def more(place: Counted) -> None:
+    to_zarr(variables(9, False, "x"), place.url, append_dim="x", storage_options=place.options)
+
+
+def other_units(place: Counted) -> None:
+    array = xzarr3.open_array(place.url, "v3", mode="r+", storage_options=place.options)
+    array.attrs.update(scale_factor=2.0)
+
+
+def other_type(place: Counted) -> None:
+    new = xr.Dataset({"v3": ("x", np.arange(4, dtype="float32"))})
+    place.remove("v3")
+    to_zarr(new, place.url, mode="a", storage_options=place.options)
+
+
+def one_less(place: Counted) -> None:
+    place.remove("v9")
+
+
+def one_more(place: Counted) -> None:
+    new = xr.Dataset({"v10": ("x", np.zeros(4))})
+    to_zarr(new, place.url, mode="a", storage_options=place.options)
+
+
+@pytest.mark.parametrize(("lazily", "zarr_format"), [(False, 3), (True, 3), (False, 2)])
+@pytest.mark.parametrize("change", [more, other_units, other_type, one_less, one_more])
+def test_an_append_to_what_has_changed_without_its_consolidated_copies(
+    place: Counted, change: Callable[[Counted], None], lazily: bool, zarr_format: Any
+) -> None:
+    options: Any = {"storage_options": place.options, "zarr_format": zarr_format}
+    to_zarr(variables(1, False, "x"), place.url, **options)
+    store, key = xzarr3.open_store(place.url, place.options, mode="a"), "zarr.json"
+    if zarr_format == 2:
+        key = ".zmetadata"
+    copies = bytes(store.get(key) or b"")
+    change(place)
+    assert bytes(store.get(key) or b"") != copies
+    store.set(key, copies)
+    options = {"engine": "xzarr3", "storage_options": place.options, "consolidated": False}
+    old, then = xr.open_dataset(place.url, **options).load(), variables(5, lazily, "x")
+    place.taken()
+    if change is one_more:
+        with pytest.raises(ValueError, match=r"'v10'.*shorter than"):
+            to_zarr(then, place.url, append_dim="x", storage_options=place.options)
+        xr.testing.assert_identical(xr.open_dataset(place.url, **options).load(), old)
+        place.taken()
+        return
+    then = then.drop_vars([name for name in then.variables if name not in old.variables])
+    to_zarr(then, place.url, append_dim="x", storage_options=place.options)
+    place.taken()
+    xr.testing.assert_equal(xr.open_dataset(place.url, **options).load(), xr.concat([old, then.load()], "x"))
 
 
 class KilledError(BaseException):

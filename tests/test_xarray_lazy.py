@@ -705,7 +705,6 @@ def test_unpacked_as_xarray_does_it_bit_by_bit(
             ours(store)["a"].load()
         return
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(unpacking, "_READ", 2**12)
         patch.setattr(unpacking, "_ELEMENTS", 2**10)
         found = ours(store)["a"]
         assert found.dtype == expected.dtype
@@ -754,17 +753,15 @@ def test_chunks_that_are_absent_are_unpacked_and_told_of() -> None:
 def test_errors_of_damaged_chunks_come_through() -> None:
     store = _packed_store("i2", 0.5, None, {"_FillValue": 7}, (8, 33, 40), None, None)
     store.set("a/c/3/0/0", b"nonsense")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(unpacking, "_READ", 2**12)
-        for options in ({}, {"chunks": {}}):
-            with pytest.raises(xzarr3.ChunkDecodeError, match="a/c/3/0/0"):
-                ours(store, **options)["a"].load(scheduler="sync" if options else None)
+    for options in ({}, {"chunks": {}}):
+        with pytest.raises(xzarr3.ChunkDecodeError, match="a/c/3/0/0"):
+            ours(store, **options)["a"].load(scheduler="sync" if options else None)
 
 
 def test_numpys_errors_are_raised_in_all_threads() -> None:
     store = _packed_store("f4", 1e38, 1e38, {}, (8, 33, 40), None, None)
     with pytest.MonkeyPatch.context() as patch, np.errstate(over="raise"):
-        patch.setattr(unpacking, "_READ", 2**12)
+        patch.setattr(unpacking, "_ELEMENTS", 2**10)
         patch.setattr(unpacking, "available_threads", lambda: 2)
         array = ours(store)["a"]
         raw = ours(store, decode_cf=False)["a"].variable.load()

@@ -353,9 +353,14 @@ def undisturbed(call: Callable[[], Result]) -> Result:
 
 
 def spread(
-    function: Callable[[Item], Result], items: Iterable[Item], threads: int, *, leaves: bool = False
+    function: Callable[[Item], Result],
+    items: Iterable[Item],
+    threads: int,
+    *,
+    leaves: bool = False,
+    pool: Pool = waiters,
 ) -> list[Result]:
-    """Call ``function`` with each item, many at a time; for work that mostly waits.
+    """Call ``function`` with each item, many at a time.
 
     Parameters
     ----------
@@ -365,6 +370,8 @@ def spread(
         How many calls there are at most at a time.
     leaves : bool
         After Ctrl-C calls that are under way need not be waited for; see :func:`together`.
+    pool : Pool
+        Gives the threads; by default those that mostly wait.
 
     Returns
     -------
@@ -393,5 +400,5 @@ def spread(
         nonlocal stopped
         stopped = True
 
-    together(worker, min(threads, len(waiting)), waiters, stop, leaves=leaves)
+    together(worker, min(threads, len(waiting)), pool, stop, leaves=leaves)
     return results  # type: ignore[return-value]

@@ -96,7 +96,9 @@ class Group(Node, Mapping[str, "Array | Group"]):
         format = parse_format(metadata.zarr_format) if format is None else format
         super().__init__(store, path, format, read_only=read_only)
         self.consolidated = use_consolidated and metadata.consolidated is not None
-        self._documents = metadata.consolidated if self.consolidated and self.read_only else None
+        self.copies = metadata.consolidated if self.consolidated else None
+        """Consolidated metadata as they were when the group was opened; others may not keep them true."""
+        self._documents = self.copies if self.read_only else None
         self.metadata: GroupMetadata = replace(metadata, consolidated=None)
         key = None if self._documents is None else format.consolidated_key(path)
         self._tag = None if key is None else store.tag(key)

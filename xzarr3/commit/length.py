@@ -28,7 +28,7 @@ from typing import Any
 from xzarr3._types import Buffer
 from xzarr3.commit.lease import Lease, LeaseLostError, keeps_leases, lease_key
 from xzarr3.concurrency import pause
-from xzarr3.errors import ConflictError, OutcomeUnknownError, StoreCapabilityError, StoreError
+from xzarr3.errors import ChangedError, ConflictError, OutcomeUnknownError, StoreCapabilityError, StoreError
 from xzarr3.literals import levels_to_caller
 from xzarr3.stores.base import (
     ABSENT,
@@ -69,7 +69,7 @@ class Length:
     ------
     ConflictError
         If others change it until then.
-    StoreError
+    ChangedError
         If there is no document.
     """
 
@@ -126,7 +126,7 @@ class Length:
         self.read_at = time.monotonic()
         value, self._version = self._store.get_versioned(self._key)
         if value is None:
-            raise StoreError(f"key '{self._key}' of {self._store} is gone; accepted: opening it again")
+            raise ChangedError(f"key '{self._key}' of {self._store} is gone; accepted: opening it again")
         self.document = value
 
     def _set_apart(self) -> Buffer:
@@ -140,7 +140,7 @@ class Length:
         for _ in range(_ATTEMPTS):
             value, version = self._store.get_versioned(self._key)
             if value is None:
-                raise StoreError(f"key '{self._key}' of {self._store} is gone; accepted: opening it again")
+                raise ChangedError(f"key '{self._key}' of {self._store} is gone; accepted: opening it again")
             other = format(secrets.randbits(64), "064b").translate({48: " ", 49: "\t"}).encode()
             said = bytes(value).rstrip(b" \t\r\n") + b"\n" + other + b"\n"  # No reader of JSON looks at it.
             with contextlib.suppress(OutcomeUnknownError):

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from operator import attrgetter
 from typing import Any, cast
 
 from xzarr3 import looks
@@ -38,7 +39,7 @@ from xzarr3.formats.base import Held, node_prefix
 from xzarr3.freshness import same, stored_metadata
 from xzarr3.group import Group
 from xzarr3.hierarchy import open_group
-from xzarr3.lookup import Look, depth_first, find_consolidated, read_held, read_metadata
+from xzarr3.lookup import depth_first, find_consolidated, read_held
 from xzarr3.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
 from xzarr3.node_documents import (
     Before,
@@ -52,10 +53,17 @@ from xzarr3.resizing import at_first, erase_beyond, resized
 from xzarr3.stores import Store
 from xzarr3.xarray.behind import Growing, SharedLength
 from xzarr3.xarray.comparing import Change, ChangedGroup, Plan
+from xzarr3.xarray.encoding import is_lazy
 from xzarr3.xarray.planning import PlannedArray, PlannedGroup, stored_documents
 from xzarr3.xarray.running import reads_below
 
 _STRAGGLING = 0.25  # Seconds that other processes get to store what they were just storing.
+_decisive = attrgetter("shape", "attributes", "dimension_names", "fill_is_null")
+"""What a plan rests on, besides how values are stored, which each array compares itself."""
+
+
+class OutdatedPlanError(ConflictError):
+    """The documents of arrays that grow were other ones when this was planned, or in a copy of them."""
 
 
 class Placement:
@@ -102,7 +110,7 @@ class Placement:
         in_place: bool = False,
         lease: Lease | None = None,
     ) -> None:
-        lazy = [array.data for array in arrays.values() if array.is_lazy]
+        lazy = [array.data for array in arrays.values() if is_lazy(array.data)]
         if in_place and any(reads_below(lazy, store, path)):
             raise ValueError(
                 f"variables are made of what is in '/{path}' of {store}, which would be erased before it is "
@@ -293,7 +301,7 @@ class Commit:
 
     def _write(self, *jobs: Job) -> None:
         for job in jobs:
-            if hasattr(job.source, "__dask_graph__"):
+            if is_lazy(job.source):
                 self.jobs.append(job)
             elif job.source.size:
                 self._eager.append(job)
@@ -316,7 +324,7 @@ class Commit:
         if isinstance(target, Growing):
             target.grown_from = array.shape
         self._write(Job(change.data, target, change.region, in_place=not change.grows))
-        self.settings.append((replace(change, data=None) if change.is_lazy else change, target))
+        self.settings.append((replace(change, data=None) if is_lazy(change.data) else change, target))
 
     def _resume(self) -> None:
         """Go on where a write of the same plan was cut off: what was written, and the leases, stay then.
@@ -403,8 +411,8 @@ class Commit:
     def _check_unchanged(self, change: Change, length: SharedLength) -> None:
         array = change.array
         found = at_first(array, length)
-        if found.shape != array.shape or found.attributes != array.metadata.attributes:
-            raise ConflictError(
+        if _decisive(found) != _decisive(array.metadata):
+            raise OutdatedPlanError(
                 f"array '{array.name}' of {self.store} has shape {found.shape} now, and had {array.shape} "
                 "when this write was planned, or other attributes: somebody else has appended to it; nothing "
                 "was appended; accepted: the same call again"
@@ -489,7 +497,7 @@ class Commit:
         try:
             outcomes = spread(grow, growing, self.store.concurrency)
         except BaseException as interruption:  # Which documents tell of it is not known.
-            self._take_back([change for change, _ in growing], interruption, sure=False)
+            self._take_back([change for change, _ in growing], interruption)
             self.discard(begun, interruption)
             raise
         failed = [error for error in outcomes if error is not None]
@@ -503,17 +511,11 @@ class Commit:
             raise ConflictError(f"{error}; nothing was appended; accepted: the same call again") from error
         raise error
 
-    def _has_grown(self, change: Change) -> bool:
-        look = Look(self.store)
-        found = read_metadata(look, self.format, change.array.path, consolidated=False, again=True)
-        return isinstance(found, ArrayMetadata) and found.shape == change.metadata.shape
-
-    def _take_back(self, grown: Sequence[Change], error: BaseException, *, sure: bool = True) -> None:
+    def _take_back(self, grown: Sequence[Change], error: BaseException) -> None:
         """Shorten arrays again that have grown before ``error``, or may have."""
         for change in grown:
             try:
-                if sure or self._has_grown(change):
-                    self._shrink(change)
+                self._shrink(change)
             except (StoreError, MetadataError) as another:
                 error.add_note(
                     f"'{change.array.name}' may be {change.metadata.shape} already, and could not be made "
@@ -521,10 +523,12 @@ class Commit:
                 )
 
     def _shrink(self, change: Change) -> None:
-        """Take back that an array has grown, if nobody else has changed it since."""
+        """Take back that an array has grown, if it has and nobody else has changed it since."""
         array = change.array
 
         def changed(found: NodeMetadata) -> NodeMetadata:
+            if isinstance(found, ArrayMetadata) and found.shape == array.shape:
+                return found
             return resized(same(array, found, change.metadata.shape), array.shape)
 
         change_document(self.store, self.format, array.path, array._key, changed)

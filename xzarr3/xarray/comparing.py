@@ -62,7 +62,7 @@ from xzarr3.xarray.stored import (
 )
 from xzarr3.xarray.variables import as_variable
 
-_PAUSES = (0.02, 0.1, 0.3)  # Seconds
+_PAUSES = (0.0, 0.02, 0.1, 0.3)  # Seconds
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,11 +82,6 @@ class Change:
     def grows(self) -> bool:
         """Whether the array gets another shape in its place."""
         return not self.rewritten and self.metadata.shape != self.array.shape
-
-    @property
-    def is_lazy(self) -> bool:
-        """Whether the values are in a dask array."""
-        return hasattr(self.data, "__dask_graph__")
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,38 +132,13 @@ def compare(nodes: Mapping[str, Node], store: Store, path: str, asked: Request) 
         As :func:`xzarr3.to_zarr` does, of a tree with a note that says which group it is about.
     """
 
-    @contextmanager
-    def about(relative: str) -> Iterator[Node]:
-        try:
-            yield nodes[relative]
-        except Exception as error:
-            if len(nodes) > 1:
-                error.add_note(f"raised for the group '/{nodes[relative].path}'")
-            raise
-
-    def changes_of(relative: str) -> ChangedGroup | None:
-        with about(relative) as node:
-            return _changes(node, store)
-
-    changed: dict[str, ChangedGroup] = {}
-    if asked.mode not in ("w", "w-"):
-        if store.read_only:
-            raise ReadOnlyError(f"cannot write to {store}, which is read-only")
-        absent: set[str] = set()
-        for _, level in groupby(nodes, lambda relative: relative.count("/") + bool(relative)):
-            # Below a group that is not there, there are none.
-            there = [relative for relative in level if _above(relative, absent) is None]
-            for relative, found in zip(there, spread(changes_of, there, store.concurrency), strict=True):
-                if found is None:
-                    absent.add(relative)
-                else:
-                    changed[relative] = found
+    changed = {} if asked.mode in ("w", "w-") else _changed_groups(nodes, store)
     format = changed[""].group.format if changed else _format_to_write(store, path, asked.zarr_format)
     new: dict[str, dict[str, PlannedGroup]] = {}
     for relative in nodes:
         if relative in changed:
             continue
-        with about(relative) as node:
+        with _about(nodes, relative) as node:
             planned = plan_group(node, format)
         top = _above(relative, new)
         if top is None:
@@ -184,6 +154,39 @@ def compare(nodes: Mapping[str, Node], store: Store, path: str, asked: Request) 
         {nodes[top].path: groups for top, groups in new.items()},
         asked.mode != "r+" and _to_be_consolidated(asked.consolidated, store, format, path),
     )
+
+
+@contextmanager
+def _about(nodes: Mapping[str, Node], relative: str) -> Iterator[Node]:
+    """Say in errors of a ``with`` statement which group of a tree they are about."""
+    try:
+        yield nodes[relative]
+    except Exception as error:
+        if len(nodes) > 1:
+            error.add_note(f"raised for the group '/{nodes[relative].path}'")
+        raise
+
+
+def _changed_groups(nodes: Mapping[str, Node], store: Store) -> dict[str, ChangedGroup]:
+    """What happens to those groups that are there, by relative path, from the top down."""
+    if store.read_only:
+        raise ReadOnlyError(f"cannot write to {store}, which is read-only")
+
+    def changes_of(relative: str) -> ChangedGroup | None:
+        with _about(nodes, relative) as node:
+            return _changes(node, store)
+
+    changed: dict[str, ChangedGroup] = {}
+    absent: set[str] = set()
+    for _, level in groupby(nodes, lambda relative: relative.count("/") + bool(relative)):
+        # Below a group that is not there, there are none.
+        there = [relative for relative in level if _above(relative, absent) is None]
+        for relative, found in zip(there, spread(changes_of, there, store.concurrency), strict=True):
+            if found is None:
+                absent.add(relative)
+            else:
+                changed[relative] = found
+    return changed
 
 
 def _above(path: str, paths: Container[str]) -> str | None:
@@ -219,18 +222,12 @@ def _changes(node: Node, store: Store) -> ChangedGroup | None:
     """What happens to a group that is there; None if there is nothing and one may be made."""
     dataset, path, asked = node.dataset, node.path, node.asked
     mode, append_dim = asked.mode, asked.append_dim
-    group = _find_group(store, path, asked)
-    if group is None:
+    there = _found(node, store)
+    if there is None:
         if asked.region is not None:
             raise NodeNotFoundError(f"there is no group '/{path}' in {store}, so it has no region")
         return None
-    arrays, other = _children(group, map(stored_name, dataset.variables))
-    for pause in _PAUSES:
-        if append_dim is None or len(set(_lengths(arrays).get(str(append_dim), {}).values())) <= 1:
-            break
-        time.sleep(pause)  # Somebody is storing the documents of another append, or was killed meanwhile.
-        group = _find_group(store, path, asked) or group
-        arrays, other = _children(group, map(stored_name, dataset.variables))
+    group, arrays, other = there
     if not arrays:  # Whatever is written is new.
         growing_dimensions(dataset, append_dim)
     mask = fill_value_is_mask(group.format)
@@ -245,8 +242,8 @@ def _changes(node: Node, store: Store) -> ChangedGroup | None:
         _check_appended(dataset, arrays, append_dim)
         _check_labels(dataset, arrays, append_dim, mask)
     variables, attributes = encoded_coordinates(dataset, asked.encoding)
-    there = {name: var for name, var in variables.items() if stored_name(name) in arrays}
-    new = {name: var for name, var in variables.items() if name not in there}
+    given = {name: var for name, var in variables.items() if stored_name(name) in arrays}
+    new = {name: var for name, var in variables.items() if name not in given}
     if mode == "r+" and new:
         raise ValueError(
             f"dataset contains non-pre-existing variables {list(new)!r}, which is not allowed in to_zarr() "
@@ -254,12 +251,31 @@ def _changes(node: Node, store: Store) -> ChangedGroup | None:
         )
     _check_new(new, other, path, append_dim if arrays else None, slices, arrays)
     if mode == "a-" and append_dim is not None:
-        there = {name: var for name, var in there.items() if append_dim in var.dims}
+        given = {name: var for name, var in given.items() if append_dim in var.dims}
     decoded = decoded_as_stored(arrays, mask)
-    changes = _Encoder(arrays, decoded, slices, append_dim, asked.widen_units).changes(there)
+    changes = _Encoder(arrays, decoded, slices, append_dim, asked.widen_units).changes(given)
     added = plan_arrays(new, node, group.format, () if append_dim is None else (append_dim,))
     encoded = None if mode == "r+" else encode_attributes(attributes, path=path)
     return ChangedGroup(group, changes, added, encoded)
+
+
+def _found(node: Node, store: Store) -> tuple[Group, dict[str, Array], list[str]] | None:
+    """The group at a path, its arrays by name, and the names of other nodes; None if there is no group.
+
+    Arrays of several lengths along the dimension that grows are those of another append that stores its
+    documents, or was killed meanwhile. It gets a moment to end.
+    """
+    append_dim = node.asked.append_dim
+    for pause in _PAUSES:
+        time.sleep(pause)
+        group = _find_group(store, node.path, node.asked)
+        if group is None:
+            return None
+        arrays, others = _children(group, map(stored_name, node.dataset.variables), append_dim)
+        found = group, arrays, others
+        if append_dim is None or len(set(_lengths(arrays).get(str(append_dim), {}).values())) <= 1:
+            break
+    return found
 
 
 def _find_group(store: Store, path: str, asked: Request) -> Group | None:
@@ -268,7 +284,8 @@ def _find_group(store: Store, path: str, asked: Request) -> Group | None:
     try:
         if mode == "r+":  # Nothing but values changes, so that the consolidated copy will do.
             return open_group(store, path, zarr_format=zarr_format, use_consolidated=asked.consolidated)
-        return open_group(store, path, mode="r+", zarr_format=zarr_format, use_consolidated=False)
+        copies = None if asked.from_copies else False
+        return open_group(store, path, mode="r+", zarr_format=zarr_format, use_consolidated=copies)
     except NodeNotFoundError as error:
         if mode == "r+":
             error.add_note("to_zarr(..., compute=False) makes a dataset of which regions can be written")
@@ -282,16 +299,22 @@ def _find_group(store: Store, path: str, asked: Request) -> Group | None:
         return None
 
 
-def _children(group: Group, wanted: Iterable[str]) -> tuple[dict[str, Array], list[str]]:
+def _children(
+    group: Group, wanted: Iterable[str], append_dim: Hashable | None
+) -> tuple[dict[str, Array], list[str]]:
     """The arrays directly below a group by name, to be written to, and the names of other nodes.
 
-    Where the store cannot tell what there is, only those that are wanted.
+    Where the store cannot tell what there is, only those that are wanted. Arrays that grow are as a copy of
+    their documents has them, if the group was opened with copies: once their leases are held, the documents
+    are read and compared.
     """
     arrays, others = {}, []
+    copied = _growing_copies(group, append_dim)
+    nodes: list[tuple[str, object]] = [*copied.items()]
     try:
-        nodes: Iterable[tuple[str, object]] = list(group.load())
+        nodes += group.load(leave_out=copied)
     except StoreCapabilityError:
-        nodes = [(name, group.get(name)) for name in wanted]
+        nodes += [(name, group.get(name)) for name in wanted if name not in copied]
     for name, node in nodes:
         if isinstance(node, MetadataError):
             raise node
@@ -300,6 +323,16 @@ def _children(group: Group, wanted: Iterable[str]) -> tuple[dict[str, Array], li
         elif node is not None:
             others.append(name)
     return arrays, others
+
+
+def _growing_copies(group: Group, append_dim: Hashable | None) -> dict[str, Array]:
+    """The arrays that have a dimension, by name, as the copies have them that a group was opened with."""
+    found = {}
+    for name, held in (group.copies or {}).items():
+        node = group._bound(name, held) if append_dim is not None and "/" not in name else None
+        if isinstance(node, Array) and append_dim in (node.dimension_names or ()):
+            found[name] = node
+    return found
 
 
 def _stored_variable(arrays: Mapping[str, Array], mask: bool, name: Hashable) -> Variable | None:

@@ -191,10 +191,15 @@ def encode_values(variable: Variable, name: str, *, explicit: bool = True, exact
     return fixed
 
 
+def is_lazy(data: object) -> bool:
+    """Whether values are in a dask array."""
+    return hasattr(data, "__dask_graph__")
+
+
 def _mapped(variable: Variable, change: Callable[..., AnyArray], dtype: Any, *others: Variable) -> Variable:
     """A variable of what ``change`` makes of its values and those of others, now or when it is computed."""
     data = variable.data
-    if hasattr(data, "__dask_graph__"):
+    if is_lazy(data):
         import dask.array as da
 
         meta = np.empty((0,) * variable.ndim, dtype)
@@ -260,7 +265,7 @@ def _checked(
     if dtype.kind == "f" and source.kind == "f" and dtype.itemsize < source.itemsize:
         return _mapped(encoded, partial(_finite, name), dtype, unmasked)
     # What dask takes for the type of encoded times need not be theirs.
-    lazy, attrs = hasattr(encoded.data, "__dask_graph__"), encoded.attrs
+    lazy, attrs = is_lazy(encoded.data), encoded.attrs
     fill_value = attrs.get("_FillValue", attrs.get("missing_value"))
     sure = np.can_cast(source, dtype, "safe") and not (is_time and (lazy or fill_value is not None))
     if dtype.kind not in "iu" or source.kind not in "iuf" or sure:
@@ -586,14 +591,14 @@ def _pipeline(settings: Mapping[str, Any], format: Format) -> dict[str, Any]:
     There, filters may be codecs of bytes, too, and the one that makes bytes of strings is among them.
     """
     filters, compressors = settings.get("filters", "auto"), settings.get("compressors", "auto")
-    if _is_auto(filters):
+    if is_auto(filters):
         return {}
     try:
         codecs = parse_codecs(filters, Codec)
         if all(isinstance(codec, ArrayArrayCodec) for codec in codecs):
             return {}
         others = parse_codecs(
-            format.default_compressor if _is_auto(compressors) else compressors, BytesBytesCodec
+            format.default_compressor if is_auto(compressors) else compressors, BytesBytesCodec
         )
     except MetadataError:
         return {}  # Making the array will tell, or leave them out.
@@ -604,7 +609,8 @@ def _pipeline(settings: Mapping[str, Any], format: Format) -> dict[str, Any]:
     }
 
 
-def _is_auto(value: Any) -> bool:
+def is_auto(value: object) -> bool:
+    """Whether something is left to be found out."""
     return isinstance(value, str) and value == "auto"
 
 
@@ -711,7 +717,7 @@ def _divides(chunks: tuple[Any, ...], shards: tuple[Any, ...]) -> bool:
 
 def _lengths(value: Any, key: str, ndim: int, name: str) -> tuple[Any, ...] | None:
     """The length of chunks or shards along each dimension; for chunks, some may be tuples of lengths."""
-    if value is None or (isinstance(value, str) and value == "auto"):
+    if value is None or is_auto(value):
         return None
     if isinstance(value, (int, np.integer)):
         value = (value,) * ndim

@@ -17,7 +17,7 @@ from xarray.backends.api import DATAARRAY_NAME, DATAARRAY_VARIABLE
 
 from xzarr3.array_settings import array_metadata
 from xzarr3.conventions import encode_fill_value, fill_value_is_mask
-from xzarr3.dtypes import parse_dtype
+from xzarr3.dtypes import ZDType, parse_dtype
 from xzarr3.errors import DataTypeValidationError, InvalidKeyError, MetadataError, listed, shorten
 from xzarr3.formats import Format, ZarrFormat, documents
 from xzarr3.formats.base import node_prefix
@@ -28,6 +28,7 @@ from xzarr3.xarray.encoding import (
     array_settings,
     encode_attributes,
     encode_values,
+    is_lazy,
     make_from_kept,
     stored_dtype,
 )
@@ -51,6 +52,8 @@ class Request:
     widen_units: bool
     resume: bool
     in_place: bool = False
+    from_copies: bool = False
+    """Plan what is appended after consolidated metadata, which are checked once the leases are held."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,11 +141,6 @@ class PlannedArray:
     metadata: ArrayMetadata
     stored: dict[str, bytes]
     write_empty_chunks: bool
-
-    @property
-    def is_lazy(self) -> bool:
-        """Whether the values are in a dask array."""
-        return hasattr(self.data, "__dask_graph__")
 
 
 @dataclass(frozen=True, eq=False)
@@ -267,42 +265,17 @@ def _plan_array(
     variable: Variable, key: Hashable, group: Node, format: Format, growing: Collection[Hashable]
 ) -> PlannedArray:
     name = stored_name(key)
-    node = node_prefix(group.path) + name
-    explicit, write_empty_chunks = key in group.asked.encoding, group.asked.write_empty_chunks
-    for dim in variable.dims:
-        if dim is not None and not isinstance(dim, str):
-            raise TypeError(f"invalid name {dim!r} of a dimension of variable {name!r}; accepted: a string")
-    if any(np.isnan(length) for lengths in variable.chunks or () for length in lengths):
-        raise ValueError(
-            f"the blocks of variable {name!r} have unknown lengths, {shorten(variable.chunks)}; accepted: "
-            f"known ones, which ds[{name!r}].data.compute_chunk_sizes() finds out in place"
-        )
+    node, explicit = node_prefix(group.path) + name, key in group.asked.encoding
+    _check_dimensions(variable, name)
     said = "_FillValue" in variable.encoding or "_FillValue" in variable.attrs
     encoded = encode_values(variable, name, explicit=explicit)
     settings = array_settings(encoded, name, format, explicit=explicit, growing=growing)
-    keep_empty = settings.pop("write_empty_chunks", write_empty_chunks)
-    if write_empty_chunks is not None and not explicit:
-        keep_empty = write_empty_chunks
-    elif write_empty_chunks is not None and keep_empty != write_empty_chunks:
-        raise ValueError(
-            f"write_empty_chunks={write_empty_chunks} contradicts "
-            f"encoding['write_empty_chunks']={keep_empty} of variable {name!r}"
-        )
-    try:
-        data_type = parse_dtype(stored_dtype(encoded.dtype, format), zarr_format=format.zarr_format)
-    except MetadataError as error:
-        raise DataTypeValidationError(
-            f"values of dtype {encoded.dtype} cannot be stored",
-            path=node,
-            field="data_type",
-            found=error.found,
-            accepted=f"{error.accepted}; .drop_vars([{name!r}]) leaves the variable out",
-        ) from error
+    keep_empty = _keeps_empty(settings.pop("write_empty_chunks", None), group.asked, name, explicit)
     attributes, fill_value = _attributes(encoded, node, explicit, format, said=said)
     make = partial(
         array_metadata,
         shape=encoded.shape,
-        dtype=data_type,
+        dtype=_data_type(encoded.dtype, name, node, format),
         dimension_names=_dimension_names(encoded, format),
         attributes=attributes,
         format=format,
@@ -317,14 +290,43 @@ def _plan_array(
     except MetadataError as error:
         error.at(path=node)
         raise
-    data = encoded.data
-    return PlannedArray(
-        name=name,
-        data=data if hasattr(data, "__dask_graph__") else np.asarray(data),
-        metadata=metadata,
-        stored=stored,
-        write_empty_chunks=bool(keep_empty),
-    )
+    data = encoded.data if is_lazy(encoded.data) else np.asarray(encoded.data)
+    return PlannedArray(name, data, metadata, stored, keep_empty)
+
+
+def _check_dimensions(variable: Variable, name: str) -> None:
+    for dim in variable.dims:
+        if dim is not None and not isinstance(dim, str):
+            raise TypeError(f"invalid name {dim!r} of a dimension of variable {name!r}; accepted: a string")
+    if any(np.isnan(length) for lengths in variable.chunks or () for length in lengths):
+        raise ValueError(
+            f"the blocks of variable {name!r} have unknown lengths, {shorten(variable.chunks)}; accepted: "
+            f"known ones, which ds[{name!r}].data.compute_chunk_sizes() finds out in place"
+        )
+
+
+def _keeps_empty(own: bool | None, asked: Request, name: str, explicit: bool) -> bool:
+    """Whether empty chunks are stored, as the encoding of the variable or the whole call asks for."""
+    everywhere = asked.write_empty_chunks
+    if explicit and None not in (own, everywhere) and own != everywhere:
+        raise ValueError(
+            f"write_empty_chunks={everywhere} contradicts encoding['write_empty_chunks']={own} of variable "
+            f"{name!r}"
+        )
+    return bool(own if everywhere is None else everywhere)
+
+
+def _data_type(dtype: np.dtype[Any], name: str, node: str, format: Format) -> ZDType:
+    try:
+        return parse_dtype(stored_dtype(dtype, format), zarr_format=format.zarr_format)
+    except MetadataError as error:
+        raise DataTypeValidationError(
+            f"values of dtype {dtype} cannot be stored",
+            path=node,
+            field="data_type",
+            found=error.found,
+            accepted=f"{error.accepted}; .drop_vars([{name!r}]) leaves the variable out",
+        ) from error
 
 
 def stored_documents(format: Format, metadata: NodeMetadata, path: str) -> dict[str, bytes]:

@@ -10,6 +10,7 @@ import pandas as pd
 from xarray import Dataset, Variable, conventions
 
 from xzarr3.errors import listed
+from xzarr3.xarray.encoding import is_auto
 
 
 def find_region(
@@ -38,7 +39,7 @@ def find_region(
     KeyError
         If not all values of a coordinate are there, or the coordinate is not.
     """
-    if isinstance(region, str) and region == "auto":
+    if is_auto(region):
         region = dict.fromkeys(dataset.dims, "auto")
     if not isinstance(region, Mapping):
         raise TypeError(f"``region`` must be a dict, got {type(region)}; accepted: a dict or 'auto'")
@@ -49,10 +50,10 @@ def find_region(
             f"all keys in ``region`` are not in Dataset dimensions, got {list(found)} and "
             f"{list(dataset.dims)}; not among them: {listed(unknown)}"
         )
-    if any(_is_auto(part) for part in found.values()) and mode not in ("r+", "a"):
+    if any(is_auto(part) for part in found.values()) and mode not in ("r+", "a"):
         raise ValueError(f"``mode`` must be 'r+' or 'a' when using ``region='auto'``, got {mode!r}")
     for dim, part in found.items():
-        if _is_auto(part):
+        if is_auto(part):
             found[dim] = part = _found_by_values(dataset, dim, stored)
         if not isinstance(part, slice):
             raise TypeError(f"all values in ``region`` must be slice objects, got region={found}")
@@ -72,10 +73,6 @@ def find_region(
             f"{append_dim} in both"
         )
     return dataset.drop_vars(list(dataset.indexes)), found
-
-
-def _is_auto(part: object) -> bool:
-    return isinstance(part, str) and part == "auto"
 
 
 def _found_by_values(dataset: Dataset, dim: Hashable, stored: Callable[[Hashable], Variable | None]) -> slice:

@@ -30,27 +30,30 @@ if TYPE_CHECKING:
     from xzarr3.xarray.committing import Commit
 
 
-def write_blocks(write: Commit, progress: Asked, options: Mapping[str, Any] | None) -> Any:
-    """Begin a write and write what is in dask arrays; gives what finishes it what it needs.
+class Started:
+    """A write that has begun, of which the values in dask arrays are still to be written."""
 
-    ``options`` are for the scheduler.
-    """
-    blocks = plan_writes(write.jobs, journal=write.journal) if write.jobs else None
-    begun = write.begin()
-    if blocks is not None:
-        number = len(write.jobs)
-        try:
-            shown(
-                blocks.delayed(),
-                blocks.sizes,
-                f"writing {number} variable{'' if number == 1 else 's'} to {write.store}",
-                progress,
-                **{**_workers(write.store, write.jobs), **_for_scheduler(options)},
-            )
-        except BaseException as error:
-            write.discard(begun, error)
-            raise
-    return begun
+    def __init__(self, write: Commit) -> None:
+        self.write = write
+        self._blocks = plan_writes(write.jobs, journal=write.journal) if write.jobs else None
+        self.begun = write.begin()
+
+    def write_blocks(self, progress: Asked, options: Mapping[str, Any] | None) -> None:
+        """Write what is in dask arrays; ``options`` are for the scheduler."""
+        write, blocks = self.write, self._blocks
+        if blocks is not None:
+            number = len(write.jobs)
+            try:
+                shown(
+                    blocks.delayed(),
+                    blocks.sizes,
+                    f"writing {number} variable{'' if number == 1 else 's'} to {write.store}",
+                    progress,
+                    **{**_workers(write.store, write.jobs), **_for_scheduler(options)},
+                )
+            except BaseException as error:
+                write.discard(self.begun, error)
+                raise
 
 
 def written_later(write: Commit, opened: Store | None) -> Delayed:

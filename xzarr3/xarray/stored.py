@@ -18,7 +18,7 @@ from xarray.core.common import contains_cftime_datetimes
 from xzarr3._types import AnyArray
 from xzarr3.array import Array
 from xzarr3.errors import DataTypeValidationError, MetadataError
-from xzarr3.xarray.encoding import encode_values
+from xzarr3.xarray.encoding import encode_values, is_lazy
 from xzarr3.xarray.variables import as_variable
 
 _STANDARD = frozenset(("standard", "gregorian", "proleptic_gregorian"))
@@ -120,7 +120,7 @@ def fitted(encoded: Variable, name: str, array: Array) -> Any:
         If the array cannot hold them.
     """
     data = encoded.data
-    if hasattr(data, "__dask_graph__"):
+    if is_lazy(data):
         return data
     try:
         return array.fitted(np.asarray(data), encoded.shape)
@@ -149,18 +149,14 @@ def _check_kind(variable: Variable, name: str, array: Array, stored: Variable) -
     is_text = new.kind in "SUT", array.dtype.kind in "SUTO"
     if new.kind == "O" or is_text == (True, True):
         return
-    if is_text[0] != is_text[1] or ("V" in (new.kind, old.kind) and new != old):
-        raise ValueError(
-            f"Mismatched dtypes for variable {name} between Zarr store on disk and dataset to append. Store "
-            f"has dtype {old} but dataset to append has dtype {new}."
-        )
     kinds = {"M": "dates", "m": "lengths of time"}
-    if new.kind in kinds and not _stores_times(stored):
+    differ = is_text[0] != is_text[1] or ("V" in (new.kind, old.kind) and new != old)
+    if not differ and new.kind in kinds and not _stores_times(stored):
         raise ValueError(
             f"variable {name!r} is stored as numbers of dtype {old} without units of time, and would hold "
             f"{kinds[new.kind]}; accepted: numbers, or a dataset written anew with mode='w'"
         )
-    if new.kind in kinds and (new.kind == "m") != (old.kind == "m"):
+    if differ or (new.kind in kinds and (new.kind == "m") != (old.kind == "m")):
         raise ValueError(
             f"Mismatched dtypes for variable {name} between Zarr store on disk and dataset to append. Store "
             f"has dtype {old} but dataset to append has dtype {new}."
@@ -199,7 +195,7 @@ def _check_times(variable: Variable, encoded: Variable, name: str, encoding: Map
     dtype = np.dtype(encoding.get("dtype", encoded.dtype))
     if _word(found) != _word(wanted):  # When they begin is only spelled in another way.
         raise _inexact(name, wanted, dtype, found)
-    if not hasattr(encoded.data, "__dask_graph__") and encoded.size:
+    if not is_lazy(encoded.data) and encoded.size:
         places = _differing(variable, encoded, tolerant=dtype.kind == "f")
         if places is not None and places.any():
             raise _inexact(name, wanted, dtype, None, np.asarray(variable.data)[places].flat[0])
@@ -260,11 +256,8 @@ def finer(one: str | None, other: str) -> str:
     >>> finer("days since 2000-01-01", "hours since 2000-01-01")
     'hours since 2000-01-01'
     """
-    if one is None:
-        return other
-
-    ranks = [next((n for n, word in enumerate(_UNITS) if word == _word(units)), -1) for units in (one, other)]
-    return one if ranks[0] > ranks[1] else other
+    ranks = {word: rank for rank, word in enumerate(_UNITS)}
+    return other if one is None else max(other, one, key=lambda units: ranks.get(_word(units), -1))
 
 
 def _word(units: object) -> str:

@@ -9,25 +9,26 @@ and documents after them, that of the group last.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Hashable, Mapping
-from contextlib import ExitStack
-from typing import Any, Literal, TypeAlias, overload
+from contextlib import ExitStack, suppress
+from typing import Any, Literal, TypeAlias, TypedDict, Unpack, overload
 
 from dask.delayed import Delayed
 from xarray import DataArray, Dataset, DataTree
 
 from xzarr3.commit.resume import check_resumable
-from xzarr3.errors import listed
+from xzarr3.errors import ChangedError, listed
 from xzarr3.formats import ZarrFormat, parse_format
 from xzarr3.group import Group
 from xzarr3.literals import Telling
 from xzarr3.nodes import normal_path
 from xzarr3.progress import Asked, check_asked
-from xzarr3.stores import MemoryStore, StoreLike, open_store
-from xzarr3.xarray.committing import Commit
+from xzarr3.stores import MemoryStore, Store, StoreLike, open_store
+from xzarr3.xarray.committing import Commit, OutdatedPlanError
 from xzarr3.xarray.comparing import compare
 from xzarr3.xarray.planning import Request, check_group_path, nodes_of
-from xzarr3.xarray.running import templated, write_blocks, written_later
+from xzarr3.xarray.running import Started, templated, written_later
 
 WriteMode: TypeAlias = Literal["w", "w-", "a", "a-", "r+"]
 ReplaceHow: TypeAlias = Literal["staged", "in place"]
@@ -35,6 +36,25 @@ Region: TypeAlias = Mapping[Any, slice | Literal["auto"]] | Literal["auto"]
 """What ``region=`` takes."""
 
 _MODES = ("w", "w-", "a", "a-", "r+")
+
+
+class _Options(TypedDict, total=False):
+    """What :func:`to_zarr` takes by name, whether it writes now or later."""
+
+    consolidated: bool | None
+    append_dim: Hashable | None
+    region: Region | None
+    safe_chunks: bool
+    align_chunks: bool
+    storage_options: Mapping[str, Any] | None
+    zarr_format: ZarrFormat | None
+    write_empty_chunks: bool | None
+    chunkmanager_store_kwargs: Mapping[str, Any] | None
+    write_inherited_coords: bool
+    widen_units: bool
+    progress: Asked
+    resume: bool
+    replace: ReplaceHow
 
 
 @overload
@@ -46,20 +66,7 @@ def to_zarr(
     encoding: Mapping[Any, Mapping[str, Any]] | None = ...,
     *,
     compute: Literal[True] = ...,
-    consolidated: bool | None = ...,
-    append_dim: Hashable | None = ...,
-    region: Region | None = ...,
-    safe_chunks: bool = ...,
-    align_chunks: bool = ...,
-    storage_options: Mapping[str, Any] | None = ...,
-    zarr_format: ZarrFormat | None = ...,
-    write_empty_chunks: bool | None = ...,
-    chunkmanager_store_kwargs: Mapping[str, Any] | None = ...,
-    write_inherited_coords: bool = ...,
-    widen_units: bool = ...,
-    progress: Asked = ...,
-    resume: bool = ...,
-    replace: ReplaceHow = ...,
+    **options: Unpack[_Options],
 ) -> Group: ...
 
 
@@ -72,20 +79,7 @@ def to_zarr(
     encoding: Mapping[Any, Mapping[str, Any]] | None = ...,
     *,
     compute: Literal[False, "later"],
-    consolidated: bool | None = ...,
-    append_dim: Hashable | None = ...,
-    region: Region | None = ...,
-    safe_chunks: bool = ...,
-    align_chunks: bool = ...,
-    storage_options: Mapping[str, Any] | None = ...,
-    zarr_format: ZarrFormat | None = ...,
-    write_empty_chunks: bool | None = ...,
-    chunkmanager_store_kwargs: Mapping[str, Any] | None = ...,
-    write_inherited_coords: bool = ...,
-    widen_units: bool = ...,
-    progress: Asked = ...,
-    resume: bool = ...,
-    replace: ReplaceHow = ...,
+    **options: Unpack[_Options],
 ) -> Delayed: ...
 
 
@@ -342,18 +336,38 @@ def to_zarr(
         check_group_path(path)
         if resume:
             check_resumable(opened)
-        with Telling():
-            nodes = nodes_of(dataset, path, asked)
-            write = Commit(compare(nodes, opened, path, asked))
         if compute is not True:
+            write = _planned(dataset, opened, path, asked)
             own = None if opened is store else opened
             is_template = not compute and write.only_creates
             later = templated(write, own) if is_template else written_later(write, own)
             ours.pop_all()
             return later
-        begun = write_blocks(write, progress, chunkmanager_store_kwargs)
-        write.finish(begun)
-    return write.group()
+        started = _started(dataset, opened, path, asked)
+        started.write_blocks(progress, chunkmanager_store_kwargs)
+        started.write.finish(started.begun)
+    return started.write.group()
+
+
+def _planned(data: Dataset | DataArray | DataTree, store: Store, path: str, asked: Request) -> Commit:
+    with Telling():
+        nodes = nodes_of(data, path, asked)
+        return Commit(compare(nodes, store, path, asked))
+
+
+def _started(data: Dataset | DataArray | DataTree, store: Store, path: str, asked: Request) -> Started:
+    """Plan a write, and begin it.
+
+    An append to a store whose answers have to be waited for is planned after the consolidated metadata, which
+    spares a request for each variable. Other programs may have left these out of date. The documents, which
+    are read when the leases are held, tell so. Nothing is written then, and the write is planned again, after
+    the documents: any error that may come of an outdated copy is theirs to confirm.
+    """
+    if asked.append_dim is not None and store.concurrency > 1 and not (asked.resume or asked.widen_units):
+        copied = dataclasses.replace(asked, from_copies=True)
+        with suppress(ValueError, TypeError, KeyError, ChangedError, OutdatedPlanError):
+            return Started(_planned(data, store, path, copied))
+    return Started(_planned(data, store, path, asked))
 
 
 def chosen_mode(mode: str | None, append_dim: Hashable | None, region: object) -> WriteMode:
