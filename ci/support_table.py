@@ -19,8 +19,8 @@ from xzarr3.codecs import codec_names, parse_codec
 from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec
 from xzarr3.dtypes import data_type_registry, parse_dtype
 from xzarr3.formats import FORMATS
-from xzarr3.grids import GRIDS
-from xzarr3.storage_transformers import storage_transformer_names
+from xzarr3.grid import GRIDS
+from xzarr3.model.storage_transformers import storage_transformer_names
 
 README = Path(__file__).resolve().parent.parent / "README.md"
 BEGIN = "<!-- Made by ci/support_table.py -->\n"

@@ -1,7 +1,14 @@
 #!/usr/bin/env bash
-# Sets up what the tests need in .venv-test and .servers, then checks lint, format, types and every test.
-# Arguments go to pytest (`bash ci/test.sh -k demo`); VENV names another directory for the environment.
+# Makes an environment in .venv-test, then checks lint, format and types and runs the default tests.
+# `bash ci/test.sh --all` runs every test: those with servers (installed in .servers), clusters, other
+# libraries and killed processes as well. Other arguments go to pytest (`bash ci/test.sh --all -k demo`).
+# VENV names another directory for the environment, JOBS another number of processes than there are cores.
 set -euo pipefail
+all=false
+if [ "${1:-}" = --all ]; then
+    all=true
+    shift
+fi
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source ci/_venv.sh
 venv="${VENV:-.venv-test}"
@@ -14,7 +21,12 @@ echo "== ruff format"
 "$bin/ruff" format --check .
 echo "== mypy"
 "$bin/mypy"
+run=("$bin/python" -m pytest -n "${JOBS:-logical}" --maxprocesses 8 --dist worksteal)
+if ! "$all"; then
+    echo "== pytest: the default tests (--all adds those with servers, clusters, other libraries and kills)"
+    exec "${run[@]}" "$@"
+fi
 echo "== servers"
 bash ci/servers.sh || true
-echo "== pytest"
-exec "$bin/python" -m pytest -m "slow or not slow" "$@"
+echo "== pytest: every test"
+exec "${run[@]}" -m "slow or not slow" "$@"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from xzarr3 import MemoryStore
-from xzarr3.concurrency import spread
+from xzarr3.parallel import spread
 
 
 @dataclass

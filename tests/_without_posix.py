@@ -207,7 +207,7 @@ def imports(place: Path) -> None:
     import pkgutil
 
     import xzarr3
-    from xzarr3.stores import platform
+    from xzarr3.stores.local import platform
 
     for module in pkgutil.walk_packages(xzarr3.__path__, "xzarr3."):
         importlib.import_module(module.name)
@@ -247,7 +247,7 @@ def arrays(place: Path) -> None:
 def values(place: Path) -> None:
     """A store keeps, finds, lists and erases values, and tells absence from failure."""
     from xzarr3 import LocalStore, StoreError
-    from xzarr3.stores import platform
+    from xzarr3.stores.local import platform
 
     for options in ({}, {"follow_links": False}, {"fsync": True}, {"locks": False}):
         store = LocalStore(place, **options)
@@ -298,7 +298,7 @@ def values(place: Path) -> None:
 def threads(place: Path) -> None:
     """No change gets lost, and the lock file is gone in the end."""
     from xzarr3 import LocalStore
-    from xzarr3.stores import platform
+    from xzarr3.stores.local import platform
 
     failures: list[BaseException] = []
 
@@ -478,7 +478,7 @@ def processes(place: Path) -> None:
     import uuid
 
     from xzarr3.commit import lease
-    from xzarr3.stores import platform
+    from xzarr3.stores.local import platform
 
     platform._PROC = "/nonexistent"
     platform.machine.cache_clear()
@@ -513,7 +513,7 @@ def processes(place: Path) -> None:
 def names(place: Path) -> None:
     """Keys that name something else on Windows are refused."""
     from xzarr3 import InvalidKeyError, LocalStore
-    from xzarr3.stores import platform
+    from xzarr3.stores.local import platform
 
     if platform.POSIX:
         return

@@ -30,6 +30,19 @@ settings.register_profile("explore", suppress_health_check=[HealthCheck.too_slow
 settings.register_profile("same", settings.get_profile("explore"), derandomize=True)
 settings.load_profile("same")
 
+# What takes long, or needs what a newcomer does not have: bash ci/test.sh --all runs these as well.
+SLOW_FOLDERS = frozenset(("cluster", "faults", "interop", "remote"))
+SLOW_FIXTURES = frozenset(("azure_server", "gcs_server", "http_server", "s3_server"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark tests as slow by their folder and by the servers that they use."""
+    for item in items:
+        if item.path.parent.name in SLOW_FOLDERS or SLOW_FIXTURES & set(getattr(item, "fixturenames", ())):
+            item.add_marker("slow")
+
+
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # As in the background; children would inherit it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -10,6 +10,14 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from xzarr3.api import (
+    consolidate_metadata,
+    create_array,
+    create_group,
+    open,
+    open_array,
+    open_group,
+)
 from xzarr3.array import Array, ChunkTask
 from xzarr3.copying import copy
 from xzarr3.errors import (
@@ -43,16 +51,8 @@ from xzarr3.errors import (
 )
 from xzarr3.formats import ZarrFormat
 from xzarr3.group import Group
-from xzarr3.hierarchy import (
-    consolidate_metadata,
-    create_array,
-    create_group,
-    open,
-    open_array,
-    open_group,
-)
+from xzarr3.model.storage_transformers import StorageTransformer, register_storage_transformer
 from xzarr3.options import set_options
-from xzarr3.storage_transformers import StorageTransformer, register_storage_transformer
 from xzarr3.stores import LocalStore, MemoryStore, Store, open_store
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
         WrapperStore,
         ZipStore,
     )
-    from xzarr3.tracing import trace
+    from xzarr3.tracing.trace import trace
     from xzarr3.xarray import open_dataset, to_zarr
 
 __version__ = "0.1.0"
@@ -147,7 +147,7 @@ _LAZY = {
     "open_dataset": "xzarr3.xarray",
     "store": "xzarr3.dask",
     "to_zarr": "xzarr3.xarray",
-    "trace": "xzarr3.tracing",
+    "trace": "xzarr3.tracing.trace",
 }
 
 
@@ -162,4 +162,4 @@ def __dir__() -> list[str]:
 
 
 if "XZARR3_TRACE" in os.environ:  # A process that one with a trace has started counts for it.
-    import_module("xzarr3.counting").inherit()
+    import_module("xzarr3.tracing.counters").inherit()

@@ -13,15 +13,12 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from xzarr3 import freshness, recipes, resizing
 from xzarr3._types import AnyArray, Scalar
 from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, Codec
 from xzarr3.codecs.sharding import Shard
 from xzarr3.commit.length import Length
-from xzarr3.concurrency import asked_threads, spread
 from xzarr3.dtypes import Struct, ZDType
 from xzarr3.dtypes.structs import FieldArray
-from xzarr3.engine import Engine
 from xzarr3.errors import (
     MetadataError,
     SelectionError,
@@ -29,12 +26,14 @@ from xzarr3.errors import (
     printable,
     shorten,
 )
-from xzarr3.explanation import Explanation
 from xzarr3.formats import Format, parse_format
-from xzarr3.freshness import note_values, read_steadily, same
-from xzarr3.grids import ChunkLengths, Edges, Grid, as_lengths
-from xzarr3.indexers import Indexer
-from xzarr3.indexing import (
+from xzarr3.grid import ChunkLengths, Edges, Grid, as_lengths
+from xzarr3.io.executor import Engine
+from xzarr3.io.explain import Explanation
+from xzarr3.io.indexers import Indexer
+from xzarr3.io.missing import Describe, Missing, check_missing, report
+from xzarr3.io.plan import ReadPlan
+from xzarr3.io.selection import (
     BasicSelection,
     DimChoice,
     Fields,
@@ -46,13 +45,15 @@ from xzarr3.indexing import (
     split_fields,
     vectorized_selection,
 )
-from xzarr3.metadata import ArrayMetadata, NodeMetadata
-from xzarr3.missing import Describe, Missing, check_missing, report
-from xzarr3.node_documents import change_document, refresh_copies, with_attributes
-from xzarr3.nodes import Node
-from xzarr3.plan import ReadPlan
-from xzarr3.recipes import Known
-from xzarr3.stored_units import FEW, stored_units
+from xzarr3.io.stored_units import FEW, stored_units
+from xzarr3.model.metadata import ArrayMetadata, NodeMetadata
+from xzarr3.nodes import freshness, pickling
+from xzarr3.nodes import resize as resizing
+from xzarr3.nodes.documents import change_document, refresh_copies, with_attributes
+from xzarr3.nodes.freshness import note_values, read_steadily, same
+from xzarr3.nodes.node import Node
+from xzarr3.nodes.pickling import Known
+from xzarr3.parallel import asked_threads, spread
 from xzarr3.stores import Store
 
 _FEW_RUNS = 64  # Of chunks of one length; more are not spelled out in a description.
@@ -315,10 +316,10 @@ class Array(Node):
         return f"<xzarr3.Array {printable(self.name)} shape={self.shape} dtype={self.dtype}>"
 
     def __getstate__(self) -> tuple[object, ...]:
-        return recipes.state_of(self)
+        return pickling.state_of(self)
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        recipes.restore(self, *state)
+        pickling.restore(self, *state)
 
     def __dask_tokenize__(self) -> object:
         return freshness.token(self)
@@ -350,7 +351,7 @@ class Array(Node):
 
         The indexes of the shards that are touched are read, and the sizes of values are asked for, but no
         data are. ``oindex``, ``vindex`` and ``blocks`` explain the same of their selections. See
-        :class:`xzarr3.explanation.Explanation` for what is counted.
+        :class:`xzarr3.io.explain.Explanation` for what is counted.
 
         Parameters
         ----------

@@ -20,37 +20,37 @@ from typing import Any, cast
 import numpy as np
 
 from xzarr3._types import Buffer, Scalar
+from xzarr3.api import open as open_node
 from xzarr3.array import Array
-from xzarr3.array_settings import chosen_filters, chosen_serializer
 from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, ChunkSpec, Codec
 from xzarr3.codecs.bytes import BytesCodec
-from xzarr3.codecs.chain import CodecChain
 from xzarr3.codecs.parsing import parse_codecs
+from xzarr3.codecs.pipeline import CodecChain
 from xzarr3.codecs.transpose import TransposeCodec
 from xzarr3.commit.replace import Replacement
-from xzarr3.concurrency import available_threads, together, waiters
-from xzarr3.conventions import (
+from xzarr3.errors import MetadataError, NodeExistsError, listed, printable
+from xzarr3.formats import Format, ZarrFormat, parse_format
+from xzarr3.formats.base import node_prefix
+from xzarr3.formats.fill_value_attribute import (
     fill_value_is_mask,
     from_fill_value_attribute,
     to_fill_value_attribute,
     without_literals,
 )
-from xzarr3.counting import for_array
-from xzarr3.errors import MetadataError, NodeExistsError, listed, printable
-from xzarr3.formats import Format, ZarrFormat, parse_format
-from xzarr3.formats.base import node_prefix
-from xzarr3.grids import RegularGrid
+from xzarr3.formats.nonfinite import Telling, as_text, finite_attributes, is_finite
+from xzarr3.grid import RegularGrid
 from xzarr3.group import Group, bind
-from xzarr3.hierarchy import open as open_node
-from xzarr3.indexing import basic_selection
-from xzarr3.literals import Telling, as_text, finite_attributes, is_finite
-from xzarr3.lookup import Look, find_format, format_for_new
-from xzarr3.metadata import ArrayMetadata, GroupMetadata
-from xzarr3.node_documents import write_documents
-from xzarr3.nodes import check_new_path, normal_path
+from xzarr3.io.selection import basic_selection
+from xzarr3.io.stored_units import FEW
+from xzarr3.model.metadata import ArrayMetadata, GroupMetadata
+from xzarr3.nodes.array_settings import chosen_filters, chosen_serializer
+from xzarr3.nodes.documents import write_documents
+from xzarr3.nodes.find import Look, find_format, format_for_new
+from xzarr3.nodes.node import check_new_path, normal_path
+from xzarr3.parallel import available_threads, together, waiters
 from xzarr3.progress import Asked, Progress, check_asked
-from xzarr3.stored_units import FEW
 from xzarr3.stores import Store, StoreLike, in_flight, open_store
+from xzarr3.tracing.counters import for_array
 
 _KEEP = "keep"
 

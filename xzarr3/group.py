@@ -9,11 +9,22 @@ from typing import Any, cast
 from xzarr3.array import Array
 from xzarr3.commit.lease import check_complete
 from xzarr3.commit.swap import settle
-from xzarr3.creation import make_array
 from xzarr3.errors import InvalidKeyError, MetadataError, NodeNotFoundError, NodeTypeError, printable
 from xzarr3.formats import Format, ZarrFormat, documents, format_of, name_of, parse_format
 from xzarr3.formats.base import Held, node_prefix
-from xzarr3.lookup import (
+from xzarr3.io.missing import Missing
+from xzarr3.model.metadata import ArrayMetadata, Consolidated, GroupMetadata, NodeMetadata
+from xzarr3.new_array import make_array
+from xzarr3.nodes.create import make_node
+from xzarr3.nodes.documents import (
+    change_document,
+    gone,
+    refresh_copies,
+    with_attributes,
+    write_consolidated,
+)
+from xzarr3.nodes.erase import erase_node
+from xzarr3.nodes.find import (
     Look,
     children,
     depth_first,
@@ -21,19 +32,8 @@ from xzarr3.lookup import (
     load_below,
     read_metadata,
 )
-from xzarr3.metadata import ArrayMetadata, Consolidated, GroupMetadata, NodeMetadata
-from xzarr3.missing import Missing
-from xzarr3.node_documents import (
-    change_document,
-    gone,
-    refresh_copies,
-    with_attributes,
-    write_consolidated,
-)
-from xzarr3.node_erasing import erase_node
-from xzarr3.node_making import make_node
-from xzarr3.nodes import Node, check_new_path, normal_path
-from xzarr3.recipes import below_from_text, below_to_text, from_text, to_text
+from xzarr3.nodes.node import Node, check_new_path, normal_path
+from xzarr3.nodes.pickling import below_from_text, below_to_text, from_text, to_text
 from xzarr3.stores import Store
 
 

@@ -20,8 +20,8 @@ from typing import Self, cast
 
 from xzarr3._types import JSON, Buffer
 from xzarr3.codecs.base import BytesBytesCodec, ChunkSpec, Configuration
-from xzarr3.codecs.chain import MAX_CODECS, foreign_error, most_encoded
 from xzarr3.codecs.parsing import parse_codecs
+from xzarr3.codecs.pipeline import MAX_CODECS, foreign_error, most_encoded
 from xzarr3.codecs.registry import codecs_from_json
 from xzarr3.errors import ChunkDecodeError, ChunkEncodeError, UnknownExtensionError, Xzarr3Error
 

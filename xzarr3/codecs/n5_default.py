@@ -22,7 +22,7 @@ from typing import Self
 from xzarr3._types import JSON, AnyArray, Buffer
 from xzarr3.codecs.base import ArrayBytesCodec, BytesBytesCodec, ChunkSpec, Codec, Configuration
 from xzarr3.codecs.bytes import BytesCodec
-from xzarr3.codecs.chain import CodecChain
+from xzarr3.codecs.pipeline import CodecChain
 from xzarr3.codecs.registry import codecs_from_json
 from xzarr3.codecs.transpose import TransposeCodec
 from xzarr3.dtypes import ZDType

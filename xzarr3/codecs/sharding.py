@@ -24,14 +24,14 @@ import numpy.typing as npt
 from xzarr3._types import JSON, AnyArray, Buffer
 from xzarr3.codecs.base import MAX_VARIABLE, ArrayBytesCodec, ChunkSpec, Codec, Configuration
 from xzarr3.codecs.bytes import BytesCodec
-from xzarr3.codecs.chain import CodecChain, most_encoded
 from xzarr3.codecs.crc32c import Crc32cCodec
+from xzarr3.codecs.pipeline import CodecChain, most_encoded
 from xzarr3.codecs.registry import codecs_from_json
-from xzarr3.counting import add, process
 from xzarr3.dtypes import UInt64
 from xzarr3.errors import ChunkDecodeError, ChunkError, MetadataError
-from xzarr3.grids import RegularGrid
-from xzarr3.telling import here
+from xzarr3.grid import RegularGrid
+from xzarr3.tracing.counters import add, process
+from xzarr3.tracing.events import here
 
 EMPTY = 2**64 - 1
 """Offset and size, in the index of a shard, of an inner chunk that is not there."""

@@ -30,7 +30,6 @@ from datetime import UTC, datetime
 from typing import Any, Literal, TypeAlias
 
 from xzarr3._types import Buffer
-from xzarr3.concurrency import spread
 from xzarr3.errors import (
     ConflictError,
     IncompleteWriteError,
@@ -40,9 +39,10 @@ from xzarr3.errors import (
     StoreError,
     printable,
 )
-from xzarr3.stores import platform
+from xzarr3.parallel import spread
 from xzarr3.stores.base import ABSENT, Store
-from xzarr3.stores.local_folders import STAGED
+from xzarr3.stores.local import platform
+from xzarr3.stores.local.folders import STAGED
 from xzarr3.stores.locks import key_lock
 
 PATIENCE = 45.0

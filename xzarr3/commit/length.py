@@ -27,9 +27,9 @@ from typing import Any
 
 from xzarr3._types import Buffer
 from xzarr3.commit.lease import Lease, LeaseLostError, keeps_leases, lease_key
-from xzarr3.concurrency import pause
 from xzarr3.errors import ChangedError, ConflictError, OutcomeUnknownError, StoreCapabilityError, StoreError
-from xzarr3.literals import levels_to_caller
+from xzarr3.formats.nonfinite import levels_to_caller
+from xzarr3.parallel import pause
 from xzarr3.stores.base import (
     ABSENT,
     Change,

@@ -1,9 +1,9 @@
 """Putting a node, with all that is below it, into its place in a store: the old one or the new one is there.
 
-Values and documents are first written to where they are out of the way: in a directory beside what is
-there, see :mod:`xzarr3.commit.renaming`; in other stores beside it as well, see :mod:`xzarr3.commit.swap`, or
-in place where there is nothing, or where the user can compute it again. Then they take the place of what is
-there, and the documents of the groups above are brought up to date.
+Values and documents are first written beside what is there: in a directory see
+:mod:`xzarr3.commit.replace_directory`, in other stores :mod:`xzarr3.commit.swap`. They are written in place where
+there is nothing, or where the user can compute it again. Then they take the place of what is there, and the
+documents of the groups above are brought up to date.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, cast
 
-from xzarr3 import changes, looks
 from xzarr3.commit.lease import ERASING, IN_PLACE, Lease, check_complete, keeps_leases
 from xzarr3.commit.leftovers import now
-from xzarr3.commit.renaming import Directories
+from xzarr3.commit.replace_directory import Directories
 from xzarr3.commit.resume import Resumption, forget_settings
 from xzarr3.commit.stage import (
     BEGUN,
@@ -44,7 +43,6 @@ from xzarr3.commit.swap import (
     recover_swaps,
     take,
 )
-from xzarr3.concurrency import spread
 from xzarr3.errors import (
     NodeExistsError,
     NodeNotFoundError,
@@ -53,15 +51,17 @@ from xzarr3.errors import (
     StoreError,
     printable,
 )
-from xzarr3.folding import check_names
 from xzarr3.formats import Format
 from xzarr3.formats.base import node_prefix
-from xzarr3.lookup import Look
-from xzarr3.metadata import ArrayMetadata, NodeMetadata
-from xzarr3.node_documents import drop_from_consolidated
-from xzarr3.node_erasing import chunks_of, documents_among, erase_stages, keys_at
-from xzarr3.node_making import groups_missing
-from xzarr3.nodes import document_lock
+from xzarr3.model.metadata import ArrayMetadata, NodeMetadata
+from xzarr3.nodes import changes, revalidation
+from xzarr3.nodes.create import groups_missing
+from xzarr3.nodes.documents import drop_from_consolidated
+from xzarr3.nodes.erase import chunks_of, documents_among, erase_stages, keys_at
+from xzarr3.nodes.find import Look
+from xzarr3.nodes.folding import check_names
+from xzarr3.nodes.node import document_lock
+from xzarr3.parallel import spread
 from xzarr3.stores import LocalStore, Store, StoreLike, open_store
 
 
@@ -136,7 +136,7 @@ class Replacement:
         self._staging = self._chosen(names, lease, in_place)
         self._staging.is_alone = is_alone
         if store.concurrency > 1:
-            looks.in_the_making(self.store, map(format.array_key, self._arrays))
+            revalidation.in_the_making(self.store, map(format.array_key, self._arrays))
 
     @property
     def store(self) -> Store:

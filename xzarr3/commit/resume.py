@@ -30,7 +30,7 @@ from xzarr3.commit.leftovers import said_in
 from xzarr3.commit.stage import BEGUN, Places
 from xzarr3.errors import ConflictError, StoreCapabilityError, StoreError, printable
 from xzarr3.stores import Store
-from xzarr3.stores.local_folders import STAGED
+from xzarr3.stores.local.folders import STAGED
 
 _ABOUT = "about"
 _LARGEST = 2**24  # Bytes of what is noted.

@@ -11,19 +11,19 @@ from dataclasses import dataclass
 from xzarr3._types import Buffer, ByteRange
 from xzarr3.commit.lease import Lease, is_lease, place_key
 from xzarr3.commit.leftovers import ABANDONED
-from xzarr3.concurrency import spread
 from xzarr3.errors import NodeExistsError, StoreError, listed
 from xzarr3.formats import Format
-from xzarr3.metadata import ArrayMetadata, NodeMetadata
-from xzarr3.node_erasing import (
+from xzarr3.model.metadata import ArrayMetadata, NodeMetadata
+from xzarr3.nodes.erase import (
     documents_among,
     foreign_among,
     formats_in,
     keys_at,
     leaving_stages,
 )
+from xzarr3.parallel import spread
 from xzarr3.stores import Store
-from xzarr3.stores.local_folders import STAGED
+from xzarr3.stores.local.folders import STAGED
 
 NEW, OLD = "new", "old"
 SWAP = "swap"  # The list of what is to be done, beside the new values.

@@ -3,7 +3,7 @@
 The old node stays readable while the new one is computed. Then one short swap follows, which only goes
 forward: what is to be done is stored as a list beside the new values, and the lease of the place says that it
 is under way. The documents leave, then the chunks; the new chunks are copied within the store; the documents
-come, those of children first. In a directory all of this is renamed; see :mod:`xzarr3.commit.renaming`.
+come, those of children first. In a directory all of this is renamed: :mod:`xzarr3.commit.replace_directory`.
 
 A writer that is killed before the old documents have left leaves the old node, which may be changed again;
 what was staged is removed. One that is killed later leaves all that is needed to go on: the next writer does,
@@ -25,7 +25,6 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import cast
 
-from xzarr3 import changes
 from xzarr3._types import Buffer
 from xzarr3.commit.lease import (
     CLOSING,
@@ -40,7 +39,7 @@ from xzarr3.commit.lease import (
     place_key,
 )
 from xzarr3.commit.leftovers import ABANDONED, age, now, said_in
-from xzarr3.commit.moving import (
+from xzarr3.commit.renames import (
     bring_back,
     has_begun,
     is_unit,
@@ -67,24 +66,25 @@ from xzarr3.commit.stage import (
     taken_up,
     without,
 )
-from xzarr3.concurrency import spread
 from xzarr3.errors import ConflictError, NodeExistsError, StoreCapabilityError, StoreError, listed, printable
 from xzarr3.formats import FORMATS, Format, ZarrFormat, parse_format
 from xzarr3.formats.base import node_prefix
-from xzarr3.lookup import find_format, held_below, read_metadata
-from xzarr3.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
-from xzarr3.node_documents import (
+from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
+from xzarr3.nodes import changes
+from xzarr3.nodes.create import make_groups_above
+from xzarr3.nodes.documents import (
     drop_from_consolidated,
     refresh_consolidated,
     store_documents,
     write_consolidated,
 )
-from xzarr3.node_erasing import erase_stages, formats_in
-from xzarr3.node_making import make_groups_above
-from xzarr3.nodes import ancestors
+from xzarr3.nodes.erase import erase_stages, formats_in
+from xzarr3.nodes.find import find_format, held_below, read_metadata
+from xzarr3.nodes.node import ancestors
+from xzarr3.parallel import spread
 from xzarr3.stores import LocalStore, Store
 from xzarr3.stores.base import UNCHANGED, Change, Unchanged, joined
-from xzarr3.stores.local_folders import STAGED
+from xzarr3.stores.local.folders import STAGED
 
 _SWEPT = 8  # Of what other writes have left, by one that replaces nothing.
 

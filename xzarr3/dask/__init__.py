@@ -1,6 +1,6 @@
 """Chunks as dask tasks: arrays in stores as dask arrays, and dask arrays into stores."""
 
-from xzarr3.dask.reading import from_zarr
-from xzarr3.dask.writing import store
+from xzarr3.dask.read import from_zarr
+from xzarr3.dask.write import store
 
 __all__ = ["from_zarr", "store"]

@@ -22,14 +22,14 @@ import dask
 import numpy as np
 
 from xzarr3.array import Array
-from xzarr3.array_settings import array_metadata
-from xzarr3.commit.moving import remove
+from xzarr3.commit.renames import remove
 from xzarr3.commit.stage import StagedKeys
 from xzarr3.dask.ending import Gate
 from xzarr3.dask.tasks import Cuts, Region, Rooms, Sink, rooms_of, write_tile
 from xzarr3.dask.tiles import AxisTiles, block_edges, distinct
+from xzarr3.nodes.array_settings import array_metadata
 from xzarr3.stores import LocalStore, Store
-from xzarr3.stores.local_folders import STAGED
+from xzarr3.stores.local.folders import STAGED
 
 
 class Aside:

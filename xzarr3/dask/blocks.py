@@ -12,8 +12,8 @@ from dask.blockwise import BlockwiseDep
 from dask.utils import key_split
 
 from xzarr3.array import Array
-from xzarr3.dask.views import all_blocks, as_blocks, trimmed
-from xzarr3.grids import Edges, Steps
+from xzarr3.dask.slicing import all_blocks, as_blocks, trimmed
+from xzarr3.grid import Edges, Steps
 
 _GROUPED = 16 * 2**20  # Bytes of a block that small chunks are grouped to.
 _LONGEST_LABEL = 40

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from xzarr3.array import Array
-from xzarr3.dask.views import Part, extent
-from xzarr3.division import Slices
-from xzarr3.grids import Edges, Steps
-from xzarr3.requests import Price, element_ranges
+from xzarr3.dask.slicing import Part, extent
+from xzarr3.grid import Edges, Steps
+from xzarr3.io.byte_ranges import Price, element_ranges
+from xzarr3.io.projection import Slices
 
 Cost: TypeAlias = Callable[[tuple[Part, ...]], int]
 

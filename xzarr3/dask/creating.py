@@ -8,11 +8,11 @@ import dask.array as da
 
 from xzarr3.array import Array
 from xzarr3.commit.replace import Replacement
-from xzarr3.dask.writing import store as store_blocks
+from xzarr3.dask.write import store as store_blocks
 from xzarr3.errors import MetadataError
 from xzarr3.formats import Format
-from xzarr3.metadata import ArrayMetadata
-from xzarr3.node_documents import write_documents
+from xzarr3.model.metadata import ArrayMetadata
+from xzarr3.nodes.documents import write_documents
 from xzarr3.stores import Store
 
 

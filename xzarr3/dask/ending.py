@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from weakref import WeakValueDictionary
 
-from xzarr3.concurrency import to_the_end
 from xzarr3.errors import StoreError
+from xzarr3.parallel import to_the_end
 
 _GLANCE = 0.1  # Seconds; a signal that comes just before a thread waits does not wake it.
 

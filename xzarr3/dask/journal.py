@@ -33,12 +33,12 @@ from xzarr3._types import AnyArray, Buffer
 from xzarr3.array import Array
 from xzarr3.commit.lease import boot
 from xzarr3.dask.blocks import Regions
+from xzarr3.dask.slicing import all_blocks
 from xzarr3.dask.sources import stamps_of_others
-from xzarr3.dask.views import all_blocks
 from xzarr3.errors import StoreError
 from xzarr3.formats import Format
-from xzarr3.indexing import basic_selection
-from xzarr3.metadata import ArrayMetadata
+from xzarr3.io.selection import basic_selection
+from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.stores import Store
 
 _VERSION = 2

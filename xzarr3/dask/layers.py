@@ -26,7 +26,7 @@ from dask.highlevelgraph import Layer, MaterializedLayer
 
 from xzarr3._types import AnyArray
 from xzarr3.dask.costs import Cost, cost_of
-from xzarr3.dask.views import Along, Part, Selections, extent, within
+from xzarr3.dask.slicing import Along, Part, Selections, extent, within
 
 Key: TypeAlias = Any
 Read: TypeAlias = Callable[[Any, tuple[Part, ...]], AnyArray]

@@ -28,7 +28,7 @@ def frontier(axes: Sequence[AxisTiles]) -> tuple[int, int]:
 
     Examples
     --------
-    >>> from xzarr3.grids import Steps
+    >>> from xzarr3.grid import Steps
     >>> from xzarr3.dask.tiles import plan_axes
     >>> frontier(plan_axes([Steps(512)] * 2, [0, 0], [[300] * 20] * 2, 4))
     (0, 3600000)

@@ -21,10 +21,10 @@ from dask.base import tokenize
 
 from xzarr3.array import Array
 from xzarr3.errors import NodeNotFoundError
-from xzarr3.freshness import MOST_STAMPED, tells_changes
-from xzarr3.lookup import find_node
-from xzarr3.metadata import ArrayMetadata
-from xzarr3.nodes import normal_path
+from xzarr3.model.metadata import ArrayMetadata
+from xzarr3.nodes.find import find_node
+from xzarr3.nodes.freshness import MOST_STAMPED, tells_changes
+from xzarr3.nodes.node import normal_path
 from xzarr3.stores import Store, open_store
 
 Place: TypeAlias = "tuple[object, str]"

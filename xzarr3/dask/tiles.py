@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from xzarr3.grids import Edges, Steps
+from xzarr3.grid import Edges, Steps
 
 Positions = npt.NDArray[np.int64]
 

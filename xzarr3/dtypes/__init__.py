@@ -27,18 +27,12 @@ from xzarr3.dtypes.core import (
     UInt32,
     UInt64,
 )
-from xzarr3.dtypes.fixed import (
+from xzarr3.dtypes.fixed_length import (
     FixedLengthUTF32,
     NullTerminatedBytes,
     RawBytes,
 )
-from xzarr3.dtypes.registry import (
-    DataTypeRegistry,
-    data_type_registry,
-    parse_dtype,
-    registry,
-)
-from xzarr3.dtypes.small import (
+from xzarr3.dtypes.ml_dtypes import (
     SMALL_TYPES,
     BFloat16,
     ComplexBFloat16,
@@ -69,6 +63,12 @@ from xzarr3.dtypes.small import (
     UInt2,
     UInt4,
 )
+from xzarr3.dtypes.registry import (
+    DataTypeRegistry,
+    data_type_registry,
+    parse_dtype,
+    registry,
+)
 from xzarr3.dtypes.specs import (
     DTypeConfig_V2,
     DTypeJSON,
@@ -84,7 +84,7 @@ from xzarr3.dtypes.times import (
     DateTime64,
     TimeDelta64,
 )
-from xzarr3.dtypes.variable import (
+from xzarr3.dtypes.variable_length import (
     JSONObjects,
     VariableLengthBytes,
     VariableLengthUTF8,

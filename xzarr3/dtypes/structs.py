@@ -22,7 +22,7 @@ import numpy as np
 from xzarr3._types import JSON, AnyArray
 from xzarr3.dtypes.base import Endianness, ZDType, unmasked
 from xzarr3.dtypes.core import MAX_ITEM_SIZE, is_integer, native_order
-from xzarr3.dtypes.fixed import is_text
+from xzarr3.dtypes.fixed_length import is_text
 from xzarr3.dtypes.registry import registry
 from xzarr3.dtypes.specs import (
     ZarrFormat,

@@ -1,7 +1,7 @@
 """What a format is: which keys hold the documents and chunks of a node, and what the documents say.
 
 A format is pure: it deals in keys and JSON objects and never touches a store. What has to be fetched or
-stored is told to :mod:`xzarr3.nodes`, which does it.
+stored is told to :mod:`xzarr3.nodes.node`, which does it.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from xzarr3._types import JSON, Scalar
-from xzarr3.chunk_keys import ChunkKeyEncoding
 from xzarr3.codecs.base import Codec
 from xzarr3.dtypes import RawBits, RawBytes, ZarrFormat, ZDType
 from xzarr3.dtypes.base import FOREIGN_ERRORS
 from xzarr3.errors import DataTypeValidationError, InvalidKeyError, MetadataError
-from xzarr3.metadata import ArrayMetadata, Consolidated, GroupMetadata, NodeMetadata
+from xzarr3.model.chunk_keys import ChunkKeyEncoding
+from xzarr3.model.metadata import ArrayMetadata, Consolidated, GroupMetadata, NodeMetadata
 
 Document: TypeAlias = dict[str, Any]
 Held: TypeAlias = Any

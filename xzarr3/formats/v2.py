@@ -18,7 +18,6 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from xzarr3._types import JSON, Scalar
-from xzarr3.chunk_keys import ChunkKeyEncoding
 from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, ChunkSpec, Codec
 from xzarr3.codecs.bytes import BytesCodec
 from xzarr3.codecs.numcodecs import from_numcodecs, stored_endian, to_numcodecs
@@ -40,8 +39,9 @@ from xzarr3.formats.base import (
     lengths_of,
     node_prefix,
 )
-from xzarr3.grids import RegularGrid
-from xzarr3.metadata import ArrayMetadata, GroupMetadata, NodeMetadata, check_shape
+from xzarr3.grid import RegularGrid
+from xzarr3.model.chunk_keys import ChunkKeyEncoding
+from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, NodeMetadata, check_shape
 
 ARRAY = ".zarray"
 GROUP = ".zgroup"

@@ -13,7 +13,6 @@ from typing import Any, ClassVar, Literal, cast
 import msgspec
 
 from xzarr3._types import JSON
-from xzarr3.chunk_keys import ChunkKeyEncoding
 from xzarr3.codecs.base import Codec
 from xzarr3.codecs.bytes import BytesCodec
 from xzarr3.codecs.registry import codecs_from_json
@@ -29,9 +28,10 @@ from xzarr3.formats.base import (
     fill_value_from_json,
     node_prefix,
 )
-from xzarr3.grids import Grid, parse_grid
-from xzarr3.metadata import ArrayMetadata, GroupMetadata, NodeMetadata, check_shape
-from xzarr3.storage_transformers import StorageTransformer, storage_transformer
+from xzarr3.grid import Grid, parse_grid
+from xzarr3.model.chunk_keys import ChunkKeyEncoding
+from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, NodeMetadata, check_shape
+from xzarr3.model.storage_transformers import StorageTransformer, storage_transformer
 
 DOCUMENT = "zarr.json"
 _EARLY_STRUCT = "structured"

@@ -6,17 +6,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from xzarr3.stores.base import UNCHANGED, Store, ValueReader, check_key, check_prefix, cut
-from xzarr3.stores.local import LocalStore
+from xzarr3.stores.local.store import LocalStore
 from xzarr3.stores.memory import MemoryStore
-from xzarr3.stores.opening import StoreLike, open_store
+from xzarr3.stores.open import StoreLike, open_store
 
 if TYPE_CHECKING:
-    from xzarr3.stores.cache import CacheStore
-    from xzarr3.stores.fsspec_store import FsspecStore
-    from xzarr3.stores.logged import LoggingStore
-    from xzarr3.stores.object import ObjectStore
+    from xzarr3.stores.cache.store import CacheStore
+    from xzarr3.stores.fsspec.store import FsspecStore
+    from xzarr3.stores.logging import LoggingStore
+    from xzarr3.stores.object.store import ObjectStore
     from xzarr3.stores.wrappers import ReadOnlyStore, WrapperStore
-    from xzarr3.stores.zip import ZipStore
+    from xzarr3.stores.zip.store import ZipStore
 
 __all__ = [
     "UNCHANGED",
@@ -40,13 +40,13 @@ __all__ = [
 
 # Imported when one of them is first used.
 _LAZY = {
-    "CacheStore": "cache",
-    "FsspecStore": "fsspec_store",
-    "LoggingStore": "logged",
-    "ObjectStore": "object",
+    "CacheStore": "cache.store",
+    "FsspecStore": "fsspec.store",
+    "LoggingStore": "logging",
+    "ObjectStore": "object.store",
     "ReadOnlyStore": "wrappers",
     "WrapperStore": "wrappers",
-    "ZipStore": "zip",
+    "ZipStore": "zip.store",
 }
 
 

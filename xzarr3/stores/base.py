@@ -21,7 +21,6 @@ from operator import index
 from typing import Any, ClassVar, Final, NoReturn, TypeAlias
 
 from xzarr3._types import Buffer, ByteRange
-from xzarr3.concurrency import spread
 from xzarr3.errors import (
     InvalidKeyError,
     InvalidRangeError,
@@ -30,6 +29,7 @@ from xzarr3.errors import (
     StoreError,
     shorten,
 )
+from xzarr3.parallel import spread
 from xzarr3.stores.locks import key_lock
 from xzarr3.stores.readers import (
     UNCHANGED,
@@ -48,7 +48,7 @@ from xzarr3.stores.readers import (
     joined,
     negative_length,
 )
-from xzarr3.telling import UNHEARD, Listener, Request, everywhere, told
+from xzarr3.tracing.events import UNHEARD, Listener, Request, everywhere, told
 
 __all__ = [
     "ABSENT",

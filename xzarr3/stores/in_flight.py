@@ -13,7 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 
-from xzarr3.concurrency import positive
+from xzarr3.parallel import positive
 
 DEFAULT = 2**29
 """Bytes that may be under way if nobody says otherwise."""

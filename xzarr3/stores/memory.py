@@ -9,8 +9,8 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 
 from xzarr3._types import Buffer, ByteRange
-from xzarr3.concurrency import is_child
 from xzarr3.errors import ReadOnlyError
+from xzarr3.parallel import is_child
 from xzarr3.stores.base import ABSENT, Parts, Store, check_key, cut, flat, merge
 from xzarr3.stores.locks import fork_safe
 from xzarr3.stores.readers import BytesReader, Reader, Scratch, ValueReader

@@ -17,10 +17,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Literal, Self, TypeAlias, TypeVar
 
 from xzarr3._types import Buffer, ByteRange
-from xzarr3.concurrency import pause
 from xzarr3.errors import ChangedError, ConflictError, InvalidRangeError, OutcomeUnknownError, StoreError
+from xzarr3.parallel import pause
 from xzarr3.stores.locks import key_lock
-from xzarr3.telling import Listener, Request, told
+from xzarr3.tracing.events import Listener, Request, told
 
 if TYPE_CHECKING:
     from xzarr3.stores.base import Store

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from xzarr3._types import Buffer, ByteRange
 from xzarr3.errors import ReadOnlyError
 from xzarr3.stores.base import KeySet, Parts, Store
-from xzarr3.stores.opening import StoreLike, open_store
+from xzarr3.stores.open import StoreLike, open_store
 from xzarr3.stores.readers import Reader, Scratch, Writer
 from xzarr3.stores.sharing import reduced
 

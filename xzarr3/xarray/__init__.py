@@ -13,14 +13,14 @@ import xzarr3.xarray.accessor  # noqa: F401 - it registers itself
 
 if TYPE_CHECKING:
     from xzarr3.xarray.backend import Xzarr3BackendEntrypoint, open_dataset
-    from xzarr3.xarray.writer import to_zarr
+    from xzarr3.xarray.write import to_zarr
 
 __all__ = ["Xzarr3BackendEntrypoint", "open_dataset", "to_zarr"]
 
 _LAZY = {
     "Xzarr3BackendEntrypoint": "xzarr3.xarray.backend",
     "open_dataset": "xzarr3.xarray.backend",
-    "to_zarr": "xzarr3.xarray.writer",
+    "to_zarr": "xzarr3.xarray.write",
 }
 
 

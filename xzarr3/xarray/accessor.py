@@ -50,7 +50,7 @@ class _Writer:
         >>> ds.xzarr3.to_zarr(xzarr3.MemoryStore(), encoding={"t": {"dtype": "float32"}})
         <xzarr3.Group / of <MemoryStore, 3 keys>>
         """
-        from xzarr3.xarray.writer import to_zarr
+        from xzarr3.xarray.write import to_zarr
 
         written: Group | Delayed = to_zarr(
             self._data, store, mode=mode, group=group, encoding=encoding, **options

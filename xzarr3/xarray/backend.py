@@ -13,13 +13,13 @@ from xarray.backends.common import AbstractDataStore, BackendEntrypoint
 from xarray.backends.store import StoreBackendEntrypoint
 from xarray.core.utils import is_remote_uri
 
+from xzarr3.api import open_group
 from xzarr3.errors import MetadataError, NodeNotFoundError
 from xzarr3.formats import ZarrFormat
 from xzarr3.group import Group
-from xzarr3.hierarchy import open_group
-from xzarr3.missing import Missing
+from xzarr3.io.missing import Missing
 from xzarr3.stores import Store, StoreLike, open_store
-from xzarr3.xarray.decoding import decoded_datasets
+from xzarr3.xarray.decode import decoded_datasets
 from xzarr3.xarray.lazy import LazyArray
 from xzarr3.xarray.variables import MissingDimensionNamesError, Xzarr3DataStore, for_xarray
 

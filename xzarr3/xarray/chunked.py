@@ -2,7 +2,7 @@
 
 xarray calls ``Variable.chunk`` of every variable that is opened with ``chunks``, which makes a graph by
 ``dask.array.from_array``. The variables here make a dask array of themselves instead, with the same chunks
-and the same values, but without a graph until one is asked for: see :mod:`xzarr3.dask.zarr_array`.
+and the same values, but without a graph until one is asked for: see :mod:`xzarr3.dask.array`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from xzarr3._types import AnyArray
 from xzarr3.xarray.lazy import LazyArray
 
 if TYPE_CHECKING:
-    from xzarr3.dask.views import Part
+    from xzarr3.dask.slicing import Part
 
 _TOKEN = re.compile("-[0-9a-f]{32}$")
 _FROM_ARRAY = frozenset(("name", "lock", "inline_array"))  # What xarray always tells ``from_array``.
@@ -105,7 +105,7 @@ def _in_chunks(
         return None
     if not _is_dask(chunked_array_type):
         return None
-    from xzarr3.dask.zarr_array import read_in_chunks
+    from xzarr3.dask.array import read_in_chunks
 
     blocks = _blocks(chunks, variable._dims, held.shape, held.dtype)
     identity = held if name is None else (name, lazy)

@@ -15,8 +15,8 @@ from xarray.core import indexing
 
 from xzarr3._types import AnyArray
 from xzarr3.array import Array
-from xzarr3.concurrency import waiters
-from xzarr3.indexing import (
+from xzarr3.io.missing import Describe
+from xzarr3.io.selection import (
     DimChoice,
     Points,
     as_progression,
@@ -24,8 +24,8 @@ from xzarr3.indexing import (
     orthogonal_selection,
     vectorized_selection,
 )
-from xzarr3.missing import Describe
-from xzarr3.xarray.unpacking import Unpacking, read_unpacked
+from xzarr3.parallel import waiters
+from xzarr3.xarray.unpack import Unpacking, read_unpacked
 
 if TYPE_CHECKING:
     from xzarr3.xarray.prefetch import Ahead, InTurn

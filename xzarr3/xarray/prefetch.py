@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from xzarr3._types import AnyArray
-from xzarr3.concurrency import spread
 from xzarr3.errors import StoreError, Xzarr3Error
-from xzarr3.indexing import DimChoice, DimSelection, Points
+from xzarr3.io.selection import DimChoice, DimSelection, Points
+from xzarr3.parallel import spread
 
 if TYPE_CHECKING:
     from xzarr3.xarray.lazy import LazyArray

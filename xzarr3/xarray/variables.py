@@ -13,14 +13,14 @@ from xarray.backends.common import AbstractDataStore
 from xarray.core import indexing
 
 from xzarr3.array import Array
-from xzarr3.concurrency import spread
-from xzarr3.conventions import decode_fill_value, fill_value_is_mask
 from xzarr3.dtypes import JSONObjects, ZDType
 from xzarr3.errors import MetadataError, StoreCapabilityError, UnknownExtensionError
-from xzarr3.grids import Edges, Steps
+from xzarr3.formats.fill_value_attribute import decode_fill_value, fill_value_is_mask
+from xzarr3.grid import Edges, Steps
 from xzarr3.group import Group
-from xzarr3.metadata import ArrayMetadata
-from xzarr3.xarray.encoding import kept_codecs
+from xzarr3.model.metadata import ArrayMetadata
+from xzarr3.parallel import spread
+from xzarr3.xarray.encode import kept_codecs
 from xzarr3.xarray.lazy import LazyArray
 
 _MOST_LENGTHS = 10**5  # Of chunks along a dimension, to be listed one by one.

@@ -20,12 +20,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Literal, Self
 
-from xzarr3.chunk_keys import ChunkKeyEncoding, DraftChunkKeyEncoding
 from xzarr3.errors import MetadataError, UnknownExtensionError
 from xzarr3.formats.base import Document, Format, Place, node_prefix
 from xzarr3.formats.draft.arrays import EarlyArrayMetadata, array_document, parse_array
 from xzarr3.formats.draft.json import check_extensions, members
-from xzarr3.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
+from xzarr3.model.chunk_keys import ChunkKeyEncoding, DraftChunkKeyEncoding
+from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
 
 ENTRY_POINT = "zarr.json"
 URI = "https://purl.org/zarr/spec/core/3.0"

@@ -19,8 +19,8 @@ from xzarr3.errors import MetadataError, UnknownExtensionError, listed
 from xzarr3.formats.base import chunk_shape_of, lengths_of
 from xzarr3.formats.draft.json import Refuse, invalid, items_of, members, string_of
 from xzarr3.formats.draft.types import Named
-from xzarr3.grids import RegularGrid
-from xzarr3.metadata import ArrayMetadata
+from xzarr3.grid import RegularGrid
+from xzarr3.model.metadata import ArrayMetadata
 
 _Metadata = TypeVar("_Metadata", bound=ArrayMetadata)
 

@@ -11,14 +11,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, cast
 
-from xzarr3.chunk_keys import DraftChunkKeyEncoding
 from xzarr3.errors import MetadataError, UnknownExtensionError, listed
 from xzarr3.formats import v2
 from xzarr3.formats.base import lengths_of
 from xzarr3.formats.draft.codecs import chunk_grid_from_json, with_shards
 from xzarr3.formats.draft.json import ARRAY_FIELDS, check_extensions, invalid, members, string_of
 from xzarr3.formats.draft.types import COMPLEX, TABLE, TIMES
-from xzarr3.metadata import ArrayMetadata, check_shape
+from xzarr3.model.chunk_keys import DraftChunkKeyEncoding
+from xzarr3.model.metadata import ArrayMetadata, check_shape
 
 _EARLY_FIELDS = {name: accepted for name, accepted in ARRAY_FIELDS.items() if name != "extensions"}
 _EARLY_OPTIONAL = (

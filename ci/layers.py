@@ -1,0 +1,186 @@
+"""The layers of the package: its rooms, what each is for, and that every import points down or sideways.
+
+    python ci/layers.py            prints what breaks the layers
+    python ci/layers.py --write    brings the table in README.md and the picture ci/layers.svg up to date
+
+A room is a folder of ``xzarr3/`` or a module beside them. Imports within functions count, those for type
+checkers alone do not. No modules may import each other in a circle, also within one layer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import sys
+from collections.abc import Container, Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "xzarr3"
+README = ROOT / "README.md"
+PICTURE = ROOT / "ci" / "layers.svg"
+BEGIN = "<!-- Made by ci/layers.py -->\n"
+END = "<!-- End of what ci/layers.py makes -->\n"
+
+# From the top down: rooms of one layer, each with its task.
+LAYERS: list[dict[str, str]] = [
+    {"cli": "the command line", "__main__": "`python -m xzarr3`"},
+    {"__init__": "the public names"},
+    {"xarray": "the engine `xzarr3` and `to_zarr`: encode, compare, plan, commit"},
+    {"dask": "`from_zarr` and `store`: blocks, tiles, graphs, the journal of a long write"},
+    {
+        "api": "open, create, consolidate",
+        "group": "`Group`",
+        "new_array": "from what a user asks for to a new array",
+        "array": "`Array`: reading, writing, selecting",
+        "copying": "`copy`, also between formats",
+        "progress": "progress bars",
+    },
+    {
+        "nodes": "finding nodes; making, changing and erasing them; pickling; freshness",
+        "commit": "the lease of a writer; staging, swapping, resuming a write",
+    },
+    {"io": "selection, projection on the grid, byte ranges, plan, executor; reads and writes of chunks"},
+    {"formats": "documents of v3, v2 and the draft to metadata, and back"},
+    {"model": "metadata of arrays and groups, chunk keys, storage transformers"},
+    {
+        "codecs": "bytes to arrays: one file a codec, the pipeline, shards",
+        "stores": "keys to bytes: local, object, fsspec, zip, memory; cache and other wrappers",
+    },
+    {"grid": "how an array is divided into chunks", "dtypes": "data types and fill values"},
+    {"parallel": "pools of threads"},
+    {"tracing": "one event a request; counters and `trace`, also on workers"},
+    {"extensions": "names and configurations as documents have them"},
+    {"errors": "every exception", "options": "options of the process", "_types": "names of types"},
+]
+
+# Imports that point up, with the reason.
+EXCEPTIONS = {
+    ("xzarr3.new_array", "xzarr3.dask.creating"): "`create_array(data=...)` takes dask arrays",
+}
+
+LEVEL = {room: len(LAYERS) - at for at, layer in enumerate(LAYERS) for room in layer}
+
+
+def modules() -> dict[str, Path]:
+    """The modules of the package, by name."""
+    return {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in sorted(PACKAGE.rglob("*.py"))
+    }
+
+
+def run_imports(tree: ast.AST, known: Container[str]) -> Iterator[str]:
+    """The modules that one imports when it runs, also within functions."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            continue
+        if isinstance(node, ast.ImportFrom) and node.module is not None:
+            for alias in node.names:
+                below = f"{node.module}.{alias.name}"
+                yield below if below in known else node.module
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        yield from run_imports(node, known)
+
+
+def imports() -> dict[str, set[str]]:
+    """For each module the modules of the package that it imports."""
+    known = modules()
+    return {
+        name: set(run_imports(ast.parse(path.read_text("utf-8")), known)) & known.keys() - {name}
+        for name, path in known.items()
+    }
+
+
+def room(module: str) -> str:
+    """The room of a module."""
+    return module.split(".")[1] if "." in module else "__init__"
+
+
+def shown(name: str) -> str:
+    """A room as it is on the disk."""
+    return f"{name}/" if (PACKAGE / name).is_dir() else f"{name}.py"
+
+
+def broken() -> list[str]:
+    """What breaks the layers: rooms that are not listed, imports that point up, circles."""
+    graph = imports()
+    unknown = {room(name) for name in graph} ^ LEVEL.keys()
+    wrong = [f"room '{name}' is only in the package or only in LAYERS" for name in sorted(unknown)]
+    for name, needed in graph.items():
+        for each in sorted(needed):
+            points_up = LEVEL.get(room(each), 0) > LEVEL.get(room(name), 0)
+            if points_up and (name, each) not in EXCEPTIONS:
+                wrong.append(f"{name} imports {each}, which is in a layer above")
+    left = {name: set(needed) for name, needed in graph.items()}
+    while ready := [name for name, needed in left.items() if not needed & left.keys()]:
+        for name in ready:
+            del left[name]
+    return wrong + [f"{name} is in a circle of imports, or above one" for name in left]
+
+
+def table() -> str:
+    """The layers as a table of Markdown."""
+    lines = ["| Layer | Room | Task |", "|---|---|---|"]
+    for layer in LAYERS:
+        for name, task in layer.items():
+            lines.append(f"| {LEVEL[name]} | `{shown(name)}` | {task} |")
+    return "\n".join(lines) + "\n"
+
+
+def draw(file: Path) -> None:
+    """Draw the layers: a box for each room, as wide as it has lines, with how many rooms it imports."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+    from matplotlib.patches import FancyBboxPatch
+
+    graph = imports()
+    sizes: dict[str, int] = dict.fromkeys(LEVEL, 0)
+    needs: dict[str, set[str]] = {name: set() for name in LEVEL}
+    for name, path in modules().items():
+        sizes[room(name)] += len(path.read_text("utf-8").splitlines())
+        needs[room(name)] |= {room(each) for each in graph[name]} - {room(name)}
+    figure = Figure(figsize=(11, 0.72 * len(LAYERS)))
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set(xlim=(0, 11), ylim=(0, len(LAYERS)))
+    axes.axis("off")
+    narrowest = 1.55
+    for layer in LAYERS:
+        low, left = LEVEL[next(iter(layer))] - 1, 0.1
+        spare = 10.9 - (narrowest + 0.1) * len(layer)
+        total = sum(sizes[name] for name in layer)
+        for name in layer:
+            width = narrowest + spare * sizes[name] / total
+            box = FancyBboxPatch((left, low + 0.1), width, 0.8, boxstyle="round,pad=0,rounding_size=0.08")
+            box.set(facecolor="#e8eef7", edgecolor="#44608c")
+            axes.add_patch(box)
+            below = f"{sizes[name]:,} lines, imports {len(needs[name])}"
+            middle = left + width / 2
+            axes.text(middle, low + 0.62, shown(name), ha="center", va="center", weight="bold", size=10)
+            axes.text(middle, low + 0.32, below, ha="center", va="center", size=7.5)
+            left += width + 0.1
+    with mpl.rc_context({"svg.hashsalt": "xzarr3", "svg.fonttype": "none"}):
+        figure.savefig(file, metadata={"Date": None} if file.suffix == ".svg" else None, dpi=100)
+
+
+def readme_with(text: str, made: str) -> str:
+    """README with this table."""
+    before, _, rest = text.partition(BEGIN)
+    return f"{before}{BEGIN}\n{made}\n{END}{rest.partition(END)[2]}"
+
+
+def main() -> int:
+    """Check, or write what is made from the layers."""
+    parser = argparse.ArgumentParser(description="Check the layers of the package.")
+    parser.add_argument("--write", action="store_true", help="bring README.md and the picture up to date")
+    if parser.parse_args().write:
+        README.write_text(readme_with(README.read_text("utf-8"), table()), "utf-8")
+        draw(PICTURE)
+    wrong = broken()
+    print("\n".join(wrong) or "the layers hold")
+    return bool(wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

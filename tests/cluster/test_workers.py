@@ -1,0 +1,749 @@
+"""Arrays in other processes: what they are pickled to, what is shared, and what a killed worker leaves."""
+
+from __future__ import annotations
+
+import base64
+import copy
+import gc
+import logging
+import multiprocessing
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import cloudpickle  # type: ignore[import-untyped]
+import dask
+import dask.array as da
+import fsspec
+import numpy as np
+import pytest
+from _conformance import contents
+from _processes import Process
+from _unprivileged import run_child
+from distributed import Client, LocalCluster
+
+import xzarr3
+from xzarr3 import (
+    Array,
+    CacheStore,
+    ChangedError,
+    FsspecStore,
+    LocalStore,
+    LoggingStore,
+    MemoryStore,
+    MetadataError,
+    ObjectStore,
+    ReadOnlyError,
+    ReadOnlyStore,
+    Store,
+    StoreError,
+    ZipStore,
+    from_zarr,
+    store,
+)
+from xzarr3.nodes import pickling
+from xzarr3.parallel import available_threads
+from xzarr3.stores import sharing
+from xzarr3.stores.local.folders import TEMPORARY
+
+Values = np.ndarray[Any, np.dtype[np.float64]]
+OPTIONS: dict[str, Any] = {
+    "shape": (1000, 721, 1440), "chunks": (10, 100, 100), "shards": (100, 400, 400), "dtype": "float32",
+    "dimension_names": ("time", "lat", "lon"), "attributes": {"units": "K", "valid_range": [200.0, 330.5]},
+}  # fmt: skip
+
+
+def _zipped(path: Path) -> ZipStore:
+    with ZipStore(path / "x.zip", mode="w") as zipped:
+        xzarr3.create_array(zipped, "a/x", **OPTIONS)
+    return ZipStore(path / "x.zip")
+
+
+def _object(path: Path) -> ObjectStore:
+    return ObjectStore("s3://nowhere/x", storage_options={"anon": True, "region": "eu-west-1"})
+
+
+STORES: dict[str, Callable[[Path], Store]] = {
+    "local": lambda path: LocalStore(path / "x"),
+    "object": _object,
+    "fsspec": lambda path: FsspecStore(f"file://{path}/x"),
+    "fsspec system": lambda path: FsspecStore(fsspec.filesystem("file"), f"{path}/x"),
+    "memory": lambda path: MemoryStore(),
+    "cache": lambda path: CacheStore(LocalStore(path / "x")),
+    "log": lambda path: LoggingStore(CacheStore(LocalStore(path / "x"))),
+    "read-only": lambda path: ReadOnlyStore(LocalStore(path / "x")),
+    "zip": _zipped,
+}
+
+
+def _in(made: Store) -> Array:
+    """An array in a store, of which nobody is asked whether it is there."""
+    return Array(made, "a/x", xzarr3.create_array(MemoryStore(), "a/x", **OPTIONS).metadata)
+
+
+def _values(*shape: int) -> Values:
+    return np.random.default_rng(sum(shape)).random(shape) + 1
+
+
+# Recipes
+
+
+@pytest.mark.parametrize("kind", STORES)
+def test_recipes_are_small_and_equal(kind: str, tmp_path: Path) -> None:
+    array = _in(STORES[kind](tmp_path))
+    recipe = pickle.dumps(array)
+    assert len(recipe) < 1500
+    twin = pickle.loads(recipe)
+    assert pickle.dumps(twin) == pickle.dumps(array) == recipe
+    assert pickle.dumps(copy.deepcopy(twin)) == recipe
+    assert twin.metadata.stores_as(array.metadata)
+    assert (twin.shape, dict(twin.attrs), twin.name) == (array.shape, dict(array.attrs), array.name)
+    same = Array(array.store, "a/x", xzarr3.create_array(MemoryStore(), "a/x", **OPTIONS).metadata)
+    assert pickle.dumps(same) == recipe
+
+
+@pytest.mark.parametrize("kind", STORES)
+def test_handles_share_what_does_not_change(kind: str, tmp_path: Path) -> None:
+    array = _in(STORES[kind](tmp_path))
+    recipe = pickle.dumps(array)
+    first, second = pickle.loads(recipe), pickle.loads(recipe)
+    assert first is not second
+    assert first.store is second.store
+    assert first.engine is second.engine
+    assert first.metadata is second.metadata
+    assert first.metadata.chain is second.metadata.chain
+    assert [first.missing, first.read_only] == [array.missing, array.read_only]
+    other = pickle.loads(pickle.dumps(Array(array.store, "a/y", array.metadata)))
+    assert other.store is first.store
+    assert other.engine is not first.engine
+
+
+@pytest.mark.parametrize("kind", ["local", "object", "fsspec", "cache", "log", "read-only"])
+def test_what_was_used_last_is_kept_until_the_next_task(kind: str, tmp_path: Path) -> None:
+    recipe = pickle.dumps(_in(STORES[kind](tmp_path)))
+    engine = weakref.ref(pickle.loads(recipe).engine)
+    gc.collect()
+    assert pickle.loads(recipe).engine is engine()
+
+
+@pytest.mark.parametrize("zarr_format", [3, 2, "3-draft"])
+def test_groups_are_pickled_to_recipes_as_well(zarr_format: Any, tmp_path: Path) -> None:
+    root = xzarr3.create_group(tmp_path, zarr_format=zarr_format, attributes={"u": 1})
+    for name in ("a", "g/b", "g/c"):
+        root.create_array(name, data=np.arange(3), attributes={"units": "K", "long_name": name})
+    groups = [root, root["g"], root.loaded()]
+    if zarr_format != "3-draft":
+        root.consolidate()
+        groups += [xzarr3.open_group(tmp_path), xzarr3.open_group(tmp_path)["g"]]
+    for group in groups:
+        assert isinstance(group, xzarr3.Group)
+        recipe = pickle.dumps(group)
+        first, second = pickle.loads(recipe), pickle.loads(recipe)
+        assert pickle.dumps(first) == recipe
+        assert first.store is second.store
+        assert first.metadata.attributes == group.metadata.attributes
+        assert first.tree() == second.tree() == group.tree()
+        assert (first.read_only, first.consolidated) == (group.read_only, group.consolidated)
+        assert first._documents is None or first._documents is second._documents
+
+
+def test_only_so_much_is_kept(tmp_path: Path) -> None:
+    array = _in(LocalStore(tmp_path))
+    for number in range(600):
+        pickle.loads(pickle.dumps(Array(array.store, f"a/{number}", array.metadata)))
+    for number in range(100):
+        pickle.loads(pickle.dumps(_in(LocalStore(tmp_path / str(number)))))
+    gc.collect()
+    assert len(sharing._kept) <= 32
+    assert len(sharing._shared) < 100
+    assert len(pickling._known) < 700
+    caches = [pickle.loads(pickle.dumps(CacheStore(LocalStore(tmp_path / f"c{n}")))) for n in range(9)]
+    kept = [kept for kept, *_ in sharing._kept.values()]
+    assert sum(isinstance(each, CacheStore) for each in kept) <= 4
+    assert caches[-1] in kept
+
+
+def test_copies_of_memory_are_not_kept() -> None:
+    data = pickle.dumps(xzarr3.create_array(MemoryStore({"x": bytes(10**6)}), data=np.arange(4)))
+    array = pickle.loads(data)
+    assert array[...].tolist() == [0, 1, 2, 3]
+    held = weakref.ref(array.store)
+    del array
+    gc.collect()
+    assert held() is None
+
+
+def test_a_handle_that_changes_changes_no_other(tmp_path: Path) -> None:
+    array = xzarr3.create_array(tmp_path, data=np.arange(6), chunks=2, attributes={"u": 1})
+    recipe = pickle.dumps(array)
+    first, second, third = (pickle.loads(recipe) for _ in range(3))
+    first.append([6, 7])
+    first.attrs["u"] = 2
+    assert (second.shape, dict(second.attrs), third.shape) == ((6,), {"u": 1}, (6,))
+    assert (first.shape, first[...].tolist()) == ((8,), list(range(8)))
+    assert second[...].tolist() == pickle.loads(recipe)[...].tolist() == list(range(6))
+    assert pickle.loads(pickle.dumps(first)).shape == (8,)
+    second.missing = "error"
+    second.read_only = True
+    second.write_empty_chunks = True
+    assert (third.missing, third.read_only, third.write_empty_chunks) == ("fill", False, False)
+    fourth = pickle.loads(pickle.dumps(second))
+    assert (fourth.missing, fourth.read_only, fourth.write_empty_chunks) == ("error", True, True)
+    assert fourth.metadata is second.metadata
+    fifth = copy.copy(third)
+    fifth.missing = "warn"
+    assert third.missing == "fill"
+    first.resize((2,))
+    with pytest.raises(StoreError, match="opening it again"):
+        second[...]
+
+
+def test_a_store_that_was_changed_is_not_shared_any_more(tmp_path: Path) -> None:
+    data = pickle.dumps(LocalStore(tmp_path))
+    first = pickle.loads(data)
+    assert pickle.loads(data) is first
+    first.read_only = True
+    second = pickle.loads(data)
+    assert second is not first
+    assert not second.read_only
+    assert pickle.loads(data) is second
+    assert pickle.loads(pickle.dumps(first)).read_only
+
+
+class Derived(LocalStore):
+    """Has something of its own."""
+
+    mine = 0
+
+
+def test_derived_stores_stay_what_they_are(tmp_path: Path) -> None:
+    derived = Derived(tmp_path)
+    derived.mine = 5
+    twin = pickle.loads(pickle.dumps(derived))
+    assert type(twin) is Derived
+    assert twin.mine == 5
+    assert twin is not pickle.loads(pickle.dumps(derived))
+
+
+class Turned(MemoryStore):
+    """Keeps everything with all bits turned round."""
+
+    mask = 255
+
+    def get(self, key: str, byte_range: Any = None) -> Any:
+        value = super().get(key, byte_range)
+        return None if value is None else bytes(octet ^ self.mask for octet in bytes(value))
+
+    def set(self, key: str, value: Any) -> None:
+        super().set(key, bytes(octet ^ self.mask for octet in bytes(value)))
+
+
+def test_derived_stores_in_memory_are_what_they_are_elsewhere(pool: ProcessPoolExecutor) -> None:
+    turned = Turned()
+    turned.mask = 15
+    array = xzarr3.create_array(turned, data=np.arange(5))
+    assert pool.submit(array.get).result(120).tolist() == list(range(5))
+    with pytest.raises(ReadOnlyError, match="copy in another process"):
+        pool.submit(_write, array).result(120)
+
+
+def test_classes_of_a_notebook_travel_by_value(tmp_path: Path) -> None:
+    class Notebook(xzarr3.WrapperStore):
+        def get(self, key: str, byte_range: Any = None) -> Any:
+            return super().get(key, byte_range)
+
+    array = xzarr3.create_array(Notebook(LocalStore(tmp_path)), data=np.arange(5))
+    twin = cloudpickle.loads(cloudpickle.dumps(array))
+    assert twin[...].tolist() == list(range(5))
+    assert cloudpickle.dumps(_in(LocalStore(tmp_path))) == cloudpickle.dumps(_in(LocalStore(tmp_path)))
+
+
+def test_threads_that_unpickle_at_once_share_as_well(tmp_path: Path) -> None:
+    recipe = pickle.dumps(xzarr3.create_array(tmp_path, data=np.arange(5)))
+    gate, found = threading.Barrier(8), []
+
+    def work() -> None:
+        gate.wait()
+        for _ in range(50):
+            array = pickle.loads(recipe)
+            found.append((array.store, array.engine, array.metadata))
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({tuple(map(id, each)) for each in found}) == 1
+    assert len(found) == 400
+
+
+def test_a_forked_child_waits_for_no_thread_of_its_parent(tmp_path: Path) -> None:
+    recipe = pickle.dumps(xzarr3.create_array(tmp_path, data=np.arange(5)))
+    keep = pickle.loads(recipe)
+    with pickling._lock, sharing._lock:
+        assert run_child(lambda: pickle.loads(recipe)[...].tolist()).checked() == list(range(5))
+    assert keep.shape == (5,)
+
+
+def test_the_document_is_parsed_and_checked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    array = xzarr3.create_array(LoggingStore(LocalStore(tmp_path)), data=np.arange(5), attributes={"n": 7131})
+    recipe = pickle.dumps(array)
+    parsed = []
+    format = type(array.format)
+    parse = format.parse_again
+
+    def counted(*args: Any) -> Any:
+        parsed.append(args)
+        return parse(*args)
+
+    monkeypatch.setattr(format, "parse_again", counted)
+    for _ in range(20):
+        twin = pickle.loads(recipe)
+        assert twin[...].tolist() == list(range(5))
+    # Once as the recipe has it, and once as it is stored.
+    assert len(parsed) == 2
+    assert [each.key for each in twin.store.records if each.operation != "open_value"].count("zarr.json") < 3
+
+
+_SILENT = """
+import base64, pickle, sys, threading
+import xzarr3, xzarr3.array, xzarr3.stores.cache.store, xzarr3.stores.logging, xzarr3.stores.zip.store
+import xzarr3.stores.object.store, xzarr3.stores.fsspec.store
+recipes = [base64.b64decode(line) for line in sys.stdin]
+before, seen = set(sys.modules), []
+def hear(event, args):
+    if event.split(".")[0] in ("open", "os", "socket", "_thread", "import", "subprocess", "fcntl", "glob"):
+        seen.append((event, args))
+stat = __import__("os").stat
+def told(*args, **kwargs):
+    seen.append(("stat", args))
+    return stat(*args, **kwargs)
+__import__("os").stat = told
+sys.addaudithook(hear)
+for recipe in recipes:
+    array, again = pickle.loads(recipe), pickle.loads(recipe)
+    array.name, array.read_only, array.store
+    noted = list(seen)
+    same = len(pickle.dumps(array)) == len(recipe)  # For which a directory may be looked at.
+    print([noted, sorted(set(sys.modules) - before), threading.active_count(), same])
+    seen = []
+"""
+
+
+def test_unpickling_touches_nothing(tmp_path: Path) -> None:
+    """Not a file, not a socket, not a thread, not a package: it happens on the event loop of a worker."""
+    pickling = []
+    for number, make in enumerate(STORES.values()):
+        (tmp_path / str(number)).mkdir()
+        pickling.append(base64.b64encode(pickle.dumps(_in(make(tmp_path / str(number))))))
+    done = subprocess.run(
+        [sys.executable, "-c", _SILENT],
+        input=b"\n".join(pickling),
+        capture_output=True,
+        timeout=120,
+        check=False,
+    )
+    told = dict(zip(STORES, done.stdout.decode().splitlines(), strict=False))
+    assert told == dict.fromkeys(STORES, "[[], [], 1, True]"), done.stderr.decode()
+
+
+def test_what_is_not_known_here_is_an_error_when_it_is_used(tmp_path: Path) -> None:
+    array = xzarr3.create_array(tmp_path, data=np.arange(5), chunks=5)
+    data = pickle.dumps(array).replace(b'"name":"zstd"', b'"name":"zest"')
+    twin = pickle.loads(data)
+    assert twin.name == "/"
+    with pytest.raises(MetadataError, match="zest"):
+        twin[...]
+
+
+def test_a_directory_that_has_vanished_is_an_error_when_it_is_used(tmp_path: Path) -> None:
+    """As it is on another machine: a new directory there would be seen by nobody."""
+    place = tmp_path / "store"
+    array = xzarr3.create_array(place, data=np.arange(5), chunks=5)
+    recipe = pickle.dumps(array)
+    shutil.rmtree(place)
+    twin = pickle.loads(recipe)
+    with pytest.raises(StoreError, match="vanished"):
+        twin[...]
+    writes: list[Callable[[], object]] = [
+        lambda: twin.set(0, 1),
+        lambda: twin.set(..., 1),
+        lambda: twin.append([1]),
+        lambda: twin.store.set("x", b""),
+        lambda: twin.store.update("x", lambda _: [b""]),
+    ]
+    for write in writes:
+        with pytest.raises(StoreError, match=r"is not there for process|is gone"):
+            write()
+    assert not place.exists()
+    array[...] = 2  # It was not pickled.
+    twin[...] = 3
+    assert array.store.exists("c/0")  # The directory is there again, but no document.
+    with pytest.raises(ChangedError, match="vanished"):
+        array[0]
+
+
+def test_a_directory_that_was_not_there_yet_is_made(tmp_path: Path) -> None:
+    twin = pickle.loads(pickle.dumps(LocalStore(tmp_path / "x")))
+    twin.set("a", b"1")
+    assert LocalStore(tmp_path / "x").get("a") == b"1"
+
+
+# Processes of pools
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[ProcessPoolExecutor]:
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        yield pool
+
+
+def _ours() -> set[str]:
+    """What the threads of xzarr3 in this process are called."""
+    return {each.name.rpartition("_")[0] for each in threading.enumerate() if each.name.startswith("xzarr3")}
+
+
+def _threads(array: Array) -> tuple[int, set[str], float]:
+    total = float(array[...].sum() + np.asarray(array).sum())
+    array[...] = 1
+    return available_threads(), _ours(), total
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+def test_tasks_in_pools_of_processes_have_one_thread(
+    method: str, tmp_path: Path, pool: ProcessPoolExecutor
+) -> None:
+    array = xzarr3.create_array(tmp_path, data=np.ones(2**21), chunks=2**16)
+    assert available_threads() == len(os.sched_getaffinity(0))
+    if method == "spawn":
+        found = pool.submit(_threads, array).result(120)
+    else:
+        with multiprocessing.get_context("fork").Pool(1) as forked:
+            found = forked.apply_async(_threads, (array,)).get(60)
+    assert found == (1, found[1], 2.0**22)
+    assert not found[1] & {"xzarr3", "xzarr3-io"}
+
+
+def test_the_scheduler_of_processes(tmp_path: Path, pool: ProcessPoolExecutor) -> None:
+    values = _values(40, 30)
+    array = xzarr3.create_array(tmp_path / "a", data=values, chunks=(10, 10))
+    target = xzarr3.create_array(tmp_path / "b", shape=(40, 30), chunks=(16, 7), dtype="f8")
+    with dask.config.set(scheduler="processes", pool=pool):
+        np.testing.assert_array_equal(da.from_array(array, chunks=(20, 30)).compute(), values)
+        store(from_zarr(array) + 1, target)
+    np.testing.assert_array_equal(target[...], values + 1)
+
+
+# Writes that nobody would see
+
+
+def _fsspec(path: Path) -> FsspecStore:
+    return FsspecStore(f"memory://workers-{os.getpid()}-{path.name}")
+
+
+UNSEEN: dict[str, Callable[[Path], Store]] = {
+    "memory": lambda path: MemoryStore(),
+    "cached": lambda path: CacheStore(MemoryStore()),
+    "logged": lambda path: LoggingStore(MemoryStore()),
+    "fsspec": _fsspec,
+    "chain of fsspec": lambda path: FsspecStore(f"dir::memory://w{path.name}"),
+    "directory of fsspec": lambda path: FsspecStore(
+        fsspec.filesystem("dir", path=f"/w{path.name}", fs=fsspec.filesystem("memory"))
+    ),
+    "zip": lambda path: ZipStore(path / "x.zip", mode="w"),
+    "zip in memory": lambda path: ZipStore(MemoryStore(), "x.zip", mode="w"),
+}
+
+
+def _write(array: Array) -> None:
+    array[:2] = 7
+
+
+def _unlock(array: Array) -> None:
+    each: Any = array.store
+    while each is not None:
+        each.read_only = False
+        each = getattr(each, "inner", None)
+    array.read_only = False
+    array[:2] = 7
+
+
+_inherited: list[Array] = []
+
+
+def _write_inherited(_: object) -> None:
+    _inherited[0][:2] = 7
+
+
+@pytest.mark.parametrize("kind", UNSEEN)
+def test_a_write_that_nobody_would_see_is_refused(
+    kind: str, tmp_path: Path, pool: ProcessPoolExecutor
+) -> None:
+    array = xzarr3.create_array(UNSEEN[kind](tmp_path), data=np.arange(6), chunks=2)
+    expected = "process|read-only"
+    for work in (_write, _unlock):
+        with pytest.raises((ReadOnlyError, StoreError), match=expected):
+            pool.submit(work, array).result(120)
+    _inherited[:] = [array]
+    try:
+        with multiprocessing.get_context("fork").Pool(1) as forked:
+            with pytest.raises((ReadOnlyError, StoreError), match=expected):
+                forked.apply_async(_write_inherited, (0,)).get(60)
+            with pytest.raises((ReadOnlyError, StoreError), match=expected):
+                forked.apply_async(_write, (array,)).get(60)
+    finally:
+        _inherited.clear()
+    assert array[...].tolist() == list(range(6))
+    _write(array)
+    assert array[...].tolist() == [7, 7, 2, 3, 4, 5]
+    assert pickle.loads(pickle.dumps(array)).store.identity == array.store.identity
+
+
+def test_dask_refuses_such_a_write(pool: ProcessPoolExecutor) -> None:
+    array = xzarr3.create_array(MemoryStore(), data=np.zeros(6), chunks=2)
+    with pytest.raises(ReadOnlyError, match="copy in another process"):
+        store(da.ones(6, chunks=2), array, scheduler="processes", pool=pool)
+    assert not array[...].any()
+
+
+# Workers that are killed
+
+
+def _once(marker: str) -> bool:
+    try:
+        os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    return True
+
+
+def _halfway(end: Callable[[], None], folder: str, is_wanted: Callable[[], bool] = lambda: True) -> None:
+    """Call ``end`` when half of a value, the one that is wanted, is written to a file below ``folder``."""
+    write, writev = os.write, os.writev
+
+    def half(descriptor: int, data: Any) -> int:
+        parts = data if isinstance(data, list) else [data]
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+        if not path.startswith(folder) or TEMPORARY not in path or not is_wanted():
+            return writev(descriptor, parts)
+        whole = b"".join(parts)
+        number = write(descriptor, whole[: len(whole) // 2])
+        os.write, os.writev = write, writev
+        end()
+        return number
+
+    os.write = os.writev = half
+
+
+def _kill() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _is_second(marker: str) -> bool:
+    """Whether one was asked before, in whichever process, and this is the second time."""
+    return not _once(f"{marker}-first") and _once(marker)
+
+
+def _kill_in_the_second_write(client: Client, marker: str, folder: str) -> None:
+    """Whichever worker it is that writes the second value is killed halfway."""
+    client.run(_halfway, _kill, folder, partial(_is_second, marker), on_error="ignore")  # One may be ending.
+
+
+@contextmanager
+def _cluster() -> Iterator[Client]:
+    options = {
+        "distributed.scheduler.allowed-failures": 3,
+        "distributed.worker.daemon": True,
+        "distributed.comm.timeouts.connect": "20s",
+    }
+    with (
+        dask.config.set(options),
+        LocalCluster(
+            n_workers=2,
+            threads_per_worker=1,
+            processes=True,
+            memory_limit=0,
+            dashboard_address=":0",
+            host="127.0.0.1",
+            silence_logs=logging.CRITICAL,
+        ) as cluster,
+        Client(cluster) as client,
+    ):
+        client.run(lambda paths: sys.path.extend(set(paths) - set(sys.path)), list(sys.path))
+        yield client
+
+
+@pytest.fixture(scope="module")
+def clients() -> Iterator[list[tuple[Client, ExitStack]]]:
+    """The cluster of all tests, as long as there is one."""
+    clients: list[tuple[Client, ExitStack]] = []
+    yield clients
+    for _, stack in clients:
+        _close(stack)
+
+
+def _close(stack: ExitStack) -> None:
+    with suppress(KeyError):  # A cluster that has lost a worker may look for it in vain as it ends.
+        stack.close()
+
+
+def _all_answer(client: Client) -> bool:
+    """Whether there are two workers, and none that was killed is still counted among them."""
+    known = client.scheduler_info()["workers"]
+    return len(known) == len(client.run(os.getpid, on_error="ignore")) == 2
+
+
+@pytest.fixture
+def client(clients: list[tuple[Client, ExitStack]]) -> Client:
+    """A cluster of two workers; another one, if one that was killed does not come back."""
+    if clients:
+        end = time.monotonic() + 30
+        while not (answer := _all_answer(clients[0][0])) and time.monotonic() < end:
+            time.sleep(0.1)
+        if not answer:
+            _close(clients.pop()[1])
+    if not clients:
+        stack = ExitStack()
+        clients.append((stack.enter_context(_cluster()), stack))
+    return clients[0][0]
+
+
+def _leftovers(place: Path) -> list[Path]:
+    return [path for path in place.rglob(f"{TEMPORARY}*") if path.is_file()]
+
+
+def _stored_while_killed(
+    client: Client, tmp_path: Path, region: Any, source: Values, blocks: Any, **layout: Any
+) -> None:
+    """Write with a worker that is killed meanwhile, and compare all of the array and of the store."""
+    old = _values(40, 33)
+    target = xzarr3.create_array(tmp_path / "store", data=old, dtype="f8", **layout)
+    units = set(contents(target.store))
+    marker = str(tmp_path / "dead")
+    _kill_in_the_second_write(client, marker, str(tmp_path / "store"))
+    store(da.from_array(source, chunks=blocks), target, regions=region)
+    assert os.path.exists(marker)
+    expected = old.copy()
+    expected[region] = source
+    found = xzarr3.open_array(tmp_path / "store", mode="r+")
+    np.testing.assert_array_equal(found[...], expected)
+    assert set(contents(found.store)) == units
+    left = _leftovers(tmp_path / "store")
+    assert 1 <= len(left) <= 2, "half a value, and the lock if there was one"
+    for path in left:
+        os.utime(path, (0, 0))
+    found.store.sweep()
+    assert not _leftovers(tmp_path / "store")
+    np.testing.assert_array_equal(found[...], expected)
+
+
+def test_worker_killed_in_the_middle_of_a_write(client: Client, tmp_path: Path) -> None:
+    """Blocks that lie across chunks, in a region that covers some of them in part."""
+    _stored_while_killed(
+        client, tmp_path, np.s_[3:35, 2:30], _values(32, 28), (11, 9), chunks=(10, 8), compressors=None
+    )
+
+
+def test_tasks_of_a_cluster_have_one_thread(client: Client, tmp_path: Path) -> None:
+    data = np.ones((512, 2048))
+    array = xzarr3.create_array(tmp_path / "a", data=data, chunks=(64, 256), shards=(256, 2048))
+    target = xzarr3.create_array(tmp_path / "b", shape=data.shape, chunks=(64, 256), dtype="f8")
+    assert da.from_array(array, chunks=(512, 1024)).sum().compute() == data.size
+    assert client.submit(lambda array: array[...].sum(), array, pure=False).result(120) == data.size
+    store(from_zarr(array) + 1, target)
+    assert not set().union(*client.run(_ours).values())
+    assert (target[...] == 2).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("blocks", "layout"),
+    [
+        ((10, 11), {"chunks": (10, 11)}),
+        ((20, 33), {"chunks": (5, 11), "shards": (10, 33)}),
+        ((7, 13), {"chunks": (5, 11), "shards": (20, 33)}),
+        ((9, 33), {"chunks": ((7, 13, 20), (3, 30))}),
+        ((9, 33), {"chunks": (8, 8), "zarr_format": 2}),
+    ],
+    ids=["chunks", "shards", "misaligned shards", "rectilinear", "version 2"],
+)
+@pytest.mark.parametrize("region", [np.s_[:, :], np.s_[3:35, 2:30]], ids=["whole", "region"])
+def test_workers_killed_in_the_middle_of_writes(
+    client: Client, tmp_path: Path, blocks: Any, layout: dict[str, Any], region: Any
+) -> None:
+    source = _values(40, 33)[region] + 5
+    _stored_while_killed(client, tmp_path, region, source, blocks, **layout)
+
+
+@pytest.mark.slow
+def test_rows_added_while_a_worker_is_killed_are_there_once(client: Client, tmp_path: Path) -> None:
+    old, new = _values(15, 20), _values(23, 20)
+    target = xzarr3.create_array(tmp_path / "store", data=old, chunks=(10, 10))
+    target.resize((38, 20))
+    marker = str(tmp_path / "dead")
+    _kill_in_the_second_write(client, marker, str(tmp_path / "store"))
+    store(da.from_array(new, chunks=(6, 20)), target, regions=np.s_[15:38, :])
+    assert os.path.exists(marker)
+    np.testing.assert_array_equal(xzarr3.open_array(tmp_path / "store")[...], np.concatenate([old, new]))
+
+
+def _partial(array: Array, marker: str, folder: str) -> None:
+    if _once(marker):
+        _halfway(_kill, folder)
+    array[3:9, 3:9] = 5
+
+
+@pytest.mark.slow
+def test_worker_killed_while_it_holds_locks_of_units(client: Client, tmp_path: Path) -> None:
+    values = _values(12, 12)
+    array = xzarr3.create_array(tmp_path / "store", data=values, chunks=(6, 6))
+    marker, folder = str(tmp_path / "dead"), str(tmp_path / "store")
+    start = time.monotonic()
+    client.submit(_partial, array, marker, folder, pure=False).result(timeout=120)
+    assert time.monotonic() - start < 40
+    values[3:9, 3:9] = 5
+    np.testing.assert_array_equal(xzarr3.open_array(tmp_path / "store")[...], values)
+
+
+def test_a_task_that_was_given_up_and_still_runs_writes_the_same(tmp_path: Path) -> None:
+    """A worker that was suspended goes on after another one has repeated its task."""
+    source = _values(30, 20)
+    array = xzarr3.create_array(tmp_path / "store", data=np.zeros((30, 20)), chunks=(10, 20), shards=(30, 20))
+    recipe = pickle.dumps(array)
+
+    def suspended() -> None:
+        def stop() -> None:
+            Process.say()
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+        _halfway(stop, str(tmp_path / "store"))
+        pickle.loads(recipe)[...] = source
+
+    zombie = Process(suspended)
+    try:
+        zombie.start()
+        assert zombie.hear()
+        assert not array[...].any()
+        assert run_child(lambda: pickle.loads(recipe).set(..., source)).error is None
+        np.testing.assert_array_equal(array[...], source)
+        stored = dict(contents(array.store))
+        while Path(f"/proc/{zombie.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+            time.sleep(0.005)
+        os.kill(zombie.pid, signal.SIGCONT)
+        assert zombie.wait(120) == 0
+    finally:
+        zombie.close()
+    assert dict(contents(array.store)) == stored
+    assert not _leftovers(tmp_path / "store")

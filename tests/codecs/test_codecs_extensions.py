@@ -1,0 +1,1470 @@
+"""Codecs of zarr-extensions: bytes written by hand after the texts, exact numbers, other libraries."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+import math
+import struct
+import tracemalloc
+import warnings
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable
+from fractions import Fraction
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numcodecs
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+import xzarr3
+from xzarr3 import ChunkDecodeError, ChunkEncodeError, MetadataError, UnknownExtensionError
+from xzarr3.codecs import (
+    BitRoundCodec,
+    BytesCodec,
+    CastValueCodec,
+    N5DefaultCodec,
+    PackBitsCodec,
+    ReshapeCodec,
+    ScaleOffsetCodec,
+    ShardingCodec,
+    codec_from_json,
+    parse_codec,
+)
+from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec, ChunkSpec, Codec
+from xzarr3.codecs.pipeline import CodecChain
+from xzarr3.dtypes import parse_dtype
+
+LITTLE: Any = {"name": "bytes", "configuration": {"endian": "little"}}
+INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+SMALL_INTEGERS = ("int2", "int4", "uint2", "uint4")
+FLOATS = ("float16", "float32", "float64")
+SMALL_FLOATS = (
+    "float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn", "float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz",
+    "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu",
+)  # fmt: skip
+ROUNDINGS = ("nearest-even", "towards-zero", "towards-positive", "towards-negative", "nearest-away")
+
+
+def spec_of(data_type: str | dict[str, Any], shape: tuple[int, ...], fill: Any = None) -> ChunkSpec:
+    """Chunks of a data type and shape."""
+    parsed = parse_dtype(data_type, zarr_format=3).in_native_order()
+    return ChunkSpec(shape, parsed, parsed.default_scalar() if fill is None else parsed.cast_scalar(fill))
+
+
+def codec_of(name: str, **configuration: Any) -> Any:
+    """A codec as a metadata document describes it, and again as it describes itself."""
+    codec = codec_from_json(json.loads(json.dumps({"name": name, "configuration": configuration})))
+    assert codec is not None
+    assert codec_from_json(json.loads(json.dumps(codec.to_json()))) == codec
+    assert hash(codec_from_json(codec.to_json())) == hash(codec)
+    return codec
+
+
+def encoded(codec: Codec, values: Any, data_type: str) -> Any:
+    """What a codec makes of an array."""
+    spec = spec_of(data_type, np.shape(values))
+    array = spec.data_type.cast_array(np.asarray(values))
+    assert isinstance(codec, (ArrayArrayCodec, ArrayBytesCodec))
+    made = codec.encode(array, spec)
+    return bytes(made) if isinstance(codec, ArrayBytesCodec) else made
+
+
+def round_trip(codec: ArrayArrayCodec | ArrayBytesCodec, array: Any, spec: ChunkSpec) -> Any:
+    """An array that was encoded and decoded."""
+    chain = CodecChain((codec,) if isinstance(codec, ArrayBytesCodec) else (codec, BytesCodec()), spec)
+    return chain.decode(chain.encode(array))
+
+
+def document(data_type: Any, codecs: list[Any], shape: list[int], chunks: list[int], fill: Any) -> bytes:
+    """A metadata document with these codecs."""
+    return json.dumps({
+        "zarr_format": 3, "node_type": "array", "shape": shape, "data_type": data_type,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": chunks}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "fill_value": fill, "codecs": codecs, "attributes": {},
+    }).encode()  # fmt: skip
+
+
+def refused(
+    name: str, configuration: Any, data_type: str = "float32", shape: tuple[int, ...] = (4, 6)
+) -> Any:
+    """The error for a document with such a codec."""
+    kind = codec_kind(name)
+    codecs = [{"name": name, "configuration": configuration}, *([] if kind is ArrayBytesCodec else [LITTLE])]
+    store = xzarr3.MemoryStore()
+    store.set("a/zarr.json", document(data_type, codecs, list(shape), list(shape), 0))
+    with pytest.raises(MetadataError) as caught:
+        xzarr3.open_array(store, "a")
+    assert str(caught.value)
+    return caught.value
+
+
+def codec_kind(name: str) -> type:
+    """Whether a codec makes arrays or bytes."""
+    return ArrayBytesCodec if name in ("packbits", "n5_default") else ArrayArrayCodec
+
+
+# reshape
+
+
+@pytest.mark.parametrize(
+    ("shape", "chunk", "expected"),
+    [
+        ([[0, 1], [2], 3], (100, 50, 64, 3), (5000, 64, 3)),
+        ([[0, 1], 10, [3, 4]], (2, 3, 10, 4, 5), (6, 10, 20)),
+        ([-1], (4, 6), (24,)),
+        ([3, -1, 2], (4, 6), (3, 4, 2)),
+        ([24], (4, 6), (24,)),
+        ([[0], [1]], (4, 6), (4, 6)),
+        ([[0], [], [1]], (4, 6), (4, 1, 6)),
+        ([1, 1], (), (1, 1)),
+        ([], (1, 1), ()),
+        ([[0], [2]], (4, 1, 6), (4, 6)),
+        ([[0], 2, 3], (4, 6), (4, 2, 3)),
+    ],
+)
+def test_reshape(shape: list[Any], chunk: tuple[int, ...], expected: tuple[int, ...]) -> None:
+    codec = codec_of("reshape", shape=shape)
+    assert codec == ReshapeCodec(shape)
+    spec = spec_of("int32", chunk)
+    assert codec.resolve(spec).shape == expected
+    values = np.arange(math.prod(chunk), dtype="i4").reshape(chunk)
+    made = codec.encode(values.copy("F"), spec)
+    assert made.shape == expected
+    assert made.ravel().tolist() == list(range(math.prod(chunk)))
+    assert np.array_equal(codec.decode(made, spec), values)
+    assert np.shares_memory(codec.decode(made, spec), made) or not made.size
+
+
+@pytest.mark.parametrize(
+    ("shape", "reason"),
+    [
+        ([[1], [0]], "not a valid value"),  # These three are those of the text.
+        ([[1, 0], 10, [3, 4]], "not a valid value"),
+        ([[3, 4], 10, [0, 1]], "not a valid value"),
+        ([[0, 0]], "not a valid value"),
+        ([[0], [0, 1]], "not a valid value"),
+        ([-1, -1], "not a valid value"),
+        ([0, 24], "not a valid value"),
+        ([-2], "not a valid value"),
+        ([True, 24], "not a valid value"),
+        ([2.0, 12], "not a valid value"),
+        (["a"], "not a valid value"),
+        ([None], "not a valid value"),
+        ([{}], "not a valid value"),
+        ([[[0]]], "not a valid value"),
+        ([[-1]], "not a valid value"),
+        (24, "not a valid value"),
+        ("24", "not a valid value"),
+        ([25], "no such shape"),
+        ([5, -1], "no such shape"),
+        ([2**70, -1], "no such shape"),
+        ([[0], 5], "no such shape"),
+        ([[0, 1], [2]], "the chunk has 2 dimensions"),
+        ([2, [1], 2], "dimension 1 is not made"),
+        ([[0], [], 6, 1], None),
+    ],
+)  # fmt: skip
+def test_reshape_refused(shape: Any, reason: str | None) -> None:
+    if reason is None:
+        assert codec_of("reshape", shape=shape).shape_of((4, 6)) == (4, 1, 6, 1)
+        return
+    assert reason in refused("reshape", {"shape": shape}).reason
+
+
+def test_reshape_of_dimensions_in_the_wrong_place() -> None:
+    """As many elements, but index i of the output is not index i of the dimension that is named."""
+    assert "dimension 1 is not made" in refused("reshape", {"shape": [6, [0]]}).reason
+    assert "dimension 0 is not made" in refused("reshape", {"shape": [[1], 4]}).reason
+    assert "dimension 0 is not made" in refused("reshape", {"shape": [[0, 2], 3]}, shape=(2, 3, 2)).reason
+    assert "dimension 1 is not made" in refused("reshape", {"shape": [3, [0, 2]]}, shape=(2, 3, 2)).reason
+
+
+@settings(deadline=None)
+@given(data=st.data())
+def test_reshape_like_numpy(data: st.DataObject) -> None:
+    chunk = tuple(data.draw(st.lists(st.integers(1, 4), max_size=4)))
+    parts: list[Any] = []
+    expected: list[int] = []
+    rest = list(range(len(chunk)))
+    while rest:
+        take = data.draw(st.integers(1, len(rest)))
+        dims, rest = rest[:take], rest[take:]
+        length = math.prod(chunk[dim] for dim in dims)
+        parts.append(data.draw(st.sampled_from([dims, length])))
+        expected.append(length)
+    if parts and data.draw(st.booleans()):
+        at = data.draw(st.integers(0, len(parts) - 1))
+        parts[at] = -1
+    codec = ReshapeCodec(parts)
+    spec = spec_of("uint8", chunk)
+    values = np.arange(math.prod(chunk), dtype="u1").reshape(chunk)
+    assert np.array_equal(codec.encode(values, spec), values.reshape(expected))
+    assert np.array_equal(round_trip(codec, values, spec), values)
+
+
+# bitround
+
+
+def test_bitround_sample_data() -> None:
+    """The numbers that the specification shows for its sample data."""
+    codec = codec_of("bitround", keepbits=3)
+    given_ = [0, 0.1, 1.2, 12.3, 123.4, 1234.5, np.nan, np.inf, -np.inf]
+    found = encoded(codec, np.array(given_, "f4"), "float32")
+    expected = np.array(
+        [0, 0x3DD00000, 0x3FA00000, 0x41400000, 0x42F00000, 0x44A00000, 0x7FC00000, 0x7F800000, 0xFF800000],
+        "u4",
+    )
+    assert found.view("u4").tolist() == expected.tolist()
+    assert found[1:6].tolist() == [0.1015625, 1.25, 12, 120, 1280]
+    small = encoded(codec, np.array([0, 1, 10, 11, 100, 123, 200, 208, 209, 255], "u1"), "uint8")
+    assert small.tolist() == [0, 1, 10, 12, 96, 128, 192, 192, 224, 224]
+    many = encoded(codec, np.array([0, 1024, 1280, 1664, 1685, 123145182, 2**32 - 1], "u4"), "uint32")
+    assert many.tolist() == [0, 1024, 1280, 1536, 1792, 117440512, 3758096384]
+
+
+def nearest(value: Fraction, step: Fraction) -> Fraction:
+    """A number rounded to a multiple of ``step``, of two as near to the even one."""
+    return round(value / step) * step
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.sampled_from(INTEGERS).flatmap(
+        lambda name: st.tuples(
+            st.just(name), st.integers(int(np.iinfo(name).min), int(np.iinfo(name).max)), st.integers(1, 70)
+        )
+    )
+)
+@example(("int64", -(2**63), 1))
+@example(("uint64", 2**64 - 1, 53))
+@example(("uint64", 2**53 + 1, 53))
+@example(("int8", -127, 3))
+def test_bitround_of_integers(case: tuple[str, int, int]) -> None:
+    name, value, keep = case
+    found = int(encoded(BitRoundCodec(keep), np.array([value], name), name)[0])
+    size = abs(value)
+    step = 1 << max(size.bit_length() - keep, 0)
+    wanted = int(nearest(Fraction(size), Fraction(step)))
+    if wanted > np.iinfo(name).max:
+        wanted = size // step * step
+    assert found == (-wanted if value < 0 else wanted)
+
+
+@pytest.mark.parametrize(
+    ("name", "mantissa"), [("float16", 10), ("float32", 23), ("float64", 52), ("bfloat16", 7)]
+)
+@settings(deadline=None)
+@given(data=st.data())
+def test_bitround_of_floats(name: str, mantissa: int, data: st.DataObject) -> None:
+    dtype = np.dtype(ml_dtypes.bfloat16) if name == "bfloat16" else np.dtype(name)
+    width = 8 * dtype.itemsize
+    bits = data.draw(st.integers(0, 2**width - 1))
+    keep = data.draw(st.integers(1, mantissa + 2))
+    value = np.array([bits], f"u{dtype.itemsize}").view(dtype)
+    found = encoded(BitRoundCodec(keep), value, name)
+    wide, made = float(value[0]), float(found[0])
+    if not math.isfinite(wide):
+        assert found.tobytes() == value.tobytes()
+        return
+    exponent = max(bits >> mantissa & (1 << width - 1 - mantissa) - 1, 1)
+    bias = (1 << width - 2 - mantissa) - 1
+    step = Fraction(2) ** (exponent - bias - min(keep, mantissa))
+    wanted = nearest(Fraction(wide), step)
+    greatest = Fraction(
+        float(
+            np.array([((1 << width - 1 - mantissa) - 1 << mantissa) - 1], f"u{dtype.itemsize}").view(dtype)[0]
+        )
+    )
+    if abs(wanted) > greatest:
+        wanted = (1 if wide > 0 else -1) * (abs(Fraction(wide)) // step * step)
+    assert Fraction(made) == wanted
+    assert math.copysign(1, made) == math.copysign(1, wide)
+
+
+@pytest.mark.parametrize("name", ["complex64", "complex128", "complex_float16", "complex_bfloat16"])
+def test_bitround_of_complex_numbers(name: str) -> None:
+    """Each part is rounded for itself."""
+    part = {
+        "complex64": "f4",
+        "complex128": "f8",
+        "complex_float16": "f2",
+        "complex_bfloat16": ml_dtypes.bfloat16,
+    }[name]
+    spec = spec_of(name, (3,))
+    flat = np.array([0.1, -1.2, 12.3, 123.4, np.nan, -np.inf]).astype(part)
+    values = flat.view(spec.dtype)
+    kind = {"f4": "float32", "f8": "float64", "f2": "float16"}.get(str(part), "bfloat16")
+    expected = encoded(BitRoundCodec(3), flat, kind)
+    assert BitRoundCodec(3).encode(values, spec).view(part).tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("kind", ["numpy.datetime64", "numpy.timedelta64"])
+def test_bitround_of_times(kind: str) -> None:
+    """They are counts, and NaT stays what it is; nothing else becomes it."""
+    data_type = {"name": kind, "configuration": {"unit": "s", "scale_factor": 1}}
+    spec = spec_of(data_type, (5,))
+    counts = np.array([-(2**63), -(2**63) + 1, 123, -123, 0])
+    found = BitRoundCodec(3).encode(counts.view(spec.dtype), spec)
+    assert found.view("i8").tolist() == [-(2**63), -7 * 2**60, 128, -128, 0]
+    assert BitRoundCodec(3).resolve(spec).fill_value.view("i8") == -(2**63)
+
+
+@pytest.mark.parametrize("keepbits", [0, -1, 3.0, "3", True, None, 2**32])
+def test_bitround_refused(keepbits: Any) -> None:
+    assert "keepbits" in refused("bitround", {"keepbits": keepbits}).field
+    refused("bitround", {})
+    assert isinstance(refused("bitround", {"keepbits": 3, "x": 1}), UnknownExtensionError)
+    for data_type in ("bool", "int4", "float8_e4m3", "r8"):
+        refused("bitround", {"keepbits": 3}, data_type)
+
+
+def test_bitround_once_for_both() -> None:
+    """The filter of numcodecs rounds the same way, where both round."""
+    values = np.random.default_rng(1).standard_normal(1000).astype("f4")
+    for keepbits in (1, 3, 23):
+        one = encoded(codec_of("bitround", keepbits=keepbits), values, "float32")
+        other = encoded(codec_of("numcodecs.bitround", keepbits=keepbits), values, "float32")
+        theirs = numcodecs.BitRound(keepbits).encode(values).view("f4")
+        assert one.tobytes() == other.tobytes() == theirs.tobytes()
+
+
+# scale_offset
+
+
+def test_scale_offset_example() -> None:
+    codec = codec_of("scale_offset", offset=5, scale=0.1)
+    found = encoded(codec, np.array([5, 15, -5], "f4"), "float32")
+    assert found.tolist() == [0, 1, -1]
+    assert found.dtype == np.float32
+    assert codec.to_json() == {"name": "scale_offset", "configuration": {"offset": 5, "scale": 0.1}}
+    assert codec_from_json("scale_offset") == ScaleOffsetCodec(0, 1)
+    assert codec_of("scale_offset", scale=2) == ScaleOffsetCodec(scale=2)
+    exact = codec_of("scale_offset", offset="0x3dcccccd", scale=1)
+    assert encoded(exact, np.array([np.float32(0.1)]), "float32")[0] == 0
+
+
+@st.composite
+def integer_cases(draw: st.DrawFn) -> tuple[str, list[int], int, int]:
+    """A data type of integers, numbers of it, an offset and a scale."""
+    name = draw(st.sampled_from(INTEGERS + SMALL_INTEGERS))
+    info = ml_dtypes.iinfo(name) if name in SMALL_INTEGERS else np.iinfo(name)
+    low, high = int(info.min), int(info.max)
+    near = st.one_of(
+        st.integers(low, high), st.integers(max(low, -9), min(high, 9)), st.sampled_from([low, high])
+    )
+    scale = near.filter(lambda number: number != 0)
+    return name, draw(st.lists(near, min_size=1, max_size=5)), draw(near), draw(scale)
+
+
+@settings(max_examples=300, deadline=None)
+@given(integer_cases())
+@example(("uint32", [2**32 - 1], 0, 2**32 - 1))
+@example(("int8", [-128], 0, -1))
+@example(("int8", [127], -1, -1))
+@example(("int64", [2**62], -(2**62), 1))
+def test_scale_offset_of_integers(case: tuple[str, list[int], int, int]) -> None:
+    """Integers of Python, which know no range, tell what is right and what has to be an error."""
+    name, numbers, offset, scale = case
+    codec = codec_of("scale_offset", offset=offset, scale=scale)
+    info = ml_dtypes.iinfo(name) if name in SMALL_INTEGERS else np.iinfo(name)
+    low, high = int(info.min), int(info.max)
+    spec = spec_of(name, (len(numbers),))
+    values = np.array(numbers, "i1" if name in SMALL_INTEGERS else name).astype(spec.dtype)
+    wanted = [(number - offset) * scale for number in numbers]
+    if all(low <= number <= high for number in wanted):
+        found = codec.encode(values, spec)
+        assert found.dtype == spec.dtype
+        assert [int(number) for number in found] == wanted
+        assert [int(number) for number in codec.decode(found, spec)] == numbers
+    else:
+        with pytest.raises(ChunkEncodeError, match="out of the range"):
+            codec.encode(values, spec)
+    back = [Fraction(number, scale) + offset for number in numbers]
+    if all(number.denominator == 1 and low <= number <= high for number in back):
+        assert [int(number) for number in codec.decode(values, spec)] == back
+    else:
+        with pytest.raises(ChunkDecodeError):
+            codec.decode(values, spec)
+
+
+@pytest.mark.parametrize("name", FLOATS)
+def test_scale_offset_of_floats(name: str) -> None:
+    """Each result is rounded to the data type, as numpy rounds it."""
+    values = np.random.default_rng(2).standard_normal((7, 5)).astype(name)
+    spec = spec_of(name, (7, 5))
+    codec = codec_of("scale_offset", offset=-0.3, scale=7.1)
+    offset, scale = np.dtype(name).type(-0.3), np.dtype(name).type(7.1)
+    found = codec.encode(values.T.copy().T, spec)
+    assert found.tobytes() == ((values - offset) * scale).tobytes()
+    assert codec.decode(found, spec).tobytes() == (found / scale + offset).tobytes()
+    special = np.array([np.nan, np.inf, -np.inf], name)
+    assert np.array_equal(encoded(codec, special, name), special, equal_nan=True)
+    with pytest.raises(ChunkEncodeError, match="infinite"):
+        encoded(codec, np.array([np.finfo(name).max]), name)
+
+
+@pytest.mark.parametrize("name", ["bfloat16", *SMALL_FLOATS])
+def test_scale_offset_of_small_floats(name: str) -> None:
+    """As ml_dtypes calculates, except that what is out of range is an error."""
+    dtype = np.dtype(getattr(ml_dtypes, name))
+    codec = codec_of("scale_offset", offset=1, scale=2)
+    values = np.array([1.5, 2, 3]).astype(dtype)
+    expected = ((values - np.array(1).astype(dtype)) * np.array(2).astype(dtype)).astype(dtype)
+    assert encoded(codec, values, name).tobytes() == expected.tobytes()
+    assert (
+        round_trip(codec, values, spec_of(name, (3,), 2)).astype("f4").tolist()
+        == values.astype("f4").tolist()
+    )
+    with pytest.raises(ChunkEncodeError):
+        encoded(codec, np.array([ml_dtypes.finfo(dtype).max]).astype(dtype), name)
+
+
+@pytest.mark.parametrize(
+    ("configuration", "data_type"),
+    [
+        ({"offset": 0, "scale": 0}, "float32"), ({"offset": 0, "scale": 0.0}, "int32"),
+        ({"offset": 0, "scale": "0x00000000"}, "float32"), ({"offset": "NaN", "scale": 1}, "float32"),
+        ({"offset": 0, "scale": "Infinity"}, "float32"), ({"offset": 0.5, "scale": 1}, "int32"),
+        ({"offset": 300, "scale": 1}, "uint8"), ({"offset": -1, "scale": 1}, "uint8"),
+        ({"offset": "a", "scale": 1}, "float32"), ({"offset": None, "scale": 1}, "float32"),
+        ({"offset": True, "scale": 1}, "uint8"), ({"offset": [0, 0], "scale": [1, 0]}, "complex64"),
+        ({"offset": 0, "scale": 1, "astype": "u1"}, "float32"), ({"offset": 0, "scale": 1}, "bool"),
+        ({"offset": 0, "scale": 1}, "complex64"), ({"offset": 10**400, "scale": 1}, "float64"),
+        ({"offset": 1e300, "scale": 1}, "float32"), ({"offset": 1, "scale": 1}, "uint8"),
+    ],
+)  # fmt: skip
+def test_scale_offset_refused(configuration: Any, data_type: str) -> None:
+    """The last one because of the fill value, 0."""
+    refused("scale_offset", configuration, data_type)
+
+
+# cast_value
+
+
+def all_numbers(name: str) -> Any:
+    """Numbers of a type, all of them if they are few."""
+    spec = spec_of(name, (1,))
+    width = 8 * spec.dtype.itemsize
+    if width > 16:
+        rng = np.random.default_rng(3)
+        bits = rng.integers(0, 2**width, 500, f"u{width // 8}")
+        near = np.array([0, 1, 2, 3, 127, 128, 255, 256, 65519, 65520, 2**24 + 1, 2**31 - 1])
+        with np.errstate(all="ignore"):
+            extra = np.concatenate([near, near + 0.5, -near, -near - 0.5]).astype(spec.dtype)
+        return np.concatenate([bits.view(spec.dtype), extra, edges(name, spec)])
+    bits = np.arange(2**width, dtype=f"u{width // 8}")
+    small = (
+        int(name.removeprefix("u").removeprefix("int").removeprefix("float").split("_")[0])
+        if width == 8
+        else 16
+    )
+    bits = bits[: 2**small]
+    return bits.view(spec.dtype)[:: 1 if width == 8 else 7]
+
+
+def edges(name: str, spec: ChunkSpec) -> Any:
+    """The ends of the range."""
+    if spec.dtype.kind in "iu":
+        info = np.iinfo(spec.dtype)
+        return np.array([info.min, info.min + 1, info.max - 1, info.max], spec.dtype)
+    finfo = np.finfo(spec.dtype)
+    return np.array([finfo.min, finfo.max, finfo.smallest_subnormal, np.nan, np.inf, -np.inf], spec.dtype)
+
+
+def exact(value: Any) -> Any:
+    """A number as a fraction, or NaN or infinity as they are."""
+    if isinstance(value, np.integer) or "int" in type(value).__name__:
+        return Fraction(int(value))
+    wide = float(value)
+    return Fraction(wide) if math.isfinite(wide) else wide
+
+
+def rounded(value: Fraction, rounding: str) -> int:
+    """A number rounded to a whole one."""
+    floor = math.floor(value)
+    if value == floor:
+        return floor
+    if rounding == "nearest-even":
+        return round(value)
+    if rounding == "nearest-away":
+        return floor + (value - floor > Fraction(1, 2) or (value - floor == Fraction(1, 2) and value > 0))
+    up = {"towards-zero": value < 0, "towards-positive": True, "towards-negative": False}[rounding]
+    return floor + up
+
+
+class Held:
+    """The numbers that a type holds, by brute force or from what numpy says about it."""
+
+    def __init__(self, name: str) -> None:
+        spec = spec_of(name, (1,))
+        self.is_integer = "int" in name
+        if self.is_integer:
+            info = ml_dtypes.iinfo(name) if name in SMALL_INTEGERS else np.iinfo(name)
+            self.low, self.high = Fraction(int(info.min)), Fraction(int(info.max))
+            self.count = int(self.high - self.low) + 1
+            self.nan = self.infinity = False
+            return
+        if name in SMALL_FLOATS:
+            values = [float(number) for number in all_numbers(name)]
+            finite = sorted({Fraction(value) for value in values if math.isfinite(value)})
+            self.nan, self.infinity = any(map(math.isnan, values)), math.inf in values
+            self.low, self.high, self.finite = finite[0], finite[-1], finite
+            return
+        finfo = ml_dtypes.finfo(spec.dtype)
+        self.nan = self.infinity = True
+        self.low, self.high = Fraction(float(finfo.min)), Fraction(float(finfo.max))
+        self.digits, self.step = int(finfo.nmant) + 1, int(finfo.minexp) - int(finfo.nmant)
+        self.finite = []
+
+    def nearest(self, value: Fraction, rounding: str) -> Fraction:
+        """What a number is rounded to, as if there were no greatest number."""
+        if self.is_integer:
+            return Fraction(rounded(value, rounding))
+        if self.finite and self.low <= value <= self.high:
+            below = self.finite[bisect_right(self.finite, value) - 1]
+            above = self.finite[bisect_left(self.finite, value)]
+            if below == above:
+                return below
+            if rounding in ("nearest-even", "nearest-away"):
+                middle = (below + above) / 2
+                if value != middle:
+                    return below if value < middle else above
+                if rounding == "nearest-away":
+                    return above if value > 0 else below
+                step = above - below
+                return below if (below / step) % 2 == 0 else above
+            up = {"towards-zero": value < 0, "towards-positive": True, "towards-negative": False}[rounding]
+            return above if up else below
+        if self.finite:
+            ends = self.finite[-2:] if value > 0 and value > self.high else self.finite[:2]
+            step = ends[1] - ends[0]
+            if value > self.high and not self.low < 0:  # Only powers of two: the next step is twice as large.
+                step = self.high
+            return rounded(value / step, rounding) * step
+        size = abs(value)
+        exponent = size.numerator.bit_length() - size.denominator.bit_length()
+        while size and Fraction(2) ** exponent > size:
+            exponent -= 1
+        while size and Fraction(2) ** (exponent + 1) <= size:
+            exponent += 1
+        step = Fraction(2) ** max(exponent - self.digits + 1, self.step)
+        return rounded(value / step, rounding) * step
+
+
+held_by = cache(Held)
+
+
+@cache
+def nearest_of(target: Held, value: Fraction, rounding: str) -> Fraction:
+    """What a number is rounded to; remembered, as it is asked for once for each answer to its range."""
+    return target.nearest(value, rounding)
+
+
+def expected_cast(value: Any, target: Held, rounding: str, out_of_range: str | None) -> Any:
+    """What a number is cast to by the text: a fraction, NaN or infinity, or None for an error."""
+    if isinstance(value, float):
+        if math.isnan(value):
+            return value if target.nan else None
+        if target.infinity:
+            return value
+        if out_of_range != "clamp":
+            return None
+        return target.high if value > 0 else target.low
+    found = nearest_of(target, value, rounding)
+    if target.low <= found <= target.high:
+        return found
+    if out_of_range == "clamp":
+        if target.infinity:
+            return math.inf if found > 0 else -math.inf
+        return target.high if found > target.high else target.low
+    if out_of_range == "wrap" and target.is_integer:
+        return (found - target.low) % target.count + target.low
+    return None
+
+
+@pytest.mark.parametrize("target", [*INTEGERS, *SMALL_INTEGERS, *FLOATS, "bfloat16", *SMALL_FLOATS])
+@pytest.mark.parametrize(
+    "source",
+    ["int64", "uint64", "int4", "uint8", "float64", "float32", "bfloat16", "float8_e5m2", "float6_e2m3fn"],
+)
+def test_cast_value_is_exact(source: str, target: str) -> None:
+    """Every rounding and every answer to numbers out of range, against fractions."""
+    numbers = all_numbers(source)
+    if len(numbers) > 150:  # The ends of the range come last.
+        few = numbers.dtype.itemsize == 1 or source == "bfloat16"
+        numbers = numbers[:: -(-len(numbers) // 150)] if few else numbers[-150:]
+    held = held_by(target)
+    values = [exact(number) for number in numbers]
+    for rounding, out_of_range in itertools.product(ROUNDINGS, (None, "clamp", "wrap")):
+        if out_of_range == "wrap" and not held.is_integer:
+            with pytest.raises(MetadataError):
+                CastValueCodec(target, rounding, out_of_range)
+            continue
+        codec = CastValueCodec(target, rounding, out_of_range)
+        wanted = [expected_cast(value, held, rounding, out_of_range) for value in values]
+        kept = [at for at, value in enumerate(wanted) if value is not None]
+        spec = spec_of(source, (len(kept),))
+        found = codec.encode(numbers[kept], spec)
+        assert found.dtype == codec.data_type.to_native_dtype()
+        for at, value in zip(kept, found, strict=True):
+            made = exact(value)
+            assert made == wanted[at] or (made != made and wanted[at] != wanted[at]), (
+                source, target, rounding, out_of_range, numbers[at], made, wanted[at],
+            )  # fmt: skip
+        lost = [at for at, value in enumerate(wanted) if value is None]
+        for at in lost[:20]:
+            with pytest.raises(ChunkEncodeError):
+                codec.encode(numbers[at : at + 1], spec_of(source, (1,)))
+
+
+@pytest.mark.parametrize("rounding", ROUNDINGS)
+@settings(deadline=None)
+@given(value=st.one_of(st.floats(-300, 300), st.floats(allow_nan=False, allow_infinity=False)))
+@example(value=0.49999999999999994)
+@example(value=4503599627370497.5)
+def test_cast_value_of_doubles(rounding: str, value: float) -> None:
+    """Rounding, to integers and to smaller floating point numbers, of any double."""
+    for target in ("int8", "int64", "uint64", "float32", "float16", "bfloat16"):
+        held = held_by(target)
+        for out_of_range in ("clamp", "wrap")[: 1 + held.is_integer]:
+            wanted = expected_cast(Fraction(value), held, rounding, out_of_range)
+            found = encoded(CastValueCodec(target, rounding, out_of_range), np.array([value]), "float64")
+            assert exact(found[0]) == wanted
+
+
+@pytest.mark.parametrize("rounding", ROUNDINGS)
+@settings(deadline=None)
+@given(value=st.integers(-(2**63), 2**64 - 1))
+@example(value=2**64 - 1)
+@example(value=-(2**63))
+@example(value=2**53 + 1)
+@example(value=2**53 + 3)
+@example(value=-(2**53) - 1)
+def test_cast_value_of_large_integers(rounding: str, value: int) -> None:
+    source = "uint64" if value >= 2**63 else "int64"
+    for target in ("float64", "float32", "float16", "float8_e8m0fnu"):
+        wanted = expected_cast(Fraction(value), held_by(target), rounding, "clamp")
+        found = encoded(CastValueCodec(target, rounding, "clamp"), np.array([value], source), source)
+        assert exact(found[0]) == wanted
+
+
+def test_cast_value_example() -> None:
+    codec = codec_of("cast_value", data_type="uint8", rounding="towards-zero", out_of_range="clamp")
+    values = np.array([[-3.5, 0.9, 254.9], [255.9, 1e30, -np.inf]])
+    found = encoded(codec, values, "float64")
+    assert found.dtype == np.uint8
+    assert found.tolist() == [[0, 0, 254], [255, 255, 0]]
+    for broken in (np.nan, -np.nan):
+        with pytest.raises(ChunkEncodeError, match="NaN"):
+            encoded(codec, np.array([broken]), "float64")
+    assert codec_of("cast_value", data_type="int8", out_of_range="error") == CastValueCodec("int8")
+
+
+def test_cast_value_scalar_map() -> None:
+    """NaN, infinity and zero are found whatever their bits and sign, unless a pair names these."""
+    codec = codec_of(
+        "cast_value", data_type="int16",
+        scalar_map={
+            "encode": [
+                ["NaN", -1], ["Infinity", -2], [0.0, 7], ["-Infinity", -3], ["0xfff8000000000001", -4],
+            ],
+            "decode": [[-1, "NaN"], [-2, "Infinity"], [7, 0.0], [-3, "-Infinity"]],
+        },
+    )  # fmt: skip
+    bits = np.array([0x7FF8000000000000, 0xFFF8000000000000, 0xFFF8000000000001, 0x7FF0000000000000], "u8")
+    values = np.concatenate([bits.view("f8"), [-np.inf, 0.0, -0.0, 5.4]])
+    found = encoded(codec, values, "float64")
+    assert found.tolist() == [-1, -1, -4, -2, -3, 7, 7, 5]
+    spec = spec_of("float64", (8,))
+    assert np.array_equal(
+        codec.decode(found, spec), [np.nan, np.nan, -4, np.inf, -np.inf, 0, 0, 5], equal_nan=True
+    )
+    sign = codec_of("cast_value", data_type="int8", scalar_map={"encode": [[-0.0, 1], [0.0, 2]]})
+    assert encoded(sign, np.array([0.0, -0.0, 3]), "float64").tolist() == [2, 1, 3]
+    one_way = CastValueCodec("uint8", scalar_map={"encode": {np.nan: 0}})
+    assert encoded(one_way, np.array([[np.nan, 2]]), "float32").tolist() == [[0, 2]]
+    whole = codec_of("cast_value", data_type="uint8", scalar_map={"encode": [[-9999, 255.0]], "decode": []})
+    assert encoded(whole, np.array([-9999, 3], "i4"), "int32").tolist() == [255, 3]
+
+
+@pytest.mark.parametrize("kind", ["numpy.datetime64", "numpy.timedelta64"])
+def test_cast_value_of_times(kind: str) -> None:
+    """Their counts; NaT is what NaN is."""
+    data_type = {"name": kind, "configuration": {"unit": "s", "scale_factor": 1}}
+    spec = spec_of(data_type, (3,), 5)
+    counts = np.array([-(2**63), -5, 2**40]).view(spec.dtype)
+    found = CastValueCodec("float64").encode(counts, spec)
+    assert np.array_equal(found, [np.nan, -5, 2**40], equal_nan=True)
+    assert CastValueCodec("float64").decode(found, spec).view("i8").tolist() == counts.view("i8").tolist()
+    with pytest.raises(ChunkEncodeError, match="NaT"):
+        CastValueCodec("int64").encode(counts, spec)
+    clamped = CastValueCodec("int8", out_of_range="clamp").encode(counts[1:], spec_of(data_type, (2,)))
+    assert clamped.tolist() == [-5, 127]
+    one = spec_of(data_type, (1,))
+    for name, least in (("int64", np.array([-(2**63)])), ("float64", np.array([-(2.0**63)]))):
+        with pytest.raises(ChunkDecodeError, match="range"):
+            CastValueCodec(name).decode(least, one)
+        kept = CastValueCodec(name, out_of_range="clamp").decode(least, one)
+        assert kept.view("i8").tolist() == [-(2**63) + 1]
+    with pytest.raises(ChunkDecodeError, match="wrap"):  # What wraps around could become NaT.
+        CastValueCodec("int64", out_of_range="wrap").decode(np.array([-(2**63)]), one)
+    with pytest.raises(MetadataError, match="out_of_range"):
+        CastValueCodec(data_type, out_of_range="wrap")
+    found = CastValueCodec(data_type).encode(np.array([np.nan, 5.5]), spec_of("float64", (2,)))
+    assert found.view("i8").tolist() == [-(2**63), 6]
+
+
+@pytest.mark.parametrize(
+    ("configuration", "data_type"),
+    [
+        ({}, "float32"), ({"data_type": 8}, "float32"), ({"data_type": "int9"}, "float32"),
+        ({"data_type": "string"}, "float32"), ({"data_type": "complex64"}, "float32"),
+        ({"data_type": "bool"}, "float32"), ({"data_type": "int8", "rounding": "down"}, "float32"),
+        ({"data_type": "int8", "rounding": None}, "float32"),
+        ({"data_type": "int8", "out_of_range": "x"}, "float32"),
+        ({"data_type": "float16", "out_of_range": "wrap"}, "float32"),
+        ({"data_type": "int8", "range": "clamp"}, "float32"),
+        ({"data_type": "int8", "scalar_map": []}, "float32"),
+        ({"data_type": "int8", "scalar_map": {"x": []}}, "float32"),
+        ({"data_type": "int8", "scalar_map": {"encode": [[1]]}}, "float32"),
+        ({"data_type": "int8", "scalar_map": {"encode": [[1, None]]}}, "float32"),
+        ({"data_type": "int8", "scalar_map": {"encode": [["NaN", 128]]}}, "float32"),
+        ({"data_type": "int8", "scalar_map": {"encode": [["x", 1]]}}, "float32"),
+        ({"data_type": "int8", "scalar_map": {"encode": [[1, 1], [1.0, 2]]}}, "float32"),
+        ({"data_type": "int8", "scalar_map": {"decode": [[128, "NaN"]]}}, "float32"),
+        ({"data_type": "int8", "scalar_map": {"encode": "ab"}}, "float32"),
+        ({"data_type": "int8"}, "bool"), ({"data_type": "int8"}, "complex64"), ({"data_type": "int8"}, "r16"),
+        ({"data_type": "float8_e8m0fnu"}, "float32"),  # It has no zero, which is the fill value.
+        ({"data_type": "int8", "scalar_map": {"encode": [[0, 1]]}}, "float32"),  # Nor does it survive here.
+        ({"data_type": "int8", "scalar_map": {"decode": [[0, 1]]}}, "float32"),
+    ],
+)  # fmt: skip
+def test_cast_value_refused(configuration: Any, data_type: str) -> None:
+    refused("cast_value", configuration, data_type)
+
+
+@pytest.mark.parametrize(
+    ("fill", "kept"),
+    [
+        (0, True),
+        (-5, True),
+        (0.4, False),
+        (300, False),
+        ("NaN", False),
+        (-0.0, True),
+        (1 + 2**-52, True),
+        ("Infinity", False),
+    ],
+)
+def test_cast_value_keeps_the_fill_value(fill: Any, kept: bool) -> None:
+    """One that would become another number is refused: rounded, out of range or not a number."""
+    store = xzarr3.MemoryStore()
+    codecs = [{"name": "cast_value", "configuration": {"data_type": "int8"}}, LITTLE]
+    store.set("a/zarr.json", document("float64", codecs, [4], [2], fill))
+    if kept:
+        assert np.array_equal(xzarr3.open_array(store, "a")[...], np.full(4, float(fill)))
+        return
+    with pytest.raises(MetadataError, match="fill value"):
+        xzarr3.open_array(store, "a")
+    with pytest.raises(MetadataError, match="fill value"):
+        xzarr3.create_array(
+            xzarr3.MemoryStore(), "a", shape=(4,), dtype="f8", fill_value=float(str(fill)),
+            filters=[CastValueCodec("int8")],
+        )  # fmt: skip
+
+
+# packbits
+
+
+@pytest.mark.parametrize(
+    ("configuration", "data_type", "values", "expected"),
+    [
+        ({}, "bool", [1, 0, 1, 1, 0, 0, 0, 0, 1], "0d01"),
+        ({"padding_encoding": "first_byte"}, "bool", [1, 0, 1, 1, 0, 0, 0, 0, 1], "070d01"),
+        ({"padding_encoding": "last_byte"}, "bool", [1, 0, 1, 1, 0, 0, 0, 0, 1], "0d0107"),
+        ({"padding_encoding": "last_byte"}, "bool", [1] * 8, "ff00"),
+        ({"first_bit": None, "last_bit": None, "padding_encoding": "none"}, "bool", [1] * 8, "ff"),
+        ({}, "uint2", [0, 1, 2, 3, 3], "e403"),
+        ({}, "int2", [0, 1, -2, -1, -1], "e403"),
+        ({}, "uint4", [1, 15, 8], "f108"),
+        ({}, "int4", [1, -1, -8], "f108"),
+        ({}, "float4_e2m1fn", [0.5, 6, -0.5], "7109"),
+        ({}, "float6_e2m3fn", [0.125, 7.5, -0.125, 0], "c11702"),
+        ({}, "uint16", [0x0102, 0xFFFE], "0201feff"),
+        ({}, "float32", [1.0], "0000803f"),
+        ({"padding_encoding": "first_byte"}, "uint16", [0x0102], "000201"),
+        ({"last_bit": 3}, "uint8", [1, 2, 15], "210f"),
+        ({"last_bit": 3}, "int8", [1, -2, -8], "e108"),
+        ({"first_bit": 4}, "uint8", [0x10, 0xF0], "f1"),
+        ({"first_bit": 4, "last_bit": 11}, "uint16", [0x0FF0, 0x0120], "ff12"),
+        ({"last_bit": 11}, "int16", [-1, 2047, -2048], "ffff7f0008"),
+        ({"first_bit": 16}, "float32", [1.0, -2.0], "803f00c0"),
+        ({"first_bit": 31}, "float32", [-0.0, 0.0], "01"),
+    ],
+)  # fmt: skip
+def test_packbits(configuration: dict[str, Any], data_type: str, values: Any, expected: str) -> None:
+    """Bytes worked out by hand: bit i of an element is bit i of what is stored."""
+    codec = codec_of("packbits", **configuration)
+    spec = spec_of(data_type, (len(values),))
+    array = spec.data_type.cast_array(np.array(values, bool if data_type == "bool" else None))
+    assert bytes(codec.encode(array, spec)).hex() == expected
+    codec.check(spec)
+    assert codec.encoded_size(spec) in (len(expected) // 2, None)
+    assert codec.max_encoded_size(spec) == len(expected) // 2
+    found = codec.decode(bytes.fromhex(expected), spec)
+    assert found.dtype == spec.dtype
+    assert found.tobytes() == array.tobytes()
+
+
+def test_packbits_drops_lower_bits() -> None:
+    """What is below the first bit is lost, as the text has it; what is above the last one must not be."""
+    codec = PackBitsCodec(first_bit=16)
+    values = np.array([np.pi, -1e10, np.inf], "f4")
+    found = round_trip(codec, values, spec_of("float32", (3,)))
+    assert found.view("u4").tolist() == (values.view("u4") & 0xFFFF0000).tolist()
+    for name, value, last in (
+        ("uint8", 16, 3),
+        ("int8", 8, 3),
+        ("int8", -9, 3),
+        ("float32", -1.0, 30),
+        ("uint4", 4, 1),
+    ):
+        with pytest.raises(ChunkEncodeError):
+            encoded(
+                PackBitsCodec(last_bit=last), np.array([value], "f4" if name == "float32" else "i4"), name
+            )
+
+
+def packed_by_python(array: Any, parts: int, first: int, last: int) -> bytes:
+    """The packed bits of elements, one bit after the other."""
+    size = array.dtype.itemsize // parts
+    raw, total, at = array.tobytes(), 0, 0
+    for start in range(0, len(raw), size):
+        number = int.from_bytes(raw[start : start + size], "little") >> first
+        total |= (number & (1 << last - first + 1) - 1) << at
+        at += last - first + 1
+    return total.to_bytes(-(-at // 8), "little")
+
+
+PACKED = {
+    "bool": (1, 1), "int2": (2, 1), "uint2": (2, 1), "int4": (4, 1), "uint4": (4, 1), "float4_e2m1fn": (4, 1),
+    "float6_e2m3fn": (6, 1), "float6_e3m2fn": (6, 1), "complex_float4_e2m1fn": (4, 2),
+    "complex_float6_e2m3fn": (6, 2), "complex_float6_e3m2fn": (6, 2), "int8": (8, 1), "uint8": (8, 1),
+    "int16": (16, 1), "uint16": (16, 1), "int32": (32, 1), "uint32": (32, 1), "int64": (64, 1),
+    "uint64": (64, 1),
+    "float16": (16, 1), "float32": (32, 1), "float64": (64, 1), "bfloat16": (16, 1),
+    "complex_float32": (32, 2),
+    "complex_float64": (64, 2), "complex_bfloat16": (16, 2), "complex_float16": (16, 2), "complex64": (32, 2),
+    "float8_e4m3": (8, 1), "complex_float8_e5m2": (8, 2),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PACKED)
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_packbits_of_every_type(name: str, data: st.DataObject) -> None:
+    width, parts = PACKED[name]
+    first = data.draw(st.integers(0, width - 1))
+    shape = tuple(data.draw(st.lists(st.integers(1, 7), max_size=2)))
+    spec = spec_of(name, shape)
+    number = math.prod(shape) * parts
+    size = spec.dtype.itemsize // parts
+    raw = [data.draw(st.integers(0, 2**width - 1)) >> first << first for _ in range(number)]
+    array = np.array(raw, f"u{size}").view(spec.dtype).reshape(shape)
+    padding = data.draw(st.sampled_from(["none", "first_byte", "last_byte"]))
+    codec = PackBitsCodec(padding, data.draw(st.sampled_from([first, None])) if first == 0 else first)
+    codec.check(spec)
+    found = bytes(codec.encode(np.asfortranarray(array), spec))
+    left = bytes([-(number * (width - first)) % 8])
+    body = packed_by_python(array, parts, first, width - 1)
+    assert found == (left if padding == "first_byte" else b"") + body + (
+        left if padding == "last_byte" else b""
+    )
+    assert codec.decode(found, spec).tobytes() == array.tobytes()
+    for wrong in (found[:-1], found + b"\0"):
+        if len(wrong) == len(body) and width % 8 == 0 and padding != "none" and first == 0:
+            continue  # The byte about what is left over may be missing there.
+        with pytest.raises(ChunkDecodeError):
+            codec.decode(wrong, spec)
+
+
+def test_packbits_of_many_elements() -> None:
+    """More than are packed at once."""
+    rng = np.random.default_rng(4)
+    for name, shape in (("bool", (70_001,)), ("int4", (333, 301)), ("float32", (40_003,))):
+        spec = spec_of(name, shape)
+        raw = rng.integers(0, 256, (*shape, spec.dtype.itemsize), "u1")
+        raw &= {"bool": 1, "int4": 15}.get(name, 255)
+        array = raw.view(spec.dtype).reshape(shape)
+        codec = PackBitsCodec("first_byte")
+        assert codec.encode(array, spec)[1:] == packed_by_python(array, 1, 0, PACKED[name][0] - 1)
+        assert codec.decode(codec.encode(array, spec), spec).tobytes() == array.tobytes()
+
+
+def test_packbits_checks_what_is_left_over() -> None:
+    codec = PackBitsCodec("first_byte")
+    for wrong in (b"\x06\x0d\x01", b"\xff\x0d\x01"):
+        with pytest.raises(ChunkDecodeError, match="left over"):
+            codec.decode(wrong, spec_of("bool", (9,)))
+    # zarrs has no such byte for elements of whole bytes.
+    assert codec.decode(b"\x01\x02", spec_of("uint16", (1,))).tolist() == [0x201]
+
+
+@pytest.mark.parametrize(
+    ("configuration", "data_type"),
+    [
+        ({"padding_encoding": "start_byte"}, "bool"), ({"padding_encoding": None}, "bool"),
+        ({"first_bit": 1}, "bool"),
+        ({"last_bit": 1}, "bool"), ({"first_bit": -1}, "uint8"), ({"first_bit": 3, "last_bit": 2}, "uint8"),
+        ({"last_bit": 8}, "uint8"), ({"last_bit": 32}, "complex64"), ({"first_bit": True}, "uint8"),
+        ({"first_bit": 1.0}, "uint8"), ({"last_bit": 4}, "int4"), ({"end_bit": 4}, "uint8"),
+        ({"last_bit": 64}, "uint64"),
+        ({}, "string"), ({}, "r8"),
+        ({}, {"name": "numpy.datetime64", "configuration": {"unit": "s", "scale_factor": 1}}),
+    ],
+)  # fmt: skip
+def test_packbits_refused(configuration: Any, data_type: Any) -> None:
+    refused("packbits", configuration, data_type)
+
+
+# n5_default
+
+
+def n5(order: list[int], *more: Any, endian: str | None = "big") -> list[Any]:
+    """The codecs inside ``n5_default``."""
+    last = {"name": "bytes", "configuration": {"endian": endian}} if endian else {"name": "bytes"}
+    return [{"name": "transpose", "configuration": {"order": order}}, last, *more]
+
+
+def test_n5_default() -> None:
+    """A header of mode, number of dimensions and lengths, and elements in the order of Fortran."""
+    codec = codec_of("n5_default", codecs=n5([1, 0]))
+    values = np.array([[1, 2, 3], [4, 5, 6]], "i2")
+    expected = bytes.fromhex("0000 0002 00000002 00000003 0001 0004 0002 0005 0003 0006")
+    spec = spec_of("int16", (2, 3))
+    codec = codec.evolve(spec)
+    assert encoded(codec, values, "int16") == expected
+    assert np.array_equal(codec.decode(expected, spec), values)
+    assert codec.max_encoded_size(spec) == len(expected)
+    octets = codec_of("n5_default", codecs=n5([0], endian=None)).evolve(spec_of("uint8", (3,)))
+    assert encoded(octets, np.array([1, 2, 3], "u1"), "uint8") == bytes.fromhex("0000 0001 00000003 010203")
+
+
+def test_n5_default_truncated_and_padded() -> None:
+    """Blocks of another shape than the chunk: the rest is the fill value, or is not wanted."""
+    spec = spec_of("uint8", (2, 3), 9)
+    codec = N5DefaultCodec().evolve(spec)
+    small = bytes.fromhex("0000 0002 00000001 00000002 01 02")
+    assert codec.decode(small, spec).tolist() == [[1, 2, 9], [9, 9, 9]]
+    large = bytes.fromhex("0000 0002 00000003 00000003") + bytes(range(1, 10))
+    assert codec.decode(large, spec).tolist() == [[1, 4, 7], [2, 5, 8]]
+    mixed = bytes.fromhex("0000 0002 00000001 00000004") + bytes(range(1, 5))
+    assert codec.decode(mixed, spec).tolist() == [[1, 2, 3], [9, 9, 9]]
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        ("", "0 bytes"), ("00000002000000020000", "the header takes 12"),
+        ("0001 0002 00000002 00000003 00000006 010203040506", "varlength"),
+        ("0002 0002 00000002 00000003 010203040506", "object"),
+        ("0007 0002 00000002 00000003 010203040506", "unknown"),
+        ("0000 0001 00000006 010203040506 0000", "1 dimensions"),
+        ("0000 0003 00000001 00000002 00000003 010203040506", "3 dimensions"),
+        ("0000 0002 00000000 00000003", "of shape"), ("0000 0002 ffffffff ffffffff 00", "of shape"),
+        ("0000 0002 00000002 00000003 0102030405", "found 5 bytes"),
+        ("0000 0002 00000002 00000003 01020304050607", "found 7 bytes"),
+        ("0000 0002 00001000 00001000 00", "found 1 bytes"),
+    ],
+)  # fmt: skip
+def test_n5_default_not_a_block(data: str, reason: str) -> None:
+    spec = spec_of("uint8", (2, 3))
+    codec = N5DefaultCodec().evolve(spec)
+    with pytest.raises(ChunkDecodeError, match=reason):
+        codec.decode(bytes.fromhex(data), spec)
+
+
+def test_n5_default_is_bounded() -> None:
+    """Neither a header nor a bomb behind it fills the memory."""
+    spec = spec_of("uint8", (8, 8))
+    codec = codec_of(
+        "n5_default", codecs=n5([1, 0], {"name": "gzip", "configuration": {"level": 1}}, endian=None)
+    )
+    codec = codec.evolve(spec)
+    bomb = gzip.compress(bytes(2**27))
+    tracemalloc.start()
+    try:
+        for header in ((8, 8), (2**14 + 1, 2**14)):
+            with pytest.raises(ChunkDecodeError):
+                codec.decode(struct.pack(">HHII", 0, 2, *header) + bomb, spec)
+        assert tracemalloc.get_traced_memory()[1] < 2**22
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("codecs", "data_type"),
+    [
+        ([], "uint8"), (n5([0, 1]), "uint8"), (n5([1, 0])[:1], "uint8"), (n5([1, 0])[1:], "uint8"),
+        (n5([1, 0], endian="little"), "int16"), (n5([1, 0], endian=None), "int16"), (n5([0]), "uint8"),
+        (n5([2, 1, 0]), "uint8"), (n5([1, 0], "crc32c", "crc32c"), "uint8"), (n5([1, 0], "bytes"), "uint8"),
+        (n5([1, 0])[::-1], "uint8"), (n5([1, 0]), "bool"), (n5([1, 0]), "float16"), (n5([1, 0]), "complex64"),
+        (n5([1, 0], {"name": "unknown"}), "uint8"), ("x", "uint8"), (None, "uint8"),
+    ],
+)  # fmt: skip
+def test_n5_default_refused(codecs: Any, data_type: str) -> None:
+    refused("n5_default", {"codecs": codecs}, data_type)
+    refused("n5_default", {})
+    refused("n5_default", {"codecs": n5([1, 0]), "x": 1})
+
+
+@settings(max_examples=50, deadline=None)
+@given(data=st.data())
+def test_n5_default_round_trips(data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from([*INTEGERS, "float32", "float64"]))
+    shape = tuple(data.draw(st.lists(st.integers(1, 5), min_size=1, max_size=4)))
+    more = data.draw(
+        st.sampled_from(
+            [[], [{"name": "gzip", "configuration": {"level": 5}}], [{"name": "zstd"}], ["crc32c"]]
+        )
+    )
+    spec = spec_of(name, shape)
+    codec = codec_of("n5_default", codecs=n5(list(range(len(shape)))[::-1], *more))
+    raw = data.draw(st.binary(min_size=spec.nbytes, max_size=spec.nbytes))
+    array = np.frombuffer(raw, spec.dtype).reshape(shape)
+    assert round_trip(codec, array, spec).astype(spec.dtype).tobytes() == raw
+    if not more:
+        stored = bytes(codec.evolve(spec).encode(array, spec))
+        assert stored[4 + 4 * len(shape) :] == array.astype(spec.dtype.newbyteorder(">")).tobytes("F")
+
+
+def test_n5_default_example() -> None:
+    """The array of the example in the specification, which holds nothing, and a truncated block in it."""
+    zstd = {"name": "zstd", "configuration": {"level": 0, "checksum": False}}
+    made = json.loads(
+        document(
+            "float32",
+            [{"name": "n5_default", "configuration": {"codecs": n5([1, 0], zstd)}}],
+            [256, 128],
+            [256, 128],
+            0,
+        )
+    )
+    made["chunk_key_encoding"] = {"name": "v2", "configuration": {"separator": "/"}}
+    store = xzarr3.MemoryStore()
+    store.set("a/zarr.json", json.dumps(made).encode())
+    array = xzarr3.open_array(store, "a", mode="r+")
+    assert array[...].sum() == 0
+    array[3, 4] = 5
+    assert bytes(store.get("a/0/0"))[:12].hex() == "000000020000010000000080"
+    assert np.argwhere(array[...]).tolist() == [[3, 4]]
+
+
+# Arrays
+
+
+NAN_IS_255 = {"encode": [("NaN", 255)], "decode": [(255, "NaN")]}
+FILTERS: list[tuple[str, list[Any], Any, Any]] = [
+    ("f8", [ScaleOffsetCodec(5, 0.5)], 5.0, lambda n: n * 2.0),
+    ("f8", [ScaleOffsetCodec(-10, 0.5), CastValueCodec("int16")], -10.0, lambda n: n * 2.0),
+    ("f4", [CastValueCodec("uint8", scalar_map=NAN_IS_255)], np.nan, lambda n: n % 250),
+    ("i4", [ScaleOffsetCodec(1000, 3)], 1000, lambda n: n),
+    ("i4", [ScaleOffsetCodec(7, -3), CastValueCodec("float64")], 12, lambda n: n),
+    ("u2", [ReshapeCodec([-1])], 3, lambda n: n),
+    ("u2", [ReshapeCodec([[0, 1]])], 3, lambda n: n),
+    ("f4", [BitRoundCodec(20)], 0.5, lambda n: n),
+    ("i8", [BitRoundCodec(12)], 7, lambda n: n % 1000),
+    ("f4", [CastValueCodec("bfloat16")], -1.0, lambda n: n % 250),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("dtype", "filters", "fill", "make"), FILTERS)
+@pytest.mark.parametrize("layout", ["plain", "inside", "outside", "both"])
+def test_arrays(dtype: str, filters: list[Any], fill: Any, make: Callable[[Any], Any], layout: str) -> None:
+    """Written in part, in chunks and in shards on either side of the codecs, and read again otherwise."""
+    shape, unit, inner = (9, 10), (6, 4), (3, 2)
+    options: dict[str, Any] = {"chunks": unit, "filters": filters, "compressors": None}
+    if layout == "inside":
+        options |= {"chunks": inner, "shards": unit}
+    elif layout in ("outside", "both"):
+        flat = isinstance(filters[0], ReshapeCodec)
+        lengths = (6,) if flat else inner
+        options["serializer"] = ShardingCodec(lengths)
+        if layout == "both":
+            options |= {
+                "chunks": inner,
+                "shards": unit,
+                "serializer": ShardingCodec((3,) if flat else (3, 1)),
+            }
+    store = xzarr3.MemoryStore()
+    array = xzarr3.create_array(store, "a", shape=shape, dtype=dtype, fill_value=fill, **options)
+    expected = np.full(shape, fill, dtype)
+    numbers = make(np.arange(90).reshape(shape)).astype(dtype)
+    for selection in (np.s_[2:4, 1:9], np.s_[7, 3], np.s_[0:2, 9:]):
+        array[selection] = numbers[selection]
+        expected[selection] = numbers[selection]
+        again = xzarr3.open_array(store, "a", mode="r+")
+        assert again.metadata.codecs == array.metadata.codecs
+        assert np.array_equal(again[...], expected, equal_nan=dtype[0] == "f")
+        assert np.array_equal(again[::2, 1:7:3], expected[::2, 1:7:3], equal_nan=dtype[0] == "f")
+    array[...] = np.full(shape, fill, dtype)
+    assert not [key for key in store.list_prefix("a/") if key != "a/zarr.json"]
+
+
+@pytest.mark.parametrize(
+    ("serializer", "dtype"),
+    [
+        (PackBitsCodec(), "bool"),
+        (PackBitsCodec("last_byte", last_bit=9), "i4"),
+        (N5DefaultCodec(), "i4"),
+        (PackBitsCodec(), "int4"),
+    ],
+)
+@pytest.mark.parametrize("shards", [None, (6, 4)])
+def test_arrays_of_bytes(serializer: Any, dtype: str, shards: Any) -> None:
+    store = xzarr3.MemoryStore()
+    array = xzarr3.create_array(
+        store,
+        "a",
+        shape=(9, 10),
+        dtype=dtype,
+        chunks=(3, 2),
+        shards=shards,
+        fill_value=1,
+        serializer=serializer,
+    )
+    expected = np.ones((9, 10), array.dtype)
+    numbers = (np.arange(90).reshape(9, 10) % 7).astype(array.dtype)
+    for selection in (np.s_[2:4, 1:9], np.s_[7, 3]):
+        array[selection] = numbers[selection]
+        expected[selection] = numbers[selection]
+        assert np.array_equal(xzarr3.open_array(store, "a")[...].astype("i4"), expected.astype("i4"))
+
+
+LEFT_OUT: list[tuple[str, dict[str, Any], float, float]] = [
+    ("numcodecs.bitround", {"keepbits": 3}, 0.3, 0.3125),
+    ("numcodecs.quantize", {"digits": 1, "dtype": "<f4"}, 0.25, 0.25),
+    ("numcodecs.quantize", {"digits": 0, "dtype": "<f4"}, 0.75, 1),
+    ("numcodecs.fixedscaleoffset", {"offset": 2, "scale": 4, "dtype": "<f4"}, 0.5, 0.5),
+    ("numcodecs.fixedscaleoffset", {"offset": 2, "scale": 4, "dtype": "<f4", "astype": "|i1"}, 0.5, 0.5),
+    ("numcodecs.astype", {"encode_dtype": "<f8", "decode_dtype": "<f4"}, 0.5, 0.5),
+    ("transpose", {"order": [1, 0]}, 0.5, 0.5),
+    ("scale_offset", {"offset": 2, "scale": 4}, 0.5, 0.5),
+    ("cast_value", {"data_type": "int8"}, 5, 5),
+    (
+        "cast_value",
+        {"data_type": "int8", "scalar_map": {"encode": [[0.5, 9]], "decode": [[9, 0.5]]}},
+        0.5,
+        0.5,
+    ),
+    ("bitround", {"keepbits": 3}, 0.3, 0.3125),
+]
+
+
+@pytest.mark.parametrize(("name", "configuration", "fill", "read"), LEFT_OUT)
+def test_left_out_inner_chunks(name: str, configuration: Any, fill: float, read: float) -> None:
+    """Behind a codec they are what it makes of the fill value, whoever leaves them out."""
+    store = xzarr3.MemoryStore()
+    array = xzarr3.create_array(
+        store, "a", shape=(8, 8), dtype="f4", chunks=(8, 8), fill_value=fill, compressors=None,
+        filters=[{"name": name, "configuration": configuration}], serializer=ShardingCodec((4, 4)),
+    )  # fmt: skip
+    assert array[...].tolist() == np.full((8, 8), fill, "f4").tolist()
+    array[0, 0] = 2
+    expected = np.full((8, 8), read, "f4")
+    expected[0, 0] = 2
+    assert np.array_equal(array[...], expected)
+    index = np.frombuffer(bytes(store.get("a/c/0/0") or b"")[-68:-4], "<u8").reshape(-1, 2)
+    assert (index == 2**64 - 1).all(1).tolist() == [False, True, True, True]
+
+
+def test_left_out_inner_chunks_behind_delta() -> None:
+    """Differences are no fill value, so that what is left out is what the differences of it would be."""
+    array = xzarr3.create_array(
+        xzarr3.MemoryStore(), "a", shape=(8,), dtype="i4", chunks=(8,), fill_value=3,
+        filters=[{"name": "numcodecs.delta", "configuration": {"dtype": "<i4"}}],
+        serializer=ShardingCodec((2,)), compressors=None,
+    )  # fmt: skip
+    array[0] = 5
+    assert array[...].tolist() == [5, 3, 3, 3, 3, 3, 3, 3]
+
+
+def test_scaled_and_cast() -> None:
+    """What arithmetic leaves behind does not make another fill value; a fill value beyond the range does."""
+    filters = [ScaleOffsetCodec(273.15, 100), CastValueCodec("int16")]
+    for fill in (0.0, 273.0, 273.15, 300.0):
+        array = xzarr3.create_array(
+            xzarr3.MemoryStore(), "a", shape=(4,), dtype="f8", fill_value=fill, filters=filters, chunks=(4,)
+        )
+        array[1] = 280.25
+        assert np.allclose(array[...], [fill, 280.25, fill, fill], rtol=1e-14, atol=1e-12)
+        with pytest.raises(ChunkEncodeError, match="range"):
+            array[0] = 1000
+    for fill in (1000.0, np.nan, 273.001):
+        with pytest.raises(MetadataError, match="fill value"):
+            xzarr3.create_array(
+                xzarr3.MemoryStore(), "a", shape=(4,), dtype="f8", fill_value=fill, filters=filters
+            )
+
+
+SCALARS = st.one_of(
+    st.none(), st.booleans(), st.integers(-3, 300), st.integers(), st.floats(),
+    st.sampled_from(["NaN", "Infinity", "none", "int8", "float32", "clamp", "wrap", "0x7fc00000", "bytes"]),
+    st.text(max_size=2),
+)  # fmt: skip
+ANYTHING = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+)
+FIELDS = {
+    "reshape": ["shape"], "bitround": ["keepbits"], "scale_offset": ["offset", "scale"],
+    "cast_value": ["data_type", "rounding", "out_of_range", "scalar_map"], "n5_default": ["codecs"],
+    "packbits": ["padding_encoding", "first_bit", "last_bit"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FIELDS)
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_no_configuration_breaks_anything(name: str, data: st.DataObject) -> None:
+    """Whatever a document says, it is a codec or it is refused; and it encodes and decodes or says why."""
+    configuration = data.draw(st.fixed_dictionaries({}, optional=dict.fromkeys(FIELDS[name], ANYTHING)))
+    if name == "cast_value" and data.draw(st.booleans()):
+        configuration["data_type"] = data.draw(st.sampled_from([*INTEGERS, *FLOATS, *SMALL_FLOATS]))
+    data_type = data.draw(st.sampled_from(["int8", "uint64", "float32", "float64", "bool", "complex64"]))
+    spec = spec_of(data_type, (2, 3))
+    try:
+        codec = codec_from_json({"name": name, "configuration": configuration})
+        assert isinstance(codec, (ArrayArrayCodec, ArrayBytesCodec))
+        chain = CodecChain((codec,) if isinstance(codec, ArrayBytesCodec) else (codec, BytesCodec()), spec)
+    except MetadataError:
+        return
+    array = np.arange(6).reshape(2, 3).astype(spec.dtype)
+    try:
+        found = chain.decode(chain.encode(array))
+    except xzarr3.ChunkError:
+        return
+    assert found.shape == (2, 3)
+    assert found.astype(spec.dtype).dtype == spec.dtype
+
+
+# Other libraries
+
+
+def test_codecs_of_zarr_python() -> None:
+    """They are taken for what they say."""
+    zarr_python()
+    from zarr.codecs.cast_value import CastValue
+    from zarr.codecs.scale_offset import ScaleOffset
+
+    assert parse_codec(ScaleOffset()) == ScaleOffsetCodec()
+    assert parse_codec(ScaleOffset(offset=5, scale="0x3f000000")) == ScaleOffsetCodec(5, "0x3f000000")
+    theirs: Any = {"encode": {np.nan: 0}, "decode": {0: np.nan}}
+    for name in ("uint8", "float16"):
+        made = CastValue(data_type=name, rounding="towards-zero", out_of_range="clamp", scalar_map=theirs)
+        found = parse_codec(made)
+        assert found == CastValueCodec(name, "towards-zero", "clamp", theirs)
+        assert found.configuration()["scalar_map"] == {"encode": [["NaN", 0]], "decode": [[0, "NaN"]]}
+
+
+def zarr_python() -> Any:
+    """zarr-python with these codecs."""
+    zarr = pytest.importorskip("zarr")
+    pytest.importorskip("zarr.codecs.scale_offset")
+    return zarr
+
+
+@pytest.mark.parametrize("dtype", ["f8", "f4", "f2", "i4", "u2", "i1"])
+@pytest.mark.parametrize("shards", [None, (12,)])
+def test_scale_offset_with_zarr_python(tmp_path: Path, dtype: str, shards: Any) -> None:
+    zarr = zarr_python()
+    from zarr.codecs.scale_offset import ScaleOffset
+
+    whole = np.dtype(dtype).kind in "iu"
+    values = np.arange(20).astype(dtype)
+    fill, offset, scale = (values.dtype.type(3).item(), 1 if dtype[0] != "u" else 0, 2 if whole else 0.25)
+    theirs = zarr.create_array(
+        str(tmp_path / "theirs"), shape=20, chunks=4, shards=shards, dtype=dtype, fill_value=fill,
+        filters=[ScaleOffset(offset=offset, scale=scale)],
+    )  # fmt: skip
+    theirs[2:15] = values[2:15]
+    expected = theirs[...]
+    found = xzarr3.open_array(xzarr3.LocalStore(tmp_path / "theirs"))
+    assert np.array_equal(found[...], expected)
+    assert np.array_equal(found[::3], expected[::3])
+    ours = xzarr3.create_array(
+        tmp_path / "ours", shape=20, chunks=4, shards=shards, dtype=dtype, fill_value=fill,
+        filters=[ScaleOffsetCodec(offset, scale)],
+    )  # fmt: skip
+    ours[2:15] = values[2:15]
+    again = zarr.open_array(str(tmp_path / "ours"), mode="r+")
+    assert np.array_equal(again[...], expected)
+    again[0] = 5
+    assert xzarr3.open_array(xzarr3.LocalStore(tmp_path / "ours"))[0] == 5
+
+
+def test_left_out_inner_chunks_with_zarr_python(tmp_path: Path) -> None:
+    """In a shard behind the codec: both take them for what it makes of the fill value."""
+    zarr = zarr_python()
+    from zarr.codecs import ShardingCodec as TheirShardingCodec
+    from zarr.codecs.scale_offset import ScaleOffset
+
+    theirs = zarr.create_array(
+        str(tmp_path / "theirs"), shape=16, chunks=8, dtype="f4", fill_value=3.0, compressors=None,
+        filters=[ScaleOffset(offset=1, scale=0.25)], serializer=TheirShardingCodec(chunk_shape=(2,)),
+    )  # fmt: skip
+    ours = xzarr3.create_array(
+        tmp_path / "ours", shape=16, chunks=8, dtype="f4", fill_value=3.0, compressors=None,
+        filters=[ScaleOffsetCodec(1, 0.25)], serializer=ShardingCodec((2,)),
+    )  # fmt: skip
+    expected = np.full(16, 3, "f4")
+    expected[4:6] = theirs[4:6] = ours[4:6] = [9, 10]
+    assert (tmp_path / "ours/c/0").read_bytes() == (tmp_path / "theirs/c/0").read_bytes()
+    assert len((tmp_path / "ours/c/0").read_bytes()) == 8 + 4 * 16 + 4
+    for found in (ours[...], theirs[...], xzarr3.open_array(xzarr3.LocalStore(tmp_path / "theirs"))[...]):
+        assert np.array_equal(found, expected)
+    assert np.array_equal(zarr.open_array(str(tmp_path / "ours"))[...], expected)
+
+
+@pytest.mark.parametrize("rounding", ROUNDINGS)
+@pytest.mark.parametrize("out_of_range", [None, "clamp", "wrap"])
+@pytest.mark.parametrize(
+    ("source", "target"), [("f8", "i2"), ("f4", "u1"), ("f8", "f4"), ("i4", "i1"), ("u2", "f4"), ("f8", "f2")]
+)
+def test_cast_value_with_zarr_python(
+    tmp_path: Path, source: str, target: str, rounding: Any, out_of_range: Any
+) -> None:
+    zarr = zarr_python()
+    pytest.importorskip("cast_value_rs")
+    from zarr.codecs.cast_value import CastValue
+
+    if out_of_range == "wrap" and target[0] == "f":
+        pytest.skip("only integers wrap around")
+    name = np.dtype(target).name
+    rng = np.random.default_rng(5)
+    wide = rng.integers(-200_000, 200_000, 64) / (4 if source[0] == "f" else 1)
+    if out_of_range is None:
+        wide = wide % 100
+    values = (
+        np.abs(wide).astype(source)
+        if "u" in (source[0], target[0]) and out_of_range is None
+        else wide.astype(source)
+    )
+    pairs: dict[str, Any] = {}
+    if source[0] == "f" and target[0] != "f":
+        values[5] = np.nan
+        pairs = {"scalar_map": {"encode": [("NaN", 7)], "decode": [(7, "NaN")]}}
+    values[values == 7] = 8
+    theirs = zarr.create_array(
+        str(tmp_path / "theirs"), shape=64, chunks=16, dtype=source, fill_value=1,
+        filters=[CastValue(data_type=name, rounding=rounding, out_of_range=out_of_range, **pairs)],
+    )  # fmt: skip
+    ours = xzarr3.create_array(
+        tmp_path / "ours", shape=64, chunks=16, dtype=source, fill_value=1,
+        filters=[CastValueCodec(name, rounding, out_of_range, **pairs)],
+    )  # fmt: skip
+    theirs[...] = values
+    ours[...] = values
+    expected = theirs[...]
+    assert np.array_equal(ours[...], expected, equal_nan=source[0] == "f")
+    assert np.array_equal(zarr.open_array(str(tmp_path / "ours"))[...], expected, equal_nan=source[0] == "f")
+    found = xzarr3.open_array(xzarr3.LocalStore(tmp_path / "theirs"))
+    assert np.array_equal(found[...], expected, equal_nan=source[0] == "f")
+
+
+def zarrs() -> Any:
+    """zarr-python with the codecs of zarrs, which does the work of codecs that it need not know itself."""
+    zarr = pytest.importorskip("zarr")
+    pytest.importorskip("zarrs")
+    from zarr.abc.codec import ArrayArrayCodec as TheirArrayArrayCodec
+    from zarr.abc.codec import ArrayBytesCodec as TheirArrayBytesCodec
+    from zarr.registry import register_codec
+
+    def stand_in(name: str, base: Any) -> Any:
+        class Named(base):  # type: ignore[misc]
+            is_fixed_size = False
+
+            def __init__(self, **configuration: Any) -> None:
+                self.configuration = configuration
+
+            @classmethod
+            def from_dict(cls, data: Any) -> Any:
+                return cls(**data.get("configuration", {}))
+
+            def to_dict(self) -> Any:
+                return {"name": name, "configuration": self.configuration}
+
+            def evolve_from_array_spec(self, array_spec: Any) -> Any:
+                return self
+
+            def validate(self, **given: Any) -> None:
+                pass
+
+            def compute_encoded_size(self, *given: Any) -> int:
+                raise NotImplementedError
+
+            async def _encode_single(self, *given: Any) -> Any:
+                raise NotImplementedError
+
+            async def _decode_single(self, *given: Any) -> Any:
+                raise NotImplementedError
+
+        return Named
+
+    register_codec("packbits", stand_in("packbits", TheirArrayBytesCodec))
+    register_codec("reshape", stand_in("reshape", TheirArrayArrayCodec))
+    return zarr
+
+
+ZARRS_CASES = [
+    ("packbits", {}, "bool", []),
+    ("packbits", {"padding_encoding": "first_byte"}, "bool", []),
+    ("packbits", {"padding_encoding": "last_byte"}, "bool", []),
+    ("packbits", {"padding_encoding": "last_byte", "last_bit": 4}, "uint8", []),
+    ("packbits", {"padding_encoding": "first_byte", "first_bit": 1, "last_bit": 10}, "uint16", []),
+    ("packbits", {"padding_encoding": "first_byte"}, "uint16", []),
+    ("packbits", {"first_bit": 16}, "float32", []),
+    ("packbits", {"first_bit": 8}, "complex64", []),
+    ("packbits", {"last_bit": 4}, "int8", []),
+    ("reshape", {"shape": [[0, 1]]}, "int16", [LITTLE]),
+    ("reshape", {"shape": [2, -1]}, "int16", [LITTLE]),
+    ("reshape", {"shape": [[0], 2, 2]}, "int16", [LITTLE]),
+]
+
+
+@pytest.mark.parametrize(("name", "configuration", "dtype", "more"), ZARRS_CASES)
+@pytest.mark.filterwarnings("ignore")
+def test_with_zarrs(tmp_path: Path, name: str, configuration: Any, dtype: str, more: list[Any]) -> None:
+    zarr = zarrs()
+    pipeline = {"codec_pipeline.path": "zarrs.ZarrsCodecPipeline", "codec_pipeline.strict": True}
+    codecs = [{"name": name, "configuration": configuration}, *more]
+    fill = {"bool": False, "complex64": [0, 0]}.get(dtype, 0)
+    for who in ("ours", "theirs"):
+        place = tmp_path / who / "zarr.json"
+        place.parent.mkdir()
+        place.write_bytes(document(dtype, codecs, [6, 8], [3, 4], fill))
+    numbers = np.arange(48).reshape(6, 8) % (2 if dtype == "bool" else 15)
+    values = (numbers * (1 if dtype != "uint16" else 2)).astype(dtype)
+    ours = xzarr3.open_array(xzarr3.LocalStore(tmp_path / "ours"), mode="r+")
+    ours[...] = values
+    with zarr.config.set(pipeline), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        theirs = zarr.open_array(str(tmp_path / "theirs"), mode="r+")
+        theirs[...] = values
+        assert np.array_equal(theirs[...], values)
+        if not (
+            configuration.get("padding_encoding") and "last_bit" not in configuration and dtype == "uint16"
+        ):
+            assert np.array_equal(zarr.open_array(str(tmp_path / "ours"), mode="r")[...], values)
+            for key in ("c/0/0", "c/1/1"):
+                assert (tmp_path / "ours" / key).read_bytes() == (tmp_path / "theirs" / key).read_bytes()
+    found = xzarr3.open_array(xzarr3.LocalStore(tmp_path / "theirs"))
+    assert np.array_equal(found[...], values)

@@ -1,0 +1,801 @@
+"""The codecs of numcodecs, with numcodecs and zarr-python as the peers that write and read the same bytes."""
+
+from __future__ import annotations
+
+import bz2
+import json
+import lzma
+import pickle
+import random
+import struct
+import sys
+import tracemalloc
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numcodecs
+import numcodecs.registry
+import numpy as np
+import pytest
+import zstandard
+from _strategies import attempt, same_bits
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from xzarr3 import ChunkDecodeError, ChunkEncodeError, MetadataError, UnknownExtensionError
+from xzarr3.codecs import (
+    ArrayArrayCodec,
+    BloscCodec,
+    BytesBytesCodec,
+    BytesCodec,
+    ChunkSpec,
+    Crc32cCodec,
+    GzipCodec,
+    TransposeCodec,
+    ZstdCodec,
+    codec_from_json,
+    codec_names,
+    parse_codec,
+)
+from xzarr3.codecs.numcodecs import from_numcodecs, numcodecs_ids, stored_endian, to_numcodecs
+from xzarr3.codecs.pipeline import CodecChain
+from xzarr3.dtypes import parse_dtype
+
+# Chains, as version 2 of the format builds them
+
+
+def spec_of(shape: tuple[int, ...], dtype: Any, fill: Any = None) -> ChunkSpec:
+    data_type = parse_dtype(np.dtype(dtype).newbyteorder("="))
+    return ChunkSpec(shape, data_type, data_type.default_scalar() if fill is None else fill)
+
+
+def chain_of(
+    shape: tuple[int, ...], dtype: Any, filters: Sequence[Mapping[str, Any]], compressor: Any, order: str
+) -> CodecChain:
+    """What a document of version 2 with this dtype, these filters and this order asks for."""
+    stored = np.dtype(dtype)
+    endian = {"<": "little", ">": "big"}.get(stored.str[0])
+    codecs: list[Any] = [TransposeCodec(tuple(reversed(range(len(shape)))))] if order == "F" else []
+    for config in filters:
+        codec = from_numcodecs(config, endian)
+        endian = stored_endian(codec) or endian
+        codecs.append(codec)
+    codecs.append(BytesCodec(endian or "little"))
+    if compressor is not None:
+        codecs.append(from_numcodecs(compressor))
+    return CodecChain(tuple(codecs), spec_of(shape, dtype))
+
+
+def peer_encode(
+    values: np.ndarray[Any, Any], filters: Sequence[Mapping[str, Any]], compressor: Any, order: str
+) -> bytes:
+    """What zarr-python 2 does with a chunk: each codec gets what the one before it returned."""
+    chunk: Any = np.asarray(values, order=order)  # type: ignore[call-overload]
+    for config in filters:
+        chunk = numcodecs.get_codec(dict(config)).encode(chunk)
+    if compressor is not None:
+        chunk = numcodecs.get_codec(dict(compressor)).encode(chunk)
+    return bytes(numcodecs.compat.ensure_bytes(chunk))
+
+
+def peer_decode(
+    data: bytes, shape: tuple[int, ...], dtype: Any, filters: Any, compressor: Any, order: str
+) -> np.ndarray[Any, Any]:
+    chunk: Any = data
+    for config in reversed([*filters, *([compressor] if compressor else [])]):
+        chunk = numcodecs.get_codec(dict(config)).decode(chunk)
+    chunk = numcodecs.compat.ensure_ndarray(chunk).view(dtype)
+    return np.asarray(chunk.reshape(-1, order="A").reshape(shape, order=order))
+
+
+def both_ways(values: np.ndarray[Any, Any], filters: Any, compressor: Any = None, order: str = "C") -> None:
+    """Ours writes what numcodecs writes, and each one reads it."""
+    shape, dtype = values.shape, values.dtype
+    chain = chain_of(shape, dtype, filters, compressor, order)
+    native = values.astype(dtype.newbyteorder("="))
+    theirs = peer_encode(values, filters, compressor, order)
+    ours = bytes(chain.encode(native))
+    if compressor is None:
+        assert ours == theirs
+    expected = peer_decode(theirs, shape, dtype, filters, compressor, order)
+    assert same_bits(chain.decode(theirs), expected.astype(native.dtype))
+    assert same_bits(peer_decode(ours, shape, dtype, filters, compressor, order), expected)
+    assert same_bits(chain.decode(ours), expected.astype(native.dtype))
+
+
+INTEGERS = ["|i1", "|u1", "<i2", ">i2", "<u2", ">u2", "<i4", ">i4", "<u4", ">u4", "<i8", ">i8", "<u8", ">u8"]
+FLOATS = ["<f2", ">f2", "<f4", ">f4", "<f8", ">f8"]
+
+
+def numbers(dtype: str, shape: tuple[int, ...] = (4, 6)) -> np.ndarray[Any, Any]:
+    rng = np.random.default_rng(7)
+    kind = np.dtype(dtype).kind
+    if kind in "iu":
+        return rng.integers(0, 100, shape).astype(dtype)
+    return (rng.normal(size=shape) * 10).astype(dtype)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("dtype", INTEGERS + FLOATS)
+def test_delta(dtype: str, order: str) -> None:
+    both_ways(numbers(dtype), [{"id": "delta", "dtype": dtype}], order=order)
+    for astype in ("<i2", ">i2", "|i1", "<f4", ">f8") if np.dtype(dtype).kind == "i" else ("<f8", ">f4"):
+        config = {"id": "delta", "dtype": dtype, "astype": astype}
+        if np.can_cast(np.dtype("f8"), astype) or np.dtype(dtype).kind == "i":
+            both_ways(numbers(dtype), [config], order=order)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("astype", ["|u1", "<i2", ">i4", "<f4", ">f8", None])
+def test_fixedscaleoffset(dtype: str, astype: str | None, order: str) -> None:
+    for offset, scale in ((-100, 1), (-99.5, 2.5)):
+        config: dict[str, Any] = {"id": "fixedscaleoffset", "offset": offset, "scale": scale, "dtype": dtype}
+        if astype is not None:
+            config["astype"] = astype
+        values = np.abs(numbers(dtype)) % 1
+        both_ways(values, [config], order=order)
+
+
+@pytest.mark.parametrize("dtype", ["<i4", ">i4", "<u2"])
+def test_fixedscaleoffset_of_integers(dtype: str) -> None:
+    config = {"id": "fixedscaleoffset", "offset": 0, "scale": 2, "dtype": dtype, "astype": ">i8"}
+    both_ways(numbers(dtype), [config])
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_quantize_and_bitround(dtype: str, order: str) -> None:
+    for digits in (0, 1, 2):
+        both_ways(numbers(dtype), [{"id": "quantize", "digits": digits, "dtype": dtype}], order=order)
+    astype = dtype[0] + "f4"
+    both_ways(
+        numbers(dtype), [{"id": "quantize", "digits": 1, "dtype": dtype, "astype": astype}], order=order
+    )
+    bits = {2: 10, 4: 23, 8: 52}[np.dtype(dtype).itemsize]
+    for keepbits in (0, 3, bits):
+        # numcodecs takes the name of a dtype for its table, so it knows no other byte order than ours; and
+        # it makes a C-contiguous copy, which zarr-python 2 then takes for one in F order.
+        if np.dtype(dtype).isnative and (order == "C" or keepbits == bits):
+            both_ways(numbers(dtype), [{"id": "bitround", "keepbits": keepbits}], order=order)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("decoded", ["|b1", "|i1", "<i4", ">i4", "<f8", ">f8", "<c8", "|S4", "<U4", ">U4"])
+@pytest.mark.parametrize("encoded", ["|i1", "<i4", ">i4", "<f4", ">f4", ">f8", ">c16", "|S8", "<U8", ">U8"])
+def test_astype(decoded: str, encoded: str, order: str) -> None:
+    if np.dtype(decoded).kind == "c" and np.dtype(encoded).kind not in "c":
+        pytest.skip("a complex number is no other one")
+    values = numbers("<i4").astype(decoded)
+    both_ways(values, [{"id": "astype", "encode_dtype": encoded, "decode_dtype": decoded}], order=order)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("shape", [(1,), (7,), (8,), (3, 5), (4, 6), (2, 2, 2)])
+def test_packbits(shape: tuple[int, ...], order: str) -> None:
+    values = np.random.default_rng(1).integers(0, 2, shape).astype(bool)
+    both_ways(values, [{"id": "packbits"}], order=order)
+    chain = chain_of(shape, "|b1", [{"id": "packbits"}], None, order)
+    assert chain.encoded_size == 1 + -(-values.size // 8)
+    data = bytearray(chain.encode(values))
+    data[0] ^= 1
+    with pytest.raises(ChunkDecodeError):
+        chain.decode(bytes(data))
+
+
+CHAINS: list[tuple[str, list[dict[str, Any]], dict[str, Any] | None]] = [
+    (">i4", [{"id": "delta", "dtype": ">i4", "astype": ">i2"}], {"id": "zlib", "level": 1}),
+    ("<f8", [{"id": "fixedscaleoffset", "offset": 0, "scale": 10, "dtype": "<f8", "astype": ">i4"},
+             {"id": "delta", "dtype": ">i4", "astype": "<i8"}], {"id": "blosc"}),
+    (">f4", [{"id": "astype", "encode_dtype": "<f8", "decode_dtype": ">f4"},
+             {"id": "quantize", "digits": 2, "dtype": "<f8"},
+             {"id": "delta", "dtype": "<f8"}], {"id": "lz4", "acceleration": 1}),
+    ("<i8", [{"id": "delta", "dtype": "<i8"}, {"id": "delta", "dtype": "<i8"}], {"id": "zstd", "level": 2}),
+    # Filters that look at the bytes in another order than they are in, as numcodecs lets them.
+    (">i4", [{"id": "delta", "dtype": "<i4"}], None),
+    ("<i4", [{"id": "delta", "dtype": ">i4", "astype": "<i8"}], None),
+    (">f8", [{"id": "astype", "encode_dtype": "<f8", "decode_dtype": "<f8"},
+             {"id": "delta", "dtype": ">f8"}], None),
+    (">i4", [{"id": "delta", "dtype": "<i4", "astype": ">i4"}, {"id": "delta", "dtype": "<i4"}],
+     {"id": "bz2"}),
+    ("<M8[ns]", [{"id": "delta", "dtype": "<i8"}], None),
+    (">M8[s]", [{"id": "delta", "dtype": ">i8", "astype": "<i4"}], None),
+    ("<f4", [{"id": "delta", "dtype": "<i4"}], None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize(("dtype", "filters", "compressor"), CHAINS, ids=repr)
+def test_chains_of_filters(dtype: str, filters: Any, compressor: Any, order: str) -> None:
+    native = np.dtype(dtype).newbyteorder("=")
+    values = numbers("i8" if native.kind == "M" else native.str, (5, 6, 7)).view(native).astype(dtype)
+    both_ways(values, filters, compressor, order)
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_delta_of_any_integers(data: st.DataObject) -> None:
+    dtype = data.draw(st.sampled_from(INTEGERS))
+    shape = data.draw(hnp.array_shapes(max_dims=3, max_side=5))
+    values = data.draw(hnp.arrays(np.dtype(dtype), shape))
+    order = data.draw(st.sampled_from("CF"))
+    filters = [{"id": "delta", "dtype": dtype}]
+    both_ways(values, filters, order=order)
+    chain = chain_of(shape, dtype, filters, None, order)
+    assert same_bits(chain.decode(chain.encode(values.astype(np.dtype(dtype).newbyteorder("=")))),
+                     values.astype(np.dtype(dtype).newbyteorder("=")))  # fmt: skip
+
+
+# What codecs say about the encoded chunk
+
+
+@pytest.mark.parametrize(
+    ("config", "dtype", "shape", "name", "fill"),
+    [
+        ({"id": "delta", "dtype": "<i4", "astype": ">i2"}, "i4", (3, 4), "int16", 7),
+        ({"id": "fixedscaleoffset", "offset": 2, "scale": 10, "dtype": "<f8", "astype": "<i4"}, "f8", (3, 4),
+         "int32", 50),
+        ({"id": "fixedscaleoffset", "offset": 200, "scale": 10, "dtype": "<f8", "astype": "|u1"}, "f8",
+         (3, 4), "uint8", None),
+        ({"id": "quantize", "digits": 1, "dtype": "<f8", "astype": "<f4"}, "f8", (3, 4), "float32", 7),
+        ({"id": "astype", "encode_dtype": "<f4", "decode_dtype": "<i4"}, "i4", (3, 4), "float32", 7),
+        ({"id": "bitround", "keepbits": 3}, "f4", (3, 4), "float32", 7),
+        ({"id": "packbits"}, "?", (3, 4), "uint8", None),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_encoded_chunks(config: Any, dtype: str, shape: Any, name: str, fill: Any) -> None:
+    spec = spec_of(shape, dtype, np.dtype(dtype).type(7))
+    codec = from_numcodecs(config)
+    assert isinstance(codec, ArrayArrayCodec)
+    after = codec.resolve(spec)
+    assert after.data_type.name == name
+    assert after.shape == ((3,) if config["id"] == "packbits" else shape)
+    assert after.dtype == codec.encode(np.full(shape, 7, dtype), spec).dtype
+    if fill is not None:
+        assert after.fill_value == fill
+        assert np.asarray(after.fill_value).dtype == after.dtype
+
+
+def test_a_fill_value_that_cannot_be_encoded() -> None:
+    spec = spec_of((3,), "f8", np.float64("nan"))
+    for config in (
+        {"id": "fixedscaleoffset", "offset": 0, "scale": 1, "dtype": "<f8", "astype": "<i4"},
+        {"id": "astype", "encode_dtype": "<i4", "decode_dtype": "<f8"},
+    ):
+        after = from_numcodecs(config).resolve(spec)  # type: ignore[attr-defined]
+        assert after.data_type.name == "int32"
+
+
+@pytest.mark.parametrize(
+    ("config", "dtype"),
+    [
+        ({"id": "delta", "dtype": "<i4"}, "i2"),
+        ({"id": "delta", "dtype": "<i4"}, "c8"),
+        ({"id": "delta", "dtype": "<f8"}, "c8"),
+        ({"id": "bitround", "keepbits": 3}, "i4"),
+        ({"id": "bitround", "keepbits": 24}, "f4"),
+        ({"id": "packbits"}, "u1"),
+        ({"id": "quantize", "digits": 1, "dtype": "<f8"}, "f4"),
+    ],
+    ids=str,
+)
+def test_chunks_that_a_filter_does_not_fit(config: Any, dtype: str) -> None:
+    with pytest.raises(MetadataError) as caught:
+        CodecChain((from_numcodecs(config), BytesCodec()), spec_of((4,), dtype))
+    assert caught.value.accepted
+    assert str(caught.value.field).startswith("codecs[0]")
+
+
+def test_values_that_cannot_be_cast() -> None:
+    codecs = (from_numcodecs({"id": "astype", "encode_dtype": "|S4", "decode_dtype": "<i4"}), BytesCodec())
+    chain = CodecChain(codecs, spec_of((2,), "i4"))
+    with pytest.raises(ChunkDecodeError) as caught:
+        chain.decode(b"12\0\0four")
+    assert caught.value.codec == "numcodecs.astype"
+
+
+# Bytes to bytes
+
+RAW = [{"id": 33, "dict_size": 2**16}]
+COMPRESSORS: list[dict[str, Any]] = [
+    {"id": "zlib"}, {"id": "zlib", "level": 9}, {"id": "zlib", "level": 0}, {"id": "zlib", "level": -1},
+    {"id": "gzip"}, {"id": "gzip", "level": 9}, {"id": "gzip", "level": -1},
+    {"id": "bz2"}, {"id": "bz2", "level": 9},
+    {"id": "lzma"}, {"id": "lzma", "preset": 0}, {"id": "lzma", "format": 2}, {"id": "lzma", "check": 0},
+    {"id": "lzma", "format": 1, "check": 1, "preset": None, "filters": None},
+    {"id": "lzma", "format": 3, "filters": RAW},
+    {"id": "lzma", "filters": [{"id": 3, "dist": 2}, {"id": 33, "preset": 1}]},
+    {"id": "lz4"}, {"id": "lz4", "acceleration": 10},
+    {"id": "zstd"}, {"id": "zstd", "level": 9}, {"id": "zstd", "level": -3},
+    {"id": "zstd", "level": 1, "checksum": True},
+    {"id": "blosc"}, {"id": "blosc", "cname": "zstd", "clevel": 1, "shuffle": 2, "blocksize": 0},
+    {"id": "blosc", "cname": "zlib", "shuffle": 0}, {"id": "blosc", "shuffle": -1, "blocksize": 512},
+    {"id": "shuffle"}, {"id": "shuffle", "elementsize": 2}, {"id": "shuffle", "elementsize": 1},
+    {"id": "shuffle", "elementsize": 0},
+]  # fmt: skip
+CHECKSUMS: list[dict[str, Any]] = [
+    {"id": "crc32"}, {"id": "crc32", "location": "end"},
+    {"id": "crc32c"}, {"id": "crc32c", "location": "start"},
+    {"id": "adler32"}, {"id": "adler32", "location": "end"}, {"id": "fletcher32"},
+    {"id": "jenkins_lookup3"}, {"id": "jenkins_lookup3", "initval": 1234, "prefix": None},
+]  # fmt: skip
+
+
+def peer(config: Mapping[str, Any]) -> Any:
+    return numcodecs.get_codec(dict(config))
+
+
+def to_bytes(value: Any) -> bytes:
+    return bytes(memoryview(value).cast("B")) if len(value) else b""
+
+
+def coder(config: Mapping[str, Any]) -> BytesBytesCodec:
+    codec = from_numcodecs(config)
+    assert isinstance(codec, BytesBytesCodec)
+    return codec.evolve(spec_of((10,), "i2"))
+
+
+@pytest.mark.parametrize("config", COMPRESSORS + CHECKSUMS, ids=str)
+@pytest.mark.parametrize("size", [4, 16, 1000, 200_000])
+def test_bytes_both_ways(config: Any, size: int) -> None:
+    codec = coder(config)
+    for data in (bytes(size), np.random.default_rng(3).bytes(size), (b"abcdefgh" * size)[:size]):
+        theirs, ours = to_bytes(peer(config).encode(data)), to_bytes(codec.encode(data))
+        assert to_bytes(codec.decode(theirs, size)) == data
+        if not (config.get("filters") and config.get("format") != 3):  # numcodecs does not read these.
+            assert to_bytes(peer(config).decode(ours)) == data
+        assert to_bytes(codec.decode(memoryview(bytearray(ours)), size + 5)) == data
+        assert len(ours) <= codec.max_encoded_size(size)
+        assert len(theirs) <= codec.max_encoded_size(size)
+        if config["id"] not in ("blosc", "zstd", "gzip"):
+            assert ours == theirs
+        exact = codec.encoded_size(size)
+        assert exact is None or exact == len(ours)
+
+
+@pytest.mark.parametrize("config", COMPRESSORS + CHECKSUMS, ids=str)
+def test_no_bytes(config: Any) -> None:
+    codec = coder(config)
+    assert to_bytes(codec.decode(codec.encode(b""), 0)) == b""
+
+
+@pytest.mark.parametrize("config", COMPRESSORS + CHECKSUMS, ids=str)
+def test_more_than_the_limit(config: Any) -> None:
+    codec = coder(config)
+    encoded = to_bytes(codec.encode(bytes(1000)))
+    with pytest.raises(ChunkDecodeError) as caught:
+        codec.decode(encoded, 999)
+    assert caught.value.codec == codec.name
+    assert "999" in str(caught.value)
+
+
+@pytest.mark.parametrize("config", [c for c in COMPRESSORS if c["id"] != "shuffle"] + CHECKSUMS, ids=str)
+def test_truncated(config: Any) -> None:
+    codec = coder(config)
+    data = np.random.default_rng(4).bytes(400)
+    encoded = to_bytes(codec.encode(data))
+    for size in [*range(min(40, len(encoded))), *range(40, len(encoded), 17), len(encoded) - 1]:
+        with pytest.raises(ChunkDecodeError):
+            codec.decode(encoded[:size], len(data))
+
+
+@pytest.mark.parametrize("config", COMPRESSORS, ids=str)
+def test_garbage_behind(config: Any) -> None:
+    codec = coder(config)
+    if config["id"] == "shuffle":
+        with pytest.raises(ChunkDecodeError):
+            codec.decode(bytes(1005), 1000)
+        return
+    encoded = to_bytes(codec.encode(bytes(1000)))
+    for garbage in (b"\0", b"garbage", bytes(100), encoded[:-1]):
+        with pytest.raises(ChunkDecodeError):
+            codec.decode(encoded + garbage, 10_000)
+
+
+@pytest.mark.parametrize("config", CHECKSUMS, ids=str)
+def test_checksums_find_every_flip(config: Any) -> None:
+    codec = coder(config)
+    encoded = to_bytes(codec.encode(b"some bytes of data"))
+    for at in range(len(encoded)):
+        damaged = bytearray(encoded)
+        damaged[at] ^= 16
+        with pytest.raises(ChunkDecodeError, match="checksum"):
+            codec.decode(bytes(damaged), 100)
+
+
+def test_several_streams() -> None:
+    parts = [b"one", b"", b"two" * 50_000, b"three"]
+    for config, compress in (({"id": "bz2"}, bz2.compress), ({"id": "lzma"}, lzma.compress)):
+        assert to_bytes(coder(config).decode(b"".join(map(compress, parts)), 200_000)) == b"".join(parts)
+
+
+def test_many_empty_streams_are_read_in_linear_time() -> None:
+    value = bz2.compress(b"") * 300_000 + bz2.compress(b"end")
+    assert to_bytes(coder({"id": "bz2"}).decode(value, 10)) == b"end"
+
+
+def bomb(kind: str) -> bytes:
+    """A few bytes that stand for a great many."""
+    size = 2**27
+    if kind == "zlib":
+        return zlib.compress(bytes(size))
+    if kind == "gzip":
+        return zlib.compress(bytes(size), 6, 31)
+    if kind == "bz2":
+        return bz2.compress(bytes(size))
+    if kind == "lzma":
+        return lzma.compress(bytes(size), preset=0)
+    if kind == "lz4":
+        return struct.pack("<I", 2**31 - 1) + b"\x1f\0\x01\0" + b"\xff" * 1000 + bytes(6)
+    if kind == "zstd":
+        return zstandard.ZstdCompressor().compress(bytes(size))
+    return bytes(numcodecs.Blosc().encode(bytes(size)))
+
+
+@pytest.mark.parametrize("kind", ["zlib", "gzip", "bz2", "lzma", "lz4", "zstd", "blosc"])
+def test_bombs_take_little_memory(kind: str) -> None:
+    codec, value = coder({"id": kind}), bomb(kind)
+    for limit in (1000, 2**20):
+        tracemalloc.start()
+        try:
+            with pytest.raises(ChunkDecodeError):
+                codec.decode(value, limit)
+            assert tracemalloc.get_traced_memory()[1] < 2**22
+        finally:
+            tracemalloc.stop()
+
+
+def test_a_few_lz4_bytes_that_claim_to_be_many() -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(ChunkDecodeError):
+            coder({"id": "lz4"}).decode(struct.pack("<I", 2**31 - 1) + bytes(20), 2**31)
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
+
+
+def test_lzma_that_asks_for_much_memory() -> None:
+    config = {"id": "lzma", "format": 2}
+    value = bytearray(to_bytes(coder(config).encode(bytes(100))))
+    value[1:5] = (2**30).to_bytes(4, "little")  # The size of the dictionary.
+    with pytest.raises(ChunkDecodeError, match=r"[Mm]emory"):
+        coder(config).decode(bytes(value), 1000)
+    with pytest.raises(MetadataError):
+        from_numcodecs({"id": "lzma", "format": 3, "filters": [{"id": 33, "dict_size": 2**30}]})
+
+
+@pytest.mark.parametrize("config", COMPRESSORS + CHECKSUMS, ids=str)
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_damaged_bytes(config: Any, data: st.DataObject) -> None:
+    codec = coder(config)
+    good = bytearray(to_bytes(codec.encode(np.arange(100, dtype="<i2").tobytes())))
+    for _ in range(data.draw(st.integers(1, 3))):
+        good[data.draw(st.integers(0, len(good) - 1))] = data.draw(st.integers(0, 255))
+    value = bytes(good[: data.draw(st.one_of(st.none(), st.integers(0, len(good))))])
+    found, error = attempt(lambda: codec.decode(value, 200), ChunkDecodeError)
+    assert error is not None or len(found) <= 200
+    if error is not None:
+        assert error.codec == codec.name  # type: ignore[attr-defined]
+        assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+@pytest.mark.parametrize("config", COMPRESSORS + CHECKSUMS, ids=str)
+@settings(max_examples=30, deadline=None)
+@given(value=st.binary(max_size=100))
+def test_arbitrary_bytes(config: Any, value: bytes) -> None:
+    codec = coder(config)
+    found, error = attempt(lambda: codec.decode(value, 100), ChunkDecodeError)
+    assert error is not None or len(found) <= 100
+
+
+def test_bytes_that_cannot_be_encoded() -> None:
+    with pytest.raises(ChunkEncodeError):
+        coder({"id": "shuffle", "elementsize": 3}).encode(b"1234")
+    for config in ({"id": "lzma", "format": 0}, {"id": "lzma", "preset": 1, "filters": RAW}):
+        with pytest.raises(ChunkEncodeError):
+            coder(config).encode(b"1234")
+
+
+# Configurations
+
+CONFIGS: list[dict[str, Any]] = [
+    *COMPRESSORS,
+    *CHECKSUMS,
+    {"id": "delta", "dtype": "<i4"},
+    {"id": "delta", "dtype": ">i4", "astype": "<i2"},
+    {"id": "fixedscaleoffset", "offset": 1, "scale": 10.5, "dtype": "<f8", "astype": "|u1"},
+    {"id": "quantize", "digits": 3, "dtype": "<f4", "astype": "<f4"},
+    {"id": "astype", "encode_dtype": "<f4", "decode_dtype": ">f8"},
+    {"id": "bitround", "keepbits": 5},
+    {"id": "packbits"},
+    {"id": "json2"},
+    {"id": "vlen-utf8"},
+    {"id": "vlen-bytes"},
+]
+
+
+def spec_for(config: Mapping[str, Any]) -> ChunkSpec:
+    dtype = config.get("decode_dtype", config.get("dtype", "?" if config["id"] == "packbits" else "f4"))
+    return spec_of((4, 4), dtype)
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=str)
+def test_configurations_both_ways(config: Any) -> None:
+    """What we write for a codec is what numcodecs says of itself, and makes the same codec again."""
+    dtype = config.get("decode_dtype", config.get("dtype", ""))
+    endian = {"<": "little", ">": "big"}.get(dtype[:1])
+    codec = from_numcodecs(config, endian)
+    spec = spec_for(config)
+    written = json.loads(json.dumps(to_numcodecs(codec, spec, endian)))
+    if config["id"] != "json2":
+        said = json.loads(json.dumps(peer(written).get_config()))
+        expected = json.loads(json.dumps(peer(config).get_config()))
+        if config.get("shuffle") == -1:
+            expected["shuffle"] = 1
+        assert said == expected
+    assert from_numcodecs(written, endian).evolve(spec) == codec.evolve(spec)
+    # The same through an object of numcodecs, and through version 3 of the format.
+    assert parse_codec(peer(config)).evolve(spec) == from_numcodecs(config).evolve(spec)
+    again = codec_from_json(json.loads(json.dumps(codec.to_json())))
+    assert again is not None
+    assert again.evolve(spec) == codec.evolve(spec)
+    assert hash(again.evolve(spec)) == hash(codec.evolve(spec))
+    restored = pickle.loads(pickle.dumps(codec))
+    assert (restored, hash(restored)) == (codec, hash(codec))
+    assert codec != parse_codec("transpose" and TransposeCodec((0,)))
+
+
+def test_codecs_that_version_3_has_itself() -> None:
+    assert from_numcodecs({"id": "gzip", "level": 3}) == GzipCodec(3)
+    assert from_numcodecs({"id": "gzip"}) == GzipCodec(1)
+    assert from_numcodecs({"id": "zstd"}) == ZstdCodec(0)
+    assert from_numcodecs({"id": "zstd", "level": 3, "checksum": True}) == ZstdCodec(3, True)
+    assert from_numcodecs({"id": "crc32c"}) == Crc32cCodec()
+    assert from_numcodecs({"id": "crc32c", "location": "start"}).name == "numcodecs.crc32c"
+    assert from_numcodecs({"id": "blosc"}) == BloscCodec("lz4", 5, "shuffle")
+    assert from_numcodecs({"id": "blosc", "shuffle": -1}) == BloscCodec("lz4", 5, None)
+    assert from_numcodecs({"id": "blosc", "cname": "zstd", "clevel": 1, "shuffle": 2, "blocksize": 64}) == (
+        BloscCodec("zstd", 1, "bitshuffle", None, 64)
+    )
+    spec = spec_of((4,), "i2")
+    assert to_numcodecs(BloscCodec("zlib", 9, None), spec) == {
+        "id": "blosc", "cname": "zlib", "clevel": 9, "shuffle": 1, "blocksize": 0,
+    }  # fmt: skip
+    assert to_numcodecs(ZstdCodec(4), spec) == {"id": "zstd", "level": 4}
+    assert to_numcodecs(ZstdCodec(4, True), spec) == {"id": "zstd", "level": 4, "checksum": True}
+    assert to_numcodecs(GzipCodec(4), spec) == {"id": "gzip", "level": 4}
+    assert to_numcodecs(Crc32cCodec(), spec) == {"id": "crc32c"}
+    assert to_numcodecs(parse_codec("numcodecs.crc32"), spec) == {"id": "crc32"}
+
+
+@pytest.mark.parametrize("endian", ["little", "big", None])
+def test_byte_orders_of_filters(endian: str | None) -> None:
+    """A filter made for version 3 looks at elements as they are, whatever their order in version 2 is."""
+    sign = ">" if endian == "big" else "<"
+    other = "<" if endian == "big" else ">"
+    spec = spec_of((4,), "i4")
+    for dtype in ("int32", "<i4"):
+        codec = codec_from_json({"name": "numcodecs.delta", "configuration": {"dtype": dtype}})
+        assert codec is not None
+        written = to_numcodecs(codec, spec, endian)
+        assert written == {"id": "delta", "dtype": f"{sign}i4", "astype": f"{sign}i4"}
+    # Big endian means in version 3, as zarr-python has it, that the bytes are swapped.
+    swapped = codec_from_json({"name": "numcodecs.delta", "configuration": {"dtype": ">i4"}})
+    assert swapped is not None
+    assert to_numcodecs(swapped, spec, endian) == {
+        "id": "delta",
+        "dtype": f"{other}i4",
+        "astype": f"{sign}i4",
+    }
+    assert stored_endian(swapped) is None
+    assert stored_endian(from_numcodecs({"id": "delta", "dtype": ">i4"})) == "big"
+    assert stored_endian(from_numcodecs({"id": "delta", "dtype": "<i4", "astype": "|i1"})) is None
+    assert stored_endian(from_numcodecs({"id": "zlib"})) is None
+    # Without the order of elements, a filter of numcodecs is one that looks at them as they are.
+    assert parse_codec(numcodecs.Delta(">i4")).configuration() == {"dtype": "<i4", "astype": ">i4"}
+
+
+@pytest.mark.parametrize(
+    "name", ["pickle", "msgpack2", "msgpack", "n5_wrapper", "vlen-array", "", "zLib", "os"]
+)
+def test_codecs_that_are_refused(name: str) -> None:
+    for parse in (from_numcodecs, parse_codec):
+        with pytest.raises(UnknownExtensionError) as caught:
+            parse({"id": name})
+        assert "zlib" in str(caught.value.accepted)
+        assert caught.value.found == name
+        assert ("run code" in str(caught.value)) == (name == "pickle")
+    with pytest.raises(UnknownExtensionError):
+        codec_from_json({"name": f"numcodecs.{name}", "configuration": {}})
+
+
+def test_the_registry_of_numcodecs_is_never_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would load what other packages registered under a name."""
+
+    def never(*_: Any, **__: Any) -> None:
+        raise AssertionError("asked")
+
+    monkeypatch.setattr(numcodecs, "get_codec", never)
+    monkeypatch.setattr(numcodecs.registry, "get_codec", never)
+    for config in CONFIGS:
+        codec = from_numcodecs(config)
+        if isinstance(codec, BytesBytesCodec):
+            codec = codec.evolve(spec_of((4,), "i2"))
+            assert to_bytes(codec.decode(codec.encode(bytes(8)), 8)) == bytes(8)
+    with pytest.raises(UnknownExtensionError):
+        from_numcodecs({"id": "other"})
+
+
+BAD: list[Any] = [
+    {}, {"id": 5}, {"id": None}, [], "zlib", None,
+    {"id": "zlib", "level": 10}, {"id": "zlib", "level": "1"}, {"id": "zlib", "level": True},
+    {"id": "zlib", "x": 1}, {"id": "gzip", "level": 11}, {"id": "bz2", "level": 0},
+    {"id": "bz2", "level": 1.5},
+    {"id": "lzma", "format": 4}, {"id": "lzma", "check": 2}, {"id": "lzma", "preset": 10},
+    {"id": "lzma", "preset": -1}, {"id": "lzma", "filters": {}}, {"id": "lzma", "filters": [5]},
+    {"id": "lzma", "filters": [{"id": "x"}]}, {"id": "lzma", "filters": [{"dist": 1}]},
+    {"id": "lzma", "filters": [{"id": 3, "y": 1}]}, {"id": "lzma", "format": 3},
+    {"id": "lz4", "acceleration": "1"}, {"id": "lz4", "acceleration": 2**31},
+    {"id": "zstd", "level": 23}, {"id": "zstd", "level": 1, "checksum": 1},
+    {"id": "blosc", "cname": "lz5"}, {"id": "blosc", "clevel": 10}, {"id": "blosc", "shuffle": 3},
+    {"id": "blosc", "shuffle": "shuffle"}, {"id": "blosc", "typesize": 0},
+    {"id": "shuffle", "elementsize": -1}, {"id": "shuffle", "elementsize": "4"},
+    {"id": "crc32", "location": "middle"}, {"id": "fletcher32", "location": "end"},
+    {"id": "jenkins_lookup3", "initval": -1}, {"id": "jenkins_lookup3", "prefix": "ab"},
+    {"id": "delta", "dtype": 5}, {"id": "delta", "dtype": "O"}, {"id": "delta", "dtype": "object"},
+    {"id": "delta", "dtype": "i4,i4"}, {"id": "delta", "dtype": ["i4"]}, {"id": "delta", "dtype": "(2,)i4"},
+    {"id": "delta", "dtype": "nonsense"}, {"id": "delta", "dtype": "<i4", "astype": "O"},
+    {"id": "delta", "dtype": "<i4", "astype": "V4"}, {"id": "delta", "dtype": "?"},
+    {"id": "fixedscaleoffset", "offset": 0, "dtype": "f8"},
+    {"id": "fixedscaleoffset", "scale": 1, "dtype": "f8"},
+    {"id": "fixedscaleoffset", "offset": 0, "scale": 0, "dtype": "f8"},
+    {"id": "fixedscaleoffset", "offset": 0, "scale": "1", "dtype": "f8"},
+    {"id": "fixedscaleoffset", "offset": float("nan"), "scale": 1, "dtype": "f8"},
+    {"id": "fixedscaleoffset", "offset": True, "scale": 1, "dtype": "f8"},
+    {"id": "fixedscaleoffset", "offset": 10**400, "scale": 1, "dtype": "f8"},
+    {"id": "quantize", "dtype": "<f8"}, {"id": "quantize", "digits": 400, "dtype": "<f8"},
+    {"id": "quantize", "digits": 1, "dtype": "<i4"}, {"id": "astype", "decode_dtype": "<f4"},
+    {"id": "astype", "encode_dtype": "O", "decode_dtype": "<f4"}, {"id": "bitround"},
+    {"id": "bitround", "keepbits": -1}, {"id": "bitround", "keepbits": 53}, {"id": "packbits", "x": 1},
+    {"id": "json2", "encoding": "zip"}, {"id": "json2", "encoding": "idna"},
+    {"id": "json2", "separators": [",", "::"]},
+    {"id": "json2", "separators": 5}, {"id": "json2", "indent": "x"}, {"id": "json2", "sort_keys": 1},
+    {"id": "vlen-utf8", "x": 1}, {"id": "pcodec", "level": 13}, {"id": "pcodec", "mode_spec": "x"},
+    {"id": "pcodec", "delta_encoding_order": 8}, {"id": "zfpy", "mode": 1},
+    {"id": "zfpy", "mode": 2, "rate": 0},
+    {"id": "zfpy", "precision": 65}, {"id": "zfpy", "compression_kwargs": {"x": 1}},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("config", BAD, ids=str)
+def test_configurations_that_are_not_valid(config: Any) -> None:
+    with pytest.raises(MetadataError) as caught:
+        from_numcodecs(config)
+    assert caught.value.accepted
+    if isinstance(config, dict) and isinstance(config.get("id"), str) and config["id"][:4] != "vlen":
+        fields = {key: value for key, value in config.items() if key != "id"}
+        if config["id"] != "blosc" or config.get("shuffle") != "shuffle":
+            with pytest.raises(MetadataError) as caught:
+                codec_from_json({"name": f"numcodecs.{config['id']}", "configuration": fields})
+            assert str(caught.value.field).startswith("configuration.")
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_arbitrary_configurations(data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from(numcodecs_ids()))
+    field = st.sampled_from(
+        ["level", "dtype", "astype", "encode_dtype", "decode_dtype", "offset", "scale", "digits", "keepbits",
+         "filters", "format", "preset", "location", "shuffle", "elementsize", "encoding", "mode", "initval"]
+    )  # fmt: skip
+    value = st.recursive(
+        st.one_of(
+            st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5),
+            st.sampled_from(["<i4", ">f8", "M8[ns]", "S5", "end", "start", "utf-8"]),
+        ),
+        lambda inner: st.one_of(st.lists(inner, max_size=2), st.dictionaries(field, inner, max_size=2)),
+        max_leaves=4,
+    )  # fmt: skip
+    config = data.draw(st.dictionaries(field, value, max_size=3))
+    for parse in (
+        lambda: from_numcodecs({**config, "id": name}),
+        lambda: codec_from_json({"name": f"numcodecs.{name}", "configuration": config}),
+    ):
+        codec, error = attempt(parse, MetadataError)
+        if error is None:
+            assert hash(codec) == hash(parse())
+            attempt(lambda codec=codec: CodecChain((codec,), spec_of((2,), "f8")), MetadataError)
+
+
+def test_the_codecs_are_there() -> None:
+    assert {"numcodecs.delta", "numcodecs.lzma", "numcodecs.pcodec", "vlen-utf8"} <= set(codec_names())
+
+
+# Libraries that need not be installed
+
+
+@pytest.mark.parametrize("name", ["pcodec", "zfpy"])
+def test_a_library_that_is_not_installed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (name, f"{name}.standalone", f"numcodecs.{name}"):
+        monkeypatch.setitem(sys.modules, module, None)
+    codec = from_numcodecs({"id": name})
+    with pytest.raises(UnknownExtensionError, match=r"pip install 'xzarr3\[codecs\]'"):
+        CodecChain((codec,), spec_of((4,), "f8"))
+
+
+@pytest.mark.parametrize("shape", [(1,), (1000,), (30, 40), (5, 6, 7)])
+@pytest.mark.parametrize("dtype", ["u2", "u4", "u8", "i2", "i4", "i8", "f2", "f4", "f8"])
+def test_pcodec(dtype: str, shape: tuple[int, ...]) -> None:
+    pytest.importorskip("pcodec")
+    values = numbers(dtype, shape)
+    for config in (
+        {"id": "pcodec"},
+        {"id": "pcodec", "level": 3, "mode_spec": "classic", "delta_spec": "try_consecutive",
+         "delta_encoding_order": 2, "equal_pages_up_to": 100},
+    ):  # fmt: skip
+        chain = CodecChain((from_numcodecs(config), ZstdCodec()), spec_of(shape, dtype))
+        data = bytes(chain.encode(values))
+        assert same_bits(chain.decode(data), values)
+        inner = CodecChain((from_numcodecs(config),), spec_of(shape, dtype))
+        ours = bytes(inner.encode(values))
+        theirs = bytes(peer(config).encode(values))
+        assert same_bits(np.asarray(peer(config).decode(ours)).reshape(shape), values)
+        assert same_bits(inner.decode(theirs), values)
+        for bad in (b"", ours[:-1], theirs[:10], b"garbage"):
+            with pytest.raises(ChunkDecodeError):
+                inner.decode(bad)
+        larger = CodecChain((from_numcodecs(config),), spec_of((*shape[:-1], shape[-1] + 1), dtype))
+        with pytest.raises(ChunkDecodeError):
+            larger.decode(ours)
+        damage_all(inner, ours)
+
+
+@pytest.mark.parametrize("shape", [(1,), (1001,), (30, 41), (5, 6, 7), (3, 4, 5, 2)])
+@pytest.mark.parametrize("dtype", ["i4", "i8", "f4", "f8"])
+def test_zfpy(dtype: str, shape: tuple[int, ...]) -> None:
+    pytest.importorskip("zfpy")
+    values = numbers(dtype, shape)
+    for config in (
+        {"id": "zfpy"},
+        {"id": "zfpy", "mode": 4, "tolerance": 0.01},
+        {"id": "zfpy", "mode": 2, "rate": 16},
+        {"id": "zfpy", "mode": 3, "precision": 20},
+    ):
+        if np.dtype(dtype).kind == "i" and config.get("mode") == 4:
+            continue  # zfp has no fixed accuracy for integers.
+        codec = from_numcodecs(config)
+        chain = CodecChain((codec,), spec_of(shape, dtype))
+        ours, theirs = bytes(chain.encode(values)), bytes(peer(config).encode(values))
+        assert ours == theirs
+        expected = np.asarray(peer(config).decode(theirs))
+        assert same_bits(chain.decode(ours), expected)
+        if "mode" not in config:
+            assert same_bits(expected, values)
+        for bad in (b"", ours[:5], b"garbage" * 3, ours + bytes(2**16)):
+            with pytest.raises(ChunkDecodeError):
+                chain.decode(bad)
+        larger = CodecChain((codec,), spec_of((*shape[:-1], shape[-1] + 1), dtype))
+        with pytest.raises(ChunkDecodeError):
+            larger.decode(ours)
+        if len(ours) > 100:
+            with pytest.raises(ChunkDecodeError):
+                chain.decode(ours[: len(ours) // 2])
+        damage_all(chain, ours)
+
+
+def damage_all(chain: CodecChain, good: bytes) -> None:
+    """Damaged chunks end in the one error, or in an array of the right shape."""
+    pick = random.Random(1)
+    for _ in range(200):
+        bad = bytearray(good)
+        bad[pick.randrange(len(bad))] = pick.randrange(256)
+        found, error = attempt(
+            lambda bad=bad: chain.decode(bytes(bad[: pick.choice([None, pick.randrange(len(bad))])])),
+            ChunkDecodeError,
+        )
+        assert error is not None or (found.shape, found.dtype) == (chain.spec.shape, chain.spec.dtype)

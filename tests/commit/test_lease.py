@@ -1,0 +1,767 @@
+"""The lease of a place: one writer at a time, none of them robbed, and nobody waits long for a dead one."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+import xarray as xr
+import zarr
+from _conformance import contents
+from _processes import processes
+
+import xzarr3
+from xzarr3 import ConflictError, LocalStore, MemoryStore, NodeExistsError, StoreError, to_zarr
+from xzarr3.commit import lease
+from xzarr3.commit.lease import Holder, Lease, LeaseLostError, Whereabouts, lease_key
+from xzarr3.stores.base import Writer
+from xzarr3.stores.local import platform
+from xzarr3.xarray.execute import Abandoning, Begun
+
+HOSTS = {name: Whereabouts(name, "boot", "processes") for name in ("one", "two", "three")}
+
+
+class World:
+    """Hosts of one store, and the time that passes: each has a clock, which says something else."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        self._here = threading.local()
+        self.leases: list[Lease] = []
+        self.renews: set[Lease] = set()
+        monkeypatch.setattr(lease, "_clock", lambda: self.now + self.skew)
+        monkeypatch.setattr(lease, "_wait", self._wait)
+        monkeypatch.setattr(lease, "_keep", self.leases.append)
+        monkeypatch.setattr(lease, "here", lambda: HOSTS[self.name])
+
+    @property
+    def name(self) -> str:
+        return getattr(self._here, "name", "one")
+
+    @property
+    def skew(self) -> float:
+        return {"one": 0.0, "two": 600.0, "three": -600.0}[self.name]
+
+    @contextlib.contextmanager
+    def on(self, name: str) -> Iterator[None]:
+        before, self._here.name = self.name, name
+        seen = dict(lease._seen)  # Each process has seen other things.
+        lease._seen.clear()
+        try:
+            yield
+        finally:
+            self._here.name = before
+            lease._seen.clear()
+            lease._seen.update(seen)
+
+    def _wait(self, seconds: float) -> None:
+        """Time passes while somebody waits, and those who live renew what they have."""
+        before, self.now = self.now, self.now + max(seconds, 0.1)
+        if int(before / (lease.PATIENCE / 4)) != int(self.now / (lease.PATIENCE / 4)):
+            for each in list(self.renews):
+                each.renew()
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    lease._seen.clear()
+    yield World(monkeypatch)
+    lease._seen.clear()
+
+
+def leased(store: Any, **options: Any) -> Lease:
+    return Lease(store, lease_key("a/"), "replace", **options)
+
+
+def test_a_lease_says_who_has_it_and_is_gone_at_the_end(world: World) -> None:
+    store = MemoryStore()
+    mine = leased(store, plan="p")
+    assert mine.take()
+    said = json.loads(bytes(store.get("a/.xzarr3-lease") or b""))
+    assert said["owner"] == mine.owner
+    assert (said["host"], said["boot"], said["processes"]) == ("one", "boot", "processes")
+    assert (said["pid"], said["purpose"], said["plan"], said["counter"]) == (os.getpid(), "replace", "p", 0)
+    mine.renew()
+    mine.renew()
+    assert mine.there().counter == 2
+    assert mine.holds()
+    mine.release()
+    assert list(store.list()) == []
+
+
+def test_of_two_one_gets_it(world: World) -> None:
+    store = MemoryStore()
+    one, two = leased(store), leased(store)
+    one.reserve("a")
+    assert not two.holds()
+    with pytest.raises(NodeExistsError, match="somebody else is writing '/a'"):
+        two.reserve("a")
+    two.release()
+    assert one.holds()
+    one.release()
+    two.reserve("a")
+    one.release()
+    assert two.holds()
+    assert not one.holds()
+
+
+def test_a_dead_writer_of_another_host_blocks_nobody_for_longer_than_a_minute(world: World) -> None:
+    store = MemoryStore()
+    assert leased(store).take()
+    for name in ("two", "three"):  # One of the clocks is ten minutes ahead, the other one behind.
+        with world.on(name):
+            began = world.now
+            other = leased(store)
+            assert other.take()
+            assert lease.PATIENCE <= world.now - began <= 60
+            assert other.displaced is not None
+    assert lease.PATIENCE <= 60
+
+
+@pytest.mark.parametrize("name", ["two", "three"])
+def test_a_live_writer_is_not_robbed_by_another_host(world: World, name: str) -> None:
+    store = MemoryStore()
+    mine = leased(store)
+    assert mine.take()
+    world.renews.add(mine)
+    for _ in range(20):
+        with world.on(name):
+            began = world.now
+            assert not leased(store).take()
+            assert world.now - began <= lease.PATIENCE / 2, "that it lives shows soon"
+    assert mine.holds()
+
+
+def test_a_live_writer_is_waited_for_as_long_as_one_wants(world: World) -> None:
+    store = MemoryStore()
+    mine, end = leased(store), time.monotonic() + 0.3
+    assert mine.take()
+    world.renews.add(mine)
+    with world.on("two"):
+        assert not leased(store).take(end)
+    assert time.monotonic() >= end
+    assert mine.holds()
+
+
+def test_a_holder_in_another_name_space_of_processes_is_not_robbed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its number is that of no process here, or of another one."""
+    store = MemoryStore()
+    for pid in (2**22 + 1, os.getpid(), 1):
+        mine = leased(store)
+        assert mine.take()
+        said = json.loads(bytes(store.get(mine.key) or b""))
+        store.set(mine.key, json.dumps({**said, "processes": "pid:[1]", "pid": pid}).encode())
+        assert Holder.parse(store.get(mine.key)).is_dead is None
+        mine.release()
+
+
+def test_a_dead_process_of_this_host_is_not_waited_for(tmp_path: Path) -> None:
+    code = (
+        "import sys, os, xzarr3\n"
+        "from xzarr3.commit.lease import Lease\n"
+        "Lease(xzarr3.LocalStore(sys.argv[1]), 'a/.xzarr3-lease', 'replace').take()\n"
+        "print('taken', flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"taken\n"
+    mine = leased(LocalStore(tmp_path))
+    os.kill(process.pid, signal.SIGSTOP)
+    assert not mine.take(), "one that was stopped lives"
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    began = time.monotonic()
+    assert mine.take()
+    assert time.monotonic() - began < lease.PATIENCE / 4
+    mine.release()
+
+
+def test_a_process_with_the_number_of_a_dead_one_is_not_taken_for_it() -> None:
+    assert replaced(Holder(pid=os.getppid(), owner="x"), started="0").is_dead is True
+    assert replaced(Holder(pid=2**22 + 1, owner="x")).is_dead is True
+    assert replaced(Holder(pid=10**30, owner="x")).is_dead is True
+    assert (
+        replaced(Holder(pid=os.getpid(), owner="x"), started=platform.process_start(os.getpid())).is_dead
+        is True
+    )
+
+
+def replaced(holder: Holder, started: str = "") -> Holder:
+    here = lease.here()
+    return Holder(
+        holder.owner, here.host, here.boot, here.processes, holder.pid, started, "replace", None, 0, False
+    )
+
+
+@pytest.mark.parametrize(
+    "value", [b"", b"[1]", b"\xff", b"[" * 10**5, b"{}", b'{"pid": "x", "owner": 5, "counter": null}']
+)
+def test_what_is_no_lease_is_in_the_way_for_as_long_as_a_dead_writer(world: World, value: bytes) -> None:
+    store = MemoryStore({".xzarr3-lease": value})
+    dataset = xr.Dataset({"t": ("x", [1.0, 2.0])})
+    to_zarr(dataset, store)
+    assert ".xzarr3-lease" not in contents(store)
+    assert world.now <= 60
+
+
+def test_a_release_takes_no_lease_of_a_successor_away(world: World) -> None:
+    class Plain(MemoryStore):
+        erases_conditionally = False
+
+    for kind in (MemoryStore, Plain):
+        store = kind()
+        slow = leased(store)
+        assert slow.take()
+        with world.on("two"):
+            fast = leased(store)
+            assert fast.take()
+        slow.release()
+        assert fast.holds()
+        with pytest.raises(LeaseLostError, match="somebody else has taken it"):
+            slow.verify("a")
+        fast.release()
+        assert list(store.list()) == []
+
+
+def test_a_forked_child_is_not_its_parent(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    mine = leased(store)
+    assert mine.take()
+
+    def child() -> None:
+        assert not leased(LocalStore(tmp_path)).take()
+        mine.release()
+        assert mine.there().owner == mine.owner
+
+    with processes(child) as (process,):
+        assert process.wait(120) == 0
+    assert mine.holds()
+    mine.release()
+
+
+def test_a_store_that_does_not_answer_keeps_the_lease_in_no_other_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Stalled(MemoryStore):
+        stalls = threading.Event()
+        reached = threading.Event()
+
+        def get_versioned(self, key: str) -> Any:
+            if threading.current_thread().name == "xzarr3-lease":
+                self.reached.set()
+                assert self.stalls.wait(120)
+            return super().get_versioned(key)
+
+    monkeypatch.setattr(lease, "PATIENCE", 0.04)
+    slow, fast = Stalled(), MemoryStore()
+    held = [leased(slow), leased(fast)]
+    for each in held:
+        assert each.take()
+    assert slow.reached.wait(120)
+    before, end = held[1].there().counter, time.monotonic() + 120
+    while held[1].there().counter < before + 3:
+        assert time.monotonic() < end
+        time.sleep(0.005)
+    slow.stalls.set()
+    for each in held:
+        each.release()
+
+
+def test_a_write_to_one_store_does_not_wait_for_that_to_another() -> None:
+    class Stalled(MemoryStore):
+        concurrency = 4
+
+        def copy_values(self, pairs: Any) -> None:
+            reached.set()
+            assert go_on.wait(120)
+            super().copy_values(pairs)
+
+    reached, go_on = threading.Event(), threading.Event()
+    dataset = xr.Dataset({"t": ("x", [1.0, 2.0])})
+    slow, fast = Stalled(), MemoryStore()
+    for store in (slow, fast):
+        to_zarr(dataset, store)
+    with ThreadPoolExecutor(2) as pool:
+        late = pool.submit(to_zarr, dataset + 1, slow, mode="w")
+        assert reached.wait(120)
+        pool.submit(to_zarr, dataset + 1, fast, mode="w").result(120)
+        assert not late.done()
+        go_on.set()
+        late.result(120)
+
+
+def test_leases_that_end_together_take_none_of_a_successor_away(world: World) -> None:
+    asked: list[list[str]] = []
+
+    class Watched(MemoryStore):
+        def erase_values(self, keys: Any) -> None:
+            asked.append(list(keys))
+            super().erase_values(keys)
+
+    store = Watched()
+    slow, *others = (Lease(store, lease_key(f"{name}/"), "resize") for name in "abcd")
+    assert slow.take()
+    with world.on("two"):
+        fast = Lease(store, slow.key, "resize")
+        assert fast.take()
+    for other in others:
+        assert other.take()
+    others[2].release()
+    lease.release_together([slow, *others])
+    assert asked == [[other.key for other in others[:2]]]
+    assert fast.holds()
+    assert slow.is_held
+    assert not any(other.is_held for other in others)
+    slow.release()
+    assert fast.holds()
+    fast.release()
+    assert not contents(store)
+
+
+def test_leases_that_could_not_be_taken_away_together_are_looked_at_one_by_one(world: World) -> None:
+    class Failing(MemoryStore):
+        def erase_values(self, keys: Any) -> None:
+            super().erase_values(keys)
+            raise StoreError("no answer")
+
+    store = Failing()
+    one, two = (Lease(store, lease_key(f"{name}/"), "resize") for name in "ab")
+    assert one.take()
+    assert two.take()
+    with pytest.raises(StoreError, match="no answer"):
+        lease.release_together([one, two])
+    with world.on("two"):
+        other = Lease(store, one.key, "resize")
+        assert other.take()
+    one.release()
+    two.release()
+    assert other.holds()
+
+
+def test_a_lease_that_could_not_be_taken_away_is_taken_away_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Failing(MemoryStore):
+        fails = False
+
+        def erase(self, key: str) -> None:
+            if self.fails:
+                raise StoreError("no answer")
+            super().erase(key)
+
+    monkeypatch.setattr(lease, "PATIENCE", 0.04)
+    store = Failing()
+    array = xzarr3.create_array(store, data=np.arange(3), chunks=2)
+    store.fails = True
+    with pytest.warns(UserWarning, match=r"others may have to wait.*\.xzarr3-lease"):
+        assert array.append([3]) == (4,)
+    began = time.monotonic()
+    with pytest.warns(UserWarning, match="others may have to wait"):
+        array.append([4])  # This process need not wait for itself.
+    assert time.monotonic() - began < 20
+    store.fails = False
+    end = time.monotonic() + 120
+    while lease.NAME in contents(store):
+        assert time.monotonic() < end
+        time.sleep(0.005)
+    assert xzarr3.open_array(store)[:].tolist() == [0, 1, 2, 3, 4]
+
+
+def test_a_write_that_goes_on_elsewhere_keeps_its_lease(world: World) -> None:
+    """As tasks of dask do, of which the first one may have run in another process than the last one."""
+
+    class Begun:
+        """What refers to the lease."""
+
+    store, begun, copied = MemoryStore(), Begun(), Begun()
+    mine = leased(store)
+    assert mine.take()
+    mine.ends_with(begun)
+    copy = pickle.loads(pickle.dumps(mine))
+    copy._store = store
+    copy.go_on(copied)
+    del begun
+    gc.collect()
+    lease._tend(mine)
+    assert copy.holds()
+    world.renews.add(copy)
+    with world.on("two"):
+        assert not leased(store).take()
+    world.renews.clear()
+    copy.release()
+    assert list(store.list()) == []
+
+
+def _copy(mine: Lease) -> Lease:
+    """As it arrives in another process."""
+    copy: Lease = pickle.loads(pickle.dumps(mine))
+    copy._store = mine._store
+    return copy
+
+
+def test_a_late_end_of_a_write_does_not_end_the_same_write_begun_again(world: World) -> None:
+    plan = leased(MemoryStore())
+    first = _copy(plan)
+    assert first.take()
+    late, later = _copy(first), _copy(first)
+    assert plan.holds(), "a task that was planned before goes by what all copies have in common"
+    first.release()
+    assert not plan.holds()
+    second = _copy(plan)
+    assert second.take()
+    late.take_anew()
+    late.release()
+    later.abandon()
+    assert second.holds()
+    assert plan.holds()
+    assert not late.holds()
+    assert not later.holds()
+    second.release()
+    assert list(plan._store.list()) == []
+
+
+def test_a_task_that_is_repeated_elsewhere_gets_the_lease_of_the_one_that_was_lost(world: World) -> None:
+    plan = leased(MemoryStore())
+    lost, repeated = _copy(plan), _copy(plan)
+    assert lost.take()
+    world.renews.add(lost)
+    with world.on("two"):
+        assert repeated.take()
+        assert repeated.displaced is None
+        lost.release()
+        assert repeated.holds()
+        assert not leased(plan._store).take()
+
+
+def test_a_lease_that_is_taken_again_does_not_end_with_what_it_ended_with_before(world: World) -> None:
+    class Begun:
+        """What refers to the lease."""
+
+    mine, begun = leased(MemoryStore()), Begun()
+    assert mine.take()
+    mine.ends_with(begun)
+    mine.release()
+    del begun
+    gc.collect()
+    assert mine.take()
+    lease._tend(mine)
+    assert mine.holds()
+
+
+def test_of_two_attempts_at_one_write_that_is_given_up_which_has_failed() -> None:
+    """Where both were begun in one process, by a task of one name."""
+    given_up: list[object] = []
+
+    class Write:
+        begin = object
+
+        def room(self, begun: object) -> str:
+            return ""
+
+        def finish(self, begun: object) -> None:
+            """It is not reached."""
+
+        def discard(self, begun: object, error: BaseException) -> None:
+            given_up.append(begun)
+
+    first, second = Begun("begin", Write()), Begun("begin", Write())
+    cleanup = Abandoning("plan", "begin").held([first])
+    assert cleanup is not None
+    cleanup(ValueError())
+    assert given_up == [first._begun] != [second._begun]
+
+
+def test_a_write_that_nothing_refers_to_any_more_is_in_nobodys_way() -> None:
+    store = MemoryStore()
+
+    class Begun:
+        """What refers to the lease."""
+
+    begun = Begun()
+    mine = leased(store)
+    assert mine.take()
+    mine.ends_with(begun)
+    del begun
+    gc.collect()
+    end = time.monotonic() + 120
+    while mine.key in contents(store):
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+# What users see
+
+
+@pytest.mark.parametrize("resume", [False, True])
+@pytest.mark.parametrize("there", [False, True])
+def test_a_write_killed_on_another_host_is_waited_for_less_than_a_minute(
+    world: World, there: bool, resume: bool
+) -> None:
+    class CutOffError(BaseException):
+        """The process ends here."""
+
+    def end(block: Any, block_info: Any = None) -> Any:
+        if failing and block_info[0]["chunk-location"][0] > 2:
+            raise CutOffError
+        return block + 1
+
+    store, failing = MemoryStore(), True
+    source = da.from_array(np.arange(10.0), chunks=2).map_blocks(end, dtype="f8", name="same")
+    dataset = xr.Dataset({"t": ("x", source)})
+    if there:
+        to_zarr(xr.Dataset({"old": ("y", [1.0])}), store)
+    with dask.config.set(scheduler="synchronous"), pytest.MonkeyPatch.context() as patch:
+        for name in ("leave", "release"):
+            patch.setattr(Lease, name, lambda self: None)  # It was killed.
+        with pytest.raises(CutOffError):
+            to_zarr(dataset, store, mode="w", resume=resume)
+    failing = False
+    with world.on("two"):
+        to_zarr(dataset, store, mode="w", resume=resume)
+    assert world.now <= 60
+    np.testing.assert_array_equal(
+        xr.open_zarr(store_of_zarr(store), consolidated=False)["t"], np.arange(10) + 1
+    )
+    assert not [key for key in contents(store) if "lease" in key]
+
+
+def store_of_zarr(store: MemoryStore) -> Any:
+    from zarr.core.buffer import default_buffer_prototype
+
+    make = default_buffer_prototype().buffer.from_bytes
+    return zarr.storage.MemoryStore({key: make(value) for key, value in contents(store).items()})
+
+
+@pytest.mark.parametrize("kind", [LocalStore, MemoryStore])
+def test_a_live_append_is_not_robbed_however_long_it_takes(
+    world: World, tmp_path: Path, kind: Callable[..., Any]
+) -> None:
+    store = kind(tmp_path) if kind is LocalStore else kind()
+    array = xzarr3.create_array(store, data=np.arange(4), chunks=2)
+    with xzarr3.commit.length.Length(store, "", array._key, 0.0) as length:
+        world.renews.add(length.lease)
+        with world.on("two"):
+            other = xzarr3.open_array(store, mode="r+")
+            other.store.conflict_deadline = 0
+            with ThreadPoolExecutor(1) as pool:  # Threads of one process take turns before.
+                del pool
+            with (
+                pytest.raises(ConflictError, match="length of the array"),
+                xzarr3.commit.length.Length(store, "", array._key, 0.0),
+            ):
+                pass
+        assert length.lease.holds()
+    assert contents(store).keys() == {"zarr.json", "c/0", "c/1"}
+
+
+def test_who_took_a_lease_away_cannot_be_overtaken_by_the_one_who_had_it(world: World) -> None:
+    """The first one had looked at its lease, and stopped before it stored the document."""
+    store = MemoryStore()
+    array = xzarr3.create_array(store, data=np.arange(4), chunks=2)
+    length = xzarr3.commit.length.Length
+    with length(store, "", array._key, 0.0) as slow:
+        before = slow._version
+        with world.on("two"), length(store, "", array._key, 0.0):
+            said = json.loads(bytes(store.get("zarr.json") or b""))
+            grown = json.dumps({**said, "shape": [6]}).encode()
+            assert not store.compare_and_set("zarr.json", before, grown)
+    xzarr3.open_array(store, mode="r+").append([4])
+    assert store.get("zarr.json") == bytes(store.get("zarr.json") or b"").strip(), "no blanks stay"
+
+
+def test_eight_processes_append_and_nothing_is_lost(tmp_path: Path) -> None:
+    xzarr3.create_array(tmp_path, data=np.zeros(3, "i4"), chunks=4)
+
+    def work(number: int) -> None:
+        array = xzarr3.open_array(tmp_path, mode="r+")
+        for at in range(5):
+            array.append(np.full(3, 1 + 10 * number + at, "i4"))
+
+    with processes(*(partial(work, number) for number in range(8))) as started:
+        for process in started:
+            assert process.wait(200) == 0
+    found = xzarr3.open_array(tmp_path)[3:].reshape(-1, 3)
+    assert (found == found[:, :1]).all()
+    assert sorted(found[:, 0].tolist()) == sorted(1 + 10 * n + at for n in range(8) for at in range(5))
+    assert not list(tmp_path.rglob("*lease*"))
+
+
+@pytest.mark.parametrize("zarr_format", [3, 2])
+def test_others_read_a_store_while_a_lease_is_there(tmp_path: Path, zarr_format: Any) -> None:
+    dataset = xr.Dataset({"t": ("x", np.arange(4.0))})
+    to_zarr(dataset, tmp_path, group="g", zarr_format=zarr_format)
+    store = LocalStore(tmp_path)
+    held = [Lease(store, lease_key(prefix), "resize") for prefix in ("g/t/", "g/")]
+    for each in held:
+        assert each.take()
+    with (
+        pytest.warns(UserWarning, match="not recognized"),
+        xr.open_zarr(tmp_path, group="g", consolidated=False) as found,
+    ):  # It lists what is beside the arrays.
+        xr.testing.assert_equal(found.load(), dataset)
+    with xr.open_zarr(tmp_path, group="g") as found:
+        xr.testing.assert_equal(found.load(), dataset)
+    xr.testing.assert_equal(xr.open_dataset(store, engine="xzarr3", group="g"), dataset)
+    assert "t" in xzarr3.open_group(store, "g")
+    target = MemoryStore()
+    xzarr3.copy(store, target)
+    assert not [key for key in contents(target) if "lease" in key], "it is no part of what is copied"
+    to_zarr(dataset + 1, store, group="g", mode="w", zarr_format=zarr_format)
+    xr.testing.assert_equal(xr.open_dataset(store, engine="xzarr3", group="g"), dataset + 1)
+    for each in held:
+        each.release()
+    assert not [key for key in contents(store) if "lease" in key]
+
+
+def test_erasing_a_node_removes_its_lease() -> None:
+    store = MemoryStore()
+    group = xzarr3.create_group(store)
+    group.create_array("a", data=np.arange(3), chunks=2)
+    held = leased(store)
+    assert held.take()
+    del group["a"]
+    assert not [key for key in contents(store) if key.startswith("a/")]
+    assert not held.holds()
+    held.release()
+
+
+@pytest.mark.parametrize("lacks", ["erasing", "conditions"])
+def test_where_no_lease_can_be_kept_threads_take_turns(lacks: str) -> None:
+    class Lacking(MemoryStore):
+        erasable = lacks != "erasing"
+
+        def compare_and_set(self, key: str, version: object, value: Any) -> bool:
+            if lacks == "conditions":
+                raise xzarr3.StoreCapabilityError("no conditions")
+            return super().compare_and_set(key, version, value)
+
+        def update(self, key: str, change: Any) -> None:
+            self.set(key, b"".join(change(self.get(key))))
+
+    store = Lacking()
+    array = xzarr3.create_array(store, data=np.arange(4), chunks=2)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda n: array.append([n, n]), range(4, 12)))
+    found = xzarr3.open_array(store)[4:].reshape(-1, 2)
+    assert sorted(found[:, 0].tolist()) == sorted(found[:, 1].tolist()) == [*range(4, 12)]
+    assert not [key for key in contents(store) if "lease" in key]
+
+
+@pytest.mark.parametrize("how", ["append", "to_zarr", "dask"])
+def test_who_was_only_slow_stores_nothing_in_the_empty_rows_of_its_successor(
+    world: World, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """It stops for minutes when it is about to store a chunk, where the other one has only fill values."""
+    store = MemoryStore()
+    array = xzarr3.create_array(store, "a", data=np.ones(2, "i4"), chunks=2, dimension_names=["x"])
+    held = [True]
+
+    def meanwhile(key: str) -> None:
+        if key == "a/c/3" and held:
+            held.clear()
+            with world.on("two"):
+                if how == "append":
+                    xzarr3.open_array(store, "a", mode="r+").append(np.zeros(6, "i4"))
+                    return
+                zeros: Any = np.zeros(6, "i4") if how == "to_zarr" else da.zeros(6, dtype="i4", chunks=2)
+                with dask.config.set(scheduler="sync"):
+                    to_zarr(xr.Dataset({"a": ("x", zeros)}), store, mode="a", append_dim="x")
+
+    made, update = MemoryStore.compare_and_set, Writer.update
+
+    def slow(self: MemoryStore, key: str, version: object, value: Any) -> bool:
+        meanwhile(key)
+        return made(self, key, version, value)
+
+    def slow_update(self: Writer, key: str, change: Any) -> None:
+        meanwhile(key)
+        update(self, key, change)
+
+    # On another host, threads of this one are not waited for.
+    monkeypatch.setattr(xzarr3.nodes.resize, "turn", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(MemoryStore, "compare_and_set", slow)
+    monkeypatch.setattr(Writer, "update", slow_update)
+    array.append(np.full(8, 7, "i4"))
+    assert not held
+    found = xzarr3.open_array(store, "a")[:]
+    assert found.tolist() == [1] * 2 + [0] * 6 + [7] * 8
+    assert not [key for key in contents(store) if "lease" in key]
+
+
+def test_who_has_not_heard_of_its_lease_for_long_asks_before_it_stores_a_value(world: World) -> None:
+    store = MemoryStore()
+    array = xzarr3.create_array(store, data=np.arange(4), chunks=2)
+    for concurrency in (1, 4):
+        store.concurrency = concurrency
+        with xzarr3.commit.length.Length(store, "", array._key, 0.0) as slow:
+            slow.store.set("c/2", b"1")
+            with world.on("two"), xzarr3.commit.length.Length(store, "", array._key, 0.0):
+                pass
+            with pytest.raises(LeaseLostError):
+                slow.store.set("c/3", b"1")
+        assert contents(store).keys() == {"zarr.json", "c/0", "c/1", "c/2"}
+        store.erase("c/2")
+
+
+@pytest.mark.parametrize("lacks", ["the process", "the host"])
+def test_a_writer_that_the_system_tells_nothing_of_is_not_taken_for_dead(
+    monkeypatch: pytest.MonkeyPatch, lacks: str
+) -> None:
+    """As of the processes of others, where too many files are open, or on systems without ``/proc``."""
+    if lacks == "the process":
+        monkeypatch.setattr(platform, "process_start", lambda pid: "")
+        found = replaced(Holder(pid=os.getppid(), owner="x"), started="5")
+    else:
+        monkeypatch.setattr(lease, "here", lambda: Whereabouts("localhost", "", ""))
+        found = replaced(Holder(pid=2**22 + 1, owner="x"))
+    assert found.is_dead is None
+
+
+@pytest.mark.parametrize("conditional", [True, False])
+def test_a_lease_that_is_being_taken_away_is_nobody_elses_yet(conditional: bool) -> None:
+    """Or else that of the thread that took it at that moment is taken away."""
+    others: list[Lease] = []
+
+    class Watched(MemoryStore):
+        erases_conditionally = conditional
+
+        def erase(self, key: str) -> None:
+            other = leased(self)
+            if other.take():
+                others.append(other)
+            super().erase(key)
+
+    store = Watched()
+    mine = leased(store)
+    assert mine.take()
+    mine.release()
+    assert not others
+    assert not contents(store)
+
+
+def test_the_release_of_a_lease_that_was_never_taken_leaves_that_of_a_copy(world: World) -> None:
+    mine = leased(MemoryStore())
+    copy = _copy(mine)
+    assert copy.take()
+    mine.release()
+    assert copy.holds()
+    copy.release()
+    assert list(mine._store.list()) == []

@@ -1,0 +1,263 @@
+"""How many requests a user pays for in an object store, and what a killed writer leaves there."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import dask
+import numpy as np
+import pytest
+import xarray as xr
+from _fault_server import FaultServer
+
+import xzarr3
+from xzarr3 import cli, to_zarr
+from xzarr3.commit import lease
+from xzarr3.nodes import revalidation
+from xzarr3.stores.object import client
+
+pytest.importorskip("obstore")
+
+
+class Counted:
+    """A place in a bucket, and the requests that were made since it was looked at last."""
+
+    def __init__(self, server: FaultServer) -> None:
+        self._server = server
+        self.options = {
+            "endpoint_url": server.url, "key": "k", "secret": "s", "region": "us-east-1", "allow_http": True,
+        }  # fmt: skip
+        self.url = f"s3://bucket/{uuid.uuid4().hex}.zarr"
+        # That a service keeps to conditions is asked once for each connection.
+        store = xzarr3.open_store(f"s3://bucket/{uuid.uuid4().hex}", self.options, mode="a")
+        xzarr3.create_array(store, shape=1, dtype="f8")
+        store.update("zarr.json", lambda stored: [bytes(stored or b""), b"\n"])
+        self.taken()
+
+    def taken(self) -> int:
+        """The number of requests since the last time, after which nothing is left over."""
+        number = len(self._server.log())
+        self._server.clear_log()
+        assert not [key for key in self.stored() if ".xzarr3" in key]
+        return number
+
+    def remove(self, name: str) -> None:
+        del xzarr3.open_group(self.url, mode="r+", storage_options=self.options)[name]
+
+    def stored(self) -> dict[str, bytes]:
+        found = self._server.keys(f"/{self.url.removeprefix('s3://')}/")
+        return {key: self._server.get(key) or b"" for key in found}
+
+
+@pytest.fixture
+def place(fault_server: FaultServer) -> Iterator[Counted]:
+    with dask.config.set(scheduler="threads"):
+        yield Counted(fault_server)
+
+
+def variables(value: float, lazily: bool, *names: str) -> xr.Dataset:
+    """Ten variables of two chunks each."""
+    found = xr.Dataset({f"v{n}": ("x", np.arange(4.0) + value + n) for n in range(10)})
+    for name in names:
+        found[name] = (name, np.arange(4.0) + value)
+    return found.chunk(x=2) if lazily else found
+
+
+def chunked(data: xr.Dataset) -> dict[Any, Any]:
+    return {name: {"chunks": (2,)} for name in data.variables}
+
+
+def never_too_long_ago(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow this machine is, what was seen is not asked for again, and no lease is renewed."""
+    monkeypatch.setattr(lease, "_clock", lambda: 0.0)
+    monkeypatch.setattr(revalidation, "RECENT", 1e9)
+
+
+def test_requests_for_an_array(place: Counted) -> None:
+    array = xzarr3.create_array(place.url, shape=20, chunks=1, dtype="f8", storage_options=place.options)
+    assert place.taken() <= 4
+    array[0:1] = 7.0
+    assert place.taken() == 2
+    array[:] = np.arange(1.0, 21.0)
+    assert place.taken() <= 22
+    array = xzarr3.open_array(place.url, storage_options=place.options)
+    assert place.taken() == 1
+    assert array[:].tolist() == np.arange(1.0, 21.0).tolist()
+
+
+@pytest.mark.parametrize("lazily", [False, True])
+def test_requests_for_a_dataset_of_10_variables_and_20_chunks(
+    place: Counted, monkeypatch: pytest.MonkeyPatch, lazily: bool
+) -> None:
+    never_too_long_ago(monkeypatch)
+    options: Any = {"storage_options": place.options, "encoding": chunked(variables(0, lazily))}
+    for value, most, how in (
+        (1.0, 48, {}),
+        (2.0, 95, {"mode": "w"}),
+        (3.0, 60, {"mode": "w", "replace": "in place"}),
+    ):
+        to_zarr(variables(value, lazily), place.url, **options, **how)
+        assert place.taken() <= most, how
+        found = xr.open_dataset(place.url, engine="xzarr3", storage_options=place.options).load()
+        xr.testing.assert_equal(found, variables(value, False))
+        place.taken()
+
+
+@pytest.mark.parametrize("lazily", [False, True])
+def test_requests_for_an_append_to_11_variables_of_22_chunks(
+    place: Counted, monkeypatch: pytest.MonkeyPatch, lazily: bool
+) -> None:
+    first, then = variables(1, lazily, "x"), variables(5, lazily, "x")
+    to_zarr(first, place.url, storage_options=place.options, encoding=chunked(first))
+    place.taken()
+    never_too_long_ago(monkeypatch)
+    to_zarr(then, place.url, append_dim="x", storage_options=place.options)
+    # Planned: the root, a list. Then 11 leases, 11 documents under them, 22 chunks, the root as it is before,
+    # 11 documents, one request that erases the leases, and the copies in the root.
+    assert place.taken() <= 2 + 11 + 11 + 22 + 1 + 11 + 1 + 1
+    found = xr.open_dataset(place.url, engine="xzarr3", storage_options=place.options).load()
+    xr.testing.assert_equal(found, xr.concat([first, then], "x").load())
+
+
+def more(place: Counted) -> None:
+    to_zarr(variables(9, False, "x"), place.url, append_dim="x", storage_options=place.options)
+
+
+def other_units(place: Counted) -> None:
+    array = xzarr3.open_array(place.url, "v3", mode="r+", storage_options=place.options)
+    array.attrs.update(scale_factor=2.0)
+
+
+def other_type(place: Counted) -> None:
+    new = xr.Dataset({"v3": ("x", np.arange(4, dtype="float32"))})
+    place.remove("v3")
+    to_zarr(new, place.url, mode="a", storage_options=place.options)
+
+
+def one_less(place: Counted) -> None:
+    place.remove("v9")
+
+
+def one_more(place: Counted) -> None:
+    new = xr.Dataset({"v10": ("x", np.zeros(4))})
+    to_zarr(new, place.url, mode="a", storage_options=place.options)
+
+
+@pytest.mark.parametrize(("lazily", "zarr_format"), [(False, 3), (True, 3), (False, 2)])
+@pytest.mark.parametrize("change", [more, other_units, other_type, one_less, one_more])
+def test_an_append_to_what_has_changed_without_its_consolidated_copies(
+    place: Counted, change: Callable[[Counted], None], lazily: bool, zarr_format: Any
+) -> None:
+    options: Any = {"storage_options": place.options, "zarr_format": zarr_format}
+    to_zarr(variables(1, False, "x"), place.url, **options)
+    store, key = xzarr3.open_store(place.url, place.options, mode="a"), "zarr.json"
+    if zarr_format == 2:
+        key = ".zmetadata"
+    copies = bytes(store.get(key) or b"")
+    change(place)
+    assert bytes(store.get(key) or b"") != copies
+    store.set(key, copies)
+    options = {"engine": "xzarr3", "storage_options": place.options, "consolidated": False}
+    old, then = xr.open_dataset(place.url, **options).load(), variables(5, lazily, "x")
+    place.taken()
+    if change is one_more:
+        with pytest.raises(ValueError, match=r"'v10'.*shorter than"):
+            to_zarr(then, place.url, append_dim="x", storage_options=place.options)
+        xr.testing.assert_identical(xr.open_dataset(place.url, **options).load(), old)
+        place.taken()
+        return
+    then = then.drop_vars([name for name in then.variables if name not in old.variables])
+    to_zarr(then, place.url, append_dim="x", storage_options=place.options)
+    place.taken()
+    xr.testing.assert_equal(xr.open_dataset(place.url, **options).load(), xr.concat([old, then.load()], "x"))
+
+
+class KilledError(BaseException):
+    pass
+
+
+def killed_at(monkeypatch: pytest.MonkeyPatch, n: int, act: Callable[[], object]) -> bool:
+    """Whether the n-th changing request was the first of those that were not made any more."""
+    real, guard, count = client.Client.once, threading.Lock(), itertools.count()
+
+    def once(self: Any, call: Any, operation: str, **options: Any) -> Any:
+        if operation in ("put", "delete"):
+            with guard:
+                if next(count) >= n:
+                    raise KilledError
+        return real(self, call, operation, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(client.Client, "once", once)
+        try:
+            act()
+        except KilledError:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("group", [None, "g"])
+def test_a_write_killed_at_any_request_leaves_the_old_the_new_or_a_swap_that_can_be_ended(
+    fault_server: FaultServer, monkeypatch: pytest.MonkeyPatch, group: str | None
+) -> None:
+    old, new = (
+        xr.Dataset({"t": ("x", np.full(4, value)), "u": ("y", np.full(2, value))}) for value in (1.0, 2.0)
+    )
+    encoding = {"t": {"chunks": (2,)}}
+
+    def found(place: Counted) -> str:
+        try:
+            there = xr.open_dataset(
+                place.url, engine="xzarr3", group=group, storage_options=place.options
+            ).load()
+        except xzarr3.IncompleteWriteError:
+            return "incomplete"
+        return "old" if there.identical(old) else "new" if there.identical(new) else "mixed"
+
+    seen = []
+    for n in itertools.count():
+        place = Counted(fault_server)
+        options: Any = {"storage_options": place.options, "encoding": encoding, "group": group}
+        to_zarr(old, place.url, **options)
+        killed = killed_at(
+            monkeypatch,
+            n,
+            lambda url=place.url, options=options: to_zarr(new, url, mode="w", **options),  # type: ignore[misc]
+        )
+        seen.append(found(place))
+        xzarr3.recover(place.url, storage_options=place.options)
+        assert not any("-staged-" in key for key in place.stored())
+        assert found(place) == ("old" if seen[-1] == "old" else "new")
+        to_zarr(old, place.url, mode="w", **options)
+        assert found(place) == "old"
+        place.taken()
+        if not killed:
+            break
+    assert [name for name, _ in itertools.groupby(seen)] == ["old", "incomplete", "new"]
+
+
+def test_the_command_recover_ends_a_swap(
+    place: Counted, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = {"storage_options": place.options}
+    arguments = ["recover", place.url]
+    for name, value in place.options.items():
+        arguments += ["--option", f"{name}={value}"]
+    to_zarr(variables(1, False), place.url, **options)  # type: ignore[call-overload]
+    assert cli.main(arguments) == 0
+    assert capsys.readouterr().out == "nothing was left to finish\n"
+    copies = (
+        1 + 1 + 10 + 1 + 1 + 3
+    )  # Lease, mark, chunks, list, lease, and some of what is erased and copied.
+    new = variables(2, False)
+    assert killed_at(monkeypatch, copies, lambda: to_zarr(new, place.url, mode="w", **options))  # type: ignore[call-overload]
+    with pytest.raises(xzarr3.IncompleteWriteError):
+        xzarr3.open_group(place.url, **options)  # type: ignore[arg-type]
+    assert cli.main(arguments) == 0
+    assert capsys.readouterr().out == "put in its place: /\n"
+    xr.testing.assert_equal(xr.open_dataset(place.url, engine="xzarr3", **options).load(), new)  # type: ignore[arg-type]
+    place.taken()

@@ -1,0 +1,776 @@
+"""Dask arrays that read less when they are sliced: what they hold, what they fetch, what they are called."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import math
+import os
+import pickle
+import statistics
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.array as da
+import dask.graph_manipulation
+import numpy as np
+import pytest
+import xarray as xr
+from _recording import RecordingStore
+from _things import Thing
+from dask.base import tokenize
+from dask.utils import key_split
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+import xzarr3
+from xzarr3 import Array, LocalStore, MemoryStore, StoreError, from_zarr
+from xzarr3.dask.array import ZarrArray, read_block
+from xzarr3.dask.slicing import Along, as_blocks, every, trimmed
+from xzarr3.grid import Edges, Steps
+
+SYNC = {"scheduler": "sync"}
+
+
+def _made(*shape: int, where: Any = None, **options: Any) -> tuple[Array, np.ndarray[Any, Any]]:
+    values = np.arange(1, math.prod(shape) + 1, dtype="int32").reshape(shape)
+    return xzarr3.create_array(where or MemoryStore(), data=values, **options), values
+
+
+def _same(found: da.Array, expected: da.Array, values: np.ndarray[Any, Any]) -> None:
+    """A selection is what dask makes of it, but has no empty blocks beside others."""
+    assert (found.shape, found.dtype, found.ndim) == (values.shape, values.dtype, values.ndim)
+    chunks = tuple(tuple(filter(None, along)) or (0,) for along in expected.chunks)
+    assert found.chunks in ((chunks,) if isinstance(found, ZarrArray) else (chunks, expected.chunks))
+    assert all(type(length) is int for along in found.chunks for length in along)
+    assert found.numblocks == tuple(map(len, found.chunks))
+    assert found.npartitions == math.prod(found.numblocks)
+    assert found.chunksize == tuple(map(max, found.chunks))
+    assert found.size == values.size
+    assert found._meta.shape == (0,) * found.ndim
+    np.testing.assert_array_equal(found.compute(**SYNC), values, strict=True)
+
+
+# What is selected
+
+
+@st.composite
+def _dimensions(draw: st.DrawFn) -> tuple[int, Any]:
+    size = draw(st.sampled_from([0, 1, 2, 3, 7, 12, 30]))
+    if size < 2 or draw(st.booleans()):
+        return size, draw(st.integers(1, 9))
+    cuts = draw(st.sets(st.integers(1, size - 1)))
+    return size, np.diff([0, *sorted(cuts), size]).tolist()
+
+
+def _indexes(size: int) -> st.SearchStrategy[Any]:
+    ends = st.none() | st.integers(-size - 2, size + 2)
+    steps = st.sampled_from([None, 1, 1, 2, 3, 5, 50, -1, -2, -3, -7, -50])
+    slices = st.builds(slice, ends, ends, steps)
+    if not size:
+        return slices
+    at = st.integers(-size, size - 1)
+    return slices | slices | at | at.map(np.int64)
+
+
+@st.composite
+def _selections(draw: st.DrawFn, shape: tuple[int, ...]) -> tuple[Any, ...]:
+    index = [draw(_indexes(size)) for size in shape]
+    first, last = sorted(draw(st.tuples(*[st.integers(0, len(index))] * 2)))
+    match draw(st.sampled_from([(), (), (...,), (None,)])):
+        case (each,) if each is ...:  # It stands for those in between.
+            return (*index[:first], ..., *index[last:])
+        case new:
+            return (*index[:first], *new, *index[first:last])
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.data())
+def test_any_selections_are_those_of_dask(data: st.DataObject) -> None:
+    dimensions = data.draw(st.lists(_dimensions(), max_size=3))
+    array, values = _made(
+        *(size for size, _ in dimensions), chunks=tuple(chunks for _, chunks in dimensions) or ()
+    )
+    chunks = data.draw(st.sampled_from(["units", "auto", -1, 4]))
+    found = from_zarr(array, chunks=chunks)
+    expected = da.from_array(values, chunks=found.chunks or ())
+    assert isinstance(found, ZarrArray)
+    _same(found, expected, values)
+    for _ in range(data.draw(st.integers(1, 3))):
+        index = data.draw(_selections(values.shape))
+        try:
+            values = np.asarray(values[index])
+        except IndexError:
+            with pytest.raises(IndexError):
+                found[index]
+            break
+        found, expected = found[index], expected[index]
+        if expected.shape != values.shape:  # Dask is wrong about x[-9::-1] of a short array.
+            if found.shape == expected.shape:  # Once it is an array of dask, which has a new dimension.
+                break
+            expected = da.from_array(values, chunks=found.chunks)
+        _same(found, expected, values)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(st.integers(1, 6), min_size=1, max_size=9),
+    st.lists(
+        st.builds(slice, *[st.none() | st.integers(-40, 40)] * 2, st.integers(-9, 9).filter(bool)), max_size=4
+    ),
+    st.booleans(),
+)
+def test_blocks_of_a_view(lengths: list[int], slices: list[slice], even: bool) -> None:
+    """Every number that is worked out agrees with a list of all elements."""
+    size = sum(lengths)
+    blocks = Steps(lengths[0]) if even else Edges(tuple((length, 1) for length in lengths))
+    owners = np.array([blocks.index(at) for at in range(size)])
+    view, elements = every(blocks, size), np.arange(size)
+    for chosen in slices:
+        view, elements = view.selected(chosen), elements[chosen]
+    groups = [list(same) for _, same in itertools.groupby(elements.tolist(), owners.__getitem__)] or [[]]
+    assert view.number == len(groups)
+    assert view.lengths == tuple(map(len, groups))
+    assert [np.arange(size)[view.part(at)].tolist() for at in range(view.number)] == groups
+    assert pickle.loads(pickle.dumps(view)) == view
+    if len(elements):
+        at = len(elements) // 2
+        assert view.selected(at).part(0) == elements[at]
+
+
+def test_blocks_are_written_in_one_way() -> None:
+    assert as_blocks((3, 3, 2)) == trimmed(Edges(((3, 5),)), 8) == trimmed(Steps(3), 8) == Steps(3)
+    assert as_blocks((8,)) == trimmed(Steps(100), 8) == trimmed(Edges(((9, 3), (2, 1))), 8) == Steps(8)
+    uneven = Edges(((2, 1), (3, 2)))
+    assert as_blocks((2, 3, 3)) == trimmed(uneven, 8) == trimmed(Edges(((2, 1), (3, 2), (7, 9))), 8) == uneven
+    assert as_blocks((2, 3, 1)) == trimmed(uneven, 6) == Edges(((2, 1), (3, 1), (1, 1)))
+    assert as_blocks((3, 0, 3)) is None
+    assert as_blocks((0,)) == trimmed(Steps(4), 0) == trimmed(uneven, 0) == Steps(1)
+
+
+def test_long_dimensions_with_few_uneven_blocks() -> None:
+    """The work is that of the blocks, never that of the elements."""
+    blocks = Edges(((1, 1), (10**12, 3), (5, 2)))
+    view = every(blocks, blocks.total).selected(slice(None, None, -2))
+    assert view.number == 6
+    assert sum(view.lengths) == view.count
+    assert Along(Steps(10), 0, 1, 10**17).selected(slice(5, None)).number == 10**16
+
+
+BAD = [
+    30, -31, (0, 40), (0, 0, 0), (..., 99), (0, 0, ..., 0), 1.5, "n", slice(None, None, 0), (slice("a"),),
+    ([0, 30],), ([True, False],), ([0], [1]), (..., ...), Thing(), {},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("index", BAD, ids=repr)
+def test_what_dask_refuses_is_refused_in_the_same_way(index: Any) -> None:
+    array, values = _made(30, 40, chunks=10)
+    expected, lazy = da.from_array(values, chunks=10), from_zarr(array, chunks="units")
+    with pytest.raises(Exception) as theirs:  # noqa: PT011
+        expected[index].compute(**SYNC)
+    with pytest.raises(type(theirs.value)) as ours:
+        lazy[index].compute(**SYNC)
+    assert str(ours.value) == str(theirs.value)
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        ([3, 29, 3],), (5, [1, -1]), ([1, 2], 5), (slice(None, None, -2), [0, 39, 7]), ([], 3),
+        (slice(4, 20), np.arange(9)), (np.arange(30) % 3 == 0, slice(3)), (None, 3, [5, 5]), (True, 3),
+        np.arange(1200).reshape(30, 40) % 7 == 0, (slice(2, 9), None, slice(None), None),
+        (slice(np.int64(3), np.uint8(7)), 0),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_other_indexes_are_those_of_dask(index: Any) -> None:
+    array, values = _made(30, 40, chunks=(10, 7))
+    expected, lazy = da.from_array(values, chunks=(10, 7)), from_zarr(array, chunks="units")
+    assert lazy[index].chunks == expected[index].chunks or np.isnan(expected[index].shape).any()
+    np.testing.assert_array_equal(lazy[index].compute(**SYNC), expected[index].compute(**SYNC), strict=True)
+    where = da.from_array(np.array([1, 5, 28]), chunks=2)
+    np.testing.assert_array_equal(lazy[where].compute(**SYNC), values[[1, 5, 28]])
+    np.testing.assert_array_equal(lazy[lazy > 900].compute(**SYNC), values[values > 900])
+
+
+def test_empty_blocks_that_are_asked_for() -> None:
+    array, values = _made(30, chunks=10)
+    lazy = from_zarr(array, chunks=((0, 10, 0, 20),))
+    assert lazy.chunks == ((0, 10, 0, 20),)
+    np.testing.assert_array_equal(lazy[5:][::2].compute(**SYNC), values[5::2])
+
+
+# What is fetched
+
+
+@pytest.mark.parametrize(
+    ("select", "expected"),
+    [
+        (lambda x: x[5, 10:20], {("c/0/0", 5 * 80 + 40, 40)}),
+        (lambda x: x[5][10:20], {("c/0/0", 5 * 80 + 40, 40)}),
+        (lambda x: x[15:17], {("c/1/0", 400, 160), ("c/1/1", 400, 160)}),
+        (lambda x: x[::-1][0][::-1][-3:], {("c/2/0", 9 * 80, 12)}),
+        (lambda x: x[::20, 39], {("c/0/1", 76, 4), ("c/2/1", 76, 4)}),
+        (lambda x: x[25:25], set()),
+        (lambda x: x[3:5, None, 2:4].transpose(2, 0, 1) + 1, {("c/0/0", 248, 88)}),
+        (lambda x: x[12, [3, 30]], {("c/1/0", 160, 80), ("c/1/1", 160, 80)}),
+        (lambda x: x[4].max(), {("c/0/0", 320, 80), ("c/0/1", 320, 80)}),
+    ],
+)
+def test_only_what_is_selected_is_fetched(
+    select: Callable[[Any], Any], expected: set[tuple[str, int, int]]
+) -> None:
+    inner = MemoryStore()
+    _, values = _made(30, 40, where=inner, chunks=(10, 20), compressors=None)
+    store = RecordingStore(inner)
+    lazy = select(from_zarr(store, chunks="units"))
+    with store.recorded() as requests:
+        found = lazy.compute(**SYNC)
+    np.testing.assert_array_equal(found, select(values))
+    assert {(key, start, length) for key, start, length, _ in requests} == expected
+    assert len(requests) == len(expected)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.data())
+def test_whatever_is_selected_together_is_read_once(data: st.DataObject) -> None:
+    dimensions = data.draw(st.lists(_dimensions(), min_size=1, max_size=3), "dimensions")
+    shape = tuple(size for size, _ in dimensions)
+    inner = MemoryStore()
+    _, values = _made(*shape, where=inner, chunks=[n for _, n in dimensions])
+    store = RecordingStore(inner)
+    lazy = from_zarr(store, chunks="units")
+    number = data.draw(st.integers(2, 6), "number")
+    indexes = [data.draw(_selections(shape), "index") for _ in range(number)]
+    assume(
+        not any(size == 0 for size in shape)
+        or all(not any(isinstance(at, (int, np.integer)) for at in index) for index in indexes)
+    )
+    with store.recorded() as requests:
+        found = dask.compute([lazy[index] for index in indexes], **SYNC)[0]
+    for result, index in zip(found, indexes, strict=True):
+        np.testing.assert_array_equal(result, values[index], strict=True)
+    keys = [key for key, *_ in requests]
+    assert len(keys) == len(set(keys))
+    for index in indexes:
+        found = lazy[index].compute(optimize_graph=False, **SYNC)
+        np.testing.assert_array_equal(found, values[index], strict=True)
+
+
+@pytest.mark.parametrize("keep", [dask.persist, dask.optimize])
+def test_selections_are_computed_together_with_what_was_persisted(keep: Any) -> None:
+    """Of two layers of one name dask takes the last one, which may hold values and answer nothing."""
+    array, values = _made(10, 6, chunks=(4, 3))
+    lazy = from_zarr(array, chunks="units")
+    (kept,) = keep(lazy, **({} if keep is dask.optimize else SYNC))
+    assert kept.name == lazy.name
+    for both in ((lazy[1:9, ::-1], kept), (kept, lazy[1:9, ::-1]), (lazy[1:9, ::-1], lazy[3], kept, lazy)):
+        for lazily, found in zip(both, dask.compute(*both, **SYNC), strict=True):
+            np.testing.assert_array_equal(found, lazily.compute(**SYNC), strict=True)
+    anomaly = lazy[2:9] - kept.mean(axis=0)
+    np.testing.assert_array_equal(anomaly.compute(**SYNC), values[2:9] - values.mean(axis=0))
+    twice = dask.optimize(*dask.optimize(kept[2:5] - lazy[3:6] + lazy[0]))[0]
+    np.testing.assert_array_equal(twice.compute(**SYNC), values[2:5] - values[3:6] + values[0])
+
+
+def test_results_of_one_block_do_not_share_their_memory() -> None:
+    array, values = _made(10, 4, chunks=10)
+    lazy = from_zarr(array)
+    indexes: list[Any] = [slice(9), slice(1, None), 3, (slice(None, None, -1), 2), slice(None)]
+    found = dask.compute([lazy[index] for index in indexes], **SYNC)[0]
+    for result, index in zip(found, indexes, strict=True):
+        np.testing.assert_array_equal(result, values[index])
+        result[...] = -1
+
+
+@pytest.mark.parametrize(
+    ("options", "indexes", "moved"),
+    [
+        # Rows that are far apart cost less than what is between them, those beside each other do not.
+        ({}, [3, 90], {(3 * 800, 800), (90 * 800, 800)}),
+        ({}, [3, 4, slice(4, 6)], {(3 * 800, 3 * 800)}),
+        ({}, [3, 4, 90], {(3 * 800, 2 * 800), (90 * 800, 800)}),
+        ({}, [slice(0, 60), slice(20, 100)], {(0, 80_000)}),
+        ({}, [slice(5, 50), slice(20, 60)], {(5 * 800, 55 * 800)}),
+        ({}, [7, slice(0, None)], {(0, 80_000)}),
+        ({}, [slice(7, 7), 7], {(7 * 800, 800)}),
+        ({"compressors": "zstd"}, [3, 90], {(0, 80_000)}),
+    ],
+    ids=str,
+)
+def test_parts_of_a_block_are_read_together_where_that_costs_less(
+    options: dict[str, Any], indexes: list[Any], moved: set[tuple[int, int]]
+) -> None:
+    inner = MemoryStore()
+    values = np.arange(10_000.0).reshape(100, 100)
+    compressors = [{"name": "zstd"}] if options else None
+    xzarr3.create_array(inner, data=values, chunks=(100, 100), compressors=compressors)
+    store = RecordingStore(inner, request_bytes=100)
+    lazy = from_zarr(store, chunks="units")
+    with store.recorded() as requests:
+        found = dask.compute([lazy[index] for index in indexes], **SYNC)[0]
+    for result, index in zip(found, indexes, strict=True):
+        np.testing.assert_array_equal(result, values[index])
+    if options:
+        assert len(requests) == 1
+    else:
+        assert {(start, length) for _, start, length, _ in requests} == moved
+        assert len(requests) == len(moved)
+
+
+def test_inner_chunks_that_two_results_need_are_read_once() -> None:
+    inner = MemoryStore()
+    _, values = _made(40, 40, where=inner, chunks=(10, 10), shards=(40, 40))
+    store = RecordingStore(inner)
+    lazy = from_zarr(store, chunks="units")
+    with store.recorded() as requests:
+        one, other, third = dask.compute(lazy[25, 3:9], lazy[22:24, 5:].sum(0), lazy[3, 3], **SYNC)
+    np.testing.assert_array_equal(one, values[25, 3:9])
+    np.testing.assert_array_equal(other, values[22:24, 5:].sum(0))
+    assert third == values[3, 3]
+    index = 16 * 16 + 4
+    chunk = max(length for _, _, length, _ in requests if length != index)
+    assert sum(length for _, _, length, _ in requests) <= index + 6 * chunk
+
+
+def test_reads_are_shared_in_a_graph_that_a_scheduler_optimizes(tmp_path: Path) -> None:
+    """On a cluster that is done where the graph was sent to."""
+    expressions = pytest.importorskip("dask.base").collections_to_expr
+    array, values = _made(60, 60, where=tmp_path, chunks=20)
+    lazy = from_zarr(array, chunks="units")
+    results = [lazy[at] for at in range(5, 15)] + [lazy[1:] - lazy[:-1]]
+    sent = pickle.loads(pickle.dumps(expressions(results, True)))
+    graph = sent.optimize().__dask_graph__()
+    assert len(read_tasks(graph)) == array.nchunks
+    found = dask.get(graph, [result.__dask_keys__() for result in results])
+    np.testing.assert_array_equal(np.concatenate(found[3]), values[8])
+    rows = [np.concatenate(row, 1) for row in found[-1]]
+    np.testing.assert_array_equal(np.concatenate(rows), np.diff(values, axis=0))
+
+
+def read_tasks(graph: Any) -> list[Any]:
+    """The tasks that read from a store, also where they are a part of another one."""
+    found, left = [], list(graph.values())
+    while left:
+        task = left.pop()
+        if getattr(task, "func", None) is read_block:
+            found.append(task)
+        elif getattr(task, "args", ()) and isinstance(task.args[0], dict):
+            left += task.args[0].values()
+    return found
+
+
+def test_annotated_cloned_and_bound() -> None:
+    array, values = _made(30, 40, chunks=10)
+    lazy = from_zarr(array, chunks="units")
+    part = lazy[3:25:2, 7]
+    tools = dask.graph_manipulation
+    cloned = tools.clone(part), tools.clone(part, omit=lazy)
+    for again in (*cloned, tools.bind(part, da.ones(3)), tools.wait_on(part)):
+        assert again.name != part.name
+        np.testing.assert_array_equal(again.compute(**SYNC), values[3:25:2, 7])
+        np.testing.assert_array_equal((again[2:] - part[2:]).compute(**SYNC), 0)
+    with dask.annotate(retries=2):
+        np.testing.assert_array_equal(lazy[1:, 3].compute(**SYNC), values[1:, 3])
+    with dask.config.set({"optimization.fuse.active": False}):
+        np.testing.assert_array_equal((lazy[1:] - lazy[:-1]).compute(**SYNC), np.diff(values, axis=0))
+
+
+def test_query_planning_of_dask_is_refused_in_words(tmp_path: Path) -> None:
+    _made(10, where=tmp_path, chunks=5)
+    program = """
+        import sys, dask
+        dask.config.set({"array.query-planning": True})
+        import dask.array as da, numpy as np, xarray as xr, xzarr3
+        array = xzarr3.open_array(sys.argv[1])
+        store = xzarr3.MemoryStore()
+        xzarr3.create_array(store, "t", data=np.arange(3.0), dimension_names=["x"])
+        for work in (
+            lambda: xzarr3.from_zarr(array),
+            lambda: xzarr3.store(da.ones(10, chunks=5), array),
+            lambda: xr.open_dataset(store, engine="xzarr3", chunks={}),
+            lambda: xzarr3.to_zarr(xr.Dataset({"a": ("x", da.ones(10, chunks=5))}), xzarr3.MemoryStore()),
+        ):
+            try:
+                work()
+            except NotImplementedError as error:
+                print(error)
+        print(float(xr.open_dataset(store, engine="xzarr3")["t"].sum()))
+    """
+    out = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program), str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    *said, total = out.stdout.splitlines()
+    assert len(said) == 4
+    assert all("'array.query-planning': True" in each and "accepted: False" in each for each in said)
+    assert total == "3.0"
+
+
+def test_only_inner_chunks_that_are_selected_are_fetched() -> None:
+    inner = MemoryStore()
+    _, values = _made(40, 40, where=inner, chunks=(10, 10), shards=(20, 20), compressors=None)
+    store = RecordingStore(inner)
+    lazy = from_zarr(store, chunks="units")[25, 3:9]
+    assert lazy.npartitions == 1
+    with store.recorded() as requests:
+        np.testing.assert_array_equal(lazy.compute(**SYNC), values[25, 3:9])
+    assert {key for key, *_ in requests} == {"c/1/0"}
+    index = 4 * 16 + 4
+    assert sum(length for _, _, length, _ in requests) <= index + 400
+
+
+def test_there_are_tasks_for_needed_blocks_only() -> None:
+    array, _ = _made(100, 100, chunks=10)
+    lazy = from_zarr(array, chunks="units")
+    for selected, number in (
+        (lazy[5, 10:20], 1),
+        (lazy[::50], 20),
+        (lazy[9:11, -1], 2),
+        (lazy[95:][::-1], 10),
+    ):
+        assert type(selected) is ZarrArray
+        (optimized,) = dask.optimize(selected)
+        assert len(dict(optimized.dask)) == selected.npartitions == number
+        assert list(selected.dask.layers) == [lazy.name, selected.name]
+
+
+def test_dask_reads_from_an_array_what_it_needs() -> None:
+    """The arrays are duck arrays, which dask indexes itself."""
+    inner = MemoryStore()
+    _, values = _made(30, 40, where=inner, chunks=(10, 20), compressors=None)
+    store = RecordingStore(inner)
+    array = xzarr3.open_array(store)
+    lazy = da.from_array(array)
+    assert (lazy.shape, lazy.dtype, type(lazy._meta)) == ((30, 40), values.dtype, np.ndarray)
+    assert da.from_array(array, chunks=array.chunks).chunks == ((10, 10, 10), (20, 20))
+    assert da.from_array(array).name == lazy.name or array.store.stamp([]) != array.store.stamp([])
+    with store.recorded() as requests:
+        found = da.from_array(array, chunks=(10, 20))[15:17, 3:5].compute(**SYNC)
+    np.testing.assert_array_equal(found, values[15:17, 3:5])
+    assert [(key, start, length) for key, start, length, _ in requests] == [("c/1/0", 412, 88)]
+    np.testing.assert_array_equal(da.asarray(array).compute(**SYNC), values)
+    np.testing.assert_array_equal((da.ones((30, 40)) + da.asanyarray(array)).compute(**SYNC), values + 1)
+
+
+def test_the_dask_array_package() -> None:
+    if importlib.util.find_spec("dask_array") is None:
+        pytest.skip("the package dask-array is not installed")
+    other: Any = importlib.import_module("dask_array")
+    array, values = _made(30, 40, chunks=(10, 20))
+    lazy = other.from_array(array, chunks=(10, 20))
+    np.testing.assert_array_equal(lazy[5:25:2, 3].compute(**SYNC), values[5:25:2, 3])
+    np.testing.assert_array_equal(
+        (other.from_array(array) + 1).sum(axis=0).compute(**SYNC), (values + 1).sum(0)
+    )
+
+
+# What it is called
+
+
+def test_names_tell_what_is_selected(local_store: LocalStore) -> None:
+    array, _ = _made(30, 40, where=local_store, chunks=10)
+    lazy = from_zarr(array, chunks="units")
+    ways = [
+        [lazy[5, 10:20], lazy[5][10:20], lazy[:, 10:20][5], lazy[-25, 10:-20], lazy[5:6, 5:][0, 5:15]],
+        [lazy, lazy[...], lazy[:], lazy[::-1][::-1], lazy[:30, 0:], lazy[-99:99]],
+        [lazy[::-2], lazy[::-1][::2]],
+        [lazy[3:3], lazy[9:5], lazy[5:][0:0]],
+        [lazy[5:6]],
+        [lazy[5]],
+        [lazy[6]],
+        [lazy[:, 5]],
+        [lazy[1:], lazy[::-1][:-1][::-1]],
+        [from_zarr(array, chunks=-1)[5]],
+    ]
+    names = [{each.name for each in same} for same in ways]
+    assert [len(each) for each in names] == [1] * len(ways)
+    assert len(set().union(*names)) == len(ways)
+    again = from_zarr(xzarr3.open_array(local_store), chunks="units")[5, 10:20]
+    assert again.name == ways[0][0].name
+    array[0, 0] = 9
+    assert from_zarr(array, chunks="units")[5, 10:20].name != again.name
+    mine = from_zarr(array, name="mine")
+    assert mine[2:].name not in ("mine", lazy[2:].name)
+    assert mine[::-1][::-1].name == "mine"
+
+
+def test_the_name_of_a_selection_is_the_same_in_every_process(local_store: LocalStore) -> None:
+    array, _ = _made(30, 40, where=local_store, path="a/air", chunks=10)
+    program = "import sys, xzarr3; print(xzarr3.from_zarr(sys.argv[1], 'a/air', chunks=7)[5, ::-3].name)"
+    out = subprocess.run(
+        [sys.executable, "-c", program, local_store.root],
+        env={**os.environ, "PYTHONHASHSEED": "3", "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    assert out.stdout.strip() == from_zarr(array, chunks=7)[5, ::-3].name
+
+
+@pytest.mark.parametrize(
+    ("path", "prefix", "split"),
+    [
+        ("", "read-zarr-root-", "read-zarr-root"),
+        ("a/air", "read-zarr-air-", "read-zarr-air"),
+        ("air_temp", "read-zarr-air-temp-", "read-zarr-air-temp"),
+        ("t2m", "read-zarr-t2m-", "read-zarr"),
+        ("a b(c)'\"", "read-zarr-a-b-c-", "read-zarr-a-b-c"),
+        ("\u6c17\u6e29", "read-zarr-root-", "read-zarr-root"),
+        ("x" * 99, f"read-zarr-{'x' * 40}-", f"read-zarr-{'x' * 40}"),
+    ],
+)
+def test_prefixes_say_what_is_read(path: str, prefix: str, split: str) -> None:
+    array, _ = _made(30, where=MemoryStore(), path=path, chunks=10)
+    for lazy in (from_zarr(array), from_zarr(array)[3:], from_zarr(array, chunks=((0, 30),))):
+        assert lazy.name.startswith(prefix)
+        assert key_split(lazy.name) == split
+        assert all(key_split(key) == split for key in lazy.dask)
+
+
+def test_the_root_says_nothing_about_an_array(local_store: LocalStore) -> None:
+    """Whatever else is written to a store, the names of an array stay."""
+    many = xzarr3.create_array(local_store, "many", shape=(1000, 2), chunks=1, dtype="i1")
+    flat = xzarr3.create_array(local_store, "flat", shape=5000, chunks=1, dtype="i1")
+    few = xzarr3.create_array(local_store, "few", shape=10, chunks=1, dtype="i1")
+    for array in (many, flat, few):
+        array[0] = 1
+    before = [from_zarr(array).name for array in (many, flat, few)]
+    time.sleep(0.02)
+    os.utime(local_store.root)
+    os.utime(Path(local_store.root) / "many")
+    xzarr3.create_array(local_store, "other", data=np.arange(3))
+    assert [from_zarr(array).name for array in (many, flat, few)] == before
+    for at, array in enumerate((many, flat, few)):
+        array[-1] = 1
+        assert from_zarr(array).name != before[at]
+
+
+@pytest.mark.parametrize("shape", [(20, 20, 20), (2000, 3), (5000,), (70, 70, 2)], ids=str)
+@pytest.mark.parametrize("format", [2, 3])
+def test_each_of_many_units_changes_the_name(shape: tuple[int, ...], format: int, tmp_path: Path) -> None:
+    array = xzarr3.create_array(tmp_path, shape=shape, chunks=1, dtype="i1", zarr_format=format)
+    array[(0,) * len(shape)] = 1
+    rng = np.random.default_rng(sum(shape))
+    for _ in range(8):
+        at = tuple(int(rng.integers(size)) for size in shape)
+        array[at] = 1
+        before = tokenize(array)
+        assert tokenize(xzarr3.open_array(tmp_path)) == before
+        time.sleep(0.01)  # Clocks of directories may be coarse.
+        array[at] = 2
+        assert tokenize(array) != before
+
+
+def test_a_file_that_is_overwritten_in_place_changes_the_name(tmp_path: Path) -> None:
+    array, _ = _made(30, 30, where=tmp_path, chunks=1, compressors=None)
+    for at in ((0, 0), (29, 29), (7, 11)):
+        before = tokenize(array)
+        time.sleep(0.01)
+        (tmp_path / array.chunk_key(at)).write_bytes(b"abcd")
+        assert tokenize(array) != before
+
+
+def test_names_cost_no_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that cannot tell whether anything has changed is not asked unit by unit."""
+    inner = MemoryStore()
+    _made(300, where=inner, chunks=1)
+    store = RecordingStore(inner)
+    array = xzarr3.open_array(store)
+    for method in ("exists", "get", "reader"):
+        monkeypatch.setattr(store, method, lambda *args: pytest.fail("asked"))
+    names = {from_zarr(array).name for _ in range(3)}
+    assert len(names) == 1, "its documents tell the name"
+
+
+# What becomes of it
+
+
+def test_results_are_plain_dask_arrays() -> None:
+    array, values = _made(30, 40, chunks=10)
+    lazy = from_zarr(array, chunks="units")
+    selected = lazy[3:20, ::2]
+    for found in (
+        selected + 1, -selected, selected.T, selected.sum(axis=0), selected.astype("f8"), selected.rechunk(5),
+        da.concatenate([selected, selected]), selected.map_blocks(np.negative), selected.reshape(-1),
+        selected.persist(**SYNC), dask.persist(selected, **SYNC)[0], np.sqrt(selected), selected.squeeze().T,
+    ):  # fmt: skip
+        assert type(found) is da.Array
+    (kept,) = dask.persist(selected, **SYNC)
+    assert (kept.name, kept.chunks) == (selected.name, selected.chunks)
+    np.testing.assert_array_equal(kept[1:3].compute(**SYNC), values[3:20, ::2][1:3])
+    np.testing.assert_array_equal((values[3:20, ::2] + selected).compute(**SYNC), values[3:20, ::2] * 2)
+    np.testing.assert_array_equal((da.ones(20) * selected).compute(**SYNC), values[3:20, ::2])
+    np.testing.assert_array_equal(dask.compute({"a": [selected]}, **SYNC)[0]["a"][0], values[3:20, ::2])
+    assert int(dask.delayed(np.sum)(selected).compute(**SYNC)) == values[3:20, ::2].sum()
+    np.testing.assert_array_equal(np.asarray(selected), values[3:20, ::2])
+    np.testing.assert_array_equal(
+        np.concatenate([d.compute(**SYNC) for d in selected.to_delayed()[0]], 1), values[3:10, ::2]
+    )
+    assert len(selected) == 17
+    assert "read-zarr-root" in repr(selected)
+    assert "30" in lazy._repr_html_()
+    assert lazy.dask._repr_html_()
+    (copied,) = [dask.base.optimize(selected)[0]]
+    np.testing.assert_array_equal(copied.compute(**SYNC), values[3:20, ::2])
+    assert selected.copy().name
+    cloned = dask.graph_manipulation.clone(selected)
+    np.testing.assert_array_equal(cloned[2:].compute(**SYNC), values[3:20, ::2][2:])
+
+
+def test_what_is_changed_in_place_does_not_read_what_was() -> None:
+    array, values = _made(30, 40, chunks=10)
+    lazy = from_zarr(array, chunks="units")
+    lazy[5:7] = -1
+    values[5:7] = -1
+    assert "setitem" in lazy.name
+    assert lazy.name in lazy.dask.layers
+    again = pickle.loads(pickle.dumps(lazy))
+    assert (type(again), again.name) == (da.Array, lazy.name)
+    np.testing.assert_array_equal(lazy[4:8, 3].compute(**SYNC), values[4:8, 3])
+    masked = from_zarr(array, chunks="units")[::2]
+    masked[masked > 100] = 0
+    expected = array[...][::2]
+    expected[expected > 100] = 0
+    np.testing.assert_array_equal(masked[::-3].compute(**SYNC), expected[::-3])
+    out = from_zarr(array, chunks="units")
+    np.add(out, 1, out=out)
+    np.testing.assert_array_equal(out[2].compute(**SYNC), array[2] + 1)
+    sized = from_zarr(array, chunks="units")
+    assert sized.compute_chunk_sizes().chunks == from_zarr(array, chunks="units").chunks
+    np.testing.assert_array_equal(sized[2].compute(**SYNC), array[2])
+    renamed = from_zarr(array, chunks="units")
+    renamed._name = renamed.name
+    assert type(pickle.loads(pickle.dumps(renamed))) is da.Array
+    np.testing.assert_array_equal(renamed[2].compute(**SYNC), array[2])
+
+
+def test_selections_are_pickled_small() -> None:
+    array = xzarr3.create_array(MemoryStore(), shape=(10**7,), chunks=1, dtype="f4")
+    lazy = from_zarr(array, chunks="units")
+    selected = lazy[::-3][5:]
+    assert len(pickle.dumps(selected)) < 3000
+    assert len(pickle.dumps(selected.dask)) < 4000
+    twin = pickle.loads(pickle.dumps(selected))
+    assert (type(twin), twin.name, twin.shape) == (ZarrArray, selected.name, selected.shape)
+    assert twin[:3].name == selected[:3].name
+    np.testing.assert_array_equal(twin[:3].compute(**SYNC), np.zeros(3, "f4"))
+    edges = np.random.default_rng(1).integers(1, 99, 1000).tolist()
+    uneven = xzarr3.create_array(MemoryStore(), shape=sum(edges), chunks=[edges], dtype="i1")
+    assert len(pickle.dumps(from_zarr(uneven, chunks="units")[::7].dask)) < 40 * len(edges)
+
+
+def test_what_a_cluster_is_sent_is_small() -> None:
+    """The layer goes to the scheduler as it is, whatever the number of its tasks."""
+    protocol = pytest.importorskip("distributed.protocol")
+    expressions = pytest.importorskip("dask.base").collections_to_expr
+    array = xzarr3.create_array(MemoryStore(), shape=(1000, 1000), chunks=1, dtype="f4")
+    lazy = from_zarr(array, chunks="units")
+    for selected in (lazy[:2, :2], (lazy + 1)[3:5, 7], lazy[5, 10:20].sum()):
+        sent = protocol.dumps(protocol.to_serialize(expressions([selected], True)))
+        assert sum(memoryview(frame).nbytes for frame in sent) < 16_000
+    for layer in (lazy + lazy[::-1]).dask.layers.values():
+        assert not layer.is_materialized()
+
+
+@pytest.mark.parametrize(
+    ("shape", "chunks"), [((1000, 1000), 1), ((3163, 3163), 1), ((10**7,), 1), ((1000,) * 3, 10)], ids=str
+)
+def test_time_does_not_depend_on_the_number_of_chunks(shape: tuple[int, ...], chunks: int) -> None:
+    array = xzarr3.create_array(MemoryStore(), shape=shape, chunks=chunks, dtype="f4")
+
+    def median(work: Callable[[], object]) -> float:
+        took = []
+        for _ in range(15):
+            start = time.thread_time()
+            work()
+            took.append(time.thread_time() - start)
+        return statistics.median(took)
+
+    assert median(lambda: from_zarr(array, chunks="units")) < 0.005
+    lazy = from_zarr(array, chunks="units")
+    half = slice(shape[0] // 2, None)
+    for index in ((slice(2, 5),) * len(shape), 7, half, slice(None, None, -3), (half, ...)):
+        assert median(lambda index=index: lazy[index]) < 0.001  # type: ignore[misc]
+
+
+def test_an_array_that_shrank_meanwhile() -> None:
+    array, _ = _made(30, 40, chunks=10)
+    lazy = from_zarr(array, chunks="units")
+    array.resize((15, 40))
+    with pytest.raises(StoreError, match="was larger"):
+        lazy.compute(**SYNC)
+    np.testing.assert_array_equal(lazy[:10].compute(**SYNC), array[:10])
+    assert lazy[:15].name not in (lazy.name, from_zarr(array, chunks="units").name)
+
+
+def test_xarray_slices_it() -> None:
+    xr = pytest.importorskip("xarray")
+    array, values = _made(30, 40, chunks=10)
+    wrapped = xr.DataArray(from_zarr(array, chunks="units"), dims=("y", "x"))
+    selected = wrapped.isel(y=5, x=slice(10, 20))
+    assert isinstance(selected.data, ZarrArray)
+    assert selected.data.npartitions == 1
+    np.testing.assert_array_equal(selected.compute(**SYNC), values[5, 10:20])
+    assert float(wrapped[::2].mean().compute(**SYNC)) == values[::2].mean()
+    assert wrapped.chunk({"x": 40}).data.numblocks == (3, 1)
+
+
+def test_a_plugin_of_dask_gets_plain_arrays() -> None:
+    array, values = _made(30, chunks=10)
+    seen = []
+    with dask.config.set(array_plugins=[lambda made: seen.append(type(made))]):
+        lazy = from_zarr(array, chunks="units")
+    assert seen == [da.Array]
+    np.testing.assert_array_equal(lazy[3:5].compute(**SYNC), values[3:5])
+
+
+@pytest.mark.slow
+def test_selections_on_a_cluster(tmp_path: Path) -> None:
+    distributed = pytest.importorskip("distributed")
+    array, values = _made(60, 60, where=tmp_path, chunks=10)
+    lazy = from_zarr(array, chunks="units")
+    with (
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, memory_limit=0, dashboard_address=":0", host="127.0.0.1"
+        ) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        np.testing.assert_array_equal(lazy[5, 10:20].compute(), values[5, 10:20])
+        kept = lazy[::-7].persist()
+        np.testing.assert_array_equal(kept[2:4].compute(), values[::-7][2:4])
+        futures = client.compute([lazy[3:9].sum(), lazy[:, ::3].max(axis=0)])
+        total, largest = client.gather(futures)
+        assert total == values[3:9].sum()
+        np.testing.assert_array_equal(largest, values[:, ::3].max(0))
+        np.testing.assert_array_equal(
+            client.submit(lambda x: x[1:3].compute(scheduler="sync"), lazy).result(), values[1:3]
+        )
+
+
+def test_xarray_takes_it_for_an_array_of_dask() -> None:
+    """It compares types, and refuses to work with chunked arrays of several."""
+    values = np.arange(10.0)
+    lazy = from_zarr(xzarr3.create_array(xzarr3.MemoryStore(), data=values, chunks=5))
+    data = xr.Dataset({"a": ("x", lazy), "b": ("x", da.ones(10, chunks=3))})
+    np.testing.assert_array_equal(data.compute().a, values)
+    assert data.unify_chunks().chunks["x"] == (3, 2, 1, 3, 1)
+    added = xr.apply_ufunc(np.add, data.a, data.b.chunk(x=5), dask="parallelized", output_dtypes=["f8"])
+    np.testing.assert_array_equal(added, values + 1)
+    assert {type(lazy), da.Array} == {da.Array}
+    assert type(lazy) is not da.Array
+    assert type(pickle.loads(pickle.dumps(lazy))) is type(lazy)
+
+
+def test_chunks_that_are_none_are_named() -> None:
+    array = xzarr3.create_array(xzarr3.MemoryStore(), data=np.arange(10.0), chunks=5)
+    with pytest.raises(ValueError, match="chunks='unit'; accepted: 'auto', 'units'"):
+        from_zarr(array, chunks="unit")
+    with pytest.raises(ValueError, match="memory_limit='lots'"):
+        xzarr3.store(da.ones(10, chunks=3), array, memory_limit="lots")

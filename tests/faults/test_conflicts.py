@@ -1,0 +1,961 @@
+"""Documents and lengths of arrays that many change at the same time: no change gets lost."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import multiprocessing
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+import xarray as xr
+from _waiting import WaitingStore
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import xzarr3
+from xzarr3 import LocalStore, MemoryStore, StoreError
+from xzarr3.commit import lease
+from xzarr3.errors import ChangedError, ConflictError, OutcomeUnknownError
+from xzarr3.io.selection import basic_selection
+from xzarr3.nodes import revalidation
+from xzarr3.nodes.resize import resized
+
+pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+FORMATS = (3, 2, "3-draft")
+_fork = multiprocessing.get_context("fork")
+
+
+class RacingStore(MemoryStore):
+    """Where others are faster: every now and then somebody else changes a value just before it is replaced.
+
+    Each instance stands for a process of its own: the values are shared, the locks are not.
+    """
+
+    def __init__(self, shared: RacingStore | None = None) -> None:
+        super().__init__()
+        self.lose: Callable[[str], bool] = lambda key: False
+        self.pauses: Callable[[str, str], None] = lambda operation, key: None
+        self._generations: dict[str, int] = {}
+        if shared is not None:
+            self._values, self._lock = shared._values, shared._lock
+            self._generations = shared._generations
+
+    def version(self, key: str) -> object | None:
+        return None
+
+    def get_versioned(self, key: str) -> tuple[Any, object]:
+        self.pauses("get", key)
+        with self._lock:
+            return self._values.get(key), self._now(key)
+
+    def _now(self, key: str) -> object:
+        return self._generations.get(key, 0) if key in self._values else "absent"
+
+    def compare_and_set(self, key: str, version: object, value: Any) -> bool:
+        self._check_writable()
+        if self.lose(key):
+            return False
+        self.pauses("set", key)
+        with self._lock:
+            if self._now(key) != version:
+                return False
+            self._generations[key] = self._generations.get(key, 0) + 1
+            if value is None:
+                self._values.pop(key, None)
+            else:
+                self._values[key] = bytes(value)
+            return True
+
+    def set(self, key: str, value: Any) -> None:
+        self._generations[key] = self._generations.get(key, 0) + 1
+        super().set(key, value)
+
+
+def processes(store: RacingStore, number: int) -> list[RacingStore]:
+    """As many processes, in threads of this one."""
+    return [RacingStore(store) for _ in range(number)]
+
+
+def together(works: list[Callable[[], Any]]) -> list[Any]:
+    """Do all at the same time."""
+    barrier = threading.Barrier(len(works))
+
+    def work(each: Callable[[], Any]) -> Any:
+        barrier.wait()
+        return each()
+
+    with ThreadPoolExecutor(len(works)) as pool:
+        return [future.result(timeout=120) for future in [pool.submit(work, each) for each in works]]
+
+
+def in_children(works: list[Callable[[], Any]]) -> None:
+    """Do each in a process of its own, all of which must succeed."""
+
+    def run(work: Callable[[], Any]) -> None:
+        try:
+            work()
+            os._exit(0)
+        finally:  # Whatever it was, it ends here; the trace is printed.
+            sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+            os._exit(1)
+
+    children = [_fork.Process(target=run, args=(work,)) for work in works]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join(120)
+        assert child.exitcode == 0
+
+
+@pytest.fixture
+def on_hosts_of_their_own(monkeypatch: pytest.MonkeyPatch) -> Iterator[float]:
+    """Each thread is on a host of its own, and nobody renews a lease: whoever is slow loses it."""
+    monkeypatch.setattr(lease, "PATIENCE", 0.2)
+    monkeypatch.setattr(lease, "_keep", lambda held: None)
+    monkeypatch.setattr(lease, "here", lambda: lease.Whereabouts(str(threading.get_ident()), "b", "p"))
+    lease._seen.clear()
+    yield 0.2
+    lease._seen.clear()
+
+
+def document_of(store: xzarr3.Store, array: xzarr3.Array) -> bytes:
+    return bytes(store.get(array._key) or b"")
+
+
+# Attributes
+
+
+@pytest.mark.parametrize("zarr_format", FORMATS)
+def test_attributes_set_by_many_are_all_there(zarr_format: Any) -> None:
+    store = RacingStore()
+    root = xzarr3.create_group(store, zarr_format=zarr_format)
+    root.create_array("a/x", shape=4, dtype="int8", dimension_names=["t"])
+    if zarr_format != "3-draft":
+        root.consolidate()
+
+    def work(n: int, own: RacingStore) -> None:
+        for path in ("a", "a/x"):
+            node = xzarr3.open(own, path, mode="r+")
+            for at in range(10):
+                node.attrs[f"{n}-{at}"] = at
+                if at % 3 == 2:
+                    del node.attrs[f"{n}-{at}"]
+
+    together([partial(work, n, own) for n, own in enumerate(processes(store, 4))])
+    expected = {f"{n}-{at}": at for n in range(4) for at in range(10) if at % 3 != 2}
+    for path in ("a", "a/x"):
+        assert dict(xzarr3.open(store, path, mode="r+").attrs) == expected
+        assert dict(xzarr3.open_group(store)[path].attrs) == expected  # In the consolidated copy, too.
+    assert xzarr3.open_array(store, "a/x").dimension_names == ("t",)
+
+
+def test_attributes_set_by_processes_are_all_there(tmp_path: Path) -> None:
+    root = xzarr3.create_group(LocalStore(tmp_path))
+    root.create_array("x", shape=4, dtype="int8")
+    root.consolidate()
+
+    def work(n: int) -> None:
+        array = xzarr3.open_array(tmp_path, "x", mode="r+")
+        for at in range(15):
+            array.attrs[f"{n}-{at}"] = at
+
+    in_children([partial(work, n) for n in range(4)])
+    expected = {f"{n}-{at}": at for n in range(4) for at in range(15)}
+    assert dict(xzarr3.open_array(tmp_path, "x").attrs) == expected
+    assert dict(xzarr3.open_group(tmp_path)["x"].attrs) == expected
+
+
+def test_what_is_lost_is_tried_again_and_then_given_up() -> None:
+    store = RacingStore()
+    array = xzarr3.create_array(store, shape=4, chunks=2, dtype="int8", attributes={"a": 1})
+    before = dict(store._values)
+    left = [3]
+
+    def lose(key: str) -> bool:
+        left[0] -= 1
+        return left[0] >= 0
+
+    store.lose = lose
+    array.attrs["b"] = 2
+    assert dict(xzarr3.open_array(store).attrs) == {"a": 1, "b": 2}
+    store._values.clear()
+    store._values.update(before)
+    store.conflict_deadline = 0.05
+    store.lose = lambda key: True
+    array = xzarr3.open_array(store, mode="r+")
+    for change in (
+        lambda: array.attrs.update(b=2),
+        lambda: array.resize(8),
+        lambda: array.resize(1),
+        lambda: array.append(np.ones(4, "int8")),
+    ):
+        with pytest.raises(ConflictError, match=r"zarr\.json.*conflict_deadline"):
+            change()
+        assert store._values == before
+        assert array.shape == (4,)
+        assert dict(array.attrs) == {"a": 1}
+
+
+def test_a_node_is_made_by_one_only() -> None:
+    store = RacingStore()
+
+    def make(own: RacingStore, n: int) -> int | None:
+        try:
+            xzarr3.create_array(own, "a/b/x", shape=n + 1, dtype="int8", attributes={"n": n})
+        except xzarr3.NodeExistsError:
+            return None
+        return n
+
+    for zarr_format in FORMATS:
+        store._values.clear()
+        xzarr3.create_group(store, zarr_format=zarr_format)
+        made = together([partial(make, own, n) for n, own in enumerate(processes(store, 6))])
+        (winner,) = [n for n in made if n is not None]
+        array = xzarr3.open_array(store, "a/b/x")
+        assert array.shape == (winner + 1,)
+        assert dict(array.attrs) == {"n": winner}
+        assert [*xzarr3.open_group(store, "a/b")] == ["x"]
+
+
+# Consolidated copies
+
+
+@pytest.mark.parametrize("zarr_format", [3, 2])
+def test_consolidating_while_others_change_misses_nothing(zarr_format: Any) -> None:
+    store = RacingStore()
+    root = xzarr3.create_group(store, zarr_format=zarr_format)
+    for name in "abc":
+        root.create_array(name, shape=4, dtype="int8")
+
+    def change(own: RacingStore, n: int) -> None:
+        group = xzarr3.open_group(own, mode="r+")
+        for at in range(8):
+            group["abc"[n]].attrs[str(at)] = at
+            group.create_array(f"new{n}-{at}", shape=1, dtype="int8")
+        del group[f"new{n}-3"]
+
+    others = processes(store, 4)
+    works: list[Callable[[], Any]] = [partial(change, others[n], n) for n in range(3)]
+    works.append(lambda: [xzarr3.consolidate_metadata(others[3]) for _ in range(3)])
+    together(works)
+    plain = xzarr3.open_group(store, use_consolidated=False)
+    found = xzarr3.open_group(store, use_consolidated=True)
+    assert sorted(found) == sorted(plain)
+    assert len(found) == 3 + 3 * 7
+    for name in "abc":
+        assert dict(found[name].attrs) == dict(plain[name].attrs) == {str(at): at for at in range(8)}
+
+
+@pytest.mark.parametrize("zarr_format", [3, 2])
+def test_what_changes_just_before_a_hierarchy_is_consolidated_is_in_it(zarr_format: Any) -> None:
+    store = RacingStore()
+    xzarr3.create_group(store, zarr_format=zarr_format).create_array("x", shape=4, dtype="int8")
+    (own,) = processes(store, 1)
+    key = "zarr.json" if zarr_format == 3 else ".zmetadata"
+    late = xzarr3.open_array(store, "x", mode="r+")
+
+    def pause(operation: str, asked: str) -> None:
+        if (operation, asked) == ("set", key) and "late" not in late.attrs:
+            late.attrs["late"] = 1  # There are no consolidated metadata yet that it would have to change.
+
+    own.pauses = pause
+    assert xzarr3.consolidate_metadata(own)["x"].attrs["late"] == 1
+    assert xzarr3.open_group(store)["x"].attrs["late"] == 1
+
+
+@pytest.mark.parametrize("zarr_format", [3, 2])
+@pytest.mark.parametrize("group", ["", "g"])
+def test_copies_are_true_whenever_others_change_nodes_that_grow(zarr_format: Any, group: str) -> None:
+    data = xr.Dataset({"v": ("x", np.arange(4.0)), "x": ("x", np.arange(4.0))})
+    others: list[Callable[[xzarr3.Store], object]] = [
+        lambda store: xzarr3.open_array(store, f"{group}/v", mode="r+").attrs.update(late=1),
+        lambda store: xzarr3.open_group(store, mode="r+").attrs.update(late=1),
+        lambda store: xzarr3.open_array(store, f"{group}/w", mode="r+").append([2.0]),
+        lambda store: xzarr3.open_group(store, group, mode="r+").create_array("u", shape=1, dtype="i1"),
+        lambda store: xzarr3.consolidate_metadata(store),
+    ]
+    for other in others:
+        outcomes = set()
+        for n in itertools.count():
+            store = RacingStore()
+            xzarr3.to_zarr(data, store, group=group, zarr_format=zarr_format, consolidated=True)
+            xzarr3.create_array(store, f"{group}/w", data=np.ones(1), zarr_format=zarr_format)
+            xzarr3.consolidate_metadata(store)
+            own, another = processes(store, 2)
+            asked = itertools.count()
+
+            acts: Any = {n: partial(other, another)}
+            own.pauses = lambda *_, acts=acts, asked=asked: acts.pop(next(asked), int)()  # type: ignore[misc]
+            try:
+                xzarr3.to_zarr(data, own, group=group, append_dim="x")
+                outcomes.add("appended")
+            except ConflictError:
+                outcomes.add("refused")
+            root = xzarr3.open_group(store, use_consolidated=True)
+            assert root.consolidated
+            plain = xzarr3.open_group(store, use_consolidated=False)
+            for name in (f"{group}/v", f"{group}/x", f"{group}/w"):
+                assert root[name].shape == plain[name].shape, (n, name)
+                assert root[name].attrs == plain[name].attrs, (n, name)
+            assert sorted(root[group] if group else root) == sorted(plain[group] if group else plain), n
+            if next(asked) <= n:
+                break
+        assert "appended" in outcomes
+
+
+@pytest.mark.parametrize("zarr_format", [3, 2])
+def test_a_copy_that_could_not_follow_is_repaired(zarr_format: Any) -> None:
+    store = RacingStore()
+    root = xzarr3.create_group(store, zarr_format=zarr_format)
+    root.create_array("x", shape=4, dtype="int8", attributes={"a": 0})
+    root.create_array("y", shape=4, dtype="int8")
+    root.consolidate()
+    store.conflict_deadline = 0.05
+    key = "zarr.json" if zarr_format == 3 else ".zmetadata"
+    for repair in (
+        lambda: xzarr3.open_array(store, "x", mode="r+").attrs.update(b=1),
+        lambda: xzarr3.consolidate_metadata(store),
+    ):
+        xzarr3.open_array(store, "x", mode="r+").attrs["a"] = 0
+        store.lose = lambda asked: asked == key
+        array = xzarr3.open_array(store, "x", mode="r+")
+        with pytest.raises(ConflictError) as caught:
+            array.attrs["a"] = 1
+        assert "itself is changed" in caught.value.__notes__[0]
+        assert array.attrs["a"] == 1
+        assert xzarr3.open_array(store, "x").attrs["a"] == 1
+        assert xzarr3.open_group(store)["x"].attrs["a"] == 0
+        store.lose = lambda asked: False
+        repair()
+        assert xzarr3.open_group(store)["x"].attrs["a"] == 1
+
+
+# Leases of arrays that change their lengths
+
+
+def test_who_waits_long_enough_takes_a_lease_away(on_hosts_of_their_own: float) -> None:
+    store = RacingStore()
+    array = xzarr3.create_array(store, data=np.arange(4), chunks=3)
+    slow, fast = (xzarr3.open_array(own, mode="r+") for own in processes(store, 2))
+    reached, go_on = threading.Event(), threading.Event()
+
+    def pause(operation: str, key: str) -> None:
+        if key == "c/1" and operation == "set" and not reached.is_set():
+            reached.set()
+            assert go_on.wait(120)
+
+    slow.store.pauses = pause  # type: ignore[attr-defined]
+    with ThreadPoolExecutor(1) as pool:
+        late = pool.submit(slow.append, np.array([10, 11, 12]))
+        assert reached.wait(120)
+        start = time.monotonic()
+        assert fast.append(np.array([20, 21, 22, 23, 24, 25])) == (10,)
+        assert time.monotonic() - start >= on_hosts_of_their_own / 2
+        assert xzarr3.open_array(store)[:].tolist() == [0, 1, 2, 3, 20, 21, 22, 23, 24, 25]
+        go_on.set()
+        assert late.result(timeout=120) == (13,)
+    assert array[:].tolist() == [0, 1, 2, 3]
+    found = xzarr3.open_array(store)[:].tolist()
+    assert found == [0, 1, 2, 3, 20, 21, 22, 23, 24, 25, 10, 11, 12]
+
+
+def test_others_wait_while_an_owner_lives() -> None:
+    patience = 0.2
+    store = RacingStore()
+    xzarr3.create_array(store, data=np.arange(4), chunks=4)
+    slow, fast = (xzarr3.open_array(own, mode="r+") for own in processes(store, 2))
+    reached = threading.Event()
+
+    def pause(operation: str, key: str) -> None:
+        if key == "c/1" and operation == "set":
+            reached.set()
+            time.sleep(4 * patience)
+
+    slow.store.pauses = pause  # type: ignore[attr-defined]
+    with ThreadPoolExecutor(1) as pool:
+        late = pool.submit(slow.append, np.array([10, 11]))
+        assert reached.wait(120)
+        fast.store.conflict_deadline = patience
+        with pytest.raises(ConflictError, match="length of the array"):
+            fast.append(np.array([20]))
+        fast.store.conflict_deadline = 60
+        assert fast.append(np.array([20])) == (7,)
+        assert late.result(timeout=120) == (6,)
+    assert xzarr3.open_array(store)[:].tolist() == [0, 1, 2, 3, 10, 11, 20]
+
+
+# Appending
+
+
+def check_rows(found: Any, old: int, rows: dict[int, list[int]]) -> None:
+    """``found`` begins with the old rows; each appended block is there once, whole and in order."""
+    assert found[:old].tolist() == [[-1 - n] * found.shape[1] for n in range(old)]
+    assert (found == found[:, :1]).all(), "a row is torn"
+    left = found[old:, 0].tolist()
+    assert sorted(left) == sorted(value for block in rows.values() for value in block)
+    for block in rows.values():
+        at = left.index(block[0])
+        assert left[at : at + len(block)] == block
+
+
+def old_rows(number: int, width: int = 3) -> Any:
+    return np.repeat(-1 - np.arange(number)[:, None], width, axis=1)
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    old=st.integers(0, 7),
+    chunk=st.integers(1, 5),
+    sharded=st.booleans(),
+    lengths=st.lists(st.lists(st.integers(1, 7), min_size=1, max_size=3), min_size=2, max_size=4),
+    zarr_format=st.sampled_from(FORMATS),
+    seed=st.integers(0, 2**16),
+)
+def test_appended_rows_are_there_once(
+    old: int, chunk: int, sharded: bool, lengths: list[list[int]], zarr_format: Any, seed: int
+) -> None:
+    store, dice = RacingStore(), random.Random(seed)
+    options: dict[str, Any] = {"chunks": (chunk, 2)}
+    if sharded and zarr_format == 3:
+        options["shards"] = (3 * chunk, 4)
+    xzarr3.create_array(store, data=old_rows(old), zarr_format=zarr_format, **options)
+    rows: dict[int, list[int]] = {}
+    for n, each in enumerate(lengths):
+        for at, length in enumerate(each):
+            start = 1000 * n + 100 * at + 1
+            rows[start] = list(range(start, start + length))
+    seen: list[Any] = []
+    done = threading.Event()
+
+    def append(n: int, own: RacingStore) -> None:
+        own.pauses = lambda operation, key: time.sleep(dice.random() * 0.002)
+        array = xzarr3.open_array(own, mode="r+")
+        for at in range(len(lengths[n])):
+            block = np.array(rows[1000 * n + 100 * at + 1])
+            array.append(np.repeat(block[:, None], 3, axis=1))
+
+    def read() -> None:
+        while not done.is_set():
+            seen.append(xzarr3.open_array(store)[:])
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        together([partial(append, n, own) for n, own in enumerate(processes(store, len(lengths)))])
+    finally:
+        done.set()
+        reader.join()
+    found = xzarr3.open_array(store)[:]
+    check_rows(found, old, rows)
+    for each in seen:  # A reader sees the first so many rows of the final array, whenever it looks.
+        assert each.tolist() == found[: len(each)].tolist()
+
+
+def test_appending_with_leases_that_are_taken_away_loses_nothing(
+    on_hosts_of_their_own: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease, "PATIENCE", 0.004)  # Nobody lives so fast: all take from each other.
+    lost = []
+    holds = lease.Lease.holds
+
+    def noted(self: lease.Lease) -> bool:
+        found = holds(self)
+        if not found:
+            lost.append(1)
+        return found
+
+    monkeypatch.setattr(lease.Lease, "holds", noted)
+    for seed in range(6):
+        store, dice = RacingStore(), random.Random(seed)
+        xzarr3.create_array(store, data=old_rows(5), chunks=(4, 2))
+        rows = {100 * n + 1: list(range(100 * n + 1, 100 * n + 4 + n)) for n in range(4)}
+
+        def append(own: RacingStore, block: list[int], dice: random.Random = dice) -> None:
+            own.pauses = lambda operation, key: time.sleep(dice.choice([0, 0, 0, 0.003, 0.01]))
+            own.conflict_deadline = 100
+            xzarr3.open_array(own, mode="r+").append(np.repeat(np.array(block)[:, None], 3, axis=1))
+
+        others = processes(store, 4)
+        together([partial(append, own, block) for own, block in zip(others, rows.values(), strict=True)])
+        check_rows(xzarr3.open_array(store)[:], 5, rows)
+    assert lost, "nobody took a lease away from anybody"
+
+
+@pytest.mark.parametrize("zarr_format", FORMATS)
+def test_processes_append_to_a_directory(tmp_path: Path, zarr_format: Any) -> None:
+    xzarr3.create_array(tmp_path, data=old_rows(5), chunks=(4, 2), zarr_format=zarr_format)
+    rows = {
+        1000 * n + 100 * at + 1: list(range(1000 * n + 100 * at + 1, 1000 * n + 100 * at + 4 + n))
+        for n in range(3) for at in range(4)
+    }  # fmt: skip
+
+    def work(n: int) -> None:
+        array = xzarr3.open_array(tmp_path, mode="r+")
+        for at in range(4):
+            block = np.array(rows[1000 * n + 100 * at + 1])
+            array.append(np.repeat(block[:, None], 3, axis=1))
+
+    in_children([partial(work, n) for n in range(3)])
+    array = xzarr3.open_array(tmp_path)
+    check_rows(array[:], 5, rows)
+    stored = document_of(array.store, array)
+    assert stored == stored.strip()
+
+
+def test_a_killed_appender_stops_nobody_for_long(tmp_path: Path) -> None:
+    xzarr3.create_array(tmp_path, data=old_rows(5), chunks=(4, 2))
+
+    def work() -> None:
+        array = xzarr3.open_array(tmp_path, mode="r+")
+        n = 0
+        while True:
+            array.append(np.full((9, 3), 7))
+            n += 1
+
+    for _ in range(4):
+        child = _fork.Process(target=work)
+        child.start()
+        time.sleep(random.uniform(0.2, 0.5))
+        os.kill(child.pid or 0, signal.SIGKILL)
+        child.join()
+        before = xzarr3.open_array(tmp_path)[:]
+        assert (len(before) - 5) % 9 == 0
+        assert (before[5:] == 7).all()
+        start = time.monotonic()
+        xzarr3.open_array(tmp_path, mode="r+").append(np.full((9, 3), 7))
+        assert time.monotonic() - start < lease.PATIENCE / 2
+        found = xzarr3.open_array(tmp_path)[:]
+        assert len(found) == len(before) + 9
+        assert (found[5:] == 7).all()
+        assert found[:5].tolist() == old_rows(5).tolist()
+
+
+def test_what_a_killed_appender_left_is_never_seen() -> None:
+    store = MemoryStore()
+    array = xzarr3.create_array(store, data=np.arange(5), chunks=4)
+    grown = xzarr3.Array(store, "", resized(array.metadata, (12,)))
+    # As one has written them who did not come to write its document.
+    grown._write(basic_selection(slice(5, None), (12,)), 99)
+    assert xzarr3.open_array(store)[:].tolist() == [0, 1, 2, 3, 4]
+    array.resize(7)
+    assert xzarr3.open_array(store)[:].tolist() == [0, 1, 2, 3, 4, 0, 0]
+    assert store.get("c/2") is not None
+    array.resize(12)
+    assert xzarr3.open_array(store)[:].tolist() == [0, 1, 2, 3, 4] + [0] * 7
+    assert store.get("c/2") is None
+
+
+def test_an_answer_that_was_lost_duplicates_nothing() -> None:
+    class Deaf(WaitingStore):
+        """Now and then stores a value and hears no answer, or no answer as nothing was stored."""
+
+        def compare_and_set(self, key: str, version: object, value: Any) -> bool:
+            kind = dice.choice(["heard", "stored", "lost"])
+            if kind == "lost" or (kind == "stored" and not super().compare_and_set(key, version, value)):
+                if kind == "stored":
+                    return False
+                return super().compare_and_set(key, version, value)
+            if kind == "stored":
+                return self._values.get(key) == value  # What a store finds out that looks again.
+            return super().compare_and_set(key, version, value)
+
+    dice = random.Random(1)
+    store = Deaf()
+    array = xzarr3.create_array(store, data=np.arange(3), chunks=2)
+    for n in range(10):
+        array.append(np.array([n, n]))
+    expected = [0, 1, 2, *(n for n in range(10) for _ in range(2))]
+    assert xzarr3.open_array(store)[:].tolist() == expected
+    assert json.loads(document_of(store, array))["shape"] == [23]
+    assert not [key for key in store.list() if "lease" in key]
+
+
+class Unheard(WaitingStore):
+    """Stores a document of a new length, and then something happens before it says so."""
+
+    def __init__(self, then: Callable[[Unheard], object], stores: bool = True) -> None:
+        super().__init__()
+        self.then: Callable[[Unheard], object] | None = None
+        self._then = then
+        self._stores = stores
+        self.late: Callable[[], bool] = lambda: False
+        """Carries out the request that was not, if it still can be."""
+
+    def compare_and_set(self, key: str, version: object, value: Any) -> bool:
+        then, before = self.then, self._values.get("zarr.json")
+        if then is None or key != "zarr.json" or before is None or not _is_of_another_length(before, value):
+            return super().compare_and_set(key, version, value)
+        self.then = None
+        if self._stores:
+            assert super().compare_and_set(key, version, value)
+        self.late = partial(super().compare_and_set, key, version, value)
+        found = then(self)
+        if isinstance(found, Exception):
+            raise found
+        return False
+
+    def happens(self) -> None:
+        self.then = self._then
+
+
+def _is_of_another_length(one: bytes, other: bytes) -> bool:
+    return bool(json.loads(one)["shape"] != json.loads(other)["shape"])
+
+
+def elsewhere(store: WaitingStore) -> WaitingStore:
+    """The same store in another process, whose locks are others."""
+    other = WaitingStore()
+    other._values = store._values
+    return other
+
+
+def appends_to_it(number: int) -> Callable[[WaitingStore], None]:
+    """Somebody who does not know that the writer still lives."""
+
+    def append(store: WaitingStore) -> None:
+        said = json.loads(store._values[lease.NAME])
+        store._values[lease.NAME] = json.dumps({**said, "left": True}).encode()
+        array = xzarr3.open_array(elsewhere(store), mode="r+")
+        for n in range(number):
+            array.append(np.array([100 + n]))
+
+    return append
+
+
+def describes_it(store: WaitingStore) -> None:
+    xzarr3.open_array(elsewhere(store), mode="r+").attrs["a"] = 1
+
+
+def rewrites_it(store: WaitingStore) -> None:
+    store._values["zarr.json"] = json.dumps(json.loads(store._values["zarr.json"])).encode()
+
+
+ANSWERS = [False, OutcomeUnknownError("others were there"), StoreError("no answer")]
+
+
+@pytest.mark.parametrize("answer", ANSWERS, ids=["conflict", "unknown", "failure"])
+@pytest.mark.parametrize("then", [lambda _: None, describes_it, rewrites_it])
+def test_an_append_without_an_answer_is_not_made_again(then: Callable[[Any], object], answer: Any) -> None:
+    def happens(store: Unheard) -> object:
+        then(store)
+        return answer
+
+    store = Unheard(happens)
+    array = xzarr3.create_array(store, data=np.arange(3), chunks=2)
+    array.append(np.array([3, 4]))
+    store.happens()
+    assert array.append(np.array([5, 6])) == array.shape == (7,)
+    assert store.then is None
+    assert xzarr3.open_array(store)[:].tolist() == [*range(7)]
+    xzarr3.open_array(store, mode="r+").append(np.array([9]))
+    assert xzarr3.open_array(store)[:].tolist() == [*range(7), 9]
+
+
+@pytest.mark.parametrize("number", [0, 1, 16])
+@pytest.mark.parametrize("stores", [True, False])
+@pytest.mark.parametrize("answer", ANSWERS[1:], ids=["unknown", "failure"])
+def test_an_append_that_may_have_been_made_is_an_error(number: int, stores: bool, answer: Any) -> None:
+    """No answer came, and somebody else has changed the length since."""
+
+    def happens(store: Unheard) -> object:
+        appends_to_it(number)(store)
+        if not number:
+            del store._values[lease.NAME]
+        return answer
+
+    store = Unheard(happens, stores=stores)
+    array = xzarr3.create_array(store, data=np.arange(3), chunks=2)
+    array.append(np.array([3, 4]))
+    store.happens()
+    with pytest.raises(OutcomeUnknownError, match="may have been appended"):
+        array.append(np.array([5, 6]))
+    wanted = [*range(7 if stores else 5), *range(100, 100 + number)]
+    assert xzarr3.open_array(store)[:].tolist() == wanted
+    assert not store.late()
+    assert xzarr3.open_array(store)[:].tolist() == wanted
+
+
+@pytest.mark.parametrize("answer", [ANSWERS[0], ANSWERS[1]], ids=["conflict", "unknown"])
+@pytest.mark.parametrize("then", [lambda _: None, describes_it])
+def test_an_append_that_was_not_made_is_made_again(then: Callable[[Any], object], answer: Any) -> None:
+    def happens(store: Unheard) -> object:
+        then(store)
+        return answer
+
+    store = Unheard(happens, stores=False)
+    array = xzarr3.create_array(store, data=np.arange(3), chunks=2)
+    store.happens()
+    array.append(np.array([5, 6]))
+    assert store.then is None
+    assert not store.late()
+    assert xzarr3.open_array(store)[:].tolist() == [0, 1, 2, 5, 6]
+
+
+def test_an_append_that_lost_its_lease_is_made_again() -> None:
+    def happens(store: Unheard) -> object:
+        appends_to_it(2)(store)
+        return False
+
+    store = Unheard(happens, stores=False)
+    array = xzarr3.create_array(store, data=np.arange(3), chunks=2)
+    store.happens()
+    array.append(np.array([5, 6]))
+    assert xzarr3.open_array(store)[:].tolist() == [0, 1, 2, 100, 101, 5, 6]
+
+
+def test_an_append_that_failed_cannot_be_made_any_more() -> None:
+    """The request may still be under way when the error is raised."""
+    store = Unheard(lambda _: StoreError("no answer"), stores=False)
+    array = xzarr3.create_array(store, data=np.arange(3), chunks=2)
+    store.happens()
+    with pytest.raises(StoreError, match="no answer"):
+        array.append(np.array([5, 6]))
+    assert not store.late()
+    assert xzarr3.open_array(store)[:].tolist() == [0, 1, 2]
+    assert sorted(store.list()) == ["c/0", "c/1", "zarr.json"]
+
+
+@pytest.mark.parametrize("shape", [5, 1])
+def test_a_resize_without_an_answer_is_not_made_again(shape: int) -> None:
+    store = Unheard(lambda _: OutcomeUnknownError("others were there"))
+    array = xzarr3.create_array(store, data=np.arange(3), chunks=2)
+    store.happens()
+    array.resize(shape)
+    assert store.then is None
+    assert array.shape == (shape,)
+    assert xzarr3.open_array(store)[:].tolist() == [0, 1, 2, 0, 0][:shape]
+
+
+def test_a_lease_without_an_answer_is_known_again() -> None:
+    class Deaf(WaitingStore):
+        answer: Any = False
+
+        def compare_and_set(self, key: str, version: object, value: Any) -> bool:
+            done = super().compare_and_set(key, version, value)
+            if key == lease.NAME and self.answer is not None:
+                answer, self.answer = self.answer, None
+                if isinstance(answer, Exception):
+                    raise answer
+                return bool(answer)
+            return done
+
+    for answer in ANSWERS[:2]:
+        store = Deaf()
+        array = xzarr3.create_array(store, data=np.arange(3), chunks=2)
+        store.answer = answer
+        began = time.monotonic()
+        array.append(np.array([3]))
+        assert time.monotonic() - began < lease.PATIENCE / 2  # It did not wait for itself.
+        assert xzarr3.open_array(store)[:].tolist() == [0, 1, 2, 3]
+
+
+def test_a_failed_append_is_taken_back() -> None:
+    store = RacingStore()
+    array = xzarr3.create_array(store, data=np.arange(5), chunks=2)
+    before = dict(store._values)
+
+    def fail(operation: str, key: str) -> None:
+        if operation == "set" and key == "c/4":
+            raise StoreError("no more")
+
+    store.pauses = fail
+    with pytest.raises(StoreError, match="no more"):
+        array.append(np.arange(7))
+    store.pauses = lambda operation, key: None
+    assert store._values.keys() == before.keys()
+    assert store._values["zarr.json"] == before["zarr.json"]
+    assert array[:].tolist() == xzarr3.open_array(store)[:].tolist() == [0, 1, 2, 3, 4]
+
+
+def test_a_document_that_was_stored_though_an_error_came_keeps_its_rows() -> None:
+    store = RacingStore()
+    array = xzarr3.create_array(store, data=np.arange(4), chunks=2)
+
+    class Late(RacingStore):
+        def compare_and_set(self, key: str, version: object, value: Any) -> bool:
+            done = super().compare_and_set(key, version, value)
+            if key == "zarr.json":
+                raise StoreError("no answer")
+            return done
+
+    late = xzarr3.open_array(Late(store), mode="r+")
+    assert late.append(np.arange(4, 8)) == (8,)
+    assert xzarr3.open_array(store)[:].tolist() == [0, 1, 2, 3, 4, 5, 6, 7]
+    assert array.append(np.array([8])) == (9,)
+
+
+# Resizing
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.integers(1, 30), st.integers(1, 6), st.booleans(), st.integers(0, 2**16))
+def test_resizing_while_others_write_keeps_what_is_left(
+    new: int, chunk: int, sharded: bool, seed: int
+) -> None:
+    """Within the new shape all is as the writers left it; beyond it nothing is seen, now or later."""
+    store, dice = RacingStore(), random.Random(seed)
+    options: dict[str, Any] = {"shards": 3 * chunk} if sharded else {}
+    xzarr3.create_array(store, data=np.zeros(30, int), chunks=chunk, **options)
+    parts = [range(n, 30, 3) for n in range(3)]
+    others = processes(store, 4)
+
+    handles = [xzarr3.open_array(own, mode="r+") for own in others]
+    for own in others:
+        own.pauses = lambda operation, key: time.sleep(dice.random() * 0.001)
+
+    def write(array: xzarr3.Array, part: range) -> None:
+        for at in part:
+            array[at] = at + 1
+
+    works: list[Callable[[], Any]] = [
+        partial(write, array, part) for array, part in zip(handles, parts, strict=False)
+    ]
+    together([*works, lambda: handles[3].resize(new)])
+    array = xzarr3.open_array(store, mode="r+")
+    expected = list(range(1, new + 1))
+    assert array[:].tolist() == expected
+    array.resize(40)
+    assert array[:].tolist() == expected + [0] * (40 - new)
+
+
+@pytest.mark.parametrize("kind", ["memory", "directory", "waiting"])
+@pytest.mark.parametrize("value", [7.0, -1.0])
+def test_an_append_does_no_harm_to_what_replaces_the_dataset_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, value: float
+) -> None:
+    """Neither its rows, nor that they are erased when it has failed."""
+    monkeypatch.setattr(revalidation, "RECENT", 0.0)
+    store: xzarr3.Store = {"memory": MemoryStore, "waiting": WaitingStore}.get(kind, lambda: None)()  # type: ignore[assignment]
+    store = LocalStore(tmp_path / "store") if store is None else store
+    encoding = {"v": {"chunks": (2,), "_FillValue": -1.0}}
+    xzarr3.to_zarr(xr.Dataset({"v": ("x", np.arange(4.0))}), store, encoding=encoding)
+    new = xr.Dataset({"v": ("x", np.full(12, 3.0))})
+    new["v"][4:8] = value
+    replaced: list[object] = []
+
+    def block(values: Any) -> Any:
+        if not replaced:
+            replaced.append(xzarr3.to_zarr(new, store, mode="w", encoding=encoding))
+        return values
+
+    rows = da.from_array(np.full(4, 5.0), chunks=2).map_blocks(block, dtype="f8", meta=np.empty(0))
+    with dask.config.set(scheduler="synchronous"), pytest.raises(ChangedError, match=r"got shape \(12,\)"):
+        xzarr3.to_zarr(xr.Dataset({"v": ("x", rows)}), store, append_dim="x")
+    assert xzarr3.open_array(store, "v")[:].tolist() == new["v"].values.tolist()
+
+
+def test_an_append_that_fails_erases_nothing_of_an_array_of_another_kind() -> None:
+    store = RacingStore()
+    encoding = {"v": {"chunks": (2,)}}
+    xzarr3.to_zarr(xr.Dataset({"v": ("x", np.zeros(4))}), store, encoding=encoding)
+    array = xzarr3.open_array(store, "v", mode="r+")
+    new = np.arange(1, 11, dtype="int16")
+
+    def pause(operation: str, key: str) -> None:
+        if (operation, key) == ("set", array._key):
+            store.pauses = lambda *_: None
+            xzarr3.to_zarr(xr.Dataset({"v": ("x", new)}), store, mode="w", encoding=encoding)
+
+    store.pauses = pause
+    with pytest.raises(ChangedError, match="was removed or replaced"):
+        array.append(np.ones(4))
+    assert xzarr3.open_array(store, "v")[:].tolist() == new.tolist()
+
+
+def test_resizing_and_appending_come_one_after_the_other() -> None:
+    for seed in range(8):
+        store, dice = RacingStore(), random.Random(seed)
+        xzarr3.create_array(store, data=np.arange(10), chunks=3)
+        others = processes(store, 2)
+        for own in others:
+            own.pauses = lambda operation, key, dice=dice: time.sleep(dice.random() * 0.003)
+        handles = [xzarr3.open_array(own, mode="r+") for own in others]
+        together([partial(handles[0].append, np.full(7, 50)), partial(handles[1].resize, 4)])
+        found = xzarr3.open_array(store)[:].tolist()
+        assert found in ([0, 1, 2, 3], [0, 1, 2, 3] + [50] * 7)
+        assert sorted(key for key in store._values if key.startswith("c/")) == [
+            f"c/{n}" for n in range(-(-len(found) // 3))
+        ]
+
+
+# Servers
+
+
+def in_spawned(work: Callable[..., None], *given: Any) -> None:
+    """Do it three times at once, in processes that share no library with this one, as obstore wants it."""
+    with multiprocessing.get_context("spawn").Pool(3) as pool:
+        pool.starmap_async(work, [(n, *given) for n in range(3)], chunksize=1).get(timeout=240)
+
+
+def _append_rows(n: int, url: str, options: dict[str, Any], rows: dict[int, list[int]]) -> None:
+    array = xzarr3.open_array(url, storage_options=options, mode="r+")
+    for at in range(2):
+        block = np.array(rows[100 * (2 * n + at) + 1])
+        array.append(np.repeat(block[:, None], 3, axis=1))
+        array.attrs[str(2 * n + at)] = at
+
+
+def _append_numbers(n: int, url: str, options: dict[str, Any]) -> None:
+    array = xzarr3.open_array(url, storage_options=options, mode="r+")
+    for at in range(6):
+        array.append(np.full(3, 10 * n + at))
+
+
+def test_processes_append_to_an_object_store(s3_server: Any) -> None:
+    pytest.importorskip("obstore")
+    url, options = f"s3://{s3_server.bucket()}/x.zarr", s3_server.storage_options
+    xzarr3.create_array(url, storage_options=options, data=old_rows(5), chunks=(4, 2))
+    rows = {100 * n + 1: list(range(100 * n + 1, 100 * n + 6)) for n in range(6)}
+    in_spawned(_append_rows, url, options, rows)
+    array = xzarr3.open_array(url, storage_options=options)
+    check_rows(array[:], 5, rows)
+    assert dict(array.attrs) == {str(n): n % 2 for n in range(6)}
+
+
+def test_processes_append_where_answers_get_lost(fault_server: Any) -> None:
+    pytest.importorskip("obstore")
+    options = {
+        "key": "k", "secret": "s", "endpoint_url": fault_server.url, "allow_http": True,
+        "client_kwargs": {"region_name": "us-east-1"},
+    }  # fmt: skip
+    xzarr3.create_array("s3://b/x", storage_options=options, shape=0, chunks=10, dtype="int32")
+    fault_server.fault("lost-answer", "/b/x/*", share=0.2, times=10**6, methods=["PUT"])
+    in_spawned(_append_numbers, "s3://b/x", options)
+    fault_server.clear_faults()
+    found = xzarr3.open_array("s3://b/x", storage_options=options)[:].tolist()
+    assert sorted(found) == sorted(10 * n + at for n in range(3) for at in range(6) for _ in range(3))
+    assert all(len(set(found[at : at + 3])) == 1 for at in range(0, len(found), 3))
+
+
+@pytest.mark.parametrize("kind", ["lost-answer", "status"])
+def test_appending_where_answers_get_lost(fault_server: Any, kind: str) -> None:
+    pytest.importorskip("obstore")
+    options = {
+        "key": "k", "secret": "s", "endpoint_url": fault_server.url, "allow_http": True,
+        "client_kwargs": {"region_name": "us-east-1"},
+    }  # fmt: skip
+    store = xzarr3.open_store("s3://b/x", options, mode="a")
+    array = xzarr3.create_array(store, data=np.arange(3), chunks=2)
+    more = {"status": 503} if kind == "status" else {}
+    fault_server.fault(kind, "/b/x/*", times=12, share=0.4, methods=["PUT"], **more)
+    for n in range(6):
+        array.append(np.array([10 * n, 10 * n + 1]))
+    array.attrs["a"] = 1
+    fault_server.clear_faults()
+    found = xzarr3.open_array(store)
+    assert found[:].tolist() == [0, 1, 2, *(10 * n + at for n in range(6) for at in range(2))]
+    assert dict(found.attrs) == {"a": 1}

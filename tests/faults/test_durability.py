@@ -1,0 +1,721 @@
+"""What a directory holds after the worst: writers killed at any time, disks that are full or fail, and many
+processes that change the same chunks and shards at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import itertools
+import mmap
+import os
+import random
+import resource
+import time
+import warnings
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import pytest
+from _conformance import contents, run_threads
+from _processes import processes, run_processes
+from _unprivileged import own_directory, run_child, run_unprivileged
+
+import xzarr3
+from xzarr3 import LocalStore, StoreError
+from xzarr3._types import Buffer
+from xzarr3.codecs import BytesCodec, Crc32cCodec, ShardingCodec
+from xzarr3.stores.local import platform
+from xzarr3.stores.local.folders import TEMPORARY
+from xzarr3.stores.local.locks import LOCK_NAME
+
+NOISE = np.random.default_rng(1).integers(1, 2**60, 4096)
+SOON = 20.0  # Seconds within which what does not wait is done.
+
+CHECKED: dict[str, Any] = {"compressors": {"name": "crc32c"}}
+NESTED = ShardingCodec((8,), (ShardingCodec((2,), (BytesCodec(), Crc32cCodec())),))
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "chunks": {"chunks": 16, **CHECKED},
+    "shards": {"chunks": 4, "shards": 16, **CHECKED},
+    "nested shards": {"chunks": 16, "serializer": NESTED, "compressors": None},
+    "version 2": {"chunks": 16, "zarr_format": 2},
+}
+
+
+def files(root: str | Path) -> dict[str, bytes]:
+    """All files below a directory, those that are no keys, too."""
+    return {
+        os.path.relpath(os.path.join(folder, name), root): Path(folder, name).read_bytes()
+        for folder, _, names in os.walk(root)
+        for name in names
+    }
+
+
+def is_hidden(name: str) -> bool:
+    """Whether a file is no key; a lease is one, and stays until the next write of its kind."""
+    base = os.path.basename(name)
+    return base.startswith(".xzarr3") and base != ".xzarr3-lease"
+
+
+# Killed at any time
+
+
+class Ledger:
+    """What a process is about to do and has done, as it can still be read when it has been killed."""
+
+    def __init__(self, number: int) -> None:
+        self._cells = memoryview(mmap.mmap(-1, 16 * number)).cast("q")
+
+    @contextlib.contextmanager
+    def entry(self, at: int, new: int) -> Iterator[None]:
+        """Note that something becomes ``new``, and after that, that it is."""
+        self._cells[2 * at] = new
+        yield
+        self._cells[2 * at + 1] = new
+
+    def may_be(self, at: int) -> set[int]:
+        """Its old and its new state."""
+        return {self._cells[2 * at], self._cells[2 * at + 1]}
+
+    def settle(self, at: int, found: int) -> None:
+        """Note the state in which it was found."""
+        assert found in self.may_be(at), f"{at}: found {found}, which is neither of {self.may_be(at)}"
+        self._cells[2 * at] = self._cells[2 * at + 1] = found
+
+
+def record(serial: int) -> bytes:
+    """A value that tells whether it is whole."""
+    body = f"{serial} ".encode() * (1 + serial % 7 * 900)
+    return zlib.crc32(body).to_bytes(4, "big") + body
+
+
+def serial_of(value: Buffer | None) -> int:
+    """The serial of a record, 0 if there is none."""
+    if value is None:
+        return 0
+    data = bytes(value)
+    assert zlib.crc32(data[4:]).to_bytes(4, "big") == data[:4], "half a value"
+    return int(data[4:].split(b" ")[0])
+
+
+KEYS = [f"{folder}/{name}" for folder in ("r/a", "r/b/deep", "r") for name in ("0", "1")]
+ELEMENTS = 32
+ARRAYS = list(LAYOUTS)
+SHAPE, ATTRIBUTE, WHOLE, CONSOLIDATED = range(4)
+
+
+class Work:
+    """What a process does over and over until it is killed, and what is to be found after that."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.store = LocalStore(root)
+        xzarr3.create_group(self.store)
+        for name, layout in LAYOUTS.items():
+            if name != "version 2":
+                xzarr3.create_array(self.store, name, shape=ELEMENTS, dtype="int64", **layout)
+        xzarr3.create_array(LocalStore(root / "2"), shape=ELEMENTS, dtype="int64", **LAYOUTS["version 2"])
+        xzarr3.create_array(self.store, "grown", shape=0, dtype="int64", chunks=5, **CHECKED)
+        xzarr3.create_array(self.store, "whole", shape=ELEMENTS, dtype="int64", chunks=8, **CHECKED)
+        self.records = Ledger(len(KEYS))
+        self.elements = {name: Ledger(ELEMENTS) for name in ARRAYS}
+        self.others = Ledger(4)
+        self.attributes = Ledger(len(ARRAYS))
+        self.serial = 0
+
+    def open(self, name: str) -> xzarr3.Array:
+        """One of the arrays."""
+        if name == "version 2":
+            return xzarr3.open_array(self.root / "2", mode="r+")
+        return xzarr3.open_array(self.store, name, mode="r+")
+
+    def run(self, seed: int) -> NoReturn:
+        """Work without end."""
+        rng = random.Random(seed)
+        steps = [self._record, self._record, self._element, self._element, self._grow, self._attribute]
+        steps += [self._whole, self._consolidate]
+        for serial in itertools.count(self.serial + 1):
+            rng.choice(steps)(serial, rng)
+        raise AssertionError
+
+    def _record(self, serial: int, rng: random.Random) -> None:
+        at = rng.randrange(len(KEYS))
+        key = KEYS[at]
+        how = rng.choice(["set", "update", "erase", "update to nothing", "compare"])
+        with self.records.entry(at, 0 if how in ("erase", "update to nothing") else serial):
+            if how == "set":
+                self.store.set(key, record(serial))
+            elif how == "update":
+                self.store.update(key, lambda stored: [record(serial)])
+            elif how == "erase":
+                self.store.erase(key)
+            elif how == "compare":
+                version = self.store.get_versioned(key)[1]
+                assert self.store.compare_and_set(key, version, record(serial))
+            else:
+                self.store.update(key, lambda stored: None)
+
+    def _element(self, serial: int, rng: random.Random) -> None:
+        name = rng.choice(ARRAYS)
+        at = rng.randrange(ELEMENTS)
+        new = rng.choice([serial, 0])  # So that chunks get empty and are erased.
+        with self.elements[name].entry(at, new):
+            self.open(name).set(at, new, threads=1)
+
+    def _grow(self, serial: int, rng: random.Random) -> None:
+        array = xzarr3.open_array(self.store, "grown", mode="r+")
+        (size,) = array.shape
+        if size < 40 and rng.random() < 0.7:
+            with self.others.entry(SHAPE, size + 3):
+                array.append(np.arange(size + 1, size + 4))
+        else:
+            new = rng.randrange(size + 1)
+            with self.others.entry(SHAPE, new):
+                array.resize(new)
+
+    def _attribute(self, serial: int, rng: random.Random) -> None:
+        at = rng.randrange(len(ARRAYS))
+        with self.attributes.entry(at, serial):
+            self.open(ARRAYS[at]).attrs["serial"] = serial
+
+    def _whole(self, serial: int, rng: random.Random) -> None:
+        with self.others.entry(WHOLE, serial):
+            xzarr3.open_array(self.store, "whole", mode="r+").set(..., serial, threads=1)
+
+    def _consolidate(self, serial: int, rng: random.Random) -> None:
+        xzarr3.consolidate_metadata(self.store)
+
+    def check(self) -> None:
+        """See that everything is old or new, by whatever way one looks."""
+        expected = set()
+        for at, key in enumerate(KEYS):
+            found = serial_of(self.store.get(key))
+            self.records.settle(at, found)
+            self.serial = max(self.serial, found)
+            if found:
+                expected.add(key)
+        listed = set(self.store.list())
+        assert {key for key in listed if key.startswith("r/")} == expected
+        assert set(self.store.list_prefix("r/")) == expected
+        assert self.store.list_dir("r/")[0] == {key for key in expected if key.count("/") == 1}
+        assert not any(is_hidden(key) for key in listed)
+        for name in ARRAYS:
+            for at, element in enumerate(self.open(name)[...].tolist()):
+                self.elements[name].settle(at, element)
+                self.serial = max(self.serial, element)
+        for at, name in enumerate(ARRAYS):
+            found = self.open(name).attrs.get("serial", 0)
+            assert isinstance(found, int)
+            self.attributes.settle(at, found)
+            self.serial = max(self.serial, found)
+        grown = xzarr3.open_array(self.store, "grown")
+        self.others.settle(SHAPE, grown.shape[0])
+        whole = xzarr3.open_array(self.store, "whole")[...]
+        chunks = {int(chunk[0]) for chunk in np.split(whole, 4)}
+        assert all(len(set(chunk.tolist())) == 1 for chunk in np.split(whole, 4))
+        self.serial = max(self.serial, *chunks)
+        members = dict(xzarr3.open_group(self.store))
+        assert set(members) >= {*ARRAYS[:3], "grown", "whole"}
+
+
+def killed_over_and_over(work: Work, times: int, seed: int) -> int:
+    """Kill two processes after a while, again and again; returns how many files were left by them."""
+    rng = random.Random(seed)
+    for round_ in range(times):
+        # The other one uses the same directories and, in them, the same lock files.
+        other = LocalStore(work.root)
+        other_key = f"r/b/deep/other{round_ % 3}"
+
+        def beside(other: LocalStore = other, key: str = other_key) -> NoReturn:
+            for serial in itertools.count(1):
+                other.update(key, lambda stored: [record(serial)] if stored is None else None)  # noqa: B023
+            raise AssertionError
+
+        with processes(lambda: work.run(rng.random()), beside) as (first, second):  # type: ignore[arg-type]
+            time.sleep(rng.uniform(0.005, 0.09))
+            assert not first.ended(), "a writer failed"
+            first.kill()
+            if rng.random() < 0.5:
+                time.sleep(rng.uniform(0, 0.01))
+            assert not second.ended(), "a writer failed"
+            second.kill()
+        serial_of(work.store.get(other_key))
+        work.store.erase(other_key)
+        started = time.monotonic()
+        for key in (f"{work.root}/r/b/deep/x", f"{work.root}/r/a/x"):
+            name = os.path.relpath(key, work.root)
+            work.store.update(name, lambda stored: [b"x"])
+            work.store.erase(name)
+        assert time.monotonic() - started < SOON, "a lock was not free"
+        work.check()
+    return sum(map(is_hidden, files(work.root)))
+
+
+def _nothing_is_left(work: Work) -> None:
+    """What killed writers left goes when it is old, and is no key until then."""
+    zarr = pytest.importorskip("zarr")
+    store = work.store
+    (work.root / f"{TEMPORARY}of-a-document").write_bytes(b"{")
+    (work.root / LOCK_NAME).write_bytes(b"")
+    keys, prefixes = store.list_dir("")
+    assert not any(map(is_hidden, keys | prefixes))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # It says that there are things it does not know.
+        members = dict(zarr.open_group(str(work.root), mode="r", use_consolidated=False).members())
+    assert not any(map(is_hidden, members))
+    assert set(members) >= {*ARRAYS[:3], "grown", "whole"}
+    before = contents(store)
+    for folder, _, names in os.walk(work.root):
+        for name in names:
+            if is_hidden(name):
+                os.utime(os.path.join(folder, name), (0, 0))
+    store.sweep()
+    assert not any(map(is_hidden, files(work.root)))
+    assert contents(store) == before == files(work.root)
+
+
+def test_writers_killed_at_any_time_leave_old_or_new_values(tmp_path: Path) -> None:
+    work = Work(tmp_path / "store")
+    work.check()
+    left = killed_over_and_over(work, 60, 5)
+    assert work.serial > 60, "the writers wrote nothing"
+    assert left < 100
+    _nothing_is_left(work)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4))
+def test_writers_killed_very_often_leave_old_or_new_values(seed: int, tmp_path: Path) -> None:
+    work = Work(tmp_path / "store")
+    killed_over_and_over(work, 250, 1000 + seed)
+    _nothing_is_left(work)
+
+
+def _place(call: str) -> Any:
+    """Where the package looks a call up."""
+    return platform if call == "preadv" else os
+
+
+def test_a_writer_killed_at_each_call_of_the_system(tmp_path: Path) -> None:
+    """In turn before and after each of them, so that no moment is left out."""
+    root = tmp_path / "store"
+    store = LocalStore(root)
+    calls = ("open", "close", "write", "writev", "replace", "unlink", "rmdir", "mkdir", "fstat", "stat")
+    calls += ("ftruncate", "utime", "preadv", "fsync")
+    acts: dict[str, Callable[[LocalStore], object]] = {
+        "set": lambda store: store.set("a/b/c", record(2)),
+        "set new": lambda store: store.set("n/o/p", record(2)),
+        "update": lambda store: store.update("a/b/c", lambda stored: [record(2)]),
+        "update new": lambda store: store.update("n/o/p", lambda stored: [record(2)]),
+        "update to nothing": lambda store: store.update("a/b/c", lambda stored: None),
+        "erase": lambda store: store.erase("a/b/c"),
+    }
+
+    def act_until(name: str, n: int, after: bool, fsync: bool) -> None:
+        real = {call: getattr(_place(call), call) for call in calls}
+        numbers = itertools.count()
+
+        def watched(call: str) -> Any:
+            def run(*args: Any, **options: Any) -> Any:
+                mine = next(numbers) == n
+                if mine and not after:
+                    os.kill(os.getpid(), 9)
+                result = real[call](*args, **options)
+                if mine:
+                    os.kill(os.getpid(), 9)
+                return result
+
+            return run
+
+        for call in calls:
+            setattr(_place(call), call, watched(call))
+        try:
+            acts[name](LocalStore(root, fsync=fsync))
+        finally:
+            for call in calls:
+                setattr(_place(call), call, real[call])
+
+    total = 0
+    for name, after in itertools.product(acts, (False, True)):
+        for n in itertools.count():
+            store.set("a/b/c", record(1))
+            store.erase("n/o/p")
+            with processes(lambda: act_until(name, n, after, name == "set")) as (child,):  # noqa: B023
+                status = child.wait(120)
+            if status == 0:
+                break
+            assert status == 9, "it failed otherwise"
+            total += 1
+            key, old = ("n/o/p", 0) if "new" in name else ("a/b/c", 1)
+            new = 0 if name in ("erase", "update to nothing") else 2
+            assert serial_of(store.get(key)) in (old, new)
+            assert set(store.list()) <= {"a/b/c", "n/o/p"}
+            started = time.monotonic()
+            store.update(key, lambda stored: [record(3)])
+            assert time.monotonic() - started < SOON
+            assert serial_of(store.get(key)) == 3
+            for left in files(root):
+                assert not left.endswith(LOCK_NAME), "the lock file is used again and removed"
+                if is_hidden(left):
+                    os.utime(root / left, (0, 0))
+            store.sweep()
+            assert set(files(root)) <= {"a/b/c", key}
+    assert total > 60
+
+
+# Full disks
+
+
+@contextlib.contextmanager
+def small_disk(base: Path, options: bytes) -> Iterator[None]:
+    """A small file system at ``store``, in a mount namespace of this process."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    new_namespace, private = 0x00020000, 1 << 18 | 1 << 14
+    place = os.fsencode(base / "store")
+    if (
+        libc.unshare(new_namespace) != 0
+        or libc.mount(b"none", b"/", None, private, None) != 0
+        or libc.mount(b"tmpfs", place, b"tmpfs", 0, options) != 0
+    ):
+        raise PermissionError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    try:
+        yield
+    finally:
+        libc.umount2(place, 2)
+
+
+def on_a_small_disk(options: bytes, work: Callable[[Path], object]) -> None:
+    """Run something in a child with a small file system of its own; only harmless paths may be in it."""
+
+    def mounted() -> str:
+        try:
+            with small_disk(base, options):
+                work(base / "store")
+        except PermissionError as error:
+            return f"no file system can be mounted here: {error.strerror}"
+        return ""
+
+    with own_directory() as base:
+        reason = run_child(mounted).checked()
+    if reason:
+        pytest.skip(reason)
+
+
+def ballast(root: Path) -> Path:
+    """Fill what is left of a file system, or of its files, and return what has to be removed again."""
+    folder = root / "ballast"
+    folder.mkdir()
+    with contextlib.suppress(OSError):
+        for n in itertools.count():
+            (folder / str(n)).write_bytes(b"")
+            if n > 5000:
+                break
+    size = 2**16
+    while size >= 4096:
+        try:
+            with open(folder / "0", "ab", buffering=0) as file:
+                if file.write(bytes(size)) < size:
+                    size //= 2
+        except OSError:
+            size //= 2
+    return folder
+
+
+def fill_and_free(root: Path, fill: Callable[[], object], free: Callable[[], object], **options: Any) -> None:
+    """Nothing is lost on a full disk, and as soon as there is space again, all goes on."""
+    store = LocalStore(root / "s", **options)
+    noise = NOISE
+    store.set("a/b", noise.tobytes())
+    array = xzarr3.create_array(store, "x", data=noise, chunks=4096, **CHECKED)
+    shard = xzarr3.create_array(store, "y", data=noise, chunks=1024, shards=4096, **CHECKED)
+    before = files(store.root)
+    fill()
+    for write in (
+        lambda: store.set("a/b", bytes(noise.tobytes()[::-1]) * 3),
+        lambda: store.set("new/b", noise.tobytes() * 3),
+        lambda: store.update("a/b", lambda stored: [stored, noise.tobytes(), noise.tobytes()]),
+        lambda: store.update("n/e/w", lambda stored: [noise.tobytes() * 3]),
+        lambda: store.compare_and_set("a/b", store.get_versioned("a/b")[1], noise.tobytes() * 3),
+        lambda: array.set(slice(1, 2000), noise[2001:4000]),
+        lambda: shard.set(slice(1, 2000), noise[2001:4000]),
+        lambda: array.append(noise),
+    ):
+        with pytest.raises(StoreError) as caught:
+            write()
+        assert str(root) in str(caught.value)
+        found = {name: value for name, value in files(store.root).items() if not name.endswith(LOCK_NAME)}
+        assert found == before
+        assert np.array_equal(xzarr3.open_array(store, "x"), noise)
+        assert np.array_equal(xzarr3.open_array(store, "y"), noise)
+    free()
+    array[1:2000] = shard[1:2000] = 7
+    store.update("a/b", lambda stored: [bytes(stored or b"")[:8]])
+    assert store.get("a/b") == noise.tobytes()[:8]
+    for name in ("x", "y"):
+        again = xzarr3.open_array(store, name)[...]
+        assert (again[1:2000] == 7).all()
+        assert np.array_equal(again[2000:], noise[2000:])
+    store.sweep()
+    assert not any(map(is_hidden, files(store.root)))
+
+
+@pytest.mark.parametrize("fsync", [False, True])
+def test_full_disk(fsync: bool) -> None:
+    def work(root: Path) -> None:
+        (root / "other").mkdir()
+        filled = []
+
+        def fill() -> None:
+            filled.append(ballast(root / "other"))
+
+        def free() -> None:
+            for file in filled[0].iterdir():
+                file.unlink()
+
+        fill_and_free(root, fill, free, fsync=fsync)
+
+    on_a_small_disk(b"size=512k", work)
+
+
+def test_disk_without_room_for_another_file() -> None:
+    def work(root: Path) -> None:
+        (root / "other").mkdir()
+        filled = []
+
+        def fill() -> None:
+            filled.append(ballast(root / "other"))
+
+        def free() -> None:
+            for file in filled[0].iterdir():
+                file.unlink()
+
+        fill_and_free(root, fill, free)
+
+    on_a_small_disk(b"size=4m,nr_inodes=60", work)
+
+
+def test_disk_that_can_be_erased_when_it_is_full() -> None:
+    """What makes room works on a full disk, too."""
+
+    def work(root: Path) -> None:
+        store = LocalStore(root / "s")
+        for n in range(3):
+            store.set(f"a/{n}", bytes(9000))
+        array = xzarr3.create_array(store, "x", data=np.arange(1, 4097), chunks=2048, **CHECKED)
+        (root / "other").mkdir()
+        ballast(root / "other")
+        store.erase("a/0")
+        store.update("a/1", lambda stored: None)
+        array[:2048] = 0
+        store.erase_prefix("a/")
+        assert sorted(store.list()) == ["x/c/1", "x/zarr.json", "zarr.json"]
+
+    on_a_small_disk(b"size=512k", work)
+
+
+def test_files_that_may_not_grow() -> None:
+    """The limit of a process shows itself in the middle of a file."""
+
+    def work(base: Path) -> None:
+        _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        fill_and_free(
+            base / "store",
+            lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard)),
+            lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard)),
+        )
+
+    run_unprivileged(work).checked()
+
+
+def test_no_file_may_grow_at_all() -> None:
+    def work(base: Path) -> None:
+        _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        fill_and_free(
+            base / "store",
+            lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard)),
+            lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard)),
+        )
+
+    run_unprivileged(work).checked()
+
+
+FAULTS = ["open", "write", "writev", "fsync", "close", "replace", "unlink", "mkdir", "fstat", "preadv"]
+FAULTS += ["ftruncate"]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO], ids=errno.errorcode.get)
+@pytest.mark.parametrize("name", FAULTS)
+def test_calls_that_fail_in_turn(
+    name: str, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever it is: the value is the old or the new one, the error is ours, the next write works."""
+    store = LocalStore(tmp_path / "store", fsync=True)
+    array = xzarr3.create_array(store, "x", data=np.arange(1, 65), chunks=8, shards=64, **CHECKED)
+    real = getattr(_place(name), name)
+    acts: dict[str, Callable[[], object]] = {
+        "a/b": lambda: store.set("a/b", record(2)),
+        "a/c": lambda: store.update("a/c", lambda stored: [record(2)[:5], record(2)[5:]]),
+        "new/c": lambda: store.update("new/c", lambda stored: [record(2)]),
+        "a/d": lambda: store.update("a/d", lambda stored: None),
+        "x/c/0": lambda: array.set(5, 1000, threads=1),
+    }
+    failures = 0
+    for key, act in acts.items():
+        for nth in range(100):
+            for each in ("a/b", "a/c", "a/d"):
+                store.set(each, record(1))
+            array[5] = 6
+            numbers = itertools.count()
+
+            def fail(*args: Any, nth: int = nth, numbers: Iterator[int] = numbers, **options: Any) -> Any:
+                if next(numbers) == nth:
+                    if name == "close":
+                        real(*args, **options)
+                    raise OSError(number, os.strerror(number))
+                return real(*args, **options)
+
+            with monkeypatch.context() as patch:
+                patch.setattr(_place(name), name, fail)
+                try:
+                    act()
+                except StoreError as error:
+                    failures += 1
+                    assert key in str(error)  # noqa: PT017
+                    assert os.strerror(number) in str(error)  # noqa: PT017
+                    failed = True
+                else:
+                    failed = False
+                reached = next(numbers) > nth
+            if key == "x/c/0":
+                found = array[...].tolist()
+                assert found[5] in ((6, 1000) if failed else (1000,))
+                assert found[:5] + found[6:] == [*range(1, 6), *range(7, 65)]
+            else:
+                new = {"a/d": 0}.get(key, 2)
+                assert serial_of(store.get(key)) in ({1, new} if failed and key != "new/c" else {new, 0})
+                assert failed or serial_of(store.get(key)) == new
+            assert set(store.list()) <= {*acts, "x/zarr.json", "zarr.json"}
+            act()
+            store.erase("new/c")
+            store.sweep()
+            if not reached:
+                break
+        else:
+            raise AssertionError("it never ended")
+    assert failures or name in ("unlink", "ftruncate", "preadv", "writev", "fstat", "mkdir")
+    for left in files(store.root):
+        if is_hidden(left):
+            assert name == "unlink" or not left.endswith(LOCK_NAME)
+            os.utime(Path(store.root) / left, (0, 0))
+    store.sweep()
+    assert not any(map(is_hidden, files(store.root)))
+
+
+# No lost update
+
+
+WAYS = ("store", "root", "x")
+"""The root of a hierarchy, a link to it, and an array in it as a root of its own."""
+
+
+def _made(tmp_path: Path, layout: str, size: int) -> None:
+    (tmp_path / "root").symlink_to("store")
+    options = dict(LAYOUTS[layout])
+    zarr_format = options.pop("zarr_format", 3)
+    xzarr3.create_group(tmp_path / "store", zarr_format=zarr_format)
+    xzarr3.create_array(
+        tmp_path / "store", "x", shape=size, dtype="int64", zarr_format=zarr_format, **options
+    )
+
+
+def _opened(tmp_path: Path, way: str) -> xzarr3.Array:
+    if way == "x":
+        return xzarr3.open_array(tmp_path / "store" / "x", mode="r+")
+    return xzarr3.open_array(tmp_path / way, "x", mode="r+")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_processes_and_threads_that_write_disjoint_elements_lose_nothing(layout: str, tmp_path: Path) -> None:
+    size, n_processes, n_threads = 96, 4, 3
+    _made(tmp_path, layout, size)
+    expected = np.random.default_rng(3).integers(1, 2**60, size)
+    order = np.random.default_rng(4).permutation(size)
+    workers = n_processes * n_threads
+
+    def work(process: int) -> Callable[[], None]:
+        def go(thread: int) -> None:
+            array = _opened(tmp_path, WAYS[process % 3])
+            for at in order[process * n_threads + thread :: workers].tolist():
+                array.set(at, -1, threads=1)
+                array.set(at, 0, threads=1)  # Which may leave a chunk or a shard without any value.
+                array.set(at, expected[at], threads=1)
+                assert array[at] == expected[at]
+
+        return lambda: run_threads(*(lambda at=at: go(at) for at in range(n_threads)))
+
+    run_processes(*map(work, range(n_processes)))
+    assert np.array_equal(xzarr3.open_array(tmp_path / "store", "x"), expected)
+    assert not any(map(is_hidden, files(tmp_path)))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_killed_writers_lose_nothing_of_the_others(layout: str, tmp_path: Path) -> None:
+    size, n_processes = 64, 4
+    _made(tmp_path, layout, size)
+    ledger = Ledger(size)
+    rng = random.Random(9)
+
+    def work(process: int, seed: float) -> Callable[[], None]:
+        def go() -> None:
+            array = _opened(tmp_path, WAYS[process % 3])
+            mine = list(range(process, size, n_processes))
+            for serial in range(1, 10**6):
+                at = mine[serial * 7 % len(mine)]
+                new = int(seed * 10**6) * 10**6 + serial
+                with ledger.entry(at, new):
+                    array.set(at, new, threads=1)
+
+        return go
+
+    for _ in range(8):
+        with processes(*(work(process, rng.random()) for process in range(n_processes))) as started:
+            time.sleep(rng.uniform(0.05, 0.15))
+            rng.shuffle(started)
+            for process in started:
+                assert not process.ended(), "a writer failed"
+                process.kill()
+                time.sleep(rng.uniform(0, 0.02))
+        for at, element in enumerate(xzarr3.open_array(tmp_path / "store", "x")[...].tolist()):
+            ledger.settle(at, element)
+    assert (xzarr3.open_array(tmp_path / "store", "x")[...] > 0).sum() > size // 2
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("kind", ["array", "group"])
+def test_processes_that_set_different_attributes_lose_nothing(
+    kind: str, zarr_format: int, tmp_path: Path
+) -> None:
+    (tmp_path / "root").symlink_to("store")
+    root = xzarr3.create_group(tmp_path / "store", zarr_format=zarr_format)
+    if kind == "array":
+        root.create_array("x", shape=4, dtype="i4")
+    else:
+        root.create_group("x")
+
+    def work(process: int) -> Callable[[], None]:
+        def go(thread: int) -> None:
+            node = xzarr3.open(tmp_path / ("store", "root")[process % 2], "x", mode="r+")
+            for n in range(12):
+                node.attrs.update({f"{process}-{thread}-{n}": n})
+
+        return lambda: run_threads(*(lambda at=at: go(at) for at in range(2)))
+
+    run_processes(*map(work, range(4)))
+    found = dict(xzarr3.open(tmp_path / "store", "x").attrs)
+    assert found == {
+        f"{process}-{thread}-{n}": n for process in range(4) for thread in range(2) for n in range(12)
+    }

@@ -1,0 +1,1693 @@
+"""Object stores over servers that fail: what is tried again, what is an error, what is absence."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import multiprocessing
+import pickle
+import re
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+from _fault_server import FaultServer
+from _servers import AzureServer, S3Server, WebServer
+from _unprivileged import run_child
+from _waiting import quickest
+
+import xzarr3
+from xzarr3 import ConflictError, StoreError, to_zarr
+from xzarr3.errors import (
+    ChangedError,
+    OutcomeUnknownError,
+    ReadOnlyError,
+    StoreCapabilityError,
+    StorePermissionError,
+)
+from xzarr3.parallel import spread
+from xzarr3.stores import in_flight
+from xzarr3.stores.base import OversizedError, Scratch
+from xzarr3.stores.object import client
+from xzarr3.stores.object import store as object_store
+from xzarr3.stores.object.store import ObjectStore
+
+VALUE = bytes(range(256)) * 400
+PATH = "/b/x/a"
+SERVICES = ["s3", "gs", "http"]
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "_FIRST_PAUSE", 0.004)
+    monkeypatch.setattr(client, "_LONGEST_PAUSE", 0.02)
+    monkeypatch.setattr(object_store, "_ROUND", 10)  # Pages of these tests are short.
+
+
+def make(service: str, server: FaultServer, **settings: Any) -> ObjectStore:
+    """The scripted server as a service."""
+    if service == "http":
+        return ObjectStore(f"{server.url}/b/x", **settings)
+    options = {
+        "s3": {"key": "test-key", "secret": "test-secret", "endpoint_url": server.url},
+        "gs": {"bearer_token": "test-token", "endpoint_url": server.url},
+    }[service]
+    return ObjectStore(f"{service}://b/x", storage_options=options, **settings)
+
+
+READS: dict[str, Callable[[ObjectStore], Any]] = {
+    "whole": lambda store: store.get("a"),
+    "part": lambda store: store.get("a", (100, 5000)),
+    "end": lambda store: store.get("a", (-7, None)),
+    "rest": lambda store: store.get("a", (500, None)),
+    "loader": lambda store: store.reader().get("a"),
+    "scratch": lambda store: store.reader(Scratch(), 10**7).get("a"),
+    "ranges": lambda store: b"".join(store.reader().get_ranges("a", [0, 700], [10, 20])[1]),  # type: ignore[index]
+    "into": lambda store: _into(store),
+    "opened": lambda store: store.reader().open("a").read(5, 50),  # type: ignore[union-attr]
+    "opened part": lambda store: store.reader().open("a", (-9, 9)).read(-9, 9),  # type: ignore[union-attr]
+    "versioned": lambda store: store.get_versioned("a")[0],
+}
+EXPECTED = {
+    "whole": VALUE,
+    "part": VALUE[100:5100],
+    "end": VALUE[-7:],
+    "rest": VALUE[500:],
+    "loader": VALUE,
+    "scratch": VALUE,
+    "ranges": VALUE[:10] + VALUE[700:720],
+    "into": VALUE[3:2003],
+    "opened": VALUE[5:55],
+    "opened part": VALUE[-9:],
+    "versioned": VALUE,
+}
+BY_RANGE = {"part", "end", "rest", "ranges", "into", "opened", "opened part"}
+
+
+def _into(store: ObjectStore) -> bytes:
+    out = bytearray(2000)
+    found = store.reader().get_into("a", 3, memoryview(out))
+    assert found in ((len(VALUE), 2000), None)
+    return b"" if found is None else bytes(out)
+
+
+class Clock:
+    """A clock that only pauses, and what a test says, move on."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def pause(self, seconds: float) -> bool:
+        self.now += seconds
+        return True
+
+
+PASSING: list[tuple[str, dict[str, Any]]] = [
+    *(("status", {"status": status}) for status in (408, 429, 500, 502, 503, 504)),
+    ("status", {"status": 400, "body": "<Error><Code>SlowDown</Code></Error>"}),
+    ("reset", {}),
+    ("reset-body", {}),
+    ("short", {}),
+]
+
+
+@pytest.mark.parametrize("service", SERVICES)
+@pytest.mark.parametrize(("kind", "parameters"), PASSING, ids=str)
+def test_what_passes_is_tried_again(
+    fault_server: FaultServer, service: str, kind: str, parameters: dict[str, Any]
+) -> None:
+    fault_server.put(PATH, VALUE)
+    store = make(service, fault_server)
+    for name, read in READS.items():
+        if name == "opened" and "body" in parameters:
+            continue  # The answer to HEAD has none.
+        fault_server.clear_faults()
+        number = fault_server.fault(kind, PATH, times=2, **parameters)
+        assert bytes(read(store)) == EXPECTED[name], name
+        assert fault_server.hits(number) == 2
+
+
+@pytest.mark.parametrize("service", ["s3", "gs"])
+@pytest.mark.parametrize("kind", ["status", "reset", "lost-answer"])
+def test_writes_lists_and_erasing_are_tried_again(fault_server: FaultServer, service: str, kind: str) -> None:
+    store = make(service, fault_server)
+    fault_server.configure(max_keys=3)
+    fault_server.fault(kind, "/b*", share=0.3)
+    for at in range(20):
+        store.set(f"d/{at:02}", b"%d" % at)
+    keys = [f"d/{at:02}" for at in range(20)]
+    for _ in range(5):
+        assert list(store.list()) == keys
+        assert store.list_dir("d/") == (set(keys), set())
+        assert store.list_dir("") == (set(), {"d/"})
+    assert [bytes(value or b"") for value in store.get_values(keys)] == [b"%d" % at for at in range(20)]
+    store.erase(keys[0])
+    store.erase_values(keys[1:9])
+    assert list(store.list()) == keys[9:]
+    store.erase_prefix("d/")
+    fault_server.clear_faults()
+    assert fault_server.keys("/b/") == []
+
+
+@pytest.mark.parametrize("service", ["s3", "gs"])
+def test_lists_that_fail(fault_server: FaultServer, service: str) -> None:
+    fault_server.put(PATH, VALUE)
+    store = make(service, fault_server, retries=3)
+    lists: list[Callable[[], Any]] = [lambda: list(store.list_prefix("d/")), lambda: store.list_dir("d/")]
+    for kind, text in (("status", "status 503"), ("reset", "the connection broke")):
+        fault_server.clear_faults()
+        fault_server.fault(kind, "/b")
+        for enumerate_ in lists:
+            fault_server.clear_log()
+            with pytest.raises(StoreError, match=rf"cannot list keys below 'd/' of .*{text}, in 4 attempts"):
+                enumerate_()
+            assert len(fault_server.log()) in (4, 8), "a directory is listed twice at the same time"
+    fault_server.clear_faults()
+    fault_server.fault("status", "/b", status=403)
+    for enumerate_ in lists:
+        with pytest.raises(StorePermissionError, match="status 403"):
+            enumerate_()
+    fault_server.clear_faults()
+    for kind in ("html", "short", "reset-body"):
+        fault_server.clear_faults()
+        fault_server.fault(kind, "*" if kind == "html" else "/b")
+        for enumerate_ in lists:
+            with pytest.raises(StoreError, match=r"cannot list keys|HTML page|Last-Modified"):
+                enumerate_()
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_no_answer_in_time(fault_server: FaultServer, service: str) -> None:
+    fault_server.put(PATH, VALUE)
+    store = make(service, fault_server, timeout=0.15)
+    fault_server.fault("hang", PATH, times=2)
+    begun = time.monotonic()
+    assert store.get("a") == VALUE
+    assert 0.3 <= time.monotonic() - begun < 30
+    fault_server.clear_faults()
+    fault_server.fault("slow", PATH, times=1, pieces=2, seconds=3)
+    assert store.get("a") == VALUE
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_a_body_that_comes_slowly_is_no_failure(fault_server: FaultServer, service: str) -> None:
+    fault_server.put(PATH, VALUE)
+    fault_server.fault("slow", PATH, pieces=20, seconds=0.7)
+    store = make(service, fault_server, timeout=0.3, retries=0)
+    assert store.get("a") == VALUE
+
+
+@pytest.mark.parametrize("service", SERVICES)
+@pytest.mark.parametrize(("kind", "parameters"), [*PASSING[3:6], *PASSING[7:]], ids=str)
+def test_what_does_not_pass_is_an_error(
+    fault_server: FaultServer, service: str, kind: str, parameters: dict[str, Any]
+) -> None:
+    fault_server.put(PATH, VALUE)
+    store = make(service, fault_server, retries=3)
+    fault_server.fault(kind, PATH, **parameters)
+    for name, read in READS.items():
+        if name in ("opened", "opened part") and kind in ("reset-body", "short"):
+            continue  # HEAD has no body, and what is opened then is read.
+        fault_server.clear_log()
+        # How often obstore has asked for a body again, it does not say.
+        tried = "" if name == "ranges" or kind in ("reset-body", "short") else "in 4 attempts"
+        with pytest.raises(
+            StoreError, match=rf"key 'a' of .*{tried}; accepted: more than retries=3"
+        ) as caught:
+            read(store)
+        if "status" in parameters:
+            assert f"status {parameters['status']}" in str(caught.value)
+        if name not in ("ranges", "opened part"):
+            assert len(fault_server.log()) == 4, name
+
+
+def test_deadline(fault_server: FaultServer) -> None:
+    fault_server.put(PATH, VALUE)
+    fault_server.fault("status", PATH)
+    store = make("s3", fault_server, retries=10**6, deadline=0.3)
+    begun = time.monotonic()
+    with pytest.raises(StoreError, match=r"status 503, in \d+ attempts"):
+        store.get("a")
+    assert time.monotonic() - begun < 20
+    fault_server.clear_faults()
+    fault_server.fault("hang", PATH)
+    with pytest.raises(StoreError, match=r"no answer in time, in \d+ attempts; accepted: more than retries"):
+        make("s3", fault_server, timeout=0.1, deadline=0.4).get("a")
+
+
+@pytest.mark.parametrize("service", SERVICES)
+@pytest.mark.parametrize("settings", [{}, {"deadline": 0.4}, {"deadline": 500, "timeout": 90}], ids=str)
+def test_the_last_attempt_begins_before_the_deadline(
+    fault_server: FaultServer, monkeypatch: pytest.MonkeyPatch, service: str, settings: dict[str, float]
+) -> None:
+    """So that by default a fault that stays is reported within 20 seconds, whatever each attempt takes."""
+    monkeypatch.undo()
+    store = make(service, fault_server, **settings)
+    deadline = settings.get("deadline", 12)
+    timeout = settings.get("timeout", min(7, deadline))
+    for once in (True, False):
+        made = store._use().made(once=once)
+        told = made.retry_config
+        assert told["max_retries"] == (0 if once else 10)
+        pause = told["backoff"]["max_backoff"]
+        assert told["backoff"]["init_backoff"] <= pause
+        assert abs((told["retry_timeout"] + pause).total_seconds() - deadline) < 0.01
+        assert made.client_options["read_timeout"] == f"{timeout:g}s" or settings
+    assert deadline + timeout < 20 or settings
+
+
+@pytest.mark.parametrize("service", ["s3", "http"])
+@pytest.mark.parametrize(
+    ("kind", "parameters", "message"),
+    [
+        ("short", {}, r"shorter than promised"),
+        ("status", {"status": 500}, r"status 500, in \d+ attempts"),
+        ("status", {"status": 403}, "status 403"),
+    ],
+    ids=str,
+)
+def test_a_fault_that_stays_is_reported(
+    fault_server: FaultServer,
+    service: str,
+    kind: str,
+    parameters: dict[str, Any],
+    message: str,
+) -> None:
+    fault_server.put("/b/x/a/zarr.json", VALUE)
+    fault_server.put(PATH, VALUE)
+    fault_server.fault(kind, "/b/*", **parameters)
+    doing: list[Callable[[ObjectStore], Any]] = [
+        lambda store: xzarr3.open(store, path="a"),
+        lambda store: store.get("a"),
+        lambda store: store.get("a", (3, 4)),
+        lambda store: store.update("a", lambda _: [b"1"]),
+    ]
+    if service == "s3" and kind == "status":
+        doing.append(lambda store: store.set("b", b"1"))
+    for call in doing:
+        with pytest.raises((StoreError, ReadOnlyError), match=message if service == "s3" else None):
+            call(make(service, fault_server, retries=3))
+
+
+def test_nothing_is_tried_again_that_is_not_wanted_any_more(fault_server: FaultServer) -> None:
+    fault_server.fault("hang", "/b/x/[1-7]")
+    fault_server.fault("status", "/b/x/0", status=403)
+    begun = time.monotonic()
+    store = make("s3", fault_server, timeout=0.5, deadline=0.6, concurrency=2)
+    with pytest.raises(StoreError):
+        store.get_values([str(at) for at in range(8)])
+    assert time.monotonic() - begun < 20
+    assert len({entry["path"] for entry in fault_server.log()}) <= 3
+
+
+def test_nobody_waits_for_a_request_that_is_not_wanted_any_more(fault_server: FaultServer) -> None:
+    store = make("s3", fault_server, timeout=1.5, retries=0, concurrency=1)
+    fault_server.fault("hang", "/b/x/*")
+
+    def do(at: int) -> object:
+        time.sleep(at * 0.2)
+        return store.get(str(at)) if at < 2 else 1 // 0
+
+    with pytest.raises((ZeroDivisionError, StoreError)):
+        spread(do, range(3), 3)
+    assert len(fault_server.log()) <= 1
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_a_body_that_keeps_coming_is_never_too_late(fault_server: FaultServer, service: str) -> None:
+    fault_server.put(PATH, VALUE)
+    fault_server.fault("slow", PATH, pieces=20, seconds=1.0)
+    assert make(service, fault_server, timeout=0.4, deadline=0.5).get("a") == VALUE
+    assert len(fault_server.log()) == 1
+
+
+def test_no_server_there() -> None:
+    store = ObjectStore("http://127.0.0.1:9/x", retries=3)
+    begun = time.monotonic()
+    for ask in (store.get, store.exists, store.get_versioned):
+        with pytest.raises(
+            StoreError, match=r"key 'a' of .*the connection is refused, in 4 attempts; accept"
+        ):
+            ask("a")
+    assert time.monotonic() - begun < 30
+
+
+def test_a_body_without_a_tag_is_asked_for_again() -> None:
+    """obstore goes on where a body ended only if it has a tag, which tells that it is the same value."""
+    seen: list[str | None] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            seen.append(self.headers.get("Range"))
+            body = bytes([len(seen)]) * 1000
+            self.send_response(200)
+            self.send_header("Content-Length", "1000")
+            self.send_header("Last-Modified", "Sun, 06 Nov 1994 08:49:37 GMT")
+            self.end_headers()
+            self.wfile.write(body[:500] if len(seen) < 3 else body)
+            self.close_connection = True
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            store = ObjectStore(f"http://127.0.0.1:{server.server_port}")
+            assert store.get("a") == b"\3" * 1000
+            assert seen == [None] * 3
+        finally:
+            server.shutdown()
+
+
+# Answers that are not what was asked for
+
+WRONG: list[tuple[str, dict[str, Any]]] = [
+    ("html", {}),
+    ("redirect", {"location": "/-/login"}),
+    ("redirect", {"location": "/b/x/elsewhere", "status": 301}),
+    ("headers", {"headers": {"Content-Length": None, "Last-Modified": None, "Content-Type": "text/html"}}),
+    ("chunked", {}),
+    ("no-length", {}),
+]
+WRONG_PARTS: list[tuple[str, dict[str, Any]]] = [
+    ("ignore-range", {}),
+    ("wrong-range", {}),
+    ("wrong-range", {"shift": 7}),
+    ("narrow-range", {}),
+    ("headers", {"headers": {"Content-Range": None}}),
+    ("headers", {"headers": {"Content-Range": "bytes 3-5/*"}}),
+    ("headers", {"headers": {"Content-Range": "bytes 0-9/10"}}),
+    ("headers", {"headers": {"Content-Range": "nonsense"}}),
+]
+
+
+@pytest.mark.parametrize("service", SERVICES)
+@pytest.mark.parametrize(("kind", "parameters"), WRONG, ids=str)
+def test_wrong_answers_are_no_values(
+    fault_server: FaultServer, service: str, kind: str, parameters: dict[str, Any]
+) -> None:
+    fault_server.put_all({PATH: VALUE, "/b/x/elsewhere": b"?" * len(VALUE)})
+    store = make(service, fault_server, retries=2)
+    fault_server.fault(kind, PATH, **parameters)
+    for name, read in READS.items():
+        if kind == "redirect" and parameters["location"] == "/b/x/elsewhere":
+            assert bytes(read(store) or b"") == b"?" * len(EXPECTED[name])  # Where the server says it is.
+            continue
+        with pytest.raises(StoreError, match="key 'a' of"):
+            read(store)
+    if kind != "redirect" or parameters["location"] != "/b/x/elsewhere":
+        with pytest.raises(StoreError, match="key 'a' of"):
+            store.exists("a")
+
+
+@pytest.mark.parametrize("service", SERVICES)
+@pytest.mark.parametrize(("kind", "parameters"), WRONG_PARTS, ids=str)
+def test_wrong_parts_are_no_values(
+    fault_server: FaultServer, service: str, kind: str, parameters: dict[str, Any]
+) -> None:
+    fault_server.put(PATH, VALUE)
+    store = make(service, fault_server, retries=2)
+    fault_server.fault(kind, PATH, **parameters)
+    for name in sorted(BY_RANGE):
+        with pytest.raises(StoreError, match="key 'a' of"):
+            READS[name](store)
+    assert store.get("a") == VALUE
+    assert store.exists("a")
+
+
+@pytest.mark.parametrize("service", ["s3", "gs"])
+@pytest.mark.parametrize("kind", ["html", "redirect"])
+def test_wrong_answers_are_no_success(fault_server: FaultServer, service: str, kind: str) -> None:
+    store = make(service, fault_server, retries=2)
+    fault_server.fault(kind, "*")
+    writes: dict[str, Callable[[], Any]] = {
+        "set": lambda: store.set("a", b"x"),
+        "large": lambda: store.set("a", bytes(2**21)),
+        "create": lambda: store.compare_and_set("a", "absent", b"x"),
+        "update": lambda: store.compare_and_set("a", ('"1"', "1", 1), b"x"),
+        "values": lambda: store.set_values([("a", b"x"), ("b", b"y")]),
+        "erase": lambda: store.erase("a"),
+        "erase values": lambda: store.erase_values(["a", "b"]),
+    }
+    for name, write in writes.items():
+        if service == "gs" and kind == "html" and "erase" in name:
+            continue  # obstore takes every status of success for an answer to DELETE.
+        with pytest.raises(StoreError, match=r"cannot (write|erase) key"):
+            write()
+    fault_server.clear_faults()
+    fault_server.fault("status", "/b*", status=404)
+    if service == "s3":
+        with pytest.raises(StoreError, match="cannot erase keys"):
+            store.erase_values(["a", "b"])
+        options = {"key": "test-key", "secret": "test-secret", "endpoint_url": fault_server.url}
+        single = ObjectStore("s3://b/x", storage_options={**options, "disable_bulk_delete": True})
+        single.erase("a")
+        fault_server.clear_faults()
+        single.set_values([("a", b"x"), ("b", b"y")])
+        single.erase_values(["a", "b", "c"])
+        assert fault_server.keys() == []
+        assert fault_server.summary()["DELETE"] == 4
+
+
+def test_login_pages_of_a_real_server(http_server: WebServer) -> None:
+    name, path = http_server.directory()
+    (path / "a").write_bytes(VALUE)
+    for prefix in ("login", "moved"):
+        store = ObjectStore(f"{http_server.url}/{prefix}/{name}")
+        for read in READS.values():
+            with pytest.raises(StoreError, match=r"HTML page|not the range"):
+                read(store)
+        with pytest.raises(StoreError, match="HTML page"):
+            store.exists("no")
+    refused = ObjectStore(f"{http_server.url}/forbidden/{name}")
+    with pytest.raises(StorePermissionError, match="status 403"):
+        refused.get("a")
+    assert ObjectStore(f"{http_server.url}/forbidden/{name}", absent_status=(403,)).get("a") is None
+    guarded = ObjectStore(f"{http_server.url}/auth/{name}")
+    with pytest.raises(StorePermissionError, match="status 401"):
+        guarded.get("a")
+    given = {"headers": {"Authorization": "Basic cmVhZGVyOm9mLXRoZS10ZXN0cw=="}}
+    assert ObjectStore(f"{http_server.url}/auth/{name}", storage_options=given).get("a") == VALUE
+    url = http_server.url.replace("http://", f"http://{http_server.user}:{http_server.password}@")
+    store = ObjectStore(f"{url}/auth/{name}")
+    assert store.get("a") == VALUE
+    assert http_server.password not in repr(store)
+
+
+def test_a_web_server_is_read_only(http_server: WebServer) -> None:
+    name, path = http_server.directory()
+    (path / "a b").mkdir()
+    (path / "a b" / "c%2Fd#?+~").write_bytes(VALUE)
+    (path / "empty").write_bytes(b"")
+    store = ObjectStore(f"{http_server.url}/{name}/")
+    assert store.get("a b/c%2Fd#?+~") == VALUE
+    assert store.get("a b/c%2Fd#?+~", (-5, 3)) == VALUE[-5:-2]
+    for byte_range in (None, (0, 3), (2, None), (-2, None), (1, 0)):
+        assert store.get("empty", byte_range) == b""
+    (path / "ten").write_bytes(b"0123456789")
+    for start, length in itertools.product(range(-12, 13), [None, *range(12)]):
+        first = start % 10 if -10 <= start < 0 else max(start, 0)
+        expected = b"0123456789"[first:][:length]
+        assert store.get("ten", (start, length)) == expected
+    assert store.get("empty/x") is None
+    assert store.get("no") is None
+    assert not store.exists("no")
+    assert (store.readable, store.writeable, store.erasable, store.listable) == (True, False, False, False)
+    writes: list[Callable[[], Any]] = [
+        lambda: store.set("a", b""),
+        lambda: store.set_values([("a", b"")]),
+        lambda: store.erase("a"),
+        lambda: store.erase_values(["a"]),
+        lambda: store.erase_prefix("a/"),
+        lambda: store.compare_and_set("a", "absent", b""),
+        lambda: store.update("a", lambda _: [b""]),
+        lambda: store.set_partial_values([("a", 0, b"")]),
+    ]
+    for write in writes:
+        with pytest.raises(ReadOnlyError, match="web server"):
+            write()
+    lists: list[Callable[[], Any]] = [store.list, lambda: store.list_prefix("a/"), lambda: store.list_dir("")]
+    for enumerate_ in lists:
+        with pytest.raises(StoreCapabilityError, match="consolidated"):
+            enumerate_()
+
+
+# Headers and redirects
+
+
+class Asked:
+    """A web server that says what it was asked, and sends what is below ``/away`` to another one."""
+
+    def __init__(self, to: str = "") -> None:
+        self.seen: list[dict[str, str]] = []
+        owner = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                owner.seen.append({name.lower(): value for name, value in self.headers.items()})
+                if self.path.startswith("/away/"):
+                    self.send_response(302)
+                    self.send_header("Location", f"{to}/here/{self.path[6:]}")
+                    self.send_header("Content-Length", "0")
+                    self.end_headers()
+                    return
+                found = VALUE if self.path.endswith("/a") else b"no such key"
+                asked = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+                status = 200 if found is VALUE else 404
+                self.send_response(206 if asked else status)
+                if asked:
+                    self.send_header("Content-Range", f"bytes {asked[1]}-{asked[2]}/{len(found)}")
+                    found = found[int(asked[1]) : int(asked[2]) + 1]
+                self.send_header("Content-Length", str(len(found)))
+                self.send_header("Last-Modified", "Sun, 06 Nov 1994 08:49:37 GMT")
+                self.end_headers()
+                if self.command == "GET":
+                    self.wfile.write(found)
+
+            do_HEAD = do_GET  # noqa: N815
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def __enter__(self) -> Asked:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+
+
+HEADERS = {"X-Api-Key": "for one server", "Authorization": "Bearer b", "Cookie": "c=d", "Accept": "*/*"}
+
+
+@pytest.mark.parametrize("how", ["headers", "client_options"])
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
+def test_headers_do_not_follow_a_redirect_to_another_server(host: str, how: str) -> None:
+    """Another port is another server; the same server gets them again."""
+    options: dict[str, Any] = {"headers": HEADERS}
+    if how == "client_options":
+        options = {"client_options": {"default_headers": HEADERS}}
+    with Asked() as other, Asked(other.url.replace("127.0.0.1", host)) as first:
+        store = ObjectStore(f"{first.url}/away", storage_options=options)
+        assert store.get("a") == VALUE
+        assert store.get("a", (100, 50)) == VALUE[100:150]
+        assert store.exists("a")
+        assert not store.exists("b")
+        assert store.get("b") is None
+        for seen in first.seen:
+            assert {name: seen[name.lower()] for name in HEADERS} == HEADERS
+        assert len(other.seen) == len(first.seen) == 5
+        for seen in other.seen:
+            assert not seen.keys() & {"x-api-key", "authorization", "cookie"}
+        assert other.seen[1]["range"] == "bytes=100-149"
+    with Asked() as alone:
+        assert ObjectStore(f"{alone.url}/here", storage_options=options).get("a") == VALUE
+        assert alone.seen[0]["x-api-key"] == "for one server"
+
+
+@pytest.mark.parametrize(("kind", "parameters"), [*PASSING, *WRONG, *WRONG_PARTS], ids=str)
+def test_faults_of_servers_with_headers(
+    fault_server: FaultServer, kind: str, parameters: dict[str, Any]
+) -> None:
+    """The standard library asks them, and what it gets is as good."""
+    fault_server.put_all({PATH: VALUE, "/b/x/elsewhere": b"?" * len(VALUE)})
+    options = {"headers": {"X-Api-Key": "key"}}
+    store = make("http", fault_server, storage_options=options, retries=3)
+    assert store.get("none") is None
+    for name, read in READS.items():
+        assert bytes(read(store)) == EXPECTED[name], name
+    if (kind, parameters) in PASSING:
+        for name, read in READS.items():
+            if name == "opened" and "body" in parameters:
+                continue  # The answer to HEAD has none.
+            fault_server.clear_faults()
+            fault_server.fault(kind, PATH, times=2, **parameters)
+            assert bytes(read(store)) == EXPECTED[name], name
+        fault_server.clear_faults()
+    fault_server.fault(kind, PATH, **parameters)
+    elsewhere = parameters.get("location") == "/b/x/elsewhere"
+    for name, read in READS.items():
+        if (kind, parameters) in WRONG_PARTS and name not in BY_RANGE:
+            assert bytes(read(store)) == EXPECTED[name], name
+        elif elsewhere:
+            assert bytes(read(store)) == b"?" * len(EXPECTED[name])
+        else:
+            with pytest.raises(StoreError, match="key 'a' of"):
+                read(store)
+
+
+def test_a_redirect_to_no_web_server_is_an_error(fault_server: FaultServer) -> None:
+    fault_server.put(PATH, VALUE)
+    fault_server.fault("redirect", PATH, location="ftp://127.0.0.1/a")
+    store = make("http", fault_server, storage_options={"headers": {"X-Api-Key": "key"}})
+    with pytest.raises(StoreError, match="redirects to a plain address"):
+        store.get("a")
+
+
+def test_client_options_beside_headers_for_one_server(fault_server: FaultServer) -> None:
+    options = {"headers": {"X-Api-Key": "hidden"}, "client_options": {"proxy_url": "http://proxy"}}
+    with pytest.raises(StoreError, match=r"client_options 'proxy_url' .*accepted: ") as caught:
+        make("http", fault_server, storage_options=options).get("a")
+    assert "hidden" not in str(caught.value)
+
+
+# Absence and refusal
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_statuses_that_mean_absence(fault_server: FaultServer, service: str) -> None:
+    reads = {**READS, "exists": lambda store: store.exists("a")}
+    strict, lenient = make(service, fault_server), make(service, fault_server, absent_status=(404, 403, 410))
+    for status in (401, 403, 410, 400, 405):
+        fault_server.clear_faults()
+        fault_server.fault("status", PATH, status=status)
+        for name, read in reads.items():
+            if name in ("ranges", "into", "opened", "opened part"):
+                continue
+            error = StorePermissionError if status in (401, 403) else StoreError
+            with pytest.raises(error, match=f"key 'a' of .*status {status}"):
+                read(strict)
+            if status in (403, 410):
+                assert not read(lenient)
+    fault_server.clear_faults()
+    for code in (
+        "SignatureDoesNotMatch",
+        "InvalidAccessKeyId",
+        "RequestTimeTooSkewed",
+        "AuthenticationFailed",
+    ):
+        fault_server.fault("status", PATH, status=403, times=1, body=f"<Error><Code>{code}</Code></Error>")
+        with pytest.raises(StorePermissionError, match=code):
+            lenient.get("a")
+    for read in (READS["whole"], READS["loader"]):
+        assert read(strict) is None
+    assert make(service, fault_server).exists("a") is False
+
+
+def test_an_answer_about_something_else_is_no_absence(fault_server: FaultServer) -> None:
+    """The statuses are those of the key, and not of a service that is to give credentials."""
+    fault_server.fault("status", "/token", status=404)
+    store = ObjectStore(
+        "az://b/x",
+        storage_options={
+            "account_name": "account",
+            "endpoint_url": fault_server.url,
+            "client_id": "client-id",
+            "client_secret": "client-secret",
+            "tenant_id": "tenant",
+            "authority_host": fault_server.url,
+        },
+    )
+    with pytest.raises(StoreError, match="service that gives credentials"):
+        store.get("a")
+    with pytest.raises(StoreError, match="service that gives credentials"):
+        store.exists("a")
+
+
+def _missing_place(store: ObjectStore) -> None:
+    asked: dict[str, Callable[[], Any]] = {
+        **{name: lambda read=read: read(store) for name, read in READS.items()},
+        "exists": lambda: store.exists("a"),
+        "list": lambda: list(store.list()),
+        "list_dir": lambda: store.list_dir(""),
+        "set": lambda: store.set("a", b"x"),
+        "erase": lambda: store.erase("a"),
+        "erase_values": lambda: store.erase_values(["a", "b"]),
+        "compare_and_set": lambda: store.compare_and_set("a", "absent", b"x"),
+        "update": lambda: store.compare_and_set("a", ('"0"', None, 1), b"x"),
+    }
+    for name, ask in asked.items():
+        with pytest.raises(StoreError, match=r"status 404.*accepted: a bucket or container"):
+            assert ask() == name
+
+
+def test_a_missing_bucket_is_an_error(s3_server: S3Server) -> None:
+    _missing_place(ObjectStore("s3://no-such-bucket/x", storage_options=s3_server.storage_options))
+
+
+def test_a_missing_container_is_an_error(azure_server: AzureServer) -> None:
+    _missing_place(ObjectStore("az://no-such-container/x", storage_options=azure_server.storage_options))
+
+
+def test_asking_for_heads_finds_the_bucket_once(fault_server: FaultServer) -> None:
+    store = make("s3", fault_server, concurrency=3)
+    assert not store.exists("a")
+    assert not store.exists("a")
+    assert [entry["method"] for entry in fault_server.log()] == ["HEAD", "GET", "HEAD"]
+
+
+# Values that are replaced while they are read
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_readers_keep_to_one_version(fault_server: FaultServer, service: str) -> None:
+    store = make(service, fault_server)
+    fault_server.put(PATH, VALUE)
+    reader = store.reader().open("a")
+    part = store.reader().open("a", (-8, 8))
+    assert reader is not None
+    assert part is not None
+    assert reader.read(3, 4) == VALUE[3:7]
+    fault_server.put(PATH, VALUE[::-1])
+    for one in (reader, part):
+        assert one.size == len(VALUE)
+        with pytest.raises(ChangedError, match="key 'a'"):
+            one.read(3, 4)
+        with pytest.raises(ChangedError, match="key 'a'"):
+            one.read_ranges([1, 2], [3, 4])
+    assert part.read(-8, 8) == VALUE[-8:], "what came with the answer stays what it was"
+    fault_server.delete(PATH)
+    with pytest.raises(ChangedError):
+        reader.read(0)
+
+
+@pytest.mark.parametrize("service", ["s3", "gs"])
+def test_a_known_version_is_opened_without_a_request(fault_server: FaultServer, service: str) -> None:
+    store = make(service, fault_server)
+    fault_server.put(PATH, VALUE)
+    first = store.reader().open("a", (0, 10))
+    assert first is not None
+    version = pickle.loads(pickle.dumps(first.version))
+    assert hash(version) == hash(first.version)
+    fault_server.clear_log()
+    reader = store.reader().open("a", (0, 10), version)
+    assert reader is not None
+    assert fault_server.log() == []
+    assert reader.version == version
+    assert reader.read(-5) == VALUE[-5:]
+    assert reader.read(-50, 10) == VALUE[-50:-40]
+    assert reader.read(7, 3) == VALUE[7:10]
+    assert reader.read(len(VALUE), 3) == b""
+    assert reader.read_ranges([1, 2, 10**6], [3, 4, 5]) == [VALUE[1:4], VALUE[2:6], b""]
+    for entry in fault_server.log("GET"):
+        assert entry["if_match"] == version[0]
+    beyond = store.reader().open("a", (0, 10), version)
+    assert beyond is not None
+    assert beyond.read(10**6, 3) == b""
+    fault_server.put(PATH, b"another")
+    for start in (0, -3):
+        other = store.reader().open("a", (0, 10), version)
+        assert other is not None
+        with pytest.raises(ChangedError):
+            other.read(start, 3)
+    fault_server.delete(PATH)
+    other = store.reader().open("a", (0, 10), version)
+    assert other is not None
+    with pytest.raises(ChangedError):
+        other.read(0, 3)
+
+
+@pytest.mark.parametrize("kind", ["headers", "no-etag"])
+def test_tags_that_come_back_are_compared(fault_server: FaultServer, kind: str) -> None:
+    """A server may take no notice of If-Match."""
+    store = make("http", fault_server)
+    fault_server.put(PATH, VALUE)
+    reader = store.reader().open("a")
+    assert reader is not None
+    parameters = {"headers": {"ETag": '"other"'}} if kind == "headers" else {}
+    fault_server.fault(kind, PATH, **parameters)
+    with pytest.raises(ChangedError):
+        reader.read(3, 4)
+    fault_server.clear_faults()
+    assert reader.read(3, 4) == VALUE[3:7]
+
+
+def test_values_without_tags(fault_server: FaultServer) -> None:
+    store = make("s3", fault_server)
+    fault_server.put(PATH, VALUE)
+    fault_server.fault("no-etag", PATH)
+    reader = store.reader().open("a")
+    assert reader is not None
+    assert reader.version is None
+    assert reader.read_ranges([0, 9], [3, 3]) == [VALUE[:3], VALUE[9:12]]
+    fault_server.put(PATH, VALUE + b"more")
+    with pytest.raises(ChangedError):
+        reader.read(0, 3)
+    value, version = store.get_versioned("a")
+    assert value == VALUE + b"more"
+    with pytest.raises(StoreCapabilityError, match="does not tell versions"):
+        store.compare_and_set("a", version, b"x")
+
+
+def test_weak_tags_are_compared_here(fault_server: FaultServer) -> None:
+    store = make("http", fault_server)
+    fault_server.put(PATH, VALUE)
+    fault_server.fault("headers", PATH, headers={"ETag": 'W/"1"'})
+    reader = store.reader().open("a")
+    assert reader is not None
+    assert reader.read(5, 5) == VALUE[5:10]
+    assert fault_server.log()[-1]["if_match"] is None
+    fault_server.clear_faults()
+    fault_server.fault("headers", PATH, headers={"ETag": 'W/"2"'})
+    with pytest.raises(ChangedError):
+        reader.read(5, 5)
+
+
+def test_parts_read_together_are_of_one_version(fault_server: FaultServer) -> None:
+    store = make("s3", fault_server)
+    fault_server.put(PATH, b"a" * 1000)
+    fault_server.fault("overwrite", PATH, times=2, after=2, methods=["GET"], value=b"b" * 1000)
+    found = store.reader().get_ranges("a", [0, 100, 200, 300], [10] * 4)
+    assert found is not None
+    assert {bytes(part) for part in found[1]} in ({b"a" * 10}, {b"b" * 10})
+    values = itertools.cycle([b"c" * 1000, b"d" * 1000])
+    stop = threading.Event()
+
+    def write() -> None:
+        while not stop.is_set():
+            fault_server.put(PATH, next(values))
+
+    with ThreadPoolExecutor(2) as pool:
+        writing = pool.submit(write)
+        try:
+            for _ in range(30):
+                try:
+                    found = store.reader().get_ranges("a", [0, 100, 200], [10] * 3)
+                except ChangedError:
+                    continue
+                assert found is not None
+                assert len({bytes(part) for part in found[1]}) == 1
+        finally:
+            stop.set()
+            writing.result()
+
+
+def test_values_beyond_the_limit_are_not_fetched(fault_server: FaultServer) -> None:
+    store = make("s3", fault_server)
+    fault_server.put(PATH, bytes(20_000_000))
+    fault_server.put("/b/x/b", b"small")
+    fault_server.fault("slow", PATH, seconds=6000.0)  # Who waits for the body gets an error.
+    load = store.reader(Scratch(), 1000).get
+    for _ in range(5):
+        with pytest.raises(OversizedError, match="found 20000000 bytes"):
+            load("a")
+        with store.writer(limit=1000) as writer, pytest.raises(OversizedError):
+            writer.update("a", lambda stored: stored)  # type: ignore[arg-type, return-value]
+    assert load("b") == b"small"
+    with store.writer(limit=1000) as writer:
+        writer.update("b", lambda stored: [bytes(stored or b""), b"er"])
+    assert store.get("b") == b"smaller"
+
+
+# Changes that lose no others
+
+
+@pytest.mark.parametrize("service", ["s3", "gs"])
+def test_conditions(fault_server: FaultServer, service: str) -> None:
+    store = make(service, fault_server)
+    value, version = store.get_versioned("a")
+    assert value is None
+    assert store.compare_and_set("a", version, b"1")
+    assert not store.compare_and_set("a", version, b"2")
+    value, version = store.get_versioned("a")
+    assert value == b"1"
+    fault_server.put(PATH, b"of others")
+    assert not store.compare_and_set("a", version, b"3")
+    value, version = store.get_versioned("a")
+    assert pickle.loads(pickle.dumps(version)) == version
+    assert store.compare_and_set("a", version, b"4")
+    assert fault_server.get(PATH) == b"4"
+    fault_server.delete(PATH)
+    assert not store.compare_and_set("a", version, b"5")
+    fault_server.configure(match_missing=404)
+    assert not store.compare_and_set("a", version, b"5")
+    assert fault_server.get(PATH) is None
+    assert not store.erases_conditionally
+    with pytest.raises(StoreCapabilityError, match="cannot erase"):
+        store.compare_and_set("a", version, None)
+
+
+@pytest.mark.parametrize("service", ["s3", "gs"])
+def test_conditions_are_tried_once(fault_server: FaultServer, service: str) -> None:
+    """The first of each kind is made twice, the second time under a condition that does not hold."""
+    store = make(service, fault_server, concurrency=5)
+    for at in range(3):
+        assert store.compare_and_set(f"k{at}", "absent", b"1")
+    assert [entry["status"] for entry in fault_server.log("PUT")] == [200, 412, 200, 200]
+    fault_server.clear_log()
+    for at in range(3):
+        assert store.compare_and_set(f"k{at}", store.get_versioned(f"k{at}")[1], b"22")
+    assert [entry["status"] for entry in fault_server.log("PUT")] == [200, 412, 200, 200]
+    assert [fault_server.get(f"/b/x/k{at}") for at in range(3)] == [b"22"] * 3
+
+
+@pytest.mark.parametrize("service", ["s3", "gs"])
+@pytest.mark.parametrize("kind", ["ignore-conditions", "no-conditions"])
+def test_services_without_conditions_are_found_out(
+    fault_server: FaultServer, service: str, kind: str
+) -> None:
+    fault_server.put(PATH, b"0")
+    fault_server.fault(kind, "/b/*")
+    concurrency = 6 if kind == "no-conditions" else 7
+    store = make(service, fault_server, concurrency=concurrency)
+    for _ in range(2):
+        for key in ("a", "new"):
+            with pytest.raises(StoreCapabilityError, match="conditional='process'"):
+                store.update(key, lambda stored: [bytes(stored or b""), b"1"])
+    if kind == "ignore-conditions":
+        assert len(fault_server.log("PUT")) == 4, "nothing is stored without a condition once that is known"
+    fault_server.put(PATH, b"0")
+    alone = make(service, fault_server, conditional="process")
+
+    def count() -> None:
+        for _ in range(10):
+            alone.update("a", lambda stored: [b"%d" % (int(bytes(stored or b"0")) + 1)])
+
+    with ThreadPoolExecutor(4) as pool:
+        for future in [pool.submit(count) for _ in range(4)]:
+            future.result()
+    assert fault_server.get(PATH) == b"40"
+
+
+@pytest.mark.parametrize("replace", ["staged", "in place"])
+@pytest.mark.parametrize("kind", ["ignore-conditions", "no-conditions"])
+def test_a_dataset_is_replaced_in_a_service_without_conditions(
+    fault_server: FaultServer, kind: str, replace: Any
+) -> None:
+    """Also when that shows only after a request, which has stored what it was to store."""
+    fault_server.fault(kind, "/b/*")
+    concurrency = 8 + 2 * (kind == "no-conditions") + (replace == "staged")  # It has a client of its own.
+    store = make("s3", fault_server, concurrency=concurrency)
+    for at in range(3):
+        to_zarr(xr.Dataset({"t": ("x", np.full(4, float(at)))}), store, mode="w", replace=replace)
+        assert xzarr3.open_array(store, "t")[:].tolist() == [at] * 4
+    assert not [key for key in store.list() if "xzarr3" in key]
+
+
+@pytest.mark.parametrize("service", ["s3", "gs"])
+@pytest.mark.parametrize("kind", ["lost-answer", "reset", "status", "hang"])
+def test_answers_to_conditions_get_lost(fault_server: FaultServer, service: str, kind: str) -> None:
+    """Whether the put was carried out or not, the change is made exactly once."""
+    store = make(service, fault_server, timeout=0.1)
+    store.update("a", lambda _: [b"0"])
+    store.update("a", lambda _: [b"0."])
+    for at in range(6):
+        fault_server.fault(kind, PATH, methods=["PUT"], times=1, after=0)
+        calls = []
+
+        def change(stored: Any, at: int = at, calls: list[int] = calls) -> list[bytes]:
+            calls.append(at)
+            return [bytes(stored), b"%d" % at]
+
+        store.update("a", change)
+        assert len(calls) == 1
+        assert fault_server.get(PATH) == b"0." + b"".join(b"%d" % done for done in range(at + 1))
+    for at in range(4):
+        fault_server.fault(kind, "/b/x/new*", methods=["PUT"], times=1)
+        assert store.compare_and_set(f"new{at}", "absent", b"first")
+        assert fault_server.get(f"/b/x/new{at}") == b"first"
+
+
+@pytest.mark.parametrize("service", ["s3", "gs"])
+def test_a_put_is_carried_out_late(fault_server: FaultServer, service: str) -> None:
+    """It is not there yet when it is looked for, and stands in the way of the next attempt."""
+    store = make(service, fault_server)
+    for value in (b"0", b"1"):
+        store.update("a", lambda _, value=value: [value])  # type: ignore[misc]
+    fault_server.fault("reset", PATH, methods=["PUT"], times=1)
+    fault_server.fault("overwrite", PATH, methods=["PUT"], times=1, value=b"12")
+    calls = []
+
+    def change(stored: Any) -> list[bytes]:
+        calls.append(bytes(stored))
+        return [bytes(stored), b"2"]
+
+    store.update("a", change)
+    assert calls == [b"1"]
+    assert fault_server.get(PATH) == b"12"
+    fault_server.clear_faults()
+    fault_server.clear_log()
+    fault_server.fault("lost-answer", PATH, methods=["PUT"], times=1)
+    store.update("a", change)
+    assert fault_server.get(PATH) == b"122"
+    assert len(fault_server.log("PUT")) == 1, "it is seen to have been carried out"
+
+
+def test_an_answer_is_lost_and_somebody_else_was_faster(fault_server: FaultServer) -> None:
+    store = make("s3", fault_server)
+    store.update("a", lambda _: [b"0"])
+    store.update("a", lambda _: [b"1"])
+    fault_server.fault("reset", PATH, methods=["PUT"], times=1)
+    fault_server.fault("overwrite", PATH, methods=["GET"], times=1, after=1, value=b"theirs")
+    seen = []
+
+    def change(stored: Any) -> list[bytes]:
+        seen.append(bytes(stored))
+        return [bytes(stored), b"+mine"]
+
+    store.update("a", change)
+    assert seen == [b"1", b"theirs"]
+    assert fault_server.get(PATH) == b"theirs+mine"
+
+
+@pytest.mark.parametrize("service", ["s3", "gs"])
+def test_whether_a_change_was_made_may_be_unknown(fault_server: FaultServer, service: str) -> None:
+    store = make(service, fault_server)
+    store.update("a", lambda _: [b"0"])
+    store.update("a", lambda _: [b"1"])
+    _, version = store.get_versioned("a")
+    fault_server.fault("lost-answer", PATH, methods=["PUT"], times=1)
+    fault_server.fault("overwrite", PATH, methods=["GET"], times=1, value=b"mine+theirs")
+    with pytest.raises(OutcomeUnknownError, match=r"key 'a' of .*may have been replaced or not; accepted"):
+        store.compare_and_set("a", version, b"mine")
+    assert fault_server.get(PATH) == b"mine+theirs"
+    # It comes late: it was not there when it was looked for, and then others had changed it.
+    _, version = store.get_versioned("a")
+    fault_server.fault("reset", PATH, methods=["PUT"], times=1)
+    fault_server.fault("overwrite", PATH, methods=["PUT"], times=1, value=b"more of theirs")
+    with pytest.raises(OutcomeUnknownError):
+        store.compare_and_set("a", version, b"mine")
+    fault_server.fault("lost-answer", "/b/x/new", methods=["PUT"], times=1)
+    fault_server.fault("overwrite", "/b/x/new", methods=["GET"], times=1, value=b"theirs")
+    with pytest.raises(OutcomeUnknownError):
+        store.compare_and_set("new", "absent", b"mine")
+
+
+BUSY = {"status": 409, "body": "<Error><Code>ConditionalRequestConflict</Code></Error>"}
+
+
+@pytest.mark.parametrize("nth", range(6))
+def test_an_array_is_made_in_an_empty_place_while_the_service_is_busy(
+    fault_server: FaultServer, nth: int
+) -> None:
+    """A 409 is no other version: there is none, so that there is nothing in the way."""
+    store = make("s3", fault_server)
+    fault_server.fault("status", "/b/*", methods=["PUT"], times=2, after=nth, **BUSY)
+    array = xzarr3.create_array(store, "g/a", data=np.arange(6), chunks=(3,))
+    array.attrs["units"] = "m"
+    array[1:5] = 9
+    found = xzarr3.open_array(make("s3", fault_server), "g/a")
+    assert found[...].tolist() == [0, 9, 9, 9, 9, 5]
+    assert dict(found.attrs) == {"units": "m"}
+
+
+def test_a_busy_service_is_asked_again(fault_server: FaultServer) -> None:
+    store = make("s3", fault_server)
+    assert store.compare_and_set("a", "absent", b"0")
+    for version in ("absent", store.get_versioned("a")[1]):
+        key = "new" if version == "absent" else "a"
+        fault_server.fault("status", f"/b/x/{key}", methods=["PUT"], times=3, **BUSY)
+        assert store.compare_and_set(key, version, b"1")
+        assert store.get(key) == b"1"
+    # Who was faster is another version as ever.
+    _, version = store.get_versioned("a")
+    fault_server.fault("status", PATH, methods=["PUT"], times=1, **BUSY)
+    fault_server.fault("overwrite", PATH, methods=["GET"], times=1, value=b"theirs")
+    assert not store.compare_and_set("a", version, b"mine")
+    assert fault_server.get(PATH) == b"theirs"
+
+
+def test_a_service_that_stays_busy_is_a_conflict(
+    fault_server: FaultServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = make("s3", fault_server, retries=0)
+    store.conflict_deadline = 7.0
+    clock = Clock()
+    monkeypatch.setattr(client, "time", clock)
+    monkeypatch.setattr(client, "pause", clock.pause)
+    fault_server.fault("status", PATH, methods=["PUT"], **BUSY)
+    with pytest.raises(
+        ConflictError, match=r"ConditionalRequestConflict, in \d+ attempts within 7 s; accepted"
+    ):
+        store.compare_and_set("a", "absent", b"1")
+    assert 5 < clock.now < 7
+    assert fault_server.get(PATH) is None
+
+
+@pytest.mark.parametrize("service", ["s3", "gs"])
+@pytest.mark.parametrize("kind", ["create", "update"])
+def test_a_change_that_was_stored_is_not_reported_as_failed(
+    fault_server: FaultServer, service: str, kind: str
+) -> None:
+    """What follows the storing fails: the answer is lost at the last attempt, or the service is not asked
+    whether it keeps to conditions."""
+    fault_server.put(PATH, b"0")
+
+    def version(store: ObjectStore) -> tuple[str, object]:
+        return ("new", "absent") if kind == "create" else ("a", store.get_versioned("a")[1])
+
+    store = make(service, fault_server, retries=0)
+    key, known = version(store)
+    fault_server.fault("lost-answer", f"/b/x/{key}", methods=["PUT"], times=1)
+    assert store.compare_and_set(key, known, b"1")
+    assert fault_server.get(f"/b/x/{key}") == b"1"
+    fault_server.delete("/b/x/new")
+    store = make(service, fault_server, retries=1)
+    key, known = version(store)
+    number = fault_server.fault("status", f"/b/x/{key}", methods=["PUT"], after=1, status=503)
+    assert store.compare_and_set(key, known, b"2")
+    assert fault_server.hits(number) > 1
+    assert fault_server.get(f"/b/x/{key}") == b"2"
+
+
+def test_a_change_whose_answer_is_lost_is_made_once_though_reading_fails(fault_server: FaultServer) -> None:
+    store = make("s3", fault_server, retries=1)
+    store.update("a", lambda _: [b"0"])
+    store.update("a", lambda _: [b"1"])
+    _, version = store.get_versioned("a")
+    fault_server.fault("lost-answer", PATH, methods=["PUT"], times=1)
+    fault_server.fault("status", PATH, methods=["GET"], times=2)
+    with pytest.raises(
+        OutcomeUnknownError, match="cannot be read to see whether it was replaced: cannot read"
+    ):
+        store.compare_and_set("a", version, b"2")
+    fault_server.fault("lost-answer", PATH, methods=["PUT"], times=1)
+    fault_server.fault("status", PATH, methods=["GET"], times=2, after=1)
+    store.update("a", lambda stored: [bytes(stored or b""), b"+"])
+    assert fault_server.get(PATH) == b"2+"
+
+
+@pytest.mark.parametrize("service", ["s3", "gs"])
+@pytest.mark.parametrize(
+    "answer",
+    [{"status": 429}, {"status": 503}, {"status": 500, "body": "<Error><Code>SlowDown</Code></Error>"}],
+    ids=str,
+)
+def test_a_busy_service_has_done_nothing(
+    fault_server: FaultServer, service: str, answer: dict[str, Any]
+) -> None:
+    """What is stored then is of somebody else, even if it is the same."""
+    store = make(service, fault_server)
+    store.update("a", lambda _: [b"0"])
+    store.update("a", lambda _: [b"5"])
+
+    def count(stored: Any) -> list[bytes]:
+        return [b"%d" % (int(bytes(stored)) + 1)]
+
+    fault_server.fault("status", PATH, methods=["PUT"], times=1, **answer)
+    fault_server.fault("overwrite", PATH, methods=["PUT"], times=1, value=b"6")
+    store.update("a", count)
+    assert fault_server.get(PATH) == b"7"
+
+
+@pytest.mark.parametrize("service", ["s3", "gs"])
+@pytest.mark.parametrize(
+    ("kind", "parameters"),
+    [
+        ("html", {}),
+        (
+            "status",
+            {
+                "status": 200,
+                "body": "<Error><Code>InternalError</Code></Error>",
+                "headers": {"Content-Type": "application/xml", "ETag": '"x"'},
+            },
+        ),
+    ],
+    ids=["html", "error"],
+)
+def test_a_copy_that_was_not_made(
+    fault_server: FaultServer, service: str, kind: str, parameters: dict[str, Any]
+) -> None:
+    """A service may say that all is well before it fails: what is replaced is not taken for its copy."""
+    store = make(service, fault_server)
+    old, new = (xr.Dataset({"t": ("x", np.full(4, value))}) for value in (1.0, 2.0))
+    xzarr3.to_zarr(old, store)
+    number = fault_server.fault(kind, "/b/x/t/c/0", methods=["PUT"], times=1, **parameters)
+    xzarr3.to_zarr(new, store, mode="w")
+    assert fault_server.hits(number) == 1
+    assert xzarr3.open_array(store, "t")[:].tolist() == [2.0] * 4
+
+
+def _add_all(store: ObjectStore, marks: str) -> None:
+    for mark in marks:
+        store.update("a", lambda stored, mark=mark: [bytes(stored or b""), mark.encode()])  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("server", ["s3_server", "azure_server", "gcs_server", "fault_server"])
+def test_no_change_is_lost(request: pytest.FixtureRequest, server: str) -> None:
+    running = request.getfixturevalue(server)
+    if server == "fault_server":
+        running.fault("status", "/b/*", share=0.1)
+        running.fault("lost-answer", "/b/*", methods=["GET"], share=0.1)
+        store = make("s3", running)
+    else:
+        scheme = {"s3_server": "s3", "azure_server": "az", "gcs_server": "gs"}[server]
+        store = ObjectStore(f"{scheme}://{running.bucket()}/x", storage_options=running.storage_options)
+    names = ["abcdefg", "hijklmn", "opqrstu", "ABCDEFG", "HIJKLMN", "OPQRSTU"]
+    with multiprocessing.get_context("spawn").Pool(3) as processes, ThreadPoolExecutor(3) as threads:
+        others = processes.starmap_async(_add_all, [(store, marks) for marks in names[:3]])
+        for future in [threads.submit(_add_all, store, marks) for marks in names[3:]]:
+            future.result(timeout=120)
+        others.get(timeout=120)
+    stored = bytes(store.get("a") or b"").decode()
+    assert sorted(stored) == sorted("".join(names))
+
+
+@pytest.mark.parametrize("server", ["s3_server", "azure_server", "gcs_server", "fault_server"])
+def test_large_values_are_sent_in_parts(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, server: str
+) -> None:
+    monkeypatch.setattr(object_store, "_LARGE", 2**20)
+    monkeypatch.setattr(object_store, "_SENT_PART", 5 * 2**20)
+    running = request.getfixturevalue(server)
+    if server == "fault_server":
+        running.fault("status", "/b/*", methods=["PUT"], share=0.3)
+        running.fault("reset", "/b/*", methods=["PUT"], share=0.2)
+        store = make("s3", running)
+    else:
+        scheme = {"s3_server": "s3", "azure_server": "az", "gcs_server": "gs"}[server]
+        store = ObjectStore(f"{scheme}://{running.bucket()}/x", storage_options=running.storage_options)
+    value = bytes(range(256)) * 50_000
+    for one in (value, value[: 2**20 + 1], value[: 2**20]):
+        store.set("a", one)
+        assert store.get("a") == one
+    if server == "fault_server":
+        running.clear_faults()
+        running.fault("status", "/b/*", methods=["PUT"])
+        with pytest.raises(StoreError, match=r"cannot write key 'a' of .*status 503, in 3 attempts"):
+            make("s3", running, retries=2).set("a", b"other" * 10**6)
+        assert store.get("a") == one
+
+
+# Bounds
+
+
+def test_requests_at_once_are_bounded(fault_server: FaultServer) -> None:
+    fault_server.put_all({f"/b/x/{at}": b"%d" % at for at in range(60)})
+    fault_server.configure(latency=0.03)
+    stores = [pickle.loads(pickle.dumps(make("s3", fault_server, concurrency=9))) for _ in range(6)]
+    keys = [str(at) for at in range(60)]
+    fault_server.clear_log()
+    with ThreadPoolExecutor(6) as pool:
+        for values in pool.map(lambda store: store.get_values(keys), stores):
+            assert [bytes(value) for value in values] == [key.encode() for key in keys]
+    counts = fault_server.counts()
+    assert counts["requests"] == 360
+    assert counts["most_at_once"] == 9
+    assert len({entry["connection"] for entry in fault_server.log()}) <= 12, "copies share their connections"
+
+
+@pytest.mark.parametrize("concurrency", [4, 32])
+def test_time_is_that_of_waiting_together(fault_server: FaultServer, concurrency: int) -> None:
+    fault_server.put_all({f"/b/x/{at}": b"x" * 1000 for at in range(64)})
+    store = make("s3", fault_server, concurrency=concurrency)
+    store.get_values(["0"])
+    fault_server.configure(latency=0.03)
+    ideal = 64 / concurrency * 0.03
+    took = quickest(lambda: store.get_values([str(at) for at in range(64)]), 2 * ideal + 0.2)
+    assert ideal <= took < 2 * ideal + 0.2
+    enough = 2 * ideal + 0.3
+    assert quickest(lambda: store.set_values([(f"w/{at}", b"y") for at in range(64)]), enough) < enough
+
+
+def test_bytes_under_way_are_bounded(fault_server: FaultServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While bodies come slowly, not more of them come than there may be bytes."""
+    size = 200_000
+    fault_server.put_all({f"/b/x/{at}": bytes(size) for at in range(8)})
+    fault_server.fault("slow", "/b/*", pieces=4, seconds=0.1)
+    store = make("s3", fault_server)
+    most = 0
+    take = in_flight._budget._take
+
+    def watched(size: int, *, wait: bool) -> None:
+        nonlocal most
+        take(size, wait=wait)
+        most = max(most, in_flight._budget.used)
+
+    monkeypatch.setattr(in_flight._budget, "_take", watched)
+    before = in_flight.get_limit()
+    in_flight.set_limit(3 * size)
+    try:
+        values = store.get_values([str(at) for at in range(8)])
+        assert [len(value or b"") for value in values] == [size] * 8
+        assert most == 3 * size
+        in_flight.set_limit(10)  # Each is larger than all there is, and comes alone.
+        most = 0
+        values = store.get_values([str(at) for at in range(4)])
+        assert [len(value or b"") for value in values] == [size] * 4
+        assert most == size
+        fault_server.clear_faults()
+        fault_server.fault("short", "/b/*", share=0.5)
+        store.get_values([str(at) for at in range(8)])
+    finally:
+        in_flight.set_limit(before)
+    assert in_flight._budget.used == 0
+
+
+def test_reservations() -> None:
+    budget = in_flight.Budget(10)
+    order: list[str] = []
+
+    def take(name: str, size: int, begin: threading.Event, end: threading.Event | None) -> None:
+        with budget.reserved(size):
+            order.append(name)
+            begin.set()
+            if end is not None:
+                end.wait(120)
+            with budget.reserved(100):
+                pass  # Nobody waits within.
+
+    events = [threading.Event() for _ in range(4)]
+    release = threading.Event()
+    threads = [threading.Thread(target=take, args=("first", 8, events[0], release))]
+    threads[0].start()
+    assert events[0].wait(120)
+    for name, size, event in (("large", 50, events[1]), ("small", 1, events[2]), ("smaller", 0, events[3])):
+        threads.append(threading.Thread(target=take, args=(name, size, event, None)))
+        threads[-1].start()
+        time.sleep(0.03)
+    assert order == ["first"], "who comes first is served first"
+    release.set()
+    for thread in threads:
+        thread.join(120)
+    assert order[:2] == ["first", "large"]
+    assert sorted(order) == ["first", "large", "small", "smaller"]
+    assert budget.used == 0
+    with pytest.raises(RuntimeError, match="within"), budget.reserved(5):
+        raise RuntimeError("within")
+    assert budget.used == 0
+    for limit in (0, -1, 1.5, "1", None):
+        with pytest.raises(ValueError, match="accepted"):
+            in_flight.set_limit(limit)  # type: ignore[arg-type]
+
+
+# Lists
+
+
+@pytest.mark.parametrize("service", ["s3", "gs"])
+def test_prefixes_and_what_stands_for_directories(fault_server: FaultServer, service: str) -> None:
+    store = make(service, fault_server)
+    fault_server.configure(max_keys=2)
+    values = ["x/a/b", "x/a", "x/ab/c", "x/a/empty", "x/a/d/e", "x", "xy/z", "y", "x.z"]
+    fault_server.put_all({f"/b/{path}": b"" if "empty" in path else b"v" for path in values})
+    fault_server.put_all({f"/b/{path}": b"" for path in ("x/", "x/a/", "x/a/d/", "x/gone/")})
+    assert sorted(store.list()) == ["a", "a/b", "a/d/e", "a/empty", "ab/c"]
+    assert sorted(store.list_prefix("a/")) == ["a/b", "a/d/e", "a/empty"]
+    assert store.list_dir("a/") == ({"a/b", "a/empty"}, {"a/d/"})
+    assert store.list_dir("")[0] == {"a"}
+    assert store.list_dir("")[1] >= {"a/", "ab/"}
+    assert list(store.list_prefix("no/")) == []
+    store.erase_prefix("a/")
+    assert sorted(store.list()) == ["a", "ab/c"]
+
+
+def test_a_list_goes_on_where_it_failed(fault_server: FaultServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "PAGE", 5)
+    fault_server.configure(max_keys=5)
+    fault_server.put_all({f"/b/x/{at:03}": b"v" for at in range(50)})
+    store = make("s3", fault_server, retries=2)
+    fault_server.fault("status", "/b", methods=["GET"], times=1, after=2)
+    fault_server.fault("short", "/b", methods=["GET"], times=1, after=4)
+    assert list(store.list()) == [f"{at:03}" for at in range(50)]
+    assert len(fault_server.log("GET")) == 13, "ten pages, two failures, and the end once more"
+
+
+@pytest.mark.parametrize("page", [1, 2, 3])
+def test_an_html_page_ends_no_list(
+    fault_server: FaultServer, monkeypatch: pytest.MonkeyPatch, page: int
+) -> None:
+    monkeypatch.setattr(client, "PAGE", 10)
+    fault_server.configure(max_keys=10)
+    fault_server.put_all({f"/b/x/{at:03}": b"v" for at in range(25)})
+    store = make("s3", fault_server)
+    fault_server.fault("html", "*", after=page - 1)
+    with pytest.raises(StoreError, match="HTML page"):
+        list(store.list())
+    fault_server.clear_faults()
+    fault_server.fault("html", "*", after=page - 1, times=1)
+    if page > 1:
+        assert list(store.list()) == [f"{at:03}" for at in range(25)]
+    fault_server.clear_faults()
+    fault_server.fault("html", "*", after=page - 1)
+    with pytest.raises(StoreError, match="HTML page"):
+        store.list_dir("")
+
+
+@pytest.mark.parametrize("service", ["s3", "gs"])
+@pytest.mark.parametrize("number", [0, 1, 10, 35])
+def test_one_list_is_answered_by_an_html_page(fault_server: FaultServer, service: str, number: int) -> None:
+    """Whichever it is, the list is whole: pages are of round numbers, and nothing says how long they are."""
+    fault_server.configure(max_keys=10)
+    keys = {f"d/{at}/a" for at in range(number)} | {f"d/{at}" for at in range(number)}
+    values = {f"/b/x/{key}": b"v" for key in keys} | {"/b/x/e": b"v"}
+
+    def erase(store: ObjectStore) -> object:
+        store.erase_prefix("d/")
+        return fault_server.keys("/b/x/")
+
+    asked: dict[str, tuple[Callable[[ObjectStore], object], object]] = {
+        "list": (lambda store: set(store.list()), keys | {"e"}),
+        "list_prefix": (lambda store: set(store.list_prefix("d/")), keys),
+        "list_dir": (
+            lambda store: store.list_dir("d/"),
+            ({f"d/{at}" for at in range(number)}, {f"d/{at}/" for at in range(number)}),
+        ),
+        "erase_prefix": (erase, ["/b/x/e"]),
+    }
+    for name, (ask, expected) in asked.items():
+        for after in range(100):
+            fault_server.put_all(values)
+            store = make(service, fault_server)
+            rule = fault_server.fault("html", "/b", methods=["GET"], times=1, after=after)
+            assert ask(store) == expected, (name, after)
+            over = fault_server.hits(rule) == 0
+            fault_server.clear_faults()
+            if over:
+                break
+        assert after > 0, name
+
+
+@pytest.mark.parametrize("service", ["s3", "gs"])
+def test_a_list_is_asked_for_once(fault_server: FaultServer, service: str) -> None:
+    """Unless there is nothing, or as much as whole pages have."""
+    fault_server.put_all({f"/b/x/d/{at:02}": b"v" for at in range(25)})
+    store = make(service, fault_server)
+    for ask in (lambda: list(store.list()), lambda: store.list_dir("d/"), lambda: store.list_dir("")):
+        fault_server.clear_log()
+        ask()
+        assert len(fault_server.log()) == 1
+    fault_server.clear_log()
+    assert store.list_dir("no/") == (set(), set())
+    assert list(store.list_prefix("no/")) == []
+    assert sorted(entry["method"] for entry in fault_server.log()) == [*["GET"] * 4, *["HEAD"] * 2]
+
+
+def test_a_list_comes_page_by_page(fault_server: FaultServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "PAGE", 10)
+    fault_server.configure(max_keys=10)
+    fault_server.put_all({f"/b/x/{at:03}": b"v" for at in range(55)})
+    names = make("s3", fault_server).list()
+    assert [next(names) for _ in range(10)] == [f"{at:03}" for at in range(10)]
+    assert len(fault_server.log()) <= 2
+    assert len(list(names)) == 45
+
+
+@pytest.mark.parametrize("service", ["s3", "gs"])
+def test_all_lists_are_answered_by_html_pages_from_some_time_on(
+    fault_server: FaultServer, service: str
+) -> None:
+    fault_server.configure(max_keys=10)
+    fault_server.put_all({f"/b/x/{at:02}": b"v" for at in range(35)})
+    for after in range(1, 4):
+        fault_server.fault("html", "/b", methods=["GET"], after=after)
+        with pytest.raises(StoreError, match=r"cannot list keys of .*HTML pages, in 20 attempts"):
+            list(make(service, fault_server).list())
+        fault_server.clear_faults()
+
+
+def test_what_is_listed_is_erased_meanwhile(fault_server: FaultServer) -> None:
+    store = make("s3", fault_server)
+    fault_server.put_all({f"/b/x/{at}": b"v" for at in range(10)})
+    names = store.list()
+    first = next(names)
+    for at in range(10):
+        fault_server.delete(f"/b/x/{at}")
+    assert [first, *names] == [str(at) for at in range(10)]
+
+
+def test_names_that_are_no_keys_do_not_hide(fault_server: FaultServer) -> None:
+    fault_server.put_all({"/b/x/a": b"v", "/b/x//b": b"v"})
+    with pytest.raises(StoreError, match="cannot list"):
+        list(make("s3", fault_server).list())
+
+
+# Secrets
+
+SECRETS = {
+    "s3": {"key": "AKIAVERYSECRETKEY", "secret": "s3cr3t/of+the=key", "token": "session-t0ken"},
+    "az": {"account_name": "account", "sas_token": "sv=2024&sp=rl&sig=c2lnbmF0dXJl%2Bsecret%3D"},
+    "gs": {"bearer_token": "ya29.bearer-of-google"},
+    "http": {"headers": {"Authorization": "Bearer of-the-web", "X-Api-Key": "key-of-the-web"}},
+}
+HIDDEN = {
+    "s3": ["AKIAVERYSECRETKEY", "s3cr3t/of+the=key", "session-t0ken"],
+    "az": ["sv=2024&sp=rl&sig=c2lnbmF0dXJl", "c2lnbmF0dXJl%2Bsecret%3D", "c2lnbmF0dXJl+secret="],
+    "gs": ["ya29.bearer-of-google"],
+    "http": ["Bearer of-the-web", "of-the-web", "key-of-the-web"],
+}
+
+
+@pytest.mark.parametrize("service", sorted(SECRETS))
+def test_secrets_are_shown_nowhere(
+    fault_server: FaultServer,
+    service: str,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    options: dict[str, Any] = dict(SECRETS[service])
+    if service == "http":
+        store = ObjectStore(f"http://127.0.0.1:{fault_server.port}/b/x", storage_options=options, retries=1)
+    else:
+        store = ObjectStore(
+            f"{service}://b/x", storage_options={**options, "endpoint_url": fault_server.url}, retries=1
+        )
+    shown = [repr(store), str(store), f"{store}", repr(store.identity), repr(store.__dask_tokenize__())]
+    shown += [repr(store._recipe), repr(vars(store)["_recipe"]), repr(store._use())]
+    echo = " ".join(HIDDEN[service])
+    body = f"<Error><Code>AccessDenied</Code><Message>You sent {echo}</Message></Error>"
+    faults: list[tuple[str, dict[str, Any]]] = [
+        *(
+            ("status", {"status": status, "body": body})
+            for status in (400, 401, 403, 404, 409, 412, 500, 501)
+        ),
+        ("redirect", {"location": f"{fault_server.url}/-/login?sig=c2lnbmF0dXJl%2Bsecret%3D"}),
+        *((kind, {}) for kind in ("reset", "short", "html", "chunked", "ignore-range", "wrong-range")),
+    ]
+    asks: list[Callable[[], Any]] = [
+        *(lambda read=read: read(store) for read in READS.values()),
+        *(lambda: store.exists("a"), lambda: list(store.list()), lambda: store.list_dir("a/")),
+        *(lambda: store.set("a", b"x"), lambda: store.erase("a"), lambda: store.erase_values(["a", "b"])),
+        lambda: store.compare_and_set("a", "absent", b"x"),
+    ]
+    errors = 0
+    for kind, parameters in faults:
+        fault_server.clear_faults()
+        fault_server.put(PATH, VALUE)
+        fault_server.fault(kind, "*", **parameters)
+        for ask in asks:
+            try:
+                ask()
+            except (StoreError, TypeError, AttributeError) as error:
+                errors += 1
+                whole = pickle.loads(pickle.dumps(error)) if isinstance(error, StoreError) else error
+                shown += [str(error), repr(error), traceback.format_exc(), str(whole)]
+                chained: BaseException | None = error
+                while chained is not None:
+                    shown += [str(chained), repr(chained.args)]
+                    assert chained.__context__ is None or chained.__context__ is chained.__cause__
+                    chained = chained.__cause__
+    assert errors > 50
+    out, err = capfd.readouterr()
+    shown += [caplog.text, out, err]
+    for text in shown:
+        for secret in HIDDEN[service]:
+            assert secret not in text, text
+    fault_server.clear_faults()
+
+
+# Forked children and other processes
+
+
+def _reads(store: ObjectStore, count: int = 8) -> list[bytes]:
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(lambda _: bytes(store.get("a") or b"none"), range(count)))
+
+
+@pytest.mark.parametrize("used", [True, False])
+def test_a_forked_child_is_told_what_to_do(fault_server: FaultServer, used: bool) -> None:
+    """obstore would wait for ever; a child of a child, a copy and another store are told so, too."""
+    fault_server.put(PATH, b"value")
+    store = make("s3", fault_server)
+    make("http", fault_server).get("a")  # obstore has been loaded.
+    if used:
+        assert store.get("a") == b"value"
+    asks: list[Callable[[], Any]] = [
+        lambda: store.get("a"),
+        lambda: pickle.loads(pickle.dumps(store)).set("a", b"x"),
+        lambda: list(make("gs", fault_server).list()),
+        lambda: store.update("a", lambda _: [b"x"]),
+    ]
+
+    kept = client._client.cache_info()
+
+    def child() -> list[str]:
+        told = []
+        for ask in asks:
+            with pytest.raises(
+                StoreError, match=r"was forked from .*accepted: .*'spawn' or 'forkserver'"
+            ) as caught:
+                ask()
+            told.append(str(caught.value))
+        assert client._client.cache_info() == kept, "nothing of the parent is dropped, which may hang"
+        return told
+
+    assert len(run_child(child).checked()) == len(asks)
+    assert len(run_child(lambda: run_child(child).checked()).checked()) == len(asks)
+    assert store.get("a") == b"value"
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_other_processes(fault_server: FaultServer, method: str) -> None:
+    fault_server.put(PATH, b"value")
+    store = make("s3", fault_server)
+    assert store.get("a") == b"value"
+    with multiprocessing.get_context(method).Pool(1) as pool:
+        assert pool.apply(_reads, (store,)) == [b"value"] * 8
+
+
+def test_a_fork_while_threads_read(fault_server: FaultServer) -> None:
+    fault_server.put(PATH, bytes(100_000))
+    store = make("http", fault_server)
+    stop = threading.Event()
+
+    def read() -> None:
+        while not stop.is_set():
+            assert len(store.get("a") or b"") == 100_000
+
+    with ThreadPoolExecutor(8) as pool:
+        futures = [pool.submit(read) for _ in range(8)]
+        try:
+            for _ in range(5):
+                assert isinstance(run_child(lambda: store.get("a")).error, StoreError)
+        finally:
+            stop.set()
+            for future in futures:
+                future.result()
+
+
+def test_ready_stores(fault_server: FaultServer, tmp_path: Path) -> None:
+    obstore = pytest.importorskip("obstore.store")
+    fault_server.put(PATH, VALUE)
+    ready = obstore.S3Store(
+        "b",
+        prefix="x",
+        endpoint=fault_server.url,
+        access_key_id="AKIAVERYSECRETKEY",
+        secret_access_key="s3cr3t",
+        client_options={"allow_http": True},
+        retry_config={"max_retries": 3},
+    )
+    store = ObjectStore(ready)
+    assert "AKIA" not in repr(store)
+    assert repr(store) == f"<ObjectStore 's3://b/x' at {fault_server.url}>"
+    fault_server.fault("status", PATH, times=3)
+    for one in (store, pickle.loads(pickle.dumps(store))):
+        assert one.get("a") == VALUE
+    web = ObjectStore(
+        obstore.HTTPStore.from_url(f"{fault_server.url}/b/x", client_options={"allow_http": True})
+    )
+    assert web.get("a", (-3, None)) == VALUE[-3:]
+    assert not web.writeable
+    local = ObjectStore(obstore.LocalStore(tmp_path))
+    local.set("a/b", b"123")
+    assert local.get("a/b", (-2, 1)) == b"2"
+    assert pickle.loads(pickle.dumps(local)) == local
+    assert (list(local.list()), local.get("a"), local.exists("no")) == (["a/b"], None, False)
+    memory = ObjectStore(obstore.MemoryStore())
+    for key in ("a/b", "c"):
+        memory.set(key, b"123")
+        memory.update(key, lambda stored: [bytes(stored or b""), b"4"])
+    assert sorted(memory.list()) == ["a/b", "c"]
+    assert memory.get("c") == b"1234"
+    outcome = run_child(lambda: memory.get("c"))
+    assert isinstance(outcome.error, StoreError)
+    assert "forked" in str(outcome.error)
+    with pytest.raises(TypeError, match="not a store"):
+        ObjectStore(object())
+    with pytest.raises(TypeError, match="ready store"):
+        ObjectStore(ready, storage_options={"anon": True})
+
+
+def test_a_bucket_of_another_region_is_told_so(fault_server: Any) -> None:
+    fault_server.fault("status", "/b/*", status=301)
+    options = {"key": "k", "secret": "s", "endpoint_url": fault_server.url, "region": "us-east-1"}
+    with pytest.raises(StoreError, match=r"status 301.*region="):
+        ObjectStore("s3://b/x", storage_options={**options, "allow_http": True}).get("a")

@@ -1,0 +1,311 @@
+"""Values that are read while somebody replaces them: all old, all new, or an error."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import xarray as xr
+from _fault_server import FaultServer
+
+import xzarr3
+from xzarr3 import ChangedError, IncompleteWriteError, LocalStore, MemoryStore, Store, from_zarr, to_zarr
+from xzarr3.commit import renames
+from xzarr3.stores import ObjectStore
+
+CHUNKS = 4
+State = Mapping[str, bytes]
+
+
+def dataset(value: float) -> xr.Dataset:
+    """Values that are stored, encoded, by equal documents."""
+    values = np.repeat(np.arange(float(CHUNKS)) + value, 2)
+    found = xr.Dataset({"a": ("x", values), "b": ("x", values)})
+    for variable in found.variables.values():
+        variable.encoding = {"chunks": (2,), "scale_factor": 0.5, "dtype": "int32", "_FillValue": -1}
+    return found
+
+
+class Recording(MemoryStore):
+    """Keeps what it held after each change."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.states: list[State] = []
+
+    def _note(self) -> None:
+        self.states.append(dict(self._values))
+
+    def _set(self, key: str, value: bytes) -> None:
+        super()._set(key, value)
+        self._note()
+
+    def _erase(self, key: str) -> None:
+        super()._erase(key)
+        self._note()
+
+    def _compare_and_set(self, key: str, version: object, value: bytes | None) -> bool:
+        done = super()._compare_and_set(key, version, value)
+        self._note()
+        return done
+
+
+class Stage:
+    """Turns to what comes next once a chunk was read."""
+
+    def __init__(self) -> None:
+        self.turn: Callable[[], object] = lambda: None
+        self.left = -1
+        self._guard = threading.Lock()
+
+    def turns_after(self, chunks: int, turn: Callable[[], object]) -> None:
+        self.left, self.turn = chunks, turn
+
+    def was_read(self, key: str) -> None:
+        name = key.rpartition("/")[2]
+        if name[:1].isdigit():
+            with self._guard:
+                self.left -= 1
+                if self.left == 0:
+                    self.turn()
+
+
+class Staged(MemoryStore):
+    """Holds what a state says."""
+
+    stage: Stage
+
+    def _get(self, key: str, byte_range: Any) -> Any:
+        found = super()._get(key, byte_range)
+        self.stage.was_read(key)
+        return found
+
+    def _reader(self, scratch: Any, limit: int) -> Any:
+        return Store._reader(self, scratch, limit)
+
+    def version(self, key: str) -> object | None:
+        return self._values.get(key)
+
+    def show(self, state: State) -> None:
+        self._values = dict(state)
+
+
+class Untold(Staged):
+    """Cannot tell at once whether a value has changed."""
+
+    def version(self, key: str) -> object | None:
+        return None
+
+
+class Far(Untold):
+    """Has to be waited for."""
+
+    concurrency = 3
+
+
+@contextmanager
+def staged(kind: str, server: FaultServer, monkeypatch: pytest.MonkeyPatch, stage: Stage) -> Iterator[Any]:
+    kinds: dict[str, type[Staged]] = {"tells": Staged, "does not tell": Untold, "far": Far}
+    if kind in kinds:
+        store = kinds[kind]()
+        store.stage = stage
+        yield store
+        return
+    place = f"bucket/{uuid.uuid4().hex}"
+    options: Any = {
+        "endpoint_url": server.url, "key": "k", "secret": "s", "region": "us-east-1", "allow_http": True,
+    }  # fmt: skip
+    whole = ObjectStore._whole
+
+    def read(self: Any, key: str, *given: Any, **named: Any) -> Any:
+        found = whole(self, key, *given, **named)
+        stage.was_read(key)
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ObjectStore, "_whole", read)
+        store_there: Any = xzarr3.open_store(f"s3://{place}", options)
+
+        def show(state: State) -> None:
+            there = {key.removeprefix(f"/{place}/") for key in server.keys(f"/{place}/")}
+            for key in there - state.keys():
+                server.delete(f"/{place}/{key}")
+            server.put_all({f"/{place}/{key}": value for key, value in state.items()})
+
+        store_there.show = show
+        yield store_there
+
+
+READS: dict[str, Callable[[Any], Any]] = {
+    "array": lambda store: xzarr3.open_array(store, "a"),
+    "dask": lambda store: from_zarr(store, "a", chunks=-1),
+    "xarray": lambda store: xr.open_dataset(store, engine="xzarr3"),
+    "xarray, not consolidated": lambda store: xr.open_dataset(store, engine="xzarr3", consolidated=False),
+    "xarray with dask": lambda store: xr.open_dataset(store, engine="xzarr3", chunks={"x": -1}),
+}
+
+
+def values(found: Any) -> list[list[float]]:
+    if isinstance(found, xr.Dataset):
+        return [np.asarray(found[name].values).tolist() for name in ("a", "b")]
+    with np.errstate(all="ignore"):
+        return [np.asarray(found).tolist()]
+
+
+def kinds_of(found: list[list[float]], wholes: Mapping[str, list[float]]) -> list[str]:
+    return [
+        next((name for name, whole in wholes.items() if whole == each), f"mixed: {each}") for each in found
+    ]
+
+
+def _told(state: State) -> Any:
+    """What a state says, but for the time and the counter of a lease."""
+    held = state.get(".xzarr3-lease", b"")
+    states = [word for word in (b'"swapping"', b'"closing"', b'"erasing"', b'"in place"') if word in held]
+    return {key: value for key, value in state.items() if key != ".xzarr3-lease"}, states
+
+
+class TestASwap:
+    states: ClassVar[dict[Any, list[State]]] = {}
+
+    def states_of(self, zarr_format: Any, how: str) -> list[State]:
+        """What there is before, and after each step of a swap."""
+        place = zarr_format, how
+        if place not in self.states:
+            store = Recording()
+            to_zarr(dataset(10), store, zarr_format=zarr_format)
+            del store.states[:-1]
+            to_zarr(dataset(20), store, zarr_format=zarr_format, mode="w", replace=how)
+            # Of what is put aside no reader knows, and neither does it see how a lease is renewed.
+            seen = [
+                {key: each for key, each in state.items() if "-staged-" not in key} for state in store.states
+            ]
+            self.states[place] = [
+                state for at, state in enumerate(seen) if at == 0 or _told(state) != _told(seen[at - 1])
+            ]
+        return self.states[place]
+
+    @pytest.mark.parametrize("read", READS)
+    @pytest.mark.parametrize("kind", ["tells", "does not tell", "far", "s3"])
+    @pytest.mark.parametrize("how", ["staged", "in place"])
+    @pytest.mark.parametrize("zarr_format", [3, 2])
+    def test_what_is_read_during_a_swap(
+        self,
+        zarr_format: Any,
+        how: str,
+        kind: str,
+        read: str,
+        fault_server: FaultServer,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """Whenever it begins, and wherever a load is by then."""
+        states = self.states_of(zarr_format, how)
+        old, new = (values(READS[read](MemoryStore(state)))[0] for state in (states[0], states[-1]))
+        assert old != new
+        wholes = {"old": old, "new": new}
+        seen = set()
+        few = kind == "s3"  # Where a step takes its time.
+        for first in (0, len(states) // 2):
+            for last in range(first, len(states), 6 if few else 1):
+                for after in (1, CHUNKS + 1):
+                    stage = Stage()
+                    with staged(kind, fault_server, monkeypatch, stage) as store:
+                        store.show(states[0])
+                        handle = READS[read](store)
+                        store.show(states[first])
+                        stage.turns_after(after, lambda last=last: store.show(states[last]))
+                        try:
+                            found = kinds_of(values(handle), wholes)
+                        except (ChangedError, IncompleteWriteError):
+                            found = ["error"]
+                        seen.update(found)
+                        assert not any("mixed" in each for each in found), (first, last, after, found)
+        assert "old" in seen
+        assert "error" in seen
+
+
+@pytest.mark.parametrize("read", READS)
+@pytest.mark.parametrize("zarr_format", [3, 2])
+def test_what_is_read_in_a_directory_between_two_renames(
+    zarr_format: Any, read: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody replaces it, and is stopped after each step."""
+    seen: set[str] = set()
+    steps, goes_on = 0, True
+    while goes_on:
+        steps += 1
+        place = tmp_path / f"{steps}.zarr"
+        to_zarr(dataset(10), place, zarr_format=zarr_format)
+        old = values(READS[read](place))[0]
+        with monkeypatch.context() as patch:
+            found, goes_on = between_renames(place, READS[read], zarr_format, steps, patch)
+        wholes = {"old": old, "new": values(READS[read](place))[0]}
+        assert wholes["old"] != wholes["new"]
+        kinds = kinds_of(found, wholes) or ["error"]
+        assert not any("mixed" in each for each in kinds), (steps, kinds)
+        seen.update(kinds)
+    assert {"error", "new"} <= seen
+
+
+def between_renames(
+    place: Path, read: Callable[[Any], Any], zarr_format: Any, steps: int, patch: pytest.MonkeyPatch
+) -> tuple[list[list[float]], bool]:
+    """What is read, of which the first chunk is there before so many renames; and whether more follow."""
+    rename, make = renames._rename, LocalStore._reader
+    go_on, stopped, left = threading.Event(), threading.Event(), [steps]
+    stage = Stage()
+
+    def stepped(*given: Any) -> None:
+        rename(*given)
+        left[0] -= 1
+        if left[0] == 0:
+            stopped.set()
+            assert go_on.wait(120)
+
+    def replaced() -> None:
+        try:
+            to_zarr(dataset(20), place, mode="w", zarr_format=zarr_format)
+        finally:
+            stopped.set()
+
+    writer = threading.Thread(target=replaced, daemon=True)
+
+    def turn() -> None:
+        writer.start()
+        assert stopped.wait(120)
+
+    def reader(self: LocalStore, *given: Any) -> Any:
+        found = make(self, *given)
+        for name in ("get", "get_ranges", "get_into"):
+            setattr(found, name, told(getattr(found, name), stage))
+        return found
+
+    patch.setattr(renames, "_rename", stepped)
+    handle = read(place)
+    stage.turns_after(1, turn)
+    patch.setattr(LocalStore, "_reader", reader)
+    try:
+        found = values(handle)
+    except (ChangedError, IncompleteWriteError):
+        found = []
+    go_on.set()
+    writer.join(120)
+    assert not writer.is_alive()
+    return found, left[0] < 0
+
+
+def told(get: Callable[..., Any], stage: Stage) -> Callable[..., Any]:
+    """What reads, and tells which value it has read."""
+
+    def read(key: str, *given: Any) -> Any:
+        found = get(key, *given)
+        stage.was_read(key)
+        return found
+
+    return read

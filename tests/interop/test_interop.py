@@ -1,0 +1,844 @@
+"""Data and documents written here are read by other libraries, and the reverse, bit for bit."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from _peers import (
+    BIG,
+    CRC32C,
+    DTYPES,
+    LIBRARIES,
+    LITTLE,
+    PEERS,
+    SAMPLE_VALUES,
+    SAMPLES,
+    ZSTD,
+    AnyArray,
+    Codec,
+    Fill,
+    Gdal,
+    GdalBindings,
+    Library,
+    Request,
+    Xzarr3,
+    ZarrPython,
+    blosc,
+    codec,
+    find_gdal,
+    sharding,
+)
+
+import xzarr3
+
+DIRECTIONS = [pair for peer in PEERS for pair in (("xzarr3", peer), (peer, "xzarr3"))]
+Direction = tuple[Library, Library]
+
+_found: dict[str, Library | str] = {}
+
+
+def library(name: str) -> Library:
+    """The library, or a skip that says why it is not here."""
+    if name not in _found:
+        try:
+            _found[name] = LIBRARIES[name]()
+        except ImportError as error:
+            _found[name] = f"{name} is not installed: {error}"
+    found = _found[name]
+    if isinstance(found, str):
+        pytest.skip(found)
+    return found
+
+
+def zarr_python() -> Any:
+    """The module of zarr-python."""
+    found = library("zarr-python")
+    assert isinstance(found, ZarrPython)
+    return found.module
+
+
+@pytest.fixture(params=DIRECTIONS, ids="-to-".join)
+def direction(request: pytest.FixtureRequest) -> Direction:
+    """A writer and a reader, one of which is this library."""
+    writer, reader = request.param
+    return library(writer), library(reader)
+
+
+@pytest.fixture(params=PEERS)
+def peer(request: pytest.FixtureRequest) -> Library:
+    """One of the other libraries."""
+    return library(request.param)
+
+
+def check_possible(request: Request, writer: Library | None, reader: Library | Gdal | None) -> None:
+    """Skip what one of the libraries is known not to do, and say why."""
+    for reason in (writer and writer.cannot_write(request), reader and reader.cannot_read(request)):
+        if reason:
+            pytest.skip(reason)
+
+
+def noise(request: Request, seed: int = 0) -> AnyArray:
+    """Values of random bits (for floats: NaNs of any payload, infinities, subnormals), all of the array."""
+    rng, native = np.random.default_rng(seed), request.native
+    if native.kind == "b":
+        return rng.integers(0, 2, request.shape).astype(bool)
+    raw = rng.bytes(math.prod(request.shape) * native.itemsize)
+    return np.frombuffer(raw, native).reshape(request.shape).copy()
+
+
+def assert_same_bits(found: AnyArray, wanted: AnyArray) -> None:
+    """Compare dtype, shape and every bit."""
+    assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape)
+    if found.tobytes() != wanted.tobytes():
+        octets = [np.frombuffer(array.tobytes(), np.uint8) for array in (found, wanted)]
+        differing = np.flatnonzero(octets[0] != octets[1]) // wanted.dtype.itemsize
+        where = [tuple(map(int, np.unravel_index(at, wanted.shape))) for at in np.unique(differing)[:5]]
+        pytest.fail(
+            f"differ at {where}: {[found[at] for at in where]}, wanted {[wanted[at] for at in where]}"
+        )
+
+
+def keys(path: Path) -> set[str]:
+    """The keys of all chunks below an array."""
+    return {file.relative_to(path).as_posix() for file in path.rglob("*") if file.is_file()} - {"zarr.json"}
+
+
+def document(path: Path) -> Any:
+    """The metadata document of a node."""
+    return json.loads((path / "zarr.json").read_text())
+
+
+# Chunks
+
+
+def layouts(request: Request) -> dict[str, Request]:
+    """The request with each of the codec chains, for chunks of 4 x 5, in shards of 8 x 10 if any."""
+    swap = codec("transpose", order=[1, 0])
+    checked = codec("zstd", level=3, checksum=True)
+    size = request.native.itemsize
+    plain: dict[str, tuple[Codec, ...]] = {
+        "little": (LITTLE,),
+        "big": (BIG,),
+        "gzip": (LITTLE, codec("gzip", level=5)),
+        "zstd": (LITTLE, ZSTD),
+        "zstd-checksum": (LITTLE, checked),
+        "zstd-fast": (LITTLE, codec("zstd", level=-5, checksum=False)),
+        "blosc": (LITTLE, blosc("lz4", "shuffle", size)),
+        "crc32c": (LITTLE, CRC32C),
+        "gzip-crc32c-zstd": (LITTLE, codec("gzip", level=1), CRC32C, ZSTD),
+        "transpose": (swap, LITTLE),
+        "transpose-big-blosc": (swap, BIG, blosc("zstd", "bitshuffle", size)),
+    }
+    sharded: dict[str, tuple[Codec, ...]] = {
+        "shard": (sharding((4, 5), LITTLE, ZSTD),),
+        "shard-start": (sharding((4, 5), LITTLE, codec("gzip", level=1), location="start"),),
+        "shard-uncompressed": (sharding((4, 5), BIG, CRC32C),),
+        "shard-index-unchecked": (sharding((4, 5), LITTLE, index=(LITTLE,)),),
+        "shard-index-big": (sharding((4, 5), LITTLE, index=(BIG, CRC32C), location="start"),),
+        "shard-inner-transpose": (sharding((4, 5), swap, LITTLE, blosc("lz4", "shuffle", size)),),
+        # zarr-python wants inner chunks that also divide the shard before it is transposed.
+        "shard-transposed": (swap, sharding((2, 2), LITTLE, checked)),
+        "shard-compressed": (sharding((4, 5), LITTLE, index=(LITTLE,)), codec("gzip", level=1)),
+        "shard-nested": (sharding((4, 10), sharding((2, 5), LITTLE, ZSTD)),),
+        "shard-nested-start": (sharding((4, 10), sharding((2, 5), LITTLE, ZSTD, location="start")),),
+    }
+    return {
+        **{name: replace(request, codecs=codecs) for name, codecs in plain.items()},
+        **{name: replace(request, codecs=codecs, chunks=(8, 10)) for name, codecs in sharded.items()},
+    }
+
+
+LAYOUTS = tuple(layouts(Request()))
+SOME_LAYOUTS = ("big", "zstd", "transpose-big-blosc", "shard", "shard-start", "shard-nested")
+
+
+@pytest.mark.filterwarnings("ignore:Combining a `sharding_indexed` codec")
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_chunks(direction: Direction, layout: str, dtype: str, tmp_path: Path) -> None:
+    writer, reader = direction
+    request = layouts(Request(dtype=dtype))[layout]
+    check_possible(request, writer, reader)
+    values = noise(request)
+    values[0:8, 5:10] = 0  # Chunks, inner chunks and, with the next line, a shard that are not stored.
+    values[8:, 10:] = 0
+    writer.save(tmp_path / "a", request, values)
+    assert_same_bits(reader.read(tmp_path / "a"), values)
+    assert_same_bits(reader.read(tmp_path / "a", np.s_[3:9, 6]), values[3:9, 6])
+
+
+def turned(order: tuple[int, ...], where: str) -> Request:
+    """Three dimensions in an order that, unlike one of two, need not be its own inverse."""
+    swap = codec("transpose", order=list(order))
+    codecs: dict[str, tuple[Codec, ...]] = {
+        "chunks": (swap, LITTLE),
+        "within-shards": (sharding((2, 3, 1), swap, LITTLE),),
+        "around-shards": (swap, sharding((2, 2, 2), LITTLE)),
+    }
+    return Request(shape=(5, 7, 4), chunks=(4, 6, 2), dtype="int32", codecs=codecs[where])
+
+
+TURNED = ("chunks", "within-shards", "around-shards")
+
+
+@pytest.mark.filterwarnings("ignore:Combining a `sharding_indexed` codec")
+@pytest.mark.parametrize("where", TURNED)
+@pytest.mark.parametrize("order", [(2, 1, 0), (2, 0, 1), (1, 2, 0)], ids=str)
+def test_transpose(direction: Direction, order: tuple[int, ...], where: str, tmp_path: Path) -> None:
+    writer, reader = direction
+    request = turned(order, where)
+    check_possible(request, writer, reader)
+    values = noise(request)
+    writer.save(tmp_path / "a", request, values)
+    assert_same_bits(reader.read(tmp_path / "a"), values)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float32", "complex128"])
+@pytest.mark.parametrize("shuffle", ["noshuffle", "shuffle", "bitshuffle"])
+@pytest.mark.parametrize("cname", ["blosclz", "lz4", "lz4hc", "zlib", "zstd"])
+def test_blosc(direction: Direction, cname: str, shuffle: str, dtype: str, tmp_path: Path) -> None:
+    writer, reader = direction
+    request = Request(
+        shape=(4000,),
+        chunks=(1500,),
+        dtype=dtype,
+        codecs=(LITTLE, blosc(cname, shuffle, np.dtype(dtype).itemsize)),
+    )
+    values = np.repeat(noise(replace(request, shape=(40,))), 100)  # Random bits are stored, these compressed.
+    writer.save(tmp_path / "a", request, values)
+    assert (tmp_path / "a/c/0").stat().st_size < 1500 * values.itemsize / 2
+    assert_same_bits(reader.read(tmp_path / "a"), values)
+
+
+KEYS = {
+    ("default", "/"): {"c/0/0", "c/2/2", "c/0/2", "c/2/0"},
+    ("default", "."): {"c.0.0", "c.2.2", "c.0.2", "c.2.0"},
+    ("v2", "/"): {"0/0", "2/2", "0/2", "2/0"},
+    ("v2", "."): {"0.0", "2.2", "0.2", "2.0"},
+}
+
+
+@pytest.mark.parametrize(("name", "separator"), KEYS)
+def test_chunk_keys(direction: Direction, name: str, separator: str, tmp_path: Path) -> None:
+    writer, reader = direction
+    request = Request(keys={"name": name, "configuration": {"separator": separator}})
+    values = noise(request)
+    values[4:8] = values[:, 5:10] = 0
+    writer.save(tmp_path / "a", request, values)
+    assert keys(tmp_path / "a") == KEYS[name, separator]
+    assert_same_bits(reader.read(tmp_path / "a"), values)
+
+
+@pytest.mark.parametrize(("name", "key"), [("default", "c"), ("v2", "0")])
+def test_chunk_key_of_no_dimensions(direction: Direction, name: str, key: str, tmp_path: Path) -> None:
+    writer, reader = direction
+    encoding = {"name": name, "configuration": {"separator": "."}}
+    request = Request(shape=(), chunks=(), keys=encoding)
+    writer.save(tmp_path / "a", request, np.float32(1.5))
+    assert keys(tmp_path / "a") == {key}
+    assert_same_bits(reader.read(tmp_path / "a"), np.array(1.5, "float32"))
+
+
+@pytest.mark.parametrize("sharded", [False, True], ids=["chunks", "shards"])
+@pytest.mark.parametrize(
+    ("shape", "chunks"),
+    [
+        ((), ()),
+        ((1,), (1,)),
+        ((3,), (8,)),
+        ((0,), (4,)),
+        ((3, 0, 2), (2, 2, 2)),
+        ((2, 9, 4, 5), (1, 4, 3, 5)),
+        ((1, 3, 1, 2, 1, 2), (1, 2, 1, 2, 1, 1)),
+    ],
+    ids=str,
+)
+def test_shapes(
+    direction: Direction, shape: tuple[int, ...], chunks: tuple[int, ...], sharded: bool, tmp_path: Path
+) -> None:
+    writer, reader = direction
+    request = Request(shape=shape, chunks=chunks)
+    if sharded:
+        outer = tuple(2 * length for length in chunks)
+        request = replace(request, chunks=outer, codecs=(sharding(chunks, LITTLE, ZSTD),))
+    check_possible(request, writer, reader)
+    values = noise(request)
+    writer.save(tmp_path / "a", request, values)
+    assert_same_bits(reader.read(tmp_path / "a"), values)
+
+
+@pytest.mark.parametrize("layout", SOME_LAYOUTS)
+def test_absent_chunks_are_not_stored(direction: Direction, layout: str, tmp_path: Path) -> None:
+    """Chunks, inner chunks and shards that hold the fill value only take no room and are read as it."""
+    writer, reader = direction
+    request = layouts(Request(dtype="uint16", fill=Fill(258, "0102"), shape=(16, 20)))[layout]
+    values = np.full(request.shape, 258, "uint16")
+    writer.save(tmp_path / "a", request, values)
+    assert keys(tmp_path / "a") == set()
+    assert_same_bits(reader.read(tmp_path / "a"), values)
+    values[8:10, 10:13] = [[1], [2]]
+    writer.write(tmp_path / "a", np.s_[8:10, 10:13], values[8:10, 10:13])
+    (key,) = keys(tmp_path / "a")
+    index = 2 * 2 * 16 + 4
+    assert (tmp_path / "a" / key).stat().st_size < index + 4 * 5 * 2 + 80
+    assert_same_bits(reader.read(tmp_path / "a"), values)
+
+
+# Fill values
+
+FILLS = [
+    ("bool", Fill(True, "01")),
+    ("int8", Fill(-128, "80")),
+    ("int16", Fill(-32767, "8001")),
+    ("int64", Fill(-(2**63), "8000000000000000")),
+    ("uint32", Fill(2**32 - 1, "ffffffff")),
+    ("uint64", Fill(2**64 - 1, "ffffffffffffffff")),
+    ("float16", Fill("NaN", "7e00")),
+    ("float16", Fill("-Infinity", "fc00")),
+    ("float16", Fill("0x7e01", "7e01")),
+    ("float32", Fill("NaN", "7fc00000")),
+    ("float32", Fill("0x7fc00001", "7fc00001")),
+    ("float32", Fill("0xffc00000", "ffc00000")),
+    ("float32", Fill("Infinity", "7f800000")),
+    ("float32", Fill("-Infinity", "ff800000")),
+    ("float32", Fill(-0.0, "80000000")),
+    ("float32", Fill(9.969209968386869e36, "7cf00000")),
+    ("float32", Fill(1.401298464324817e-45, "00000001")),
+    ("float64", Fill("NaN", "7ff8000000000000")),
+    ("float64", Fill("0x7ff0000000000001", "7ff0000000000001")),
+    ("float64", Fill("Infinity", "7ff0000000000000")),
+    ("float64", Fill(-0.0, "8000000000000000")),
+    ("float64", Fill(0.1, "3fb999999999999a")),
+    ("complex64", Fill(["NaN", -0.0], "7fc0000080000000")),
+    ("complex64", Fill(["0x7fc00001", "Infinity"], "7fc000017f800000")),
+    ("complex128", Fill([1.5, "-Infinity"], "3ff8000000000000fff0000000000000")),
+]
+
+
+@pytest.mark.parametrize("layout", ["zstd", "shard"])
+@pytest.mark.parametrize(("dtype", "fill"), FILLS, ids=lambda v: str(v.json) if isinstance(v, Fill) else v)
+def test_fill_values(direction: Direction, dtype: str, fill: Fill, layout: str, tmp_path: Path) -> None:
+    writer, reader = direction
+    request = layouts(Request(dtype=dtype, fill=fill))[layout]
+    check_possible(request, writer, reader)
+    writer.create(tmp_path / "a", request)
+    if isinstance(writer, Xzarr3):
+        found = document(tmp_path / "a")["fill_value"]
+        assert (str(found), type(found)) == (str(fill.json), type(fill.json))
+    values = np.full(request.shape, fill.scalar(dtype))
+    assert_same_bits(reader.read(tmp_path / "a"), values)
+    values[5, 6] = 1  # The rest of its chunk is the fill value.
+    writer.write(tmp_path / "a", np.s_[5, 6], values[5, 6])
+    assert_same_bits(reader.read(tmp_path / "a"), values)
+
+
+# Names, attributes, changes
+
+ATTRIBUTES = {
+    "units": "K",
+    "nested": {"list": [1, 2.5, None, True, []], "empty": {}},
+    "température": 'µ \u2028 "quoted"\n',
+    "large": 2**53,
+    "small": -1e-300,
+}
+
+
+@pytest.mark.parametrize("names", [None, ("lat", "lon"), ("lat", None), (None, None)], ids=str)
+def test_names_and_attributes(
+    direction: Direction, names: tuple[str | None, ...] | None, tmp_path: Path
+) -> None:
+    writer, reader = direction
+    request = Request(names=names, attributes=ATTRIBUTES)
+    writer.create(tmp_path / "a", request)
+    found = reader.describe(tmp_path / "a")
+    assert (found.shape, found.dtype, found.chunks) == (request.shape, request.native, request.chunks)
+    assert found.attributes == ATTRIBUTES
+    assert (found.names or (None, None)) == (names or (None, None))
+
+
+def test_attributes_that_json_lacks_are_read(tmp_path: Path) -> None:
+    """zarr-python writes the literals ``NaN`` and ``Infinity``, which are no JSON."""
+    attributes = {"valid_range": [-math.inf, math.inf], "missing_value": math.nan}
+    zarr_python().create_array(str(tmp_path / "a"), shape=(2,), dtype="f4", attributes=attributes)
+    assert str(dict(xzarr3.open_array(tmp_path / "a").attrs)) == str(attributes)
+
+
+@pytest.mark.parametrize("layout", SOME_LAYOUTS)
+def test_writing_in_turns(direction: Direction, layout: str, tmp_path: Path) -> None:
+    """Each writes parts of chunks that the other wrote; zeros, the fill value, among them."""
+    rng = np.random.default_rng(3)
+    request = layouts(Request(dtype="int16"))[layout]
+    values = np.zeros(request.shape, "int16")
+    direction[0].create(tmp_path / "a", request)
+    for turn in range(10):
+        reader, writer = direction[turn % 2], direction[1 - turn % 2]
+        low = [int(rng.integers(0, size)) for size in values.shape]
+        high = [int(rng.integers(start, size)) + 1 for start, size in zip(low, values.shape, strict=True)]
+        part = tuple(map(slice, low, high))
+        values[part] = 0 if turn in (4, 7) else rng.integers(-9, 9, values[part].shape)
+        writer.write(tmp_path / "a", part, values[part])
+        assert_same_bits(reader.read(tmp_path / "a"), values)
+
+
+@pytest.mark.parametrize("layout", ["zstd", "shard"])
+def test_resize_and_append(direction: Direction, layout: str, tmp_path: Path) -> None:
+    changer, reader = direction
+    request = layouts(Request(dtype="int32", fill=Fill(-1, "ffffffff")))[layout]
+    values = noise(request)
+    reader.save(tmp_path / "a", request, values)
+    more = noise(replace(request, shape=(6, 13)), seed=1)
+    changer.append(tmp_path / "a", more)
+    values = np.concatenate([values, more])
+    assert_same_bits(reader.read(tmp_path / "a"), values)
+    changer.resize(
+        tmp_path / "a", (8, 10)
+    )  # At the edges of chunks: what else is cut off is up to the library.
+    assert_same_bits(reader.read(tmp_path / "a"), values[:8, :10])
+    changer.resize(tmp_path / "a", (9, 20))
+    grown = np.full((9, 20), -1, "int32")
+    grown[:8, :10] = values[:8, :10]
+    assert_same_bits(reader.read(tmp_path / "a"), grown)
+
+
+@pytest.mark.parametrize("layout", ["zstd", "shard"])
+def test_what_resize_cut_off_stays_away(peer: Library, layout: str, tmp_path: Path) -> None:
+    request = layouts(Request(dtype="int32"))[layout]
+    values = noise(request)
+    peer.save(tmp_path / "a", request, values)
+    library("xzarr3").resize(tmp_path / "a", (5, 7))
+    library("xzarr3").resize(tmp_path / "a", (9, 13))
+    values[5:] = values[:, 7:] = 0
+    assert_same_bits(peer.read(tmp_path / "a"), values)
+
+
+# Groups
+
+
+TREE: dict[str, dict[str, Any] | None] = {
+    # Attributes of the nodes; the arrays are those that have a value below.
+    "": {"title": "a tree", "Conventions": "CF-1.8"},
+    "ocean": {"depth": [0, 10]},
+    "ocean/deep": {},
+    "ocean/deep/so": {"units": "1e-3"},
+    "ocean/sst": {},
+    "time": {"calendar": "360_day"},
+    "größe 1": {},
+}
+VALUES: dict[str, AnyArray] = {
+    "ocean/deep/so": np.arange(6, dtype="float64").reshape(2, 3),
+    "ocean/sst": np.arange(4, dtype="int16"),
+    "time": np.array(7, "uint8"),
+}
+
+
+def write_tree(path: Path, module: Any) -> None:
+    """Write the tree with xzarr3 or zarr-python, whose functions have the same names."""
+    root = module.open_group(str(path), mode="w-", attributes=TREE[""], zarr_format=3)
+    for name, attributes in TREE.items():
+        if name in VALUES:
+            chunks = tuple(max(1, size // 2) for size in VALUES[name].shape)
+            root.create_array(name, data=VALUES[name], chunks=chunks, attributes=attributes)
+        elif name:
+            root.create_group(name, attributes=attributes)
+
+
+def check_tree(root: Any) -> None:
+    """Compare what a group of either library shows with the tree."""
+    found = {"": root, **dict(root.members(max_depth=None))}
+    assert set(found) == set(TREE)
+    assert {name: dict(node.attrs) for name, node in found.items()} == TREE
+    for name, values in VALUES.items():
+        assert_same_bits(np.asarray(root[name][...]), values)
+    assert sorted(root) == sorted(name for name in TREE if name and "/" not in name)
+    assert sorted(name for name, _ in root["ocean"].arrays()) == ["sst"]
+    assert sorted(name for name, _ in root["ocean"].groups()) == ["deep"]
+
+
+def check_ocean(group: Any) -> None:
+    """Compare what the group ``ocean`` shows with the tree."""
+    assert dict(group.attrs) == TREE["ocean"]
+    found = {name: dict(node.attrs) for name, node in group.members(max_depth=None)}
+    assert found == {name[6:]: attributes for name, attributes in TREE.items() if name.startswith("ocean/")}
+    assert_same_bits(np.asarray(group["deep/so"][...]), VALUES["ocean/deep/so"])
+
+
+def mark_documents_below(path: Path) -> None:
+    """Give the nodes other attributes, so that those that are found come out of the root's document."""
+    for file in path.rglob("zarr.json"):
+        if file.parent != path:
+            file.write_text(json.dumps({**json.loads(file.read_text()), "attributes": {"read": "here"}}))
+
+
+def test_groups_of_zarr_python(tmp_path: Path) -> None:
+    write_tree(tmp_path / "g", zarr_python())
+    check_tree(xzarr3.open_group(tmp_path / "g"))
+
+
+def test_groups_for_zarr_python(tmp_path: Path) -> None:
+    write_tree(tmp_path / "g", xzarr3)
+    check_tree(zarr_python().open_group(str(tmp_path / "g"), mode="r"))
+
+
+@pytest.mark.filterwarnings("ignore:Consolidated metadata is currently not part")
+@pytest.mark.parametrize("below", ["", "ocean"])
+def test_consolidated_metadata_of_zarr_python(below: str, tmp_path: Path) -> None:
+    path, zarr = tmp_path / "g", zarr_python()
+    write_tree(path, zarr)
+    zarr.consolidate_metadata(str(path), path=below or None, zarr_format=3)
+    mark_documents_below(path / below)
+    if below:
+        check_ocean(xzarr3.open_group(path, below, use_consolidated=True))
+    else:
+        check_tree(xzarr3.open_group(path))
+        check_ocean(xzarr3.open_group(path)["ocean"])
+        check_ocean(xzarr3.open_group(path, use_consolidated=True)["ocean"])
+
+
+@pytest.mark.parametrize("below", ["", "ocean"])
+def test_consolidated_metadata_for_zarr_python(below: str, tmp_path: Path) -> None:
+    path, zarr = tmp_path / "g", zarr_python()
+    write_tree(path, xzarr3)
+    xzarr3.consolidate_metadata(path, below)
+    mark_documents_below(path / below)
+    root = zarr.open_group(str(path), path=below, mode="r", use_consolidated=True)
+    assert root.metadata.consolidated_metadata is not None
+    if below:
+        check_ocean(root)
+    else:
+        check_tree(root)
+        check_ocean(root["ocean"])
+        check_tree(zarr.open_consolidated(str(path), zarr_format=3))
+
+
+@pytest.mark.filterwarnings("ignore:Consolidated metadata is currently not part")
+def test_consolidated_metadata_are_kept_up_to_date(tmp_path: Path) -> None:
+    """What is added, changed and removed here is seen through metadata that zarr-python consolidated."""
+    path, zarr = tmp_path / "g", zarr_python()
+    write_tree(path, zarr)
+    zarr.consolidate_metadata(str(path), zarr_format=3)
+    root = xzarr3.open_group(path, mode="r+")
+    root.create_array("ocean/ssh", data=np.ones(3, "float32"))
+    root["ocean/sst"].append(np.array([4, 5], "int16"))
+    root["ocean/deep"].attrs["level"] = 3
+    del root["time"]
+    seen = zarr.open_consolidated(str(path), zarr_format=3)
+    assert_same_bits(seen["ocean/ssh"][...], np.ones(3, "float32"))
+    assert_same_bits(seen["ocean/sst"][...], np.arange(6, dtype="int16"))
+    assert dict(seen["ocean/deep"].attrs) == {"level": 3}
+    assert "time" not in seen
+
+
+def test_use_consolidated_false_sees_what_zarr_python_added(tmp_path: Path) -> None:
+    path, zarr = tmp_path / "g", zarr_python()
+    write_tree(path, xzarr3)
+    xzarr3.consolidate_metadata(path)
+    zarr.create_array(str(path), name="ocean/new", data=np.ones(3, "float32"))
+    assert "ocean/new" not in xzarr3.open_group(path)
+    assert_same_bits(xzarr3.open_group(path, use_consolidated=False)["ocean/new"][...], np.ones(3, "float32"))
+
+
+# Documents
+
+
+def said(node: Any) -> Any:
+    """A document with what the specification lets a writer leave out or shorten written in full.
+
+    - ``storage_transformers``: absent means none (zarr-python writes an empty list).
+    - ``attributes``: absent means none (tensorstore leaves them out).
+    - ``configuration``: absent means empty; a codec without one may be its name alone.
+    - ``separator``: absent means ``/`` for ``default`` and ``.`` for ``v2`` (tensorstore leaves it out then).
+    - ``index_location``: absent means ``end`` (tensorstore leaves it out then).
+    - ``consolidated_metadata`` of a group within those of another one repeat what these hold (zarr-python
+      writes them, empty). This is no part of the specification.
+    """
+    full = {**node, "attributes": node.get("attributes", {})}
+    assert full.pop("storage_transformers", []) == []
+    if full["node_type"] == "array":
+        encoding = full["chunk_key_encoding"]
+        separator = encoding.get("configuration", {}).get(
+            "separator", {"default": "/", "v2": "."}[encoding["name"]]
+        )
+        full["chunk_key_encoding"] = {"name": encoding["name"], "configuration": {"separator": separator}}
+        full["codecs"] = said_codecs(full["codecs"])
+    elif "consolidated_metadata" in full:
+        held = full["consolidated_metadata"]
+        nodes = {name: said(below) for name, below in held["metadata"].items()}
+        for below in nodes.values():
+            below.pop("consolidated_metadata", None)
+        full["consolidated_metadata"] = {**held, "metadata": nodes}
+    return full
+
+
+def said_codecs(codecs: list[Any]) -> list[Any]:
+    """The codecs of a document, written in full."""
+    full = []
+    for given in codecs:
+        one = {"name": given} if isinstance(given, str) else given
+        configuration = dict(one.get("configuration", {}))
+        if one["name"] == "sharding_indexed":
+            configuration.setdefault("index_location", "end")
+            for field in ("codecs", "index_codecs"):
+                configuration[field] = said_codecs(configuration[field])
+        full.append({"name": one["name"], "configuration": configuration})
+    return full
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("layout", [*LAYOUTS, "defaults"])
+def test_documents_of_tensorstore(layout: str, dtype: str, tmp_path: Path) -> None:
+    plain = Request(dtype=dtype, codecs=(LITTLE,), names=("lat", None), attributes=ATTRIBUTES)
+    request = plain if layout == "defaults" else layouts(plain)[layout]
+    tensorstore = library("tensorstore")
+    check_possible(request, tensorstore, None)
+    tensorstore.create(tmp_path / "theirs", request)
+    library("xzarr3").create(tmp_path / "ours", request)
+    assert said(document(tmp_path / "ours")) == said(document(tmp_path / "theirs"))
+
+
+OPTIONS: dict[str, Callable[[Any], dict[str, Any]]] = {
+    # Given the module of zarr-python's codecs, the options of `create_array`.
+    "defaults": lambda codecs: {},
+    "uncompressed": lambda codecs: {"compressors": None, "filters": None},
+    "zstd": lambda codecs: {"compressors": codecs.ZstdCodec(level=9, checksum=True)},
+    "gzip": lambda codecs: {"compressors": codecs.GzipCodec(level=6)},
+    "blosc": lambda codecs: {"compressors": codecs.BloscCodec(cname="lz4", clevel=3, shuffle="bitshuffle")},
+    "blosc-defaults": lambda codecs: {"compressors": codecs.BloscCodec()},
+    "two-compressors": lambda codecs: {"compressors": [codecs.GzipCodec(level=1), codecs.Crc32cCodec()]},
+    "big": lambda codecs: {"serializer": codecs.BytesCodec(endian="big")},
+    "transpose": lambda codecs: {"filters": [codecs.TransposeCodec(order=(1, 0))]},
+    "shards": lambda codecs: {"shards": (8, 10)},
+    "shards-blosc": lambda codecs: {"shards": (8, 10), "compressors": codecs.BloscCodec(cname="zstd")},
+    "v2-keys": lambda codecs: {"chunk_key_encoding": {"name": "v2", "separator": "/"}},
+    "dots": lambda codecs: {"chunk_key_encoding": {"name": "default", "separator": "."}},
+    "names": lambda codecs: {"dimension_names": ("lat", None)},
+    "attributes": lambda codecs: {"attributes": ATTRIBUTES},
+    "fill": lambda codecs: {"fill_value": 1},
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("options", OPTIONS)
+def test_documents_of_zarr_python(options: str, dtype: str, tmp_path: Path) -> None:
+    """The same call gives the same document; the codecs passed to both are zarr-python's own."""
+    given = OPTIONS[options](zarr_python().codecs)
+    for name, module in (("ours", xzarr3), ("theirs", zarr_python())):
+        module.create_array(str(tmp_path / name), shape=(9, 13), chunks=(4, 5), dtype=dtype, **given)
+    assert said(document(tmp_path / "ours")) == said(document(tmp_path / "theirs"))
+
+
+@pytest.mark.filterwarnings("ignore:Consolidated metadata is currently not part")
+@pytest.mark.parametrize("consolidated", [False, True])
+def test_documents_of_groups(consolidated: bool, tmp_path: Path) -> None:
+    for name, module in (("ours", xzarr3), ("theirs", zarr_python())):
+        write_tree(tmp_path / name, module)
+        if consolidated:
+            module.consolidate_metadata(str(tmp_path / name))
+    for node in TREE:
+        ours, theirs = document(tmp_path / "ours" / node), document(tmp_path / "theirs" / node)
+        assert ("consolidated_metadata" in ours) is (consolidated and node == "")
+        assert said(ours) == said(theirs)
+
+
+@pytest.mark.filterwarnings("ignore:The data type .RawBytes")
+def test_raw_bits_have_another_name_in_zarr_python(tmp_path: Path) -> None:
+    """The specification calls them ``r24``, zarr-python ``raw_bytes``; both names are known here."""
+    values = np.frombuffer(bytes(range(12)), "V3")
+    zarr_python().create_array(str(tmp_path / "a"), data=values, chunks=(2,))
+    array = xzarr3.open_array(tmp_path / "a")
+    assert array.zdtype.name == "raw_bytes"
+    assert array[...].tobytes() == values.tobytes()
+
+
+# GDAL
+
+
+@pytest.fixture(scope="module")
+def gdal() -> Gdal:
+    """A GDAL that reads the final version 3, or a skip that says why there is none."""
+    found = find_gdal()
+    if isinstance(found, str):
+        pytest.skip(found)
+    return found
+
+
+@pytest.fixture
+def bindings(gdal: Gdal) -> GdalBindings:
+    """GDAL's own bindings, for what the model of rasters does not show."""
+    if not isinstance(gdal, GdalBindings):
+        pytest.skip(f"{gdal.label} shows no groups, names and attributes; `bash ci/gdal.sh` runs this")
+    return gdal
+
+
+def assert_gdal_reads(found: AnyArray, wanted: AnyArray) -> None:
+    """Compare with what GDAL calls the same: bool is uint8 to it, and a raster of one dimension has two."""
+    wanted = wanted.view(np.uint8) if wanted.dtype == bool else wanted
+    assert found.size == wanted.size
+    assert_same_bits(found.reshape(wanted.shape), wanted)
+
+
+@pytest.mark.parametrize(
+    ("layout", "dtype"),
+    [(layout, dtype) for layout in LAYOUTS for dtype in DTYPES if layout in ("zstd", "shard")]
+    + [
+        (layout, dtype)
+        for layout in LAYOUTS
+        for dtype in ("int16", "float64")
+        if layout not in ("zstd", "shard")
+    ],
+)
+def test_gdal_reads_chunks(gdal: Gdal, layout: str, dtype: str, tmp_path: Path) -> None:
+    request = layouts(Request(dtype=dtype))[layout]
+    check_possible(request, None, gdal)
+    values = noise(request)
+    values[0:8, 5:10] = values[8:, 10:] = 0
+    Xzarr3().save(tmp_path / "a", request, values)
+    assert_gdal_reads(gdal.read(tmp_path / "a"), values)
+
+
+@pytest.mark.parametrize("where", TURNED)
+@pytest.mark.parametrize("order", [(2, 1, 0), (0, 2, 1), (2, 0, 1)], ids=str)
+def test_gdal_reads_transpose(gdal: Gdal, order: tuple[int, ...], where: str, tmp_path: Path) -> None:
+    request = turned(order, where)
+    check_possible(request, None, gdal)
+    values = noise(request)
+    Xzarr3().save(tmp_path / "a", request, values)
+    assert_gdal_reads(gdal.read(tmp_path / "a"), values)
+
+
+@pytest.mark.parametrize("shuffle", ["noshuffle", "shuffle", "bitshuffle"])
+@pytest.mark.parametrize("cname", ["blosclz", "lz4", "lz4hc", "zlib", "zstd"])
+def test_gdal_reads_blosc(gdal: Gdal, cname: str, shuffle: str, tmp_path: Path) -> None:
+    request = Request(shape=(40, 100), chunks=(15, 100), codecs=(LITTLE, blosc(cname, shuffle, 4)))
+    values = np.repeat(noise(replace(request, shape=(40, 1))), 100, axis=1)
+    Xzarr3().save(tmp_path / "a", request, values)
+    assert_gdal_reads(gdal.read(tmp_path / "a"), values)
+
+
+@pytest.mark.parametrize(("name", "separator"), KEYS)
+def test_gdal_reads_chunk_keys(gdal: Gdal, name: str, separator: str, tmp_path: Path) -> None:
+    request = Request(keys={"name": name, "configuration": {"separator": separator}})
+    values = noise(request)
+    Xzarr3().save(tmp_path / "a", request, values)
+    assert_gdal_reads(gdal.read(tmp_path / "a"), values)
+
+
+@pytest.mark.parametrize(
+    ("shape", "chunks"),
+    [((), ()), ((7,), (3,)), ((3,), (8,)), ((5, 7, 4), (2, 7, 3)), ((2, 3, 4, 5), (1, 2, 3, 4))],
+    ids=str,
+)
+def test_gdal_reads_shapes(
+    gdal: Gdal, shape: tuple[int, ...], chunks: tuple[int, ...], tmp_path: Path
+) -> None:
+    request = Request(shape=shape, chunks=chunks)
+    check_possible(request, None, gdal)
+    values = noise(request)
+    Xzarr3().save(tmp_path / "a", request, values)
+    assert_gdal_reads(gdal.read(tmp_path / "a"), values)
+
+
+@pytest.mark.parametrize("layout", ["zstd", "shard"])
+@pytest.mark.parametrize(("dtype", "fill"), FILLS, ids=lambda v: str(v.json) if isinstance(v, Fill) else v)
+def test_gdal_reads_fill_values(gdal: Gdal, dtype: str, fill: Fill, layout: str, tmp_path: Path) -> None:
+    request = layouts(Request(dtype=dtype, fill=fill))[layout]
+    check_possible(request, None, gdal)
+    values = np.full(request.shape, fill.scalar(dtype))
+    values[5, 6] = 1
+    Xzarr3().save(tmp_path / "a", request, values)
+    assert_gdal_reads(gdal.read(tmp_path / "a"), values)
+
+
+@pytest.mark.parametrize("consolidated", [False, True])
+def test_gdal_reads_arrays_of_a_hierarchy(gdal: Gdal, consolidated: bool, tmp_path: Path) -> None:
+    write_tree(tmp_path / "g", xzarr3)
+    if consolidated:
+        xzarr3.consolidate_metadata(tmp_path / "g")
+    for name in ("ocean/deep/so", "ocean/sst"):
+        assert_gdal_reads(gdal.read(tmp_path / "g", f"/{name}"), VALUES[name])
+
+
+@pytest.mark.parametrize("consolidated", [False, True])
+def test_gdal_reads_groups(bindings: GdalBindings, consolidated: bool, tmp_path: Path) -> None:
+    path = tmp_path / "g"
+    write_tree(path, xzarr3)
+    if consolidated:
+        xzarr3.consolidate_metadata(path)
+    root = bindings.root(path, USE_CONSOLIDATED_METADATA="YES" if consolidated else "NO")
+
+    def walk(group: Any, prefix: str) -> dict[str, dict[str, Any]]:
+        found = {prefix.strip("/"): {a.GetName(): a.Read() for a in group.GetAttributes()}}
+        for name in group.GetMDArrayNames():
+            array = group.OpenMDArray(name)
+            found[f"{prefix}/{name}".strip("/")] = {a.GetName(): a.Read() for a in array.GetAttributes()}
+            if array.GetUnit():  # GDAL takes this attribute out.
+                found[f"{prefix}/{name}".strip("/")]["units"] = array.GetUnit()
+            assert_gdal_reads(np.asarray(array.ReadAsArray()), VALUES[f"{prefix}/{name}".strip("/")])
+        for name in group.GetGroupNames():
+            found.update(walk(group.OpenGroup(name), f"{prefix}/{name}"))
+        return found
+
+    wanted = {name: dict(attributes or {}) for name, attributes in TREE.items()}
+    wanted["ocean"]["depth"] = (0, 10)
+    assert walk(root, "") == wanted
+
+
+def test_gdal_reads_names_and_fill_value(bindings: GdalBindings, tmp_path: Path) -> None:
+    request = Request(fill=Fill("NaN", "7fc00000"), names=("lat", "lon"))
+    Xzarr3().save(tmp_path / "a", request, noise(request))
+    array = bindings.array(tmp_path / "a")
+    assert [dimension.GetName() for dimension in array.GetDimensions()] == ["lat", "lon"]
+    assert array.GetBlockSize() == [4, 5]
+    assert bytes(array.GetNoDataValueAsRaw()) == request.fill_scalar.tobytes()
+
+
+@pytest.mark.parametrize("dtype", [dtype for dtype in DTYPES if dtype != "bool"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"COMPRESS": "GZIP"},
+        {"COMPRESS": "ZSTD", "ZSTD_CHECKSUM": "YES"},
+        {"COMPRESS": "BLOSC", "BLOSC_CNAME": "zlib", "BLOSC_SHUFFLE": "BIT"},
+        {"CHUNK_MEMORY_LAYOUT": "F"},
+        {"SHARD_CHUNK_SHAPE": "2,5", "COMPRESS": "ZSTD"},
+    ],
+    ids=lambda options: "-".join(options.values()) or "none",
+)
+def test_stores_of_gdal(bindings: GdalBindings, options: dict[str, str], dtype: str, tmp_path: Path) -> None:
+    values = noise(Request(dtype=dtype))
+    values[:4, 5:10] = 0
+    bindings.save(tmp_path / "g", values, (4, 5), **options)
+    array = xzarr3.open_group(tmp_path / "g")["data"]
+    assert isinstance(array, xzarr3.Array)
+    assert array.dimension_names == ("d0", "d1")
+    assert (array.shards is not None) == ("SHARD_CHUNK_SHAPE" in options)
+    assert_same_bits(array[...], values)
+
+
+# Stores that were kept
+
+DATA = Path(__file__).parents[1] / "data"
+KEPT = sorted(path.relative_to(DATA).as_posix() for path in DATA.glob("*/*sharded"))
+
+
+def test_every_kind_of_store_was_kept() -> None:
+    assert {path.split("-3")[0].split("-0")[0] for path in KEPT} == {"zarr-python", "tensorstore"}
+    assert {path.partition("/")[2] for path in KEPT} == set(SAMPLES)
+
+
+@pytest.mark.parametrize("kept", KEPT)
+def test_kept_stores(kept: str) -> None:
+    """Reading these does not need who wrote them; the README beside them tells how they were made."""
+    array = xzarr3.open_array(xzarr3.LocalStore(DATA / kept, read_only=True))
+    request = SAMPLES[kept.partition("/")[2]]
+    assert_same_bits(array[...], SAMPLE_VALUES)
+    assert_same_bits(array[1:6:2, 9:2:-3], SAMPLE_VALUES[1:6:2, 9:2:-3])
+    assert (array.write_chunks, array.dimension_names) == (request.chunks, request.names)
+    assert (array.fill_value, dict(array.attrs)) == (-1, request.attributes)

@@ -1,0 +1,533 @@
+"""What ``explain`` says beforehand is what reading asks the store for: keys, ranges, requests, bytes."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import os
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from _fault_server import FaultServer
+from _recording import RecordingStore, Request, recording
+from _strategies import index_codecs
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import xzarr3
+from xzarr3.codecs import BytesCodec, Crc32cCodec, ShardingCodec, ZstdCodec
+from xzarr3.io import byte_ranges, executor, plan
+from xzarr3.io.explain import Explanation
+from xzarr3.io.read import _indexes
+from xzarr3.stores.local import files
+from xzarr3.stores.object.store import ObjectStore
+
+THOROUGH = settings(
+    max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
+
+
+def asked_for(explanation: Explanation) -> Counter[Request]:
+    """The requests that an explanation foretells."""
+    return Counter(
+        Request(fetch.key, start, length, fetch.size)
+        for fetch in explanation
+        for start, length in fetch.ranges
+        if fetch.size is not None
+    )
+
+
+def check(store: RecordingStore, reader: Any, selection: Any, *, threads: int = 1) -> Explanation:
+    """Compare what is explained with what is asked for when the same is read."""
+    given = threads if isinstance(reader, xzarr3.Array) else None  # Indexers take all cores.
+    _indexes.__init__()  # type: ignore[misc]
+    with store.recorded() as looked:
+        found: Explanation = reader.explain(selection, threads=given)
+    _indexes.__init__()  # type: ignore[misc]
+    with store.recorded() as made:
+        if isinstance(reader, xzarr3.Array):
+            result = reader.get(selection, threads=threads)
+        else:
+            result = np.asarray(reader[selection])
+    assert Counter(made) == asked_for(found)
+    assert found.requests == len(made)
+    assert found.bytes_moved == sum(request.length for request in made)
+    assert found.shape == result.shape
+    assert found.bytes_used == result.nbytes
+    assert {fetch.key for fetch in found if fetch.size is not None} == {request.key for request in made}
+    assert found.units == len(list(found))
+    assert found.absent == sum(fetch.size is None for fetch in found)
+    assert found.index_requests == sum(fetch.indexes for fetch in found)
+    for fetch in found:
+        assert fetch.whole == (fetch.size is not None and fetch.ranges == ((0, fetch.size),) and fetch.whole)
+        for start, length in fetch.ranges:
+            assert fetch.size is not None
+            assert 0 <= start < start + length <= fetch.size
+    if not looked_at_nested(reader):
+        assert {request.length for request in looked} <= {index_size(reader)}
+    return found
+
+
+def looked_at_nested(reader: Any) -> bool:
+    shard = (reader if isinstance(reader, xzarr3.Array) else reader._array).metadata.chain.shard
+    return shard is not None and shard.inner.shard is not None
+
+
+def index_size(reader: Any) -> int:
+    shard = (reader if isinstance(reader, xzarr3.Array) else reader._array).metadata.chain.shard
+    return -1 if shard is None else shard.index_size
+
+
+@st.composite
+def layouts(draw: st.DrawFn, shape: tuple[int, ...]) -> dict[str, Any]:
+    """Chunks that are plain or compressed, in shards or in shards within shards, regular or not."""
+    inner = tuple(draw(st.sampled_from([1, 2, 3, 8])) for _ in shape)
+    codecs: tuple[Any, ...] = (BytesCodec("little"),)
+    if draw(st.booleans()):
+        codecs = (*codecs, draw(st.sampled_from([ZstdCodec(), Crc32cCodec()])))
+    kind = draw(st.sampled_from(["chunks", "rectilinear", "shards", "shards", "nested"]))
+    if kind == "chunks":
+        return {"chunks": inner, "compressors": codecs[1:] or None}
+    if kind == "rectilinear":
+        lengths = [
+            [n] * (size // n) + [size % n] * (size % n > 0) for n, size in zip(inner, shape, strict=True)
+        ]
+        return {"chunks": [along[::-1] for along in lengths], "compressors": codecs[1:] or None}
+    location = st.sampled_from(["start", "end"])
+    serializer = ShardingCodec(
+        inner, codecs, index_codecs=draw(index_codecs()), index_location=draw(location)
+    )
+    unit = tuple(n * draw(st.sampled_from([1, 2, 4])) for n in inner)
+    if kind == "nested":
+        serializer = ShardingCodec(unit, (serializer,), index_location=draw(location))
+        unit = tuple(n * draw(st.sampled_from([1, 2])) for n in unit)
+    return {"chunks": unit, "serializer": serializer, "compressors": None}
+
+
+@st.composite
+def filled(draw: st.DrawFn) -> tuple[RecordingStore, xzarr3.Array]:
+    """An array of which some chunks are absent, in a store that notes what is asked for."""
+    shape = tuple(draw(st.lists(st.sampled_from([0, 1, 5, 8, 13]), max_size=3)))
+    store = recording(request_bytes=draw(st.sampled_from([1, 16, 64, 4096])))
+    store.over_read = draw(st.sampled_from([1, 1.5, 2, math.inf]))
+    store.concurrency = draw(st.sampled_from([1, 1, 8]))
+    options = draw(layouts(shape))
+    array = xzarr3.create_array(store, shape=shape, dtype=draw(st.sampled_from(["i2", "f8"])), **options)
+    rng = np.random.default_rng(draw(st.integers(0, 99)))
+    region = tuple(slice(draw(st.integers(0, n)) if n else 0, n) for n in shape)
+    array[region] = rng.integers(1, 99, [part.stop - part.start for part in region])
+    return store, array
+
+
+@st.composite
+def basic(draw: st.DrawFn, shape: tuple[int, ...]) -> tuple[Any, ...]:
+    found: list[Any] = []
+    for size in shape:
+        low, high = sorted(draw(st.tuples(st.integers(0, size), st.integers(0, size))))
+        part = slice(low, high, draw(st.sampled_from([1, 1, 2, 3])))
+        found.append(draw(st.integers(0, size - 1)) if size and draw(st.booleans()) else part)
+    return tuple(found)
+
+
+@st.composite
+def indices(draw: st.DrawFn, size: int, number: int) -> list[int]:
+    return [draw(st.integers(0, size - 1)) for _ in range(number)]
+
+
+@contextlib.contextmanager
+def small(*, windows: bool) -> Iterator[None]:
+    """Threads, and if asked for windows and parts of shards, also where there is little to read."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(executor, "_SMALL", 0)
+        patch.setattr(executor, "_SHORT", 0)
+        if windows:
+            patch.setattr(byte_ranges, "WINDOW", 64)
+            patch.setattr(byte_ranges, "_FREE", 16)
+            patch.setattr(plan, "WHOLE_SHARD", 32)
+        yield
+
+
+@THOROUGH
+@given(st.data())
+def test_what_is_explained_is_what_is_asked_for(data: st.DataObject) -> None:
+    store, array = data.draw(filled())
+    shape = array.shape
+    with small(windows=data.draw(st.booleans())):
+        for _ in range(2):
+            check(store, array, data.draw(basic(shape)), threads=data.draw(st.sampled_from([1, 1, 4])))
+        check(store, array, ...)
+        number = data.draw(st.integers(0, 5)) if 0 not in shape else 0
+        points = tuple(data.draw(indices(size, number)) for size in shape)
+        check(store, array.vindex, points)
+        check(store, array, tuple(map(np.array, points)) if number else ..., threads=1)
+        check(store, array.oindex, points)
+        if shape:
+            sliced = (*points[:-1], slice(None, None, data.draw(st.sampled_from([1, 2, -1]))))
+            check(store, array.vindex, sliced)
+            check(store, array.oindex, sliced)
+            blocks = data.draw(basic(array.cdata_shape))
+            blocks = tuple(slice(b.start, b.stop) if isinstance(b, slice) else b for b in blocks)
+            check(store, array.blocks, blocks)
+
+
+@pytest.mark.parametrize("shards", [None, (20, 30)])
+@pytest.mark.parametrize("compressors", [None, "zstd"])
+def test_directories(tmp_path: Path, compressors: str | None, shards: Any) -> None:
+    store = recording(xzarr3.LocalStore(tmp_path / "a"), request_bytes=32)
+    data = np.arange(1, 2401).reshape(40, 60)
+    array = xzarr3.create_array(store, data=data, chunks=(10, 15), shards=shards, compressors=compressors)
+    array[:20, :30] = 0
+    for selection in (..., (3, slice(None)), ([1, 39], [2, 59]), (slice(0, 40, 7), 5), (data % 50 == 0,)):
+        check(store, array, selection)
+        assert isinstance(array.get(selection), np.ndarray)
+    check(store, array.oindex, ([1, 39], slice(None, None, 20)))
+    check(store, array.blocks, (-1, -1))
+
+
+@pytest.mark.parametrize("seconds", [0, 3600], ids=["an older file", "written just now"])
+@pytest.mark.parametrize("threads", [1, 4])
+def test_the_index_of_a_shard_is_asked_for_once_however_old_it_is(
+    threads: int, seconds: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executor, "_SMALL", 0)
+    monkeypatch.setattr(executor, "_SHORT", 0)
+    monkeypatch.setattr(files, "_SETTLED", seconds * 10**9)
+    store = recording(xzarr3.LocalStore(tmp_path / "a"))
+    data = np.random.default_rng(0).integers(0, 99, (64, 64), dtype="i4")
+    array = xzarr3.create_array(store, data=data, chunks=8, shards=64, compressors="zstd")
+    array[3:5, 4] = 7
+    found = check(store, array, (slice(3, 30), slice(0, 24)), threads=threads)
+    assert found.index_requests == 1
+    (shard,) = found
+    assert len(set(shard.ranges)) == len(shard.ranges)
+
+
+@pytest.mark.parametrize("threads", [2, 5])
+@pytest.mark.parametrize("compressors", [None, "zstd"])
+def test_shards_that_threads_share(
+    threads: int, compressors: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executor, "_SMALL", 0)
+    monkeypatch.setattr(executor, "_SHORT", 0)
+    store = recording()
+    data = np.arange(64 * 64, dtype="i4").reshape(64, 64)
+    array = xzarr3.create_array(store, data=data, chunks=8, shards=32, compressors=compressors)
+    for selection in (..., (slice(3, 60), 5), (slice(None), [1, 40, 63]), (slice(0, 32), slice(0, 32))):
+        one = check(store, array, selection)
+        shared = check(store, array, selection, threads=threads)
+        assert array.engine.sharing(array.plan(selection), threads) != (1, 1)
+        assert shared.units == one.units
+        assert shared.index_requests >= one.index_requests
+        assert all(fetch.indexes <= 1 for fetch in shared)
+    points = np.random.default_rng(0).integers(0, 64, (2, 50))
+    check(store, array, (points[0], points[1]), threads=threads)
+
+
+def test_plain_chunks_are_read_in_parts() -> None:
+    store = recording(request_bytes=4)
+    array = xzarr3.create_array(
+        store, data=np.arange(80, dtype="u1").reshape(8, 10), chunks=(4, 10), compressors=None
+    )
+    found = check(store, array, (slice(1, 6), 3))
+    assert [(fetch.key, fetch.ranges, fetch.whole) for fetch in found] == [
+        ("c/0/0", ((13, 1), (23, 1), (33, 1)), False),
+        ("c/1/0", ((3, 1), (13, 1)), False),
+    ]
+    assert (found.requests, found.bytes_moved, found.bytes_used, found.chunks) == (5, 5, 5, 2)
+    whole = check(store, array, slice(0, 4))
+    assert [(fetch.key, fetch.ranges, fetch.whole) for fetch in whole] == [("c/0/0", ((0, 40),), True)]
+
+
+def test_a_chunk_is_read_in_parts_only_where_that_is_faster() -> None:
+    store = recording(request_bytes=20)
+    array = xzarr3.create_array(
+        store, data=np.arange(80, dtype="u1").reshape(8, 10), chunks=(8, 10), compressors=None
+    )
+    assert check(store, array, (slice(None), 3)).requests == 1
+    assert check(store, array, (3, slice(None))).bytes_moved == 10
+
+
+def _ranges(log: list[dict[str, Any]]) -> Counter[tuple[int, int]]:
+    """The ranges that a server was asked for, from the start of a value or from its end."""
+    found: Counter[tuple[int, int]] = Counter()
+    for entry in log:
+        first, _, last = entry["range"].removeprefix("bytes=").partition("-")
+        found[(int(first), int(last) - int(first) + 1) if first else (-int(last), int(last))] += 1
+    return found
+
+
+@pytest.mark.parametrize("service", ["s3", "http"])
+@pytest.mark.parametrize("compressors", [None, "zstd"])
+def test_a_column_through_a_shard_moves_at_most_twice_what_is_wanted(
+    fault_server: FaultServer, service: str, compressors: str | None
+) -> None:
+    """Of a shard of 4.2 MB a server is asked for what is explained."""
+    options = {"key": "k", "secret": "s", "endpoint_url": fault_server.url}
+    data = np.random.default_rng(1).integers(0, 2**32, (1024, 1024), dtype="u4")
+    xzarr3.create_array(
+        ObjectStore("s3://b/x", storage_options=options),
+        data=data,
+        chunks=64,
+        shards=1024,
+        compressors=compressors,
+    )
+    wanted = 16 * 64 * 64 * 4
+
+    def read(**settings: Any) -> tuple[int, int]:
+        url = "s3://b/x" if service == "s3" else f"{fault_server.url}/b/x"
+        storage_options = options if service == "s3" else None
+        array = xzarr3.open_array(ObjectStore(url, storage_options=storage_options, **settings))
+        _indexes.__init__()  # type: ignore[misc]
+        found = array.explain((slice(None), 5))
+        _indexes.__init__()  # type: ignore[misc]
+        fault_server.clear_log()
+        np.testing.assert_array_equal(array[:, 5], data[:, 5])
+        asked = _ranges(fault_server.log("GET"))
+        (fetch,) = found
+        assert fetch.size is not None
+        index = fetch.ranges[0]
+        assert asked == Counter([*fetch.ranges[1:], (index[0] - fetch.size, index[1])])
+        assert sum(length * number for (_, length), number in asked.items()) == found.bytes_moved
+        return found.requests, found.bytes_moved - index[1]
+
+    byte_ranges, moved = read()
+    assert moved <= 2.1 * wanted
+    assert byte_ranges <= 16
+    byte_ranges, moved = read(over_read=1.05)
+    assert byte_ranges == 17
+    assert wanted <= moved < 1.01 * wanted
+    byte_ranges, moved = read(over_read=1)
+    assert (byte_ranges, moved) == (17, moved) if compressors else (1025, 4096)
+    byte_ranges, moved = read(over_read=math.inf)
+    assert byte_ranges == 2
+    assert moved > 3_900_000
+
+
+def test_small_chunks_of_a_shard_side_by_side_are_one_request() -> None:
+    store = recording(request_bytes=2**20)
+    data = np.random.default_rng(1).integers(0, 99, 2**20, dtype="u1")
+    array = xzarr3.create_array(store, data=data, chunks=512, shards=2**20, compressors="zstd")
+    for selection in (slice(3000, 400_000), slice(100, 500_000)):
+        assert check(store, array, selection).requests == 2
+    few = np.arange(0, 2**20, 2**16)  # All of these take less than 1 MiB.
+    assert check(store, array, few).requests == 2
+
+
+def test_the_narrowest_gaps_are_read_along() -> None:
+    store = recording(request_bytes=2**30)
+    data = np.arange(16 * 2**18, dtype="u4").reshape(16, -1)  # Inner chunks of 1 MiB.
+    array = xzarr3.create_array(store, data=data, chunks=(1, 2**18), shards=data.shape, compressors=None)
+    found = check(store, array, [0, 2, 3, 6, 11, 13])
+    size = 2**20
+    assert [length // size for _, length in next(iter(found)).ranges[1:]] == [4, 3, 3] or found.requests == 4
+    assert found.bytes_moved <= 12 * size + array.metadata.chain.shard.index_size  # type: ignore[union-attr]
+
+
+def test_a_slab_of_a_chunk_moves_no_more_than_twice_what_is_wanted_where_requests_wait_together() -> None:
+    store = recording(request_bytes=2**20)
+    store.concurrency = 64
+    data = np.arange(32 * 2**16, dtype="u4").reshape(32, -1)  # 32 rows of 256 KiB
+    array = xzarr3.create_array(store, data=data, chunks=data.shape, compressors=None)
+    found = check(store, array, (slice(None), slice(100, 2**13)))
+    assert found.requests == 32
+    assert found.bytes_moved == found.bytes_used
+    # Of more parts than wait together, all is read at once.
+    store.concurrency = 16
+    assert check(store, array, (slice(None), slice(100, 2**13))).requests == 1
+
+
+def test_the_index_of_a_shard_is_read_once() -> None:
+    store = recording(request_bytes=1)
+    array = xzarr3.create_array(
+        store, data=np.arange(64, dtype="u1"), chunks=2, shards=32, compressors=None, fill_value=255
+    )
+    found = check(store, array, slice(3, 9))
+    size = 16 * 16 + 4
+    (fetch,) = found
+    assert fetch.ranges[0] == (32, size)
+    assert fetch.indexes == found.index_requests == 1
+    assert found.chunks == 4
+    assert fetch.size == 32 + size
+    whole = check(store, array, slice(0, 20))
+    (fetch,) = whole
+    assert fetch.whole
+    assert (whole.requests, whole.index_requests, whole.bytes_moved) == (1, 0, 32 + size)
+
+
+def test_shards_in_shards() -> None:
+    store = recording(request_bytes=1)
+    inner = ShardingCodec((2,), (BytesCodec("little"),), index_codecs=(BytesCodec("little"),))
+    outer = ShardingCodec((16,), (inner,), index_codecs=(BytesCodec("little"),))
+    array = xzarr3.create_array(
+        store, data=np.arange(1, 129, dtype="u1"), chunks=128, serializer=outer, compressors=None
+    )
+    size, index = 16 + 8 * 16, 8 * 16
+    (whole,) = check(store, array, slice(16, 32))  # One of the shards within, and all of it.
+    assert whole.ranges == ((8 * size, index), (size, size))
+    assert whole.chunks == 8
+    (part,) = check(store, array, [17, 22])  # Two of its chunks.
+    assert part.ranges == ((8 * size, index), (size + 16, index), (size, 2), (size + 6, 2))
+    assert (part.chunks, part.indexes) == (2, 1)
+    (most,) = check(store, array, slice(10, 128, 3))
+    assert most.whole
+    assert most.chunks == 40
+
+
+def test_absent_chunks_cost_nothing() -> None:
+    store = recording()
+    array = xzarr3.create_array(store, shape=12, chunks=3, dtype="i4")
+    array[3:6] = 1
+    found = check(store, array, ...)
+    assert (found.units, found.absent, found.requests, found.chunks) == (4, 3, 1, 1)
+    assert [fetch.size for fetch in found][::2] == [None, None]
+    assert "c/0: absent, the fill value" in str(found)
+    inner = xzarr3.create_array(store, overwrite=True, shape=12, chunks=1, shards=12, dtype="i4")
+    inner[4] = 1
+    found = check(store, inner, slice(3, 6))
+    assert (found.units, found.absent, found.chunks, found.requests) == (1, 0, 1, 2)
+
+
+def test_fields_are_fetched_with_all_others() -> None:
+    store = recording()
+    dtype = np.dtype([("x", "i4"), ("y", "f8"), ("z", "u1", (3,))])
+    array = xzarr3.create_array(
+        store, data=np.zeros(20, dtype), chunks=5, compressors=None, write_empty_chunks=True, zarr_format=2
+    )
+    whole = check(store, array, slice(0, 10))
+    assert whole.bytes_used == 10 * dtype.itemsize
+    for fields, size in (("x", 4), ("z", 3), (["x", "y"], 12), (["y"], 8)):
+        for reader in (array, array.oindex, array.vindex):
+            found = reader.explain((fields, slice(0, 10)))
+            assert found.bytes_moved == whole.bytes_moved
+            assert found.bytes_used == 10 * size
+            assert found.shape == np.shape(reader[fields, 0:10])
+
+
+def test_indexes_that_are_kept_are_asked_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = recording(xzarr3.LocalStore(tmp_path / "a"))
+    array = xzarr3.create_array(store, data=np.arange(100), chunks=1, shards=50)
+    for key in ("c/0", "c/1"):
+        os.utime(tmp_path / "a" / key, (0, 0))
+    monkeypatch.setattr("xzarr3.stores.local.files._SETTLED", -(2**63))
+    selection = [3, 60]
+    for _ in range(2):  # What is kept makes no difference to what is explained.
+        found = array.explain(selection)
+        assert (found.requests, found.index_requests) == (4, 2)
+    _indexes.__init__()  # type: ignore[misc]
+    with store.recorded() as first:
+        array[selection]
+    with store.recorded() as second:
+        array[selection]
+    assert len(first) == found.requests
+    assert len(second) == found.requests - found.index_requests
+    index = {(request.key, request.length) for request in first} - {(r.key, r.length) for r in second}
+    assert len(index) == 2
+    monkeypatch.setattr(executor, "_SMALL", 0)
+    monkeypatch.setattr(executor, "_SHORT", 0)
+    shared = array.explain(slice(None, None, 7), threads=8)  # Threads that share the shards, cut into pieces.
+    assert (shared.units, shared.index_requests) == (2, 2)
+    assert shared.requests == 2 + shared.chunks
+
+
+def test_text_and_json() -> None:
+    array = xzarr3.create_array(
+        xzarr3.MemoryStore(),
+        "a/b",
+        data=np.arange(1, 101, dtype="i2"),
+        chunks=10,
+        shards=50,
+        compressors="zstd",
+    )
+    array[:50] = 0
+    found = array.explain(slice(40, 62, 2))
+    text = str(found).splitlines()
+    assert text[:6] == [
+        "read of shape (11,) from array '/a/b'",
+        "keys         2, of which 1 absent",
+        "chunks       2 decoded",
+        "requests     2, of which 1 for indexes of shards",
+        f"bytes moved  {found.bytes_moved}",
+        f"bytes used   22 ({found.bytes_moved / 22:.3g} moved for each)",
+    ]
+    assert text[6] == "  a/b/c/0: absent, the fill value"
+    assert text[7].startswith("  a/b/c/1: ")
+    document = found.to_json()
+    assert document["shape"] == [11]
+    assert document["requests"] == 2
+    assert [fetch["key"] for fetch in document["fetches"]] == ["a/b/c/0", "a/b/c/1"]  # type: ignore[union-attr, index, call-overload]
+    many = xzarr3.create_array(xzarr3.MemoryStore(), data=np.ones(50), chunks=1).explain()
+    assert str(many).endswith("  and 30 more")
+    assert len(many.first) == 20
+    assert len(list(many)) == 50
+
+
+def test_nothing_is_fetched_for_nothing() -> None:
+    store = recording()
+    array = xzarr3.create_array(store, data=np.ones((4, 0, 3)), chunks=2)
+    assert check(store, array, ...).units == 0
+    array = xzarr3.create_array(store, data=np.ones((4, 3)), chunks=2, overwrite=True)
+    for selection in (slice(0, 0), [], (slice(None), [])):
+        found = check(store, array, selection)
+        assert (found.units, found.requests, found.bytes_used) == (0, 0, 0)
+        assert "moved for each" not in str(found)
+
+
+def test_a_damaged_index_is_found() -> None:
+    store = xzarr3.MemoryStore()
+    array = xzarr3.create_array(store, data=np.arange(8), chunks=1, shards=8)
+    value = bytearray(store.get("c/0") or b"")
+    value[-1] ^= 1
+    store.set("c/0", value)
+    with pytest.raises(xzarr3.ChunkDecodeError, match=r"key 'c/0', chunk \(0,\).*index is not valid"):
+        array.explain(3)
+
+
+def test_a_store_that_cannot_tell_sizes() -> None:
+    class Plain(xzarr3.Store):
+        """Has the least that can be read and written."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.values: dict[str, bytes] = {}
+
+        def get(self, key: str, byte_range: Any = None) -> Any:
+            value = self.values.get(key)
+            return value if value is None or byte_range is None else xzarr3.stores.cut(value, byte_range)
+
+        def set(self, key: str, value: Any) -> None:
+            self.values[key] = bytes(value)
+
+        def list(self) -> Iterator[str]:
+            return iter(self.values)
+
+    array = xzarr3.create_array(
+        Plain(), data=np.arange(1, 65, dtype="u1"), chunks=1, shards=32, compressors=None
+    )
+    found = array.explain([3, 40])
+    assert [fetch.size for fetch in found] == [32 + 32 * 16 + 4] * 2
+    assert found.requests == 4
+    assert list(itertools.chain.from_iterable(fetch.ranges for fetch in found))[1] == (3, 1)
+
+
+@pytest.mark.parametrize("tagged", [False, True])
+def test_a_server_that_does_not_say_when_a_part_was_stored(fault_server: FaultServer, tagged: bool) -> None:
+    """The head of a value tells it, and an answer with a part of the same value does not."""
+    values, place = xzarr3.MemoryStore(), f"/untimed/{tagged}"
+    xzarr3.create_array(values, data=np.arange(1000.0), chunks=10, shards=500)
+    fault_server.put_all({f"{place}/{key}": bytes(values.get(key) or b"") for key in values.list_prefix("")})
+    lacking = {"Last-Modified": None} if tagged else {"Last-Modified": None, "ETag": None}
+    fault_server.fault("headers", f"{place}/c/*", methods=["GET"], headers=lacking)
+    if not tagged:
+        fault_server.fault("no-etag", f"{place}/c/*", methods=["HEAD"])
+    try:
+        array = xzarr3.open_array(f"{fault_server.url}{place}")
+        _indexes.__init__()  # type: ignore[misc]
+        assert array.explain(slice(3, 5)).chunks == 1
+        assert array[3:5].tolist() == [3.0, 4.0]
+    finally:
+        fault_server.clear_faults()

@@ -1,0 +1,798 @@
+"""Selections of every kind against numpy: reading, writing, and what is refused."""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from _strategies import NUMERIC, arrays_of, compressors, layouts, native, selections, values
+from _things import Thing
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import xzarr3
+from xzarr3 import SelectionError
+from xzarr3.codecs import BloscCodec, BytesCodec, ShardingCodec, ZstdCodec
+from xzarr3.dtypes import parse_dtype
+from xzarr3.io import byte_ranges, executor, plan
+from xzarr3.model import metadata
+
+THOROUGH = settings(
+    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
+LENGTHS = (0, 1, 2, 3, 5, 7, 9)
+
+
+@contextmanager
+def large_as_small() -> Iterator[None]:
+    """Threads, ranges, windows, and shards read in parts, for arrays that are too small to be worth it."""
+    metadata._chain.cache_clear()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(executor, "_SMALL", 0)
+        patch.setattr(executor, "_SHORT", 0)
+        patch.setattr(byte_ranges, "WINDOW", 64)
+        patch.setattr(plan, "WHOLE_SHARD", 16)
+        patch.setattr(xzarr3.MemoryStore, "request_bytes", 8)
+        patch.setattr(xzarr3.LocalStore, "request_bytes", 8)
+        patch.setattr(ZstdCodec, "direct_from", 1)
+        patch.setattr(BloscCodec, "direct_from", 1)
+        yield
+    metadata._chain.cache_clear()
+
+
+@pytest.fixture(scope="module", params=["small", "large"])
+def ways(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The ways through the code that small arrays take, and those that large ones take."""
+    with large_as_small() if request.param == "large" else nullcontext():
+        yield
+
+
+every_way = pytest.mark.usefixtures("ways")
+
+
+# Arrays of every kind
+
+
+class Case(NamedTuple):
+    """An array, and the same in numpy."""
+
+    array: xzarr3.Array
+    model: np.ndarray[Any, Any]
+    name: Any
+    """Its data type, as ``new_values`` takes it."""
+
+
+STRUCT = [("a", "<i2"), ("b", [("c", "<f4"), ("d", "u1")]), ("e", "S2")]
+SMALL = ("int4", "uint2", "bfloat16") if find_spec("ml_dtypes") else ()
+
+
+@st.composite
+def edges(draw: st.DrawFn, size: int) -> list[int]:
+    """Lengths of chunks that cover a dimension."""
+    lengths = draw(st.lists(st.integers(1, 4), max_size=3))
+    while sum(lengths) < size:
+        lengths.append(draw(st.sampled_from([1, 2, 4, 11])))
+    return lengths
+
+
+@st.composite
+def rectilinear(draw: st.DrawFn, name: str, shape: tuple[int, ...]) -> dict[str, Any]:
+    """Options for chunks, or shards, that differ."""
+    lengths = [draw(edges(size)) for size in shape]
+    options: dict[str, Any] = {"dtype": native(name), "compressors": draw(compressors())}
+    if draw(st.booleans()):
+        scale = [draw(st.sampled_from([1, 2])) for _ in shape]
+        shards = [[n * by for n in along] for along, by in zip(lengths, scale, strict=True)]
+        return {**options, "chunks": (1,) * len(shape), "shards": shards}
+    return {**options, "chunks": lengths}
+
+
+@st.composite
+def version_2(draw: st.DrawFn, name: str, shape: tuple[int, ...]) -> dict[str, Any]:
+    """Options for version 2: orders of dimensions and of bytes."""
+    return {
+        "dtype": native(name).newbyteorder(draw(st.sampled_from("<>"))),
+        "chunks": tuple(draw(st.sampled_from([1, 2, 3, 11])) for _ in shape),
+        "order": draw(st.sampled_from("CF")),
+        "compressors": draw(st.sampled_from([None, "numcodecs.zlib", "zstd"])),
+        "zarr_format": 2,
+    }
+
+
+@st.composite
+def others(draw: st.DrawFn, dtype: Any, shape: tuple[int, ...]) -> dict[str, Any]:
+    """Options for data types beyond the core."""
+    chunks = tuple(draw(st.sampled_from([1, 2, 3, 11])) for _ in shape)
+    options = {"dtype": dtype, "chunks": chunks, "compressors": draw(st.sampled_from([None, "zstd"]))}
+    if draw(st.booleans()):
+        options["shards"] = tuple(n * draw(st.sampled_from([1, 3])) for n in chunks)
+    return options
+
+
+@st.composite
+def shapes(draw: st.DrawFn, min_dims: int = 0) -> tuple[int, ...]:
+    """Up to four dimensions, some of them empty; not very many elements."""
+    number = draw(st.integers(min_dims, 4))
+    return tuple(draw(st.sampled_from(LENGTHS if number < 4 else LENGTHS[:5])) for _ in range(number))
+
+
+def new_values(name: Any, shape: tuple[int, ...]) -> st.SearchStrategy[np.ndarray[Any, Any]]:
+    """An array of a data type."""
+    if name in NUMERIC:
+        return values(name, shape)
+    return arrays_of(parse_dtype(name), shape)
+
+
+@st.composite
+def cases(draw: st.DrawFn, *, min_dims: int = 0, kinds: tuple[str, ...] = ()) -> Case:
+    """An array of any shape, grid, codecs, data type, format and store, of which a part is written."""
+    shape = draw(shapes(min_dims))
+    kind = draw(
+        st.sampled_from(kinds or ("core", "core", "rectilinear", "v2", "string", "struct", "small", "bool"))
+    )
+    name: Any = draw(st.sampled_from(["int32", "float64", "uint8", "complex64", "int16"]))
+    if kind == "bool":
+        name = "bool"
+    if kind in ("core", "bool"):
+        options = draw(layouts(name, shape))
+    elif kind == "rectilinear":
+        options = draw(rectilinear(name, shape))
+    elif kind == "v2":
+        options = draw(version_2(name, shape))
+    else:
+        name = {"string": "string", "struct": STRUCT}.get(kind, draw(st.sampled_from(SMALL or ("uint8",))))
+        options = draw(others(name, shape))
+    store: xzarr3.Store = xzarr3.MemoryStore()
+    if draw(st.integers(0, 3)) == 0:
+        store = xzarr3.LocalStore(tempfile.mkdtemp(dir=FOLDER))
+    array = xzarr3.create_array(store, shape=shape, **options)
+    model = array.get()
+    if draw(st.integers(0, 4)):
+        model = draw(new_values(name, shape)).astype(array.dtype)
+        array[...] = model
+        if draw(st.booleans()):  # Some chunks are absent.
+            region = tuple(slice(0, draw(st.integers(0, size))) for size in shape)
+            model[region] = np.full((), array.fill_value, array.dtype)
+            array[region] = array.fill_value
+    return Case(array, np.array(model), name)
+
+
+FOLDER = ""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def folder(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Where directories are made that hypothesis does not know of."""
+    global FOLDER
+    FOLDER = str(tmp_path_factory.mktemp("stores"))
+
+
+def same(found: Any, expected: Any) -> None:
+    """The same data type, shape and values, to the bit where elements have a fixed size."""
+    if isinstance(found, str) or isinstance(expected, str):  # Strings have no type of numpy's.
+        assert np.ndim(found) == np.ndim(expected) == 0
+        assert str(np.asarray(found)[()]) == str(np.asarray(expected)[()])
+        return
+    found, expected = np.asarray(found), np.asarray(expected)
+    assert found.dtype == expected.dtype
+    assert found.shape == expected.shape
+    if found.dtype.kind in "OT":
+        assert found.tolist() == expected.tolist()
+    else:
+        assert found.tobytes() == expected.tobytes()
+
+
+# Selections of every kind
+
+
+def integers_of(size: int) -> st.SearchStrategy[int]:
+    return st.integers(-size, size - 1)
+
+
+@st.composite
+def slices(draw: st.DrawFn, size: int) -> slice:
+    bound = st.one_of(st.none(), st.integers(-size - 2, size + 2))
+    return slice(draw(bound), draw(bound), draw(st.sampled_from([None, 1, 2, 3, -1, -2, -5, 100])))
+
+
+@st.composite
+def index_arrays(draw: st.DrawFn, size: int, shape: tuple[int, ...]) -> Any:
+    """Indices of any order, sign and number, as an array or a list."""
+    number = int(np.prod(shape))
+    drawn = [draw(integers_of(size)) for _ in range(number)] if size else []
+    if draw(st.booleans()):
+        drawn = sorted(drawn)
+    kind = st.sampled_from([np.int64, np.int8, np.int32, ">i4"])
+    array = np.array(drawn, draw(kind)).reshape(shape)
+    if array.size and array.min() >= 0 and draw(st.booleans()):
+        array = array.astype(draw(st.sampled_from([np.uint8, np.uint64])))
+    return array.tolist() if array.size and array.ndim and draw(st.integers(0, 3)) == 0 else array
+
+
+@st.composite
+def masks(draw: st.DrawFn, shape: tuple[int, ...], count: int | None = None) -> np.ndarray[Any, Any]:
+    """Truth values, of which ``count`` are true."""
+    number = int(np.prod(shape))
+    count = draw(st.integers(0, number)) if count is None else count
+    flat = np.zeros(number, bool)
+    flat[draw(st.permutations(range(number)))[:count]] = True
+    return flat.reshape(shape)
+
+
+@st.composite
+def numpy_indices(draw: st.DrawFn, shape: tuple[int, ...]) -> Any:
+    """Integers, slices, an Ellipsis, index arrays that broadcast, and masks of several dimensions."""
+    common = tuple(draw(st.lists(st.integers(0, 3), min_size=1, max_size=3)))
+    if 0 in shape and draw(st.booleans()):
+        common = (*common[:-1], 0)
+    used = draw(st.integers(0, len(shape)))
+    gap = draw(st.one_of(st.none(), st.integers(0, used)))
+    left = used if gap is None else gap
+    found: list[Any] = []
+    axes = [*range(left), *range(len(shape) - (used - left), len(shape))]
+    while axes:
+        axis = axes.pop(0)
+        if gap is not None and axis >= left and ... not in [i for i in found if i is ...]:
+            found.append(...)
+        size = shape[axis]
+        kind = draw(st.sampled_from(["slice", "slice", "integer", "array", "array", "mask"]))
+        if kind == "mask":
+            spans = 1
+            while axes and axes[0] == axis + spans and draw(st.booleans()):
+                axes.pop(0)
+                spans += 1
+            extent = shape[axis : axis + spans]
+            if common[-1] <= np.prod(extent):
+                mask = draw(masks(extent, common[-1]))
+                found.append(mask.tolist() if spans == 1 and size and draw(st.booleans()) else mask)
+            else:
+                found.extend([slice(None)] * spans)
+        elif kind == "integer" and size:
+            at = draw(integers_of(size))
+            found.append(draw(st.sampled_from([at, np.int16(at), np.array(at)])))
+        elif kind == "array" and (size or 0 in common):
+            shape_of = common[draw(st.integers(0, len(common) - 1)) :]
+            shape_of = tuple(1 if n and draw(st.integers(0, 3)) == 0 else n for n in shape_of)
+            found.append(draw(index_arrays(size, shape_of)) if size or 0 in shape_of else slice(None))
+        else:
+            found.append(draw(slices(size)))
+    if gap is not None and not any(index is ... for index in found):
+        found.append(...)
+    if len(found) == 1 and not isinstance(found[0], list) and draw(st.booleans()):
+        return found[0]
+    return tuple(found)
+
+
+@st.composite
+def indices_each(draw: st.DrawFn, shape: tuple[int, ...]) -> tuple[Any, ...]:
+    """An index for each dimension, arrays, masks, slices and integers, that do not know of each other."""
+    found: list[Any] = []
+    for size in shape:
+        kind = draw(st.sampled_from(["slice", "integer", "array", "array", "mask"]))
+        if kind == "slice" or (kind == "integer" and not size):
+            found.append(draw(slices(size)))
+        elif kind == "integer":
+            found.append(draw(integers_of(size)))
+        elif kind == "mask":
+            found.append(draw(masks((size,))))
+        else:
+            found.append(draw(index_arrays(size, (draw(st.integers(0, 6)) if size else 0,))))
+    return tuple(found)
+
+
+@st.composite
+def points_of(draw: st.DrawFn, shape: tuple[int, ...]) -> tuple[Any, ...]:
+    """For each dimension an index array, all of which fit each other, an integer or a slice."""
+    common = tuple(draw(st.lists(st.integers(0, 3), max_size=2)))
+    found: list[Any] = []
+    for size in shape:
+        kind = draw(st.sampled_from(["slice", "integer", "array", "array"]))
+        if kind == "integer" and size:
+            found.append(draw(integers_of(size)))
+        elif kind == "array" and (size or 0 in common):
+            found.append(draw(index_arrays(size, common)))
+        else:
+            found.append(draw(slices(size)))
+    return tuple(found)
+
+
+# What they mean, said with numpy
+
+
+def each_index(selection: tuple[Any, ...], shape: tuple[int, ...]) -> list[np.ndarray[Any, Any]]:
+    """The elements along each dimension that indices select which stand for themselves."""
+    return [np.atleast_1d(np.arange(size)[index]) for index, size in zip(selection, shape, strict=True)]
+
+
+def is_integer(index: Any) -> bool:
+    return np.ndim(index) == 0 and not isinstance(index, slice)
+
+
+def mesh_shape(selection: tuple[Any, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
+    each = zip(selection, each_index(selection, shape), strict=True)
+    return tuple(len(along) for index, along in each if not is_integer(index))
+
+
+def points_first(model: np.ndarray[Any, Any], selection: tuple[Any, ...]) -> tuple[np.ndarray[Any, Any], Any]:
+    """A view of the model with the dimensions of points first, and the index that selects from it."""
+    pointed = [axis for axis, index in enumerate(selection) if not isinstance(index, slice)]
+    sliced = [axis for axis in range(model.ndim) if axis not in pointed]
+    index = (
+        *(np.asarray(selection[axis], np.intp) for axis in pointed),
+        *(selection[axis] for axis in sliced),
+    )
+    return model.transpose(pointed + sliced), index
+
+
+def spread(data: st.DataObject, name: Any, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """Values for a selection: all of them, or fewer that are broadcast."""
+    cut = data.draw(st.integers(0, len(shape)))
+    given = tuple(1 if n and data.draw(st.integers(0, 3)) == 0 else n for n in shape[cut:])
+    return data.draw(new_values(name, given))
+
+
+THREADS = st.sampled_from([1, 2, 5])
+
+
+@every_way
+@THOROUGH
+@given(st.data())
+def test_as_numpy_has_it(data: st.DataObject) -> None:
+    array, model, name = data.draw(cases())
+    for _ in range(3):
+        selection = data.draw(st.one_of(numpy_indices(model.shape), selections(model.shape)))
+        expected = model[selection]
+        same(array[selection], expected)
+        threads = data.draw(THREADS)
+        same(array.get(selection, threads=threads), expected)
+        out = np.empty(np.shape(expected), array.dtype)
+        assert array.get(selection, out=out, threads=threads) is out
+        same(out, expected)
+        assert array.plan(selection).shape == np.shape(expected)
+    selection = data.draw(numpy_indices(model.shape))
+    new = spread(data, name, np.shape(model[selection]))
+    model[selection] = new[()] if new.ndim == 0 else new
+    array.set(selection, new, threads=data.draw(THREADS))
+    same(array.get(), model)
+    same(xzarr3.open_array(array.store).get(threads=3), model)
+
+
+@every_way
+@THOROUGH
+@given(st.data())
+def test_orthogonal(data: st.DataObject) -> None:
+    array, model, name = data.draw(cases())
+    for _ in range(3):
+        selection = data.draw(indices_each(model.shape))
+        mesh = np.ix_(*each_index(selection, model.shape))
+        shape = mesh_shape(selection, model.shape)
+        expected = model[mesh].reshape(shape) if model.ndim else model
+        same(array.oindex[selection], expected)
+        assert array.oindex.plan(selection).shape == shape
+    successive = model
+    for axis in reversed(range(model.ndim)):
+        index = selection[axis]
+        if isinstance(index, slice):
+            successive = successive[(slice(None),) * axis + (index,)]
+        else:
+            taken = np.flatnonzero(index) if np.asarray(index).dtype == bool else np.asarray(index, np.intp)
+            successive = np.take(successive, taken, axis=axis)
+    same(array.oindex[selection], successive)
+    new = spread(data, name, shape)
+    ours = np.empty(shape, model.dtype)
+    ours[...] = new
+    model[mesh or ...] = ours.reshape(tuple(map(len, each_index(selection, model.shape))))
+    array.oindex[selection] = new
+    same(array.get(), model)
+
+
+@every_way
+@THOROUGH
+@given(st.data())
+def test_vectorized(data: st.DataObject) -> None:
+    array, model, name = data.draw(cases())
+    for _ in range(3):
+        selection = data.draw(points_of(model.shape))
+        view, index = points_first(model, selection)
+        expected = view[index]
+        same(array.vindex[selection], expected)
+        assert array.vindex.plan(selection).shape == np.shape(expected)
+    new = spread(data, name, np.shape(expected))
+    view[index] = new[()] if new.ndim == 0 else new
+    array.vindex[selection] = new
+    same(array.get(), model)
+
+
+@every_way
+@settings(THOROUGH, max_examples=40)
+@given(st.data())
+def test_masks_of_the_whole_array(data: st.DataObject) -> None:
+    array, model, name = data.draw(cases(min_dims=1))
+    mask = data.draw(masks(model.shape))
+    same(array.vindex[mask], model[mask])
+    same(array[mask], model[mask])
+    new = spread(data, name, (int(mask.sum()),))
+    model[mask] = new[()] if new.ndim == 0 else new
+    if data.draw(st.booleans()):
+        array.vindex[mask] = new
+    else:
+        array[mask] = new
+    same(array.get(), model)
+
+
+@every_way
+@settings(THOROUGH, max_examples=40)
+@given(st.data())
+def test_blocks(data: st.DataObject) -> None:
+    array, model, name = data.draw(cases())
+    lengths = array.write_chunks
+    found: list[Any] = []
+    place: list[slice] = []
+    for size, along in zip(model.shape, lengths, strict=True):
+        ends = [*itertools.accumulate(along)] if not isinstance(along, int) else []
+        if isinstance(along, int):
+            ends = [*range(along, size + along, along)]
+        starts = [0, *ends][: sum(1 for low in [0, *ends] if low < size)]
+        number = len(starts)
+        if number and data.draw(st.booleans()):
+            at = data.draw(integers_of(number))
+            found.append(at)
+            chosen = [range(number)[at]]
+        else:
+            first, last = sorted(data.draw(st.tuples(st.integers(0, number), st.integers(0, number))))
+            found.append(slice(first, last))
+            chosen = [*range(first, last)]
+        place.append(slice(starts[chosen[0]], min(ends[chosen[-1]], size)) if chosen else slice(0, 0))
+    selection, region = tuple(found), tuple(place)
+    same(array.blocks[selection], model[region])
+    new = spread(data, name, np.shape(model[region]))
+    model[region] = new
+    array.blocks[selection] = new
+    same(array.get(), model)
+
+
+# Fields
+
+
+@every_way
+@settings(THOROUGH, max_examples=40)
+@given(st.data())
+def test_fields(data: st.DataObject) -> None:
+    array, model, _ = data.draw(cases(kinds=("struct",)))
+    fields: Any = data.draw(st.sampled_from(["a", "b", "e", ["a"], ["e", "a"], ["b", "e"]]))
+    way = data.draw(st.sampled_from(["numpy", "oindex", "vindex", "blocks"]))
+    view, index, reader = model, (), array
+    if way == "numpy":
+        index = data.draw(numpy_indices(model.shape))
+        index = index if isinstance(index, tuple) else (index,)
+        selection = index
+    elif way == "oindex":
+        index = selection = data.draw(indices_each(model.shape))
+        index = np.ix_(*each_index(selection, model.shape))
+        reader = array.oindex
+    elif way == "vindex":
+        selection = data.draw(points_of(model.shape))
+        view, index = points_first(model, selection)
+        reader = array.vindex
+    else:
+        selection, reader = (...,), array.blocks
+    at = data.draw(st.integers(0, len(selection)))
+    asked = (*selection[:at], fields, *selection[at:])
+    expected = view[index][fields]
+    shape = mesh_shape(selection, model.shape) if way == "oindex" else np.shape(expected)
+    found = reader[asked]
+    assert np.shape(found) == shape
+    assert found.dtype == expected.dtype or not shape  # A scalar of text has its own length.
+    assert repr(found.tolist()) == repr(expected.reshape(shape).tolist())  # A NaN is itself.
+
+    kinds = [fields] if isinstance(fields, str) else fields
+    types = parse_dtype([(name, model.dtype[name]) for name in kinds])
+    new = data.draw(arrays_of(types, shape))
+    written = new[fields] if isinstance(fields, str) else new
+    for name in kinds:
+        view[name][index] = new[name].reshape(np.shape(view[name][index]))
+    reader[asked] = written
+    same(array.get(), model)
+
+
+@pytest.mark.parametrize("shards", [None, (8, 3)])
+def test_the_last_of_several_values_stays(shards: Any) -> None:
+    array = xzarr3.create_array(xzarr3.MemoryStore(), shape=(16, 3), chunks=(4, 3), dtype="i4", shards=shards)
+    at = [5, 11, 5, 0, 11, 5]
+    array[at] = np.arange(6)[:, np.newaxis]
+    assert array[[0, 5, 11], 0].tolist() == [3, 5, 4]
+    array.oindex[at, [2, 2]] = np.arange(12).reshape(6, 2)
+    assert array[[0, 5, 11], 2].tolist() == [7, 11, 9]
+    array.vindex[at, [1] * 6] = np.arange(6) + 20
+    assert array[[0, 5, 11], 1].tolist() == [23, 25, 24]
+
+
+@every_way
+@pytest.mark.parametrize("way", ["get", "oindex", "vindex"])
+def test_the_last_of_very_many_values_stays(way: str) -> None:
+    array = xzarr3.create_array(xzarr3.MemoryStore(), shape=50, chunks=20, dtype="i4")
+    at = np.random.default_rng(0).integers(-50, 50, 5000)
+    model = np.zeros(50, "i4")
+    model[at] = np.arange(5000)
+    (array if way == "get" else getattr(array, way))[at] = np.arange(5000)
+    same(array.get(), model)
+
+
+@pytest.mark.parametrize("options", [{}, {"shards": 6}, {"compressors": None}], ids=repr)
+def test_an_element_given_twice_is_not_another_one(options: dict[str, Any]) -> None:
+    model = np.arange(1, 13, dtype="i4")
+    array = xzarr3.create_array(xzarr3.MemoryStore(), data=model, chunks=3, **options)
+    for at in ([0, 0, 1], [3, 5, 5, 5], [8, 6, 8, 6], [0, 0, 1, 1, 2, 2, 3, 4, 5, 5]):
+        for reader in (array, array.oindex, array.vindex):
+            new = np.arange(len(at)) + 100
+            reader[at] = new
+            model[at] = new
+            same(array.get(), model)
+
+
+@every_way
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"compressors": None}, {"compressors": "zstd"}, {"compressors": "blosc"},
+        {"compressors": None, "shards": 12}, {"compressors": "zstd", "shards": 12},
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_as_many_elements_as_a_chunk_has_are_not_the_chunk(options: dict[str, Any]) -> None:
+    model = np.arange(12, dtype="i4")
+    array = xzarr3.create_array(xzarr3.MemoryStore(), data=model, chunks=3, **options)
+    for at in ([0, 0, 2], [1, 0, 2], [2, 2, 2], [3, 5, 4], [0, 2, 2, 9, 9, 11], [5, 0, 1, 2, 3, 4]):
+        for index in (at, np.array(at), (np.array(at)[:, np.newaxis],)):
+            same(array[index], model[index])
+        same(array.oindex[at], model[at])
+        same(array.vindex[at], model[at])
+    square = np.arange(36).reshape(6, 6)
+    options = {**options, "shards": 6} if "shards" in options else options
+    array = xzarr3.create_array(xzarr3.MemoryStore(), data=square, chunks=3, **options)
+    for at in ([0, 0, 2], [0, 1, 1, 3, 3, 3]):
+        same(array.oindex[at, at], square[np.ix_(at, at)])
+        same(array.oindex[at, 3:], square[at, 3:])
+        same(array.vindex[at, ::-1], square[at, ::-1])
+
+
+# What numpy's rules say where the points go
+
+
+@pytest.mark.parametrize(
+    "selection",
+    [
+        (slice(None), [0], ..., [0]), ([0], ..., 0, slice(None)), (..., [0], slice(None), 0),
+        (0, slice(None), [0, 1]), (slice(None), 0, [0, 1]), (slice(None), [0, 1], 0), ([0, 1], 0),
+        (0, ..., [0, 1], slice(None)), (slice(None), np.array(0), [[0, 1]]),
+        (np.ones((2, 3), bool), ..., [1]), (np.ones((2, 3), bool), [1]),
+        (slice(None), np.ones((3, 4), bool)), ([[1], [0]], slice(None), [2, 3, 0]),
+        (..., np.ones(4, bool)), ([], ..., 0), (0, 0, [1, 2]), (0, [1, 2], 0), ([True, False], ..., [1, 1]),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_points_go_where_numpy_puts_them(selection: Any) -> None:
+    model = np.arange(24).reshape(2, 3, 4)
+    array = xzarr3.create_array(xzarr3.MemoryStore(), data=model, chunks=(1, 2, 3))
+    same(array[selection], model[selection])
+    new = np.arange(np.size(model[selection])).reshape(np.shape(model[selection])) + 100
+    array[selection] = new
+    model[selection] = new
+    same(array.get(), model)
+
+
+# What is refused
+
+
+def array_to_refuse() -> xzarr3.Array:
+    return xzarr3.create_array(xzarr3.MemoryStore(), data=np.arange(24).reshape(4, 6), chunks=(2, 3))
+
+
+REFUSED: list[tuple[str, Any, str]] = [
+    ("get", ([0, 4],), r"axis 0: index 4 is out of bounds for length 4"),
+    ("get", (slice(None), [-7, 0]), r"axis 1: index -7 is out of bounds for length 6"),
+    ("get", (np.array([2**63], "u8"),), r"axis 0: index 9223372036854775808 is out of bounds"),
+    ("get", ([0, 1], [0, 1, 2]), r"index arrays of shapes \[\(2,\), \(3,\)\] do not fit"),
+    ("get", (np.ones((4, 5), bool),), r"axis 0: a mask of shape \(4, 5\) for dimensions of shape \(4, 6\)"),
+    ("get", (0, np.ones(4, bool)), r"axis 1: a mask of shape \(4,\) for dimensions of shape \(6,\)"),
+    ("get", ([0.5],), r"index 0: not an index: an array of float64; accepted: integers, slices"),
+    ("get", (["2020"],), r"index 0: not an index: an array of <U4; accepted"),
+    ("get", ([[0], [1, 2]],), r"not an index: \[\[0\], \[1, 2\]\]; accepted"),
+    ("get", (0, [None]), r"index 1: not an index: an array of object; accepted"),
+    ("get", (None, [0]), r"not a selection: None; accepted"),
+    ("get", ([0], True), r"not a selection: True; accepted"),
+    ("get", ([0], ..., ...), r"only one Ellipsis"),
+    ("get", ([0], 0, 0), r"too many indices: 3 for an array of 2 dimensions"),
+    ("get", (np.ones((4, 6), bool), 0), r"too many indices: 3 for an array of 2 dimensions"),
+    ("get", ([0], 1.5), r"axis 1: .*float"),
+    ("oindex", (np.zeros((2, 2), int),), r"axis 0: not an orthogonal selection: an array of 2 dimensions"),
+    ("oindex", (np.ones((4, 6), bool),), r"axis 0: not an orthogonal selection: an array of 2 dimensions"),
+    ("oindex", ([4], 0), r"axis 0: index 4 is out of bounds for length 4"),
+    ("oindex", (0, [0], [0]), r"too many indices"),
+    ("oindex", ("x",), r"axis 0: not a basic selection: str|not an index"),
+    ("vindex", ([0, 1], [0, 1, 2]), r"do not fit each other"),
+    ("vindex", ([0, 4], [0, 1]), r"axis 0: index 4 is out of bounds"),
+    ("vindex", (np.ones((4, 5), bool),), r"a mask of shape"),
+    ("vindex", (slice(None, None, 0), [1]), r"axis 0: slice step cannot be zero"),
+    ("blocks", (2,), r"axis 0: index 2 is out of bounds for length 2"),
+    ("blocks", (slice(None, None, -1),), r"axis 0: blocks can only be selected with a step of 1"),
+    ("blocks", ([0],), r"axis 0: not a basic selection: list; accepted: integers, slices and one Ellipsis"),
+    ("blocks", (0, 0, 0), r"too many indices"),
+]
+
+
+@pytest.mark.parametrize(("way", "selection", "message"), REFUSED, ids=repr)
+def test_what_does_not_fit_is_refused_and_nothing_written(way: str, selection: Any, message: str) -> None:
+    array = array_to_refuse()
+    before = array.get()
+    reader = array if way == "get" else getattr(array, way)
+    with pytest.raises(SelectionError, match=message):
+        reader[selection]
+    with pytest.raises(SelectionError, match=message):
+        reader[selection] = 1
+    with pytest.raises(SelectionError, match=message):
+        reader.plan(selection)
+    with pytest.raises(SelectionError, match=message):
+        reader.explain(selection)
+    same(array.get(), before)
+
+
+ANYTHING = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=3), st.binary(max_size=3),
+    st.lists(
+        st.one_of(st.integers(-9, 9), st.floats(), st.text(max_size=2), st.none(), st.booleans()), max_size=3
+    ),
+    st.just(...),
+    st.builds(
+        slice, st.one_of(st.none(), st.integers(), st.text(max_size=1)), st.none(), st.sampled_from([None, 0])
+    ),
+    st.just(Thing()), st.just({}), st.just(np.zeros((2, 2, 2), bool)), st.just(np.array(["x"])),
+    st.just(np.array([None])), st.just(np.datetime64("2000")), st.just(range(3)), st.just({0}),
+    st.lists(st.lists(st.integers(-9, 9), max_size=3), max_size=3),
+)  # fmt: skip
+
+
+@settings(THOROUGH, max_examples=400)
+@given(st.one_of(ANYTHING, st.lists(ANYTHING, max_size=4).map(tuple)))
+def test_anything_else_is_a_selection_error(selection: Any) -> None:
+    array = array_to_refuse()
+    model = array.get()
+    for reader in (array, array.oindex, array.vindex, array.blocks):
+        try:
+            found = reader[selection]
+        except SelectionError as error:
+            assert str(error)  # noqa: PT017 - that it is raised is not demanded
+            with pytest.raises(SelectionError):
+                reader[selection] = 1
+        else:
+            if reader is array:
+                same(found, model[selection])
+    same(array.get(), model)
+
+
+@pytest.mark.parametrize("way", ["get", "oindex", "vindex", "blocks"])
+def test_values_that_do_not_fit_are_refused_and_nothing_written(way: str) -> None:
+    array = array_to_refuse()
+    before = array.get()
+    reader = array if way == "get" else getattr(array, way)
+    selection = (slice(0, 2), 1) if way == "blocks" else ([0, 3, 1], slice(0, 2))
+    shape = r"\(4, 3\)" if way == "blocks" else r"\(3, 2\)"
+    with pytest.raises(SelectionError, match=rf"values of shape \(5,\) to a selection of shape {shape}"):
+        reader[selection] = np.arange(5)
+    with pytest.raises(xzarr3.DataTypeValidationError):
+        reader[selection] = np.nan
+    same(array.get(), before)
+
+
+def test_names_are_refused_where_there_are_no_fields() -> None:
+    array = array_to_refuse()
+    for reader in (array, array.oindex, array.vindex, array.blocks):
+        for selection in ("x", ["x"], ([0], "x")):
+            with pytest.raises(SelectionError):
+                reader[selection]
+
+
+def test_unknown_fields_are_refused_and_nothing_written() -> None:
+    array = xzarr3.create_array(xzarr3.MemoryStore(), shape=4, chunks=2, dtype=STRUCT)
+    before = dict(array.store._values)  # type: ignore[attr-defined]
+    for reader in (array, array.oindex, array.vindex, array.blocks):
+        with pytest.raises(SelectionError, match=r"has no field 'z'; accepted: 'a', 'b', 'e'"):
+            reader["z"]
+        with pytest.raises(SelectionError, match=r"has no field 'z'; accepted: 'a', 'b', 'e'"):
+            reader[["a", "z"], 0] = 1
+        with pytest.raises(SelectionError, match=r"has no field 'z'"):
+            reader.explain(["a", "z"])
+    assert dict(array.store._values) == before  # type: ignore[attr-defined]
+
+
+def test_a_refused_write_to_a_directory_leaves_no_trace(tmp_path: Path) -> None:
+    array = xzarr3.create_array(tmp_path / "a", shape=(4, 6), chunks=(2, 3), dtype="i2")
+    files = sorted(tmp_path.rglob("*"))
+    for selection in (([0, 4],), (np.ones((4, 5), bool),), ([0, 1], [0, 1, 2])):
+        with pytest.raises(SelectionError):
+            array[selection] = 1
+    assert sorted(tmp_path.rglob("*")) == files
+
+
+def test_shards_in_shards_are_changed_and_read_by_points() -> None:
+    inner = ShardingCodec((2, 2), (BytesCodec("little"),))
+    array = xzarr3.create_array(
+        xzarr3.MemoryStore(), shape=(16, 16), chunks=(16, 16), dtype="i4",
+        serializer=ShardingCodec((8, 8), (inner,)), compressors=None,
+    )  # fmt: skip
+    model = np.zeros((16, 16), "i4")
+    rng = np.random.default_rng(0)
+    for number in (1, 7, 60):
+        at = rng.integers(-16, 16, (2, number))
+        new = rng.integers(1, 99, number)
+        array.vindex[at[0], at[1]] = new
+        model[at[0], at[1]] = new
+        same(array.get(), model)
+        same(array.vindex[at[0], at[1]], model[at[0], at[1]])
+        same(array[at[0], ::-3], model[at[0], ::-3])
+
+
+# Bounds
+
+
+def peak_of(read: Callable[[], Any]) -> tuple[Any, int]:
+    """What reading gives, and the most bytes that it takes at a time."""
+    tracemalloc.start()
+    try:
+        return read(), tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"chunks": 100_000},
+        pytest.param({"chunks": 10_000, "shards": 1_000_000}, marks=pytest.mark.slow),
+    ],
+    ids=repr,
+)
+def test_masks_and_indices_take_no_more_memory_than_they_must(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    number = 10**7
+    model = np.arange(number, dtype="i4")
+    array = xzarr3.create_array(tmp_path / "a", data=model, compressors=None, **options)
+    rng = np.random.default_rng(0)
+    mask = rng.random(number) < 0.5
+    chosen = int(mask.sum())
+    for reader in (array, array.vindex):
+        found, peak = peak_of(lambda reader=reader: reader[mask])
+        assert np.array_equal(found, model[mask])
+        assert peak < 64 * chosen
+    few = rng.random(number) < 1e-4
+    found, peak = peak_of(lambda: array[few])
+    assert np.array_equal(found, model[few])
+    assert peak < 4 * 2**20
+    at = rng.integers(-number, number, 10**6)
+    for reader in (array, array.oindex, array.vindex):
+        found, peak = peak_of(lambda reader=reader: reader[at])
+        assert np.array_equal(found, model[at])
+        assert peak < 100 * len(at)
+    found, peak = peak_of(lambda: array.oindex[np.sort(at % number)])
+    assert np.array_equal(found, model[np.sort(at % number)])
+    assert peak < 50 * len(at)
+
+
+def test_slices_beside_points_are_not_multiplied_with_them() -> None:
+    array = xzarr3.create_array(xzarr3.MemoryStore(), shape=(10**6,) * 3, chunks=(100,) * 3, dtype="u1")
+    found, peak = peak_of(lambda: array.vindex[[1, 500_000], [1, 500_000], :])
+    assert found.shape == (2, 10**6)
+    assert peak < 32 * 2**20
+    planned, peak = peak_of(lambda: array.oindex.plan((np.arange(10**6), slice(None), [5, 3])))
+    assert planned.shape == (10**6, 10**6, 2)
+    assert planned.number == 10**8
+    assert peak < 64 * 2**20

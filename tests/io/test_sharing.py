@@ -1,0 +1,418 @@
+"""What threads, stores, codecs and processes share is not mixed up, and nobody waits for ever."""
+
+from __future__ import annotations
+
+import pickle
+import resource
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import pytest
+from _unprivileged import run_child
+
+import xzarr3
+from xzarr3 import ChunkDecodeError, LocalStore, MemoryStore, Store, StoreError
+from xzarr3._types import Buffer, ByteRange
+from xzarr3.codecs import BytesBytesCodec, ShardingCodec, register_codec, registry
+from xzarr3.commit.replace_directory import StagedFolder as _StagedFolder
+from xzarr3.parallel import cores
+from xzarr3.stores.base import ValueReader
+
+TOO_LONG = 30.0  # Seconds after which a thread hangs.
+
+
+def finish(*works: Callable[[], Any]) -> list[Any]:
+    """What functions return that run at the same time, each in a thread of its own."""
+    results: list[Any] = [None] * len(works)
+    errors: list[BaseException] = []
+
+    def run(at: int) -> None:
+        try:
+            results[at] = works[at]()
+        except BaseException as error:  # noqa: BLE001 - raised below
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(at,), daemon=True) for at in range(len(works))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(TOO_LONG)
+        assert not thread.is_alive(), "a thread waits for ever"
+    if errors:
+        raise errors[0]
+    return results
+
+
+@pytest.fixture
+def codec() -> Iterator[Callable[[type[BytesBytesCodec]], None]]:
+    """Registers a codec for one test."""
+    names: list[str] = []
+
+    def register(cls: type[BytesBytesCodec]) -> None:
+        register_codec(cls)
+        names.append(cls.name)
+
+    yield register
+    for name in names:
+        registry._loaded.pop(name, None)
+    registry._parsed.clear()
+
+
+# Threads
+
+
+def test_a_read_in_every_thread_of_the_pool_that_asks_for_more_threads() -> None:
+    data = np.random.default_rng(0).random((64, 4096))
+    array = xzarr3.create_array(MemoryStore(), data=data, chunks=(1, 4096))
+
+    def read() -> bool:
+        return np.array_equal(array.get(threads=4), data)
+
+    futures = [cores.get().submit(read) for _ in range(8)]
+    assert [future.result(TOO_LONG) for future in futures] == [True] * 8
+
+
+def test_an_array_is_read_while_the_interpreter_shuts_down(tmp_path: Path) -> None:
+    code = (
+        "import atexit, numpy as np, xzarr3\n"
+        f"array = xzarr3.create_array({str(tmp_path / 'a')!r}, data=np.ones(2**20), chunks=2**14)\n"
+        "array[...]\n"
+        "atexit.register(lambda: print(array.get(threads=2).sum()))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert float(done.stdout) == 2**20
+
+
+def test_few_values_that_change_many_chunks_are_shared_out() -> None:
+    store = MemoryStore()
+    array = xzarr3.create_array(store, data=np.ones(2**21, "float32"), chunks=2**14)
+    found: set[int] = set()
+    get = store.get
+
+    class Noting(MemoryStore):
+        def get(self, key: str, byte_range: ByteRange | None = None) -> Buffer | None:
+            found.add(threading.get_ident())
+            time.sleep(0.002)  # So that the other thread has its turn.
+            return get(key, byte_range)
+
+    other = xzarr3.Array(Noting(), "", array.metadata)
+    other.set(slice(None, None, 2**14), 2.0, threads=2)
+    assert len(found) == 2
+
+
+# Locks
+
+
+class Forwarding(MemoryStore):
+    """Stores what it gets in another array as well."""
+
+    other: xzarr3.Array | None = None
+
+    def set(self, key: str, value: Buffer) -> None:
+        super().set(key, value)
+        if self.other is not None and "c/" in key:
+            number = int(key.rpartition("/")[2])
+            self.other[number * 2] = number
+
+
+def test_stores_that_write_to_another_array_do_not_wait_for_each_other() -> None:
+    number = 200
+
+    def make() -> Callable[[], Any]:
+        store = Forwarding()
+        array = xzarr3.create_array(store, data=np.zeros(number * 2), chunks=2)
+        store.other = xzarr3.create_array(MemoryStore(), data=np.zeros(number * 2), chunks=2)
+
+        def work() -> Any:
+            for at in np.random.default_rng(id(store) % 2**32).permutation(number).tolist():
+                array[at * 2] = at + 1
+            return array[::2] - 1, store.other[::2] if store.other is not None else None
+
+        return work
+
+    for written, forwarded in finish(*(make() for _ in range(4))):
+        assert np.array_equal(written, np.arange(number))
+        assert np.array_equal(forwarded, np.arange(number))
+
+
+def test_a_forked_child_writes_while_its_parent_holds_the_lock_of_the_same_chunk() -> None:
+    from xzarr3.stores.locks import key_lock
+
+    array = xzarr3.create_array(MemoryStore(), data=np.zeros(4), chunks=4)
+
+    def child() -> float:
+        array[1] = 5
+        return float(array[1])
+
+    lock = key_lock(array.engine.store_identity, "c/0")
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock:
+            held.set()
+            done.wait(TOO_LONG)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait(TOO_LONG)
+    try:
+        assert run_child(child).checked() == 5
+    finally:
+        done.set()
+        holder.join()
+
+
+# Memory
+
+
+def test_a_codec_may_read_another_array(codec: Callable[[Any], None], tmp_path: Path) -> None:
+    inner = xzarr3.create_array(tmp_path / "inner", data=np.arange(2000), chunks=100)
+
+    @dataclass(frozen=True)
+    class Reading(BytesBytesCodec):
+        name = "test-reading"
+
+        @classmethod
+        def from_configuration(cls, configuration: Mapping[str, Any]) -> Self:
+            return cls()
+
+        def encoded_size(self, size: int) -> int:
+            return size
+
+        def max_encoded_size(self, size: int) -> int:
+            return size
+
+        def encode(self, data: Buffer) -> Buffer:
+            return bytes(data)
+
+        def decode(self, data: Buffer, limit: int) -> Buffer:
+            assert inner[:].sum() == 1999000
+            return data
+
+    codec(Reading)
+    data = np.arange(64, dtype="int32").reshape(8, 8)
+    for shards in (None, (4, 4)):
+        array = xzarr3.create_array(
+            tmp_path / f"a{shards}", data=data, chunks=(2, 2), shards=shards, compressors=Reading()
+        )
+        assert np.array_equal(array[...], data)
+        array[1:7, 1:7] = -1
+        assert array[...].sum() == data.sum() - data[1:7, 1:7].sum() - 36
+
+
+# Stores that derive from ours
+
+
+class Crossed(LocalStore):
+    """Keeps everything with all bits turned round."""
+
+    def get(self, key: str, byte_range: ByteRange | None = None) -> Buffer | None:
+        value = super().get(key, byte_range)
+        return None if value is None else bytes(octet ^ 255 for octet in bytes(value))
+
+    def set(self, key: str, value: Buffer) -> None:
+        super().set(key, bytes(octet ^ 255 for octet in bytes(value)))
+
+
+@pytest.mark.parametrize("compressors", [None, "zstd"])
+@pytest.mark.parametrize("shards", [None, (8, 8)])
+def test_a_store_that_derives_from_ours_is_asked(
+    compressors: str | None, shards: tuple[int, int] | None, tmp_path: Path
+) -> None:
+    data = np.arange(256, dtype="int32").reshape(16, 16)
+    store = Crossed(tmp_path)
+    array = xzarr3.create_array(store, data=data, chunks=(4, 4), shards=shards, compressors=compressors)
+    assert np.array_equal(array[...], data)
+    assert array[3, 5] == data[3, 5]
+    assert np.array_equal(array[5:7, ::3], data[5:7, ::3])
+    assert np.array_equal(array.vindex[[1, 9], [2, 3]], data[[1, 9], [2, 3]])
+    array[2:6, 7] = -1
+    assert (xzarr3.open_array(store)[2:6, 7] == -1).all()
+    assert not (tmp_path / "zarr.json").read_bytes().startswith(b"{")
+
+
+class Unsized(Store):
+    """Values of which nothing is known but what is asked for."""
+
+    def __init__(self, values: dict[str, bytes]) -> None:
+        super().__init__()
+        self.values = values
+
+    def get(self, key: str, byte_range: ByteRange | None = None) -> Buffer | None:
+        value = self.values.get(key)
+        if value is None or byte_range is None:
+            return value
+        start, length = byte_range
+        start = max(len(value) + start, 0) if start < 0 else start
+        return value[start:] if length is None else value[start : start + length]
+
+
+@pytest.mark.parametrize("length", [0, 15, 17, 32])
+def test_a_chunk_of_another_size_is_refused_where_the_store_tells_none(length: int) -> None:
+    made = MemoryStore()
+    xzarr3.create_array(made, data=np.arange(8, dtype="uint16"), chunks=8, compressors=None)
+    values = {key: bytes(made.get(key) or b"") for key in made.list()}
+    values["c/0"] = bytes(length)
+    array = xzarr3.open_array(Unsized(values))
+    for selection in (..., slice(None, None, 2)):
+        with pytest.raises(ChunkDecodeError, match=r"key 'c/0'.*expected 16"):
+            array[selection]
+
+
+@pytest.mark.parametrize("options", [{}, {"shards": 16}])
+def test_a_value_that_no_chunk_can_need_is_not_read(options: dict[str, Any], tmp_path: Path) -> None:
+    array = xzarr3.create_array(tmp_path / "a", data=np.arange(32), chunks=8, **options)
+    place = tmp_path / "a" / "c" / "0"
+    with place.open("r+b") as file:
+        file.truncate(2**40)  # Bytes, of which the disk holds hardly any.
+    for call in (
+        lambda: array[...],
+        lambda: array.set(slice(1, 3), 1),
+        lambda: array.resize(5),
+    ):
+        with pytest.raises(ChunkDecodeError, match=r"key 'c/0'.*at most \d+ bytes expected"):
+            call()
+    xzarr3.open_array(tmp_path / "a")
+
+
+# Descriptors
+
+
+def test_many_writers_get_by_with_few_descriptors(tmp_path: Path) -> None:
+    def work() -> float:
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        taken = max(int(name.name) for name in Path("/proc/self/fd").iterdir())
+        resource.setrlimit(resource.RLIMIT_NOFILE, (taken + 150, hard))
+        array = xzarr3.create_array(tmp_path / "a", shape=(400, 4), chunks=(1, 4), dtype="int32")
+        step = 25
+
+        def write(at: int) -> Callable[[], None]:
+            return lambda: array.set(slice(at, at + step), at + 1, threads=1)
+
+        finish(*(write(at) for at in range(0, 400, step)))
+        return float(array[...].sum())
+
+    assert run_child(work).checked() == sum(4 * 25 * (at + 1) for at in range(0, 400, 25))
+
+
+def test_a_writer_that_runs_out_of_descriptors_goes_on_with_fewer(tmp_path: Path) -> None:
+    def work() -> int:
+        store = LocalStore(tmp_path / "s")
+        store.set("start", b"")
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        with store.writer() as writer:
+            write = writer.set
+            write("a/b/c/d/e/f", [b"1"])
+            opened = max(int(name.name) for name in Path("/proc/self/fd").iterdir())
+            resource.setrlimit(resource.RLIMIT_NOFILE, (opened, hard))
+            for at in range(20):
+                write(f"a/b/{at}/d/e/f", [b"2"])
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+        return sum(1 for _ in store.list())
+
+    assert run_child(work).checked() == 22
+
+
+def test_a_staged_directory_that_comes_back_is_removed(tmp_path: Path) -> None:
+    top = tmp_path / "top"
+    (top / "new").mkdir(parents=True)
+    staged = _StagedFolder(str(top / "new"), "store")
+
+    def go_on() -> None:
+        with staged.writer() as writer:
+            write = writer.set
+            write("a", [b"1"])
+            staged.close()
+            (top / "new").mkdir(parents=True, exist_ok=True)
+            write("b", [b"2"])
+
+    with pytest.raises(StoreError, match="given up"):
+        go_on()
+    assert not top.exists()
+
+
+# What is read into
+
+
+@pytest.mark.parametrize("out", [np.float64(7), [0.0] * 4, bytearray(32), memoryview(bytearray(32))])
+def test_only_arrays_are_read_into(out: Any) -> None:
+    array = xzarr3.create_array(MemoryStore(), data=np.arange(4.0), chunks=2)
+    with pytest.raises(xzarr3.SelectionError, match="accepted: an ndarray that can be written to"):
+        array.get(out=out)
+
+
+def test_read_only_arrays_are_not_read_into() -> None:
+    array = xzarr3.create_array(MemoryStore(), data=np.arange(4.0), chunks=2)
+    out = np.zeros(4)
+    out.flags.writeable = False
+    with pytest.raises(xzarr3.SelectionError, match="read-only"):
+        array.get(out=out)
+    assert not out.any()
+
+
+def test_a_field_is_named_once() -> None:
+    array = xzarr3.create_array(MemoryStore(), data=np.zeros(4, [("x", "i4"), ("y", "f8")]), chunks=2)
+    for call in (
+        lambda: array[["x", "x"]],
+        lambda: array.explain((["x", "x"],)),
+        lambda: array.set((["y", "y"],), 1),
+    ):
+        with pytest.raises(xzarr3.SelectionError, match="named twice"):
+            call()
+
+
+def test_chunks_beyond_what_a_file_can_hold(tmp_path: Path) -> None:
+    array = xzarr3.create_array(
+        tmp_path / "a", shape=(2**62, 2**62), chunks=(2**62, 2**62), dtype="float64", compressors=None
+    )
+    assert array[5, 5] == 0
+    (tmp_path / "a" / "c" / "0").mkdir(parents=True)
+    (tmp_path / "a" / "c" / "0" / "0").write_bytes(b"short")
+    with pytest.raises(ChunkDecodeError, match="found 5 bytes"):
+        array[5, 5]
+
+
+def test_readers_are_of_the_type_that_stores_promise(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    store.set("a", b"value")
+    reader = store.reader().open("a")
+    assert isinstance(reader, ValueReader)
+    with reader:
+        assert reader.read_into(2**70, memoryview(bytearray(3))) == 0
+
+
+def test_what_belongs_to_an_array_pickles() -> None:
+    array = xzarr3.create_array(MemoryStore(), data=np.arange(12).reshape(3, 4), chunks=2)
+    array.attrs["a"] = 1
+    blocks, attrs, found = pickle.loads(pickle.dumps((array.blocks, array.attrs, array.explain())))
+    assert np.array_equal(blocks[1, 0], array.blocks[1, 0])
+    assert dict(attrs) == {"a": 1}
+    assert list(found) == list(array.explain())
+
+
+@pytest.mark.parametrize("threads", [0, -1, "2", 1.5])
+def test_numbers_of_threads_that_are_none(threads: Any) -> None:
+    array = xzarr3.create_array(MemoryStore(), data=np.arange(4), chunks=2)
+    for call in (
+        lambda: array.get(threads=threads),
+        lambda: array.set(..., 1, threads=threads),
+        lambda: array.explain(threads=threads),
+    ):
+        with pytest.raises(ValueError, match="accepted: None or an integer of at least 1"):
+            call()
+
+
+@pytest.mark.parametrize("serializer", [ShardingCodec((4,)), "n5_default"], ids=str)
+def test_shards_and_blocks_of_n5_are_not_compressed_once_more(serializer: Any) -> None:
+    array = xzarr3.create_array(MemoryStore(), data=np.arange(64), chunks=16, serializer=serializer)
+    assert len(array.metadata.codecs) == 1
+    assert array[5] == 5

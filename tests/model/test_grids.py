@@ -1,0 +1,951 @@
+"""Chunk grids, above all rectilinear ones: documents, arrays against numpy, and other libraries."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import json
+import math
+import pickle
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from _strategies import array_document, attempt, same_bits, selections, stored
+from hypothesis import HealthCheck, assume, example, given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+import xzarr3
+from xzarr3 import (
+    AlignmentError,
+    ChunkDecodeError,
+    MetadataError,
+    SelectionError,
+    StoreError,
+    UnknownExtensionError,
+)
+from xzarr3.codecs import BytesCodec, ShardingCodec, TransposeCodec, ZstdCodec
+from xzarr3.grid import GRIDS, Edges, RectilinearGrid, RegularGrid, Steps, grid_for, parse_grid
+
+da = pytest.importorskip("dask.array")
+
+SLOW = settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)  # fmt: skip
+
+
+def rectilinear(chunk_shapes: list[Any], **configuration: Any) -> dict[str, Any]:
+    """The field ``chunk_grid`` of a document."""
+    return {
+        "name": "rectilinear",
+        "configuration": {"kind": "inline", "chunk_shapes": chunk_shapes, **configuration},
+    }
+
+
+def expanded(chunk_shapes: list[Any], shape: tuple[int, ...]) -> list[list[int]]:
+    """The lengths of the chunks along each dimension, written out as the extension says; none dropped."""
+    result = []
+    for value, size in zip(chunk_shapes, shape, strict=True):
+        if isinstance(value, int):
+            result.append([value] * -(-size // value))
+        else:
+            runs = [item if isinstance(item, list) else [item, 1] for item in value]
+            result.append([length for length, count in runs for _ in range(count)])
+    return result
+
+
+def cells(lengths: list[list[int]], shape: tuple[int, ...]) -> dict[tuple[int, ...], tuple[slice, ...]]:
+    """The coordinates of all chunks that share elements with the array, and where they lie."""
+    along = []
+    for edges, size in zip(lengths, shape, strict=True):
+        starts = [0, *itertools.accumulate(edges)]
+        along.append(
+            [
+                (at, slice(low, low + n))
+                for at, (low, n) in enumerate(zip(starts, edges, strict=False))
+                if low < size
+            ]
+        )
+    return {
+        tuple(at for at, _ in cell): tuple(part for _, part in cell) for cell in itertools.product(*along)
+    }
+
+
+@st.composite
+def axes(draw: st.DrawFn, size: int, unit: int = 1) -> Any:
+    """The chunks of a dimension as a document has them: all lengths are multiples of ``unit``."""
+    length = st.sampled_from([1, 2, 3, 4, 7, 10]).map(lambda n: n * unit)
+    if draw(st.integers(0, 3)) == 0:
+        return draw(length)
+    item = st.one_of(length, st.tuples(length, st.integers(1, 3)).map(list))
+    items: list[Any] = draw(st.lists(item, max_size=4))
+    missing = size - sum(i if isinstance(i, int) else i[0] * i[1] for i in items)
+    while missing > 0:
+        items.append(draw(length))
+        missing -= items[-1]
+    return items
+
+
+SIZES = st.lists(st.sampled_from([0, 1, 2, 3, 5, 8, 13]), max_size=3).map(tuple)
+
+
+# Documents
+
+
+README = [4, [1, 2, 3], [[4, 2]], [[1, 3], 3], [4, 4, 4]]
+EARLIER = [[[2, 3]], [[1, 6]], [1, [2, 1], 3], [[1, 3], 3], [6]]
+
+
+@pytest.mark.parametrize(
+    ("chunk_shapes", "lengths"),
+    [
+        (README, ((4, 2), (1, 2, 3), (4, 2), (1, 1, 1, 3), (4, 2))),
+        (EARLIER, ((2, 2, 2), (1,) * 6, (1, 2, 3), (1, 1, 1, 3), (6,))),
+    ],
+)
+def test_the_examples_of_the_extension(chunk_shapes: list[Any], lengths: Any) -> None:
+    array = stored(array_document(shape=[6] * 5, chunk_grid=rectilinear(chunk_shapes)))
+    assert isinstance(array.metadata.chunk_grid, RectilinearGrid)
+    assert array.chunks == array.write_chunks == lengths
+    assert array.shards is None
+    assert array.cdata_shape == tuple(map(len, lengths))
+    values = np.arange(6**5, dtype="int16").reshape((6,) * 5)
+    array[...] = values
+    assert np.array_equal(array[...], values)
+    coords = itertools.product(*(range(len(along)) for along in lengths))
+    assert set(array.store.list()) == {"zarr.json", *("c/" + "/".join(map(str, at)) for at in coords)}
+    # The third axis: [[4, 2]] is two chunks of 4, the second of which is stored whole.
+    full = [
+        [4, 4], [1, 2, 3], [4, 4], [1, 1, 1, 3], [4, 4]
+    ] if chunk_shapes is README else [list(along) for along in lengths]  # fmt: skip
+    last = tuple(len(along) - 1 for along in lengths)
+    size = math.prod(along[at] for along, at in zip(full, last, strict=True))
+    assert len(array.store.get(array.chunk_key(last)) or b"") == 2 * size
+
+
+def test_golden_chunks() -> None:
+    """A 3 by 6 array in rows [2, 1] and columns [1, 3, 4], of which the last reaches beyond it."""
+    document = array_document(shape=[3, 6], chunk_grid=rectilinear([[2, 1], [1, 3, 4]]), fill_value=-1)
+    chunks = {
+        "c/0/0": bytes([0, 0, 10, 0]),  # (0, 0) and (1, 0)
+        "c/0/1": bytes([1, 0, 2, 0, 3, 0, 11, 0, 12, 0, 13, 0]),
+        "c/0/2": bytes([4, 0, 5, 0, 255, 255, 255, 255, 14, 0, 15, 0, 255, 255, 255, 255]),
+        "c/1/1": bytes([21, 0, 22, 0, 23, 0]),
+    }
+    values = np.array([[0, 1, 2, 3, 4, 5], [10, 11, 12, 13, 14, 15], [-1, 21, 22, 23, -1, -1]], "int16")
+    array = stored(document, chunks)
+    assert np.array_equal(array[...], values)
+    assert array.read_chunk((0, 2)).tolist() == [[4, 5], [14, 15]]
+    made = stored(document)
+    made[...] = values
+    assert {
+        key: bytes(made.store.get(key) or b"") for key in made.store.list() if key != "zarr.json"
+    } == chunks
+
+
+def test_the_document_that_is_written() -> None:
+    array = xzarr3.create_array(
+        xzarr3.MemoryStore(), shape=(10, 12, 7), chunks=[[4, 4, 4], [1, 5, 5, 1], [3, [2, 2]]], dtype="int8"
+    )
+    document = json.loads(bytes(array.store.get("zarr.json") or b""))
+    # Lengths that repeat are a pair.
+    assert document["chunk_grid"] == rectilinear([[[4, 3]], [1, [5, 2], 1], [3, [2, 2]]])
+    regular = xzarr3.create_array(xzarr3.MemoryStore(), shape=(10, 7), chunks=((4, 4, 2), (7,)), dtype="int8")
+    assert regular.chunks == (4, 7)
+    document = json.loads(bytes(regular.store.get("zarr.json") or b""))
+    assert document["chunk_grid"] == {"name": "regular", "configuration": {"chunk_shape": [4, 7]}}
+
+
+BAD = [
+    ([4], "", "the array has 2 dimensions"),
+    ([4, 6, 1], "", "the array has 2 dimensions"),
+    ("46", "", "not the chunks"),
+    (None, "", "not the chunks"),
+    ([4, 0], "[1]", "an integer of at least 1"),
+    ([4, -6], "[1]", "an integer of at least 1"),
+    ([4, 6.0], "[1]", "an integer of at least 1"),
+    ([4, True], "[1]", "an integer of at least 1"),
+    ([4, "6"], "[1]", "an integer of at least 1"),
+    ([4, None], "[1]", "an integer of at least 1"),
+    ([4, {}], "[1]", "an integer of at least 1"),
+    ([4, 2**63], "[1]", "an integer of at least 1"),
+    ([4, [3, 0, 3]], "[1][1]", "an integer of at least 1"),
+    ([4, [3, -1, 4]], "[1][1]", "an integer of at least 1"),
+    ([4, [3, 3.0]], "[1][1]", "an integer of at least 1"),
+    ([4, [3, False]], "[1][1]", "an integer of at least 1"),
+    ([4, [3, "3"]], "[1][1]", "an integer of at least 1"),
+    ([4, [[3]]], "[1][0]", "a pair"),
+    ([4, [[3, 2, 1]]], "[1][0]", "a pair"),
+    ([4, [[]]], "[1][0]", "a pair"),
+    ([4, [[3, 0]]], "[1][0][1]", "an integer of at least 1"),
+    ([4, [[0, 3]]], "[1][0][0]", "an integer of at least 1"),
+    ([4, [[3, 2.0]]], "[1][0][1]", "an integer of at least 1"),
+    ([4, [[3, True]]], "[1][0][1]", "an integer of at least 1"),
+    ([4, [[[3, 1], 2]]], "[1][0][0]", "an integer of at least 1"),
+    ([4, [[3, 10**30]]], "[1][0][1]", "an integer of at least 1"),
+    ([4, [3, 2]], "[1]", "whose sum is at least 6"),
+    ([4, []], "[1]", "whose sum is at least 6"),
+    ([[[1, 3]], 6], "[0]", "whose sum is at least 4"),
+]
+
+
+@pytest.mark.parametrize(("chunk_shapes", "place", "text"), BAD)
+def test_a_grid_that_is_none_is_refused(chunk_shapes: Any, place: str, text: str) -> None:
+    with pytest.raises(MetadataError) as caught:
+        stored(array_document(chunk_grid=rectilinear(chunk_shapes)))
+    assert caught.value.field == f"chunk_grid.configuration.chunk_shapes{place}"
+    assert text in str(caught.value)
+
+
+def test_the_fields_of_the_configuration() -> None:
+    def opened(**configuration: Any) -> xzarr3.Array:
+        return stored(
+            array_document(chunk_grid={"name": "rectilinear", "configuration": dict(configuration)})
+        )
+
+    with pytest.raises(MetadataError, match=r"chunk_grid\.configuration\.kind': missing field"):
+        opened(chunk_shapes=[4, 6])
+    with pytest.raises(MetadataError, match="unknown kind of chunk shapes; found 'external'"):
+        opened(kind="external", chunk_shapes=[4, 6])
+    with pytest.raises(MetadataError, match=r"chunk_shapes': missing field"):
+        opened(kind="inline")
+    with pytest.raises(UnknownExtensionError, match=r"chunk_grid\.configuration\.origin"):
+        opened(kind="inline", chunk_shapes=[4, 6], origin=[0, 0])
+    assert opened(kind="inline", chunk_shapes=[4, 6], note={"must_understand": False}).chunks == (4, 6)
+    with pytest.raises(UnknownExtensionError, match="accepted: 'regular', 'rectilinear'"):
+        stored(array_document(chunk_grid={"name": "hexagonal", "configuration": {}}))
+    with pytest.raises(UnknownExtensionError) as caught:
+        parse_grid("hexagonal", {}, (4,))
+    assert caught.value.field == "chunk_grid.name"
+    assert {name: grid.name for name, grid in GRIDS.items()} == {name: name for name in GRIDS}
+
+
+JUNK: st.SearchStrategy[Any] = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(-2, 9), st.integers(), st.floats(), st.text(max_size=3)),
+    lambda inner: st.lists(inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=500, deadline=None)
+@given(JUNK, st.sampled_from([(), (0,), (6,), (3, 5)]))
+def test_any_chunk_shapes_open_or_are_refused(chunk_shapes: Any, shape: tuple[int, ...]) -> None:
+    grid, error = attempt(
+        lambda: parse_grid("rectilinear", rectilinear(chunk_shapes)["configuration"], shape), MetadataError
+    )
+    if error is None:
+        assert parse_grid("rectilinear", grid.configuration(), shape) == grid
+    else:
+        assert str(error.field).startswith("chunk_grid.configuration.chunk_shapes")
+    asked, error = attempt(lambda: grid_for(chunk_shapes, shape), MetadataError)
+    if error is None:
+        asked.check(shape)
+
+
+def test_a_short_document_of_very_many_chunks() -> None:
+    """Neither opening nor reading depends on how many chunks there are."""
+    size = 2 * 10**12 + 5
+    chunk_shapes = [[[1, 10**12], 5, [1, 10**12], [2**62, 2**62]]]
+    start = time.thread_time()
+    array = stored(array_document(shape=[size], chunk_grid=rectilinear(chunk_shapes)))
+    array[10**12 - 1 : 10**12 + 7] = np.arange(8)
+    assert array[10**12 + 2] == 3
+    assert array[-1] == 0
+    assert array.cdata_shape == (2 * 10**12 + 1,)
+    assert array.chunk_key(10**12 + 1) in set(array.store.list())
+    assert array.metadata.chunk_grid.region((10**12,), array.shape) == (slice(10**12, 10**12 + 5),)
+    array.resize((10**12 + 3,))
+    assert array[10**12 - 2 :].tolist() == [0, 0, 1, 2, 3]
+    with pytest.raises(MetadataError, match="too many chunks"):
+        _ = array.chunks
+    assert time.thread_time() - start < 10
+
+
+# What users ask for
+
+
+@pytest.mark.parametrize(
+    ("chunks", "shape", "grid"),
+    [
+        (4, (10, 3), RegularGrid((4, 4))),
+        ((4, -1), (10, 3), RegularGrid((4, 3))),
+        (-1, (10, 0), RegularGrid((10, 1))),
+        (np.int64(4), (10,), RegularGrid((4,))),
+        (np.array([4, 5]), (10, 10), RegularGrid((4, 5))),
+        (((4, 4, 2), (3,)), (10, 3), RegularGrid((4, 3))),
+        ([[10], [3]], (10, 3), RegularGrid((10, 3))),
+        ([[12], [3]], (10, 3), RegularGrid((12, 3))),
+        (((0,), (2, 1)), (0, 3), RegularGrid((1, 2))),
+        ([[], 2], (0, 3), RegularGrid((1, 2))),
+        ([[[4, 3]], 2], (10, 3), RegularGrid((4, 2))),
+        ([[[4, 2], 2], 2], (10, 3), RegularGrid((4, 2))),
+        ((), (), RegularGrid(())),
+        ([[3, 4], 5], (7, 10), RectilinearGrid(((3, 4), 5))),
+        (((3, 4), (5, 5)), (7, 10), RectilinearGrid(((3, 4), (5, 5)))),
+        ([np.array([3, 4]), -1], (7, 10), RectilinearGrid((((3, 1), (4, 1)), 10))),
+        ([[3, 3, 4]], (10,), RectilinearGrid((((3, 2), 4),))),
+        ([[4, 4, 1, 1]], (10,), RectilinearGrid((((4, 2), (1, 2)),))),
+        ([[2, 4, 9]], (7,), RectilinearGrid(((2, 4, 9),))),
+    ],
+)
+def test_grid_for(chunks: Any, shape: tuple[int, ...], grid: Any) -> None:
+    found = grid_for(chunks, shape)
+    assert found == grid
+    found.check(shape)
+
+
+@pytest.mark.parametrize(
+    ("chunks", "field"),
+    [
+        (0, "chunks"),
+        (-2, "chunks"),
+        (2.5, "chunks"),
+        ("auto", "chunks"),
+        (None, "chunks"),
+        (True, "chunks"),
+        ((4,), "chunks"),
+        ((4, 4, 4), "chunks"),
+        ((4, 0), "chunks[1]"),
+        ((4, 2.0), "chunks[1]"),
+        ((4, True), "chunks[1]"),
+        (([4, 4], 3), "chunks[0]"),
+        (([4, 4, 0, 2], 3), "chunks[0][2]"),
+        (([4, 4, -1], 3), "chunks[0][2]"),
+        (([4, 6.0], 3), "chunks[0][1]"),
+        (([[4, 0], 10], 3), "chunks[0][0][1]"),
+        (([], 3), "chunks[0]"),
+        (("ab", 3), "chunks[0]"),
+        (2**63, "chunks"),
+    ],
+)
+def test_what_is_no_grid(chunks: Any, field: str) -> None:
+    with pytest.raises(MetadataError) as caught:
+        grid_for(chunks, (10, 3))
+    assert caught.value.field == field
+
+
+# A dimension
+
+
+@given(st.integers(0, 30).flatmap(lambda size: st.tuples(st.just(size), axes(size))))
+def test_a_dimension_is_what_its_lengths_say(case: tuple[int, Any]) -> None:
+    size, value = case
+    full = expanded([value], (size,))[0]
+    (axis,) = RectilinearGrid((value,)).axes
+    starts = [0, *itertools.accumulate(full)]
+    within = [at for at, low in enumerate(starts[:-1]) if low < size]
+    assert axis.count(size) == len(within)
+    assert axis.lengths(size) == (tuple(min(full[at], size - starts[at]) for at in within) or (0,))
+    for at in within:
+        assert (axis.start(at), axis.length_at(at)) == (starts[at], full[at])
+        assert {axis.index(element) for element in range(starts[at], starts[at] + full[at])} == {at}
+    assert set(axis.distinct) == set(full) or isinstance(axis, Steps)
+    assert list(axis.distinct) == sorted(axis.distinct, reverse=True)
+    assert axis.longest == max(axis.distinct, default=0)
+    paired = axis.paired()
+    assert paired.lengths(size) == (
+        tuple(map(sum, itertools.batched(axis.lengths(size), 2)))
+        if hasattr(itertools, "batched")
+        else paired.lengths(size)
+    )
+
+
+@given(
+    st.integers(0, 30).flatmap(lambda size: st.tuples(st.just(size), axes(size, 2))),
+    st.integers(0, 80),
+    st.sampled_from([1, 2]),
+)
+@example((0, []), 5, 2)
+def test_a_dimension_that_grows(case: tuple[int, Any], new: int, unit: int) -> None:
+    (axis,) = RectilinearGrid((case[1],)).axes
+    grown = axis.covering(new, unit)
+    assert axis.agrees(grown)
+    assert grown.agrees(axis)
+    if isinstance(axis, Steps) or isinstance(grown, Steps):
+        assert axis == grown
+        return
+    assert grown.total >= new
+    before, after = (expanded([each.to_json()], (0,))[0] for each in (axis, grown))
+    assert after[: len(before)] == before
+    added = after[len(before) :]
+    assert bool(added) == (new > axis.total)
+    assert all(length % unit == 0 for length in added)
+    assert grown.total == new or grown.total < new + unit or not added
+    if before and added:
+        assert max(added) <= max(before)
+        assert all(length == max(before) for length in added[:-1])
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "agree"),
+    [
+        ((2, 3), (2, 3), True),
+        ((2, 3), (2, 3, 4), True),
+        ((2, 3), (2, 3, 3, 4), True),
+        ((2, 3, 3), (2, 3, 4), False),
+        ((2, 3), (2, 4), False),
+        ((2, 3), (3, 2), False),
+        ((2, 2, 3), (2, 3), False),
+        ((2,), (2, 2, 2), True),
+        ((), (2,), True),
+        ((2, 3), 2, False),
+        (2, 2, True),
+        (2, 3, False),
+    ],
+)
+def test_grids_that_agree(one: Any, other: Any, agree: bool) -> None:
+    left, right = RectilinearGrid((one,)), RectilinearGrid((other,))
+    assert left.agrees(right) is agree
+    assert right.agrees(left) is agree
+
+
+def test_grids_of_other_kinds_do_not_agree() -> None:
+    assert not RegularGrid((2,)).agrees(RectilinearGrid((2,)))
+    assert not RegularGrid((2,)).agrees(RegularGrid((3,)))
+    assert not RectilinearGrid(((2, 3),)).agrees(RectilinearGrid(((2, 3), 1)))
+
+
+def test_grids_compare_by_what_they_mean() -> None:
+    one, other = RectilinearGrid(([2, 2, 3], 4)), RectilinearGrid((((2, 2), (3, 1)), 4))
+    assert one == other == pickle.loads(pickle.dumps(one))
+    assert hash(one) == hash(other)
+    assert one.is_regular is False
+    assert RectilinearGrid((2, 4)).is_regular is True
+    assert one.largest == (3, 4)
+    assert [*one.sample_shapes()] == [(3, 4), (2, 4)]
+    assert [*RectilinearGrid(((2, 3), (5, 1, 4))).sample_shapes()] == [(3, 5), (2, 5), (3, 4), (3, 1)]
+    assert one.axes == (Edges(((2, 2), (3, 1))), Steps(4))
+
+
+# Arrays against numpy
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[xzarr3.Array, list[Any]]:
+    """An empty array with a rectilinear grid, and the chunk_shapes of its document."""
+    shape = draw(SIZES)
+    kind = draw(st.sampled_from(["plain", "zstd", "transposed", "sharded", "nested", "squeezed", "turned"]))
+    inner = tuple(draw(st.sampled_from([1, 2, 3])) for _ in shape)
+    unit = inner if kind in ("sharded", "nested", "squeezed", "turned") else (1,) * len(shape)
+    chunk_shapes = [draw(axes(size, each)) for size, each in zip(shape, unit, strict=True)]
+    shard = ShardingCodec(inner, (BytesCodec("little"), ZstdCodec()))
+    reverse = TransposeCodec(tuple(range(len(shape)))[::-1])
+    codecs: dict[str, list[Any]] = {
+        "plain": [BytesCodec(draw(st.sampled_from(["little", "big"])))],
+        "zstd": [BytesCodec("little"), ZstdCodec()],
+        "transposed": [reverse, BytesCodec("little")],
+        "sharded": [shard],
+        "nested": [ShardingCodec(inner, (ShardingCodec((1,) * len(shape), (BytesCodec("big"),)),))],
+        "squeezed": [shard, ZstdCodec()],
+        "turned": [reverse, replace(shard, chunk_shape=inner[::-1])],
+    }
+    document = array_document(
+        shape=list(shape),
+        data_type="int32",
+        chunk_grid=rectilinear(chunk_shapes),
+        fill_value=draw(st.sampled_from([0, -5])),
+        codecs=[codec.to_json() for codec in codecs[kind]],
+    )
+    return stored(document), chunk_shapes
+
+
+@SLOW
+@given(st.data())
+def test_reads_and_writes_are_numpys(data: st.DataObject) -> None:
+    array, chunk_shapes = data.draw(cases())
+    shape = array.shape
+    oracle = np.full(shape, array.fill_value, "int32")
+    number = itertools.count(1)
+    for _ in range(data.draw(st.integers(1, 4))):
+        selection = data.draw(selections(shape))
+        wanted = oracle[selection].shape
+        values = np.arange(math.prod(wanted), dtype="int32").reshape(wanted) + 1000 * next(number)
+        if data.draw(st.integers(0, 5)) == 0:
+            values = np.full(wanted, array.fill_value, "int32")
+        array.set(selection, values, threads=data.draw(st.sampled_from([1, 2, 3])))
+        oracle[selection] = values
+    selection = data.draw(selections(shape))
+    again = xzarr3.open_array(array.store)
+    assert same_bits(again.get(selection), np.asarray(oracle[selection]))
+    assert same_bits(again.get(), oracle)
+    lengths = expanded(chunk_shapes, shape)
+    places = cells(lengths, shape)
+    assert again.cdata_shape == tuple(
+        sum(low < size for low in (0, *itertools.accumulate(along[:-1]))) if size else 0
+        for along, size in zip(lengths, shape, strict=True)
+    )
+    assert again.nchunks == len(places)
+    assert {task.coords for task in again.chunk_tasks()} == set(places)
+    for coords, place in places.items():
+        assert same_bits(again.read_chunk(coords), oracle[place])
+        # What holds only the fill value is not stored, all else is.
+        used = bool((oracle[place] != array.fill_value).any())
+        assert array.store.exists(again.chunk_key(coords)) is used
+        if used and [codec.name for codec in again.metadata.codecs][-1] == "bytes":
+            stored_shape = again.metadata.chunk_grid.chunk_shape_at(coords)
+            expected = 4 * math.prod(along[at] for along, at in zip(lengths, coords, strict=True))
+            assert (
+                len(array.store.get(again.chunk_key(coords)) or b"")
+                == expected
+                == 4 * math.prod(stored_shape)
+            )
+    if shape:
+        assert [row.tolist() for row in map(np.asarray, again)] == oracle.tolist()
+
+
+class Growing(RuleBasedStateMachine):
+    """Writes, resizing and appending in any order, against a numpy array that is padded and cut."""
+
+    @initialize(case=cases())
+    def start(self, case: tuple[xzarr3.Array, list[Any]]) -> None:
+        self.array, _ = case
+        self.fill = int(self.array.fill_value or 0)
+        self.oracle = np.full(self.array.shape, self.fill, "int32")
+        self.number = itertools.count(1)
+        self.places: dict[tuple[int, ...], tuple[slice, ...]] = {}
+
+    def numbers(self, shape: tuple[int, ...]) -> Any:
+        return (np.arange(math.prod(shape), dtype="int32") + 100 * next(self.number)).reshape(shape)
+
+    @rule(data=st.data())
+    def write(self, data: st.DataObject) -> None:
+        selection = data.draw(selections(self.oracle.shape))
+        values = self.numbers(self.oracle[selection].shape)
+        self.array[selection] = values
+        self.oracle[selection] = values
+
+    @rule(data=st.data())
+    def resize(self, data: st.DataObject) -> None:
+        lengths = st.one_of(st.integers(0, 16), st.sampled_from(self.oracle.shape or (1,)))
+        shape = tuple(data.draw(lengths) for _ in self.oracle.shape)
+        common = tuple(slice(min(old, new)) for old, new in zip(self.oracle.shape, shape, strict=True))
+        grown = np.full(shape, self.fill, "int32")
+        grown[common] = self.oracle[common]
+        self.array.resize(shape)
+        self.oracle = grown
+
+    @rule(data=st.data())
+    def append(self, data: st.DataObject) -> None:
+        if self.oracle.ndim:
+            axis = data.draw(st.integers(0, self.oracle.ndim - 1))
+            shape = list(self.oracle.shape)
+            shape[axis] = data.draw(st.integers(0, 9))
+            values = self.numbers(tuple(shape))
+            self.array.append(values, axis)
+            self.oracle = np.concatenate([self.oracle, values], axis)
+
+    @rule()
+    def reopen(self) -> None:
+        self.array = xzarr3.open_array(self.array.store, mode="r+")
+
+    @invariant()
+    def same(self) -> None:
+        if not hasattr(self, "array"):
+            return
+        assert same_bits(self.array.get(), self.oracle)
+        self.array.metadata.chunk_grid.check(self.array.shape)
+        # Chunks keep their place in the array, and none is stored that is not of it.
+        places = {
+            task.coords: tuple(slice(part.start, part.start + n) for part, n in zip(
+                task.selection, self.array.metadata.chunk_grid.chunk_shape_at(task.coords), strict=True
+            ))
+            for task in self.array.chunk_tasks()
+        }  # fmt: skip
+        assert all(self.places.get(coords, place) == place for coords, place in places.items())
+        self.places = places
+        keys = {self.array.chunk_key(coords) for coords in places}
+        assert {key for key in self.array.store.list() if key != "zarr.json"} <= keys
+
+
+TestGrowing = Growing.TestCase
+TestGrowing.settings = settings(
+    max_examples=60, stateful_step_count=12, deadline=None, suppress_health_check=list(HealthCheck)
+)
+
+
+def test_a_grid_of_steps_only_is_read_as_a_regular_one() -> None:
+    array = stored(array_document(shape=[5, 7], chunk_grid=rectilinear([2, 3])))
+    assert array.chunks == array.write_chunks == (2, 3)
+    array[...] = np.arange(35).reshape(5, 7)
+    array.append(np.full((2, 7), 9))
+    assert array[...].tolist() == [*np.arange(35).reshape(5, 7).tolist(), [9] * 7, [9] * 7]
+    document = json.loads(bytes(array.store.get("zarr.json") or b""))
+    assert document["chunk_grid"] == rectilinear([2, 3])
+
+
+def test_appending_pieces_adds_chunks_that_are_the_pieces() -> None:
+    first = np.arange(31 + 28 + 31)
+    array = xzarr3.create_array(xzarr3.MemoryStore(), data=first, chunks=[[31, 28, 31]])
+    for days in (30, 31, 30):
+        array.append(np.arange(days))
+    assert array.chunks == ((31, 28, 31, 30, 31, 30),)
+    array.append(np.arange(62 + 5))
+    assert array.chunks == ((31, 28, 31, 30, 31, 30, 31, 31, 5),)
+    array.resize((150,))
+    assert array.chunks == ((31, 28, 31, 30, 30),)
+    array.append(np.arange(1))
+    assert array.chunks == ((31, 28, 31, 30, 31),)
+
+
+def test_shards_of_different_shapes() -> None:
+    values = np.arange(12 * 10, dtype="int32").reshape(12, 10)
+    inner = ShardingCodec((2, 5), (BytesCodec("little"),))
+    array = xzarr3.create_array(
+        xzarr3.MemoryStore(), data=values, chunks=[[2, 6, 4], 5], serializer=inner, compressors=None
+    )
+    assert array.chunks == (2, 5)
+    assert array.shards == array.write_chunks == ((2, 6, 4), (5, 5))
+    assert array.cdata_shape == (3, 2)
+    assert np.array_equal(array[...], values)
+    array.append(values[:3])
+    # The new shard holds whole inner chunks.
+    assert array.metadata.chunk_grid == RectilinearGrid(((2, 6, 4, 4), 5))
+    assert np.array_equal(array[...], np.concatenate([values, values[:3]]))
+    assert "shards" in array.info
+
+
+@pytest.mark.parametrize("orders", [[(1, 2, 0)], [(1, 2, 0), (0, 2, 1)], [(2, 1, 0), (1, 2, 0)]])
+def test_shards_that_are_transposed_grow_by_whole_inner_chunks(orders: list[tuple[int, ...]]) -> None:
+    lengths = np.array([2, 3, 5])  # Of the inner chunks, as the array has its dimensions.
+    turned = lengths
+    for order in orders:
+        turned = turned[list(order)]
+    array = xzarr3.create_array(
+        xzarr3.MemoryStore(),
+        shape=(6, 15, 15),
+        dtype="int32",
+        chunks=[[4, 2], [6, 9], [10, 5]],
+        filters=[TransposeCodec(order) for order in orders],
+        serializer=ShardingCodec(tuple(turned.tolist()), (BytesCodec("little"),)),
+        compressors=None,
+    )
+    values = np.arange(8 * 16 * 16, dtype="int32").reshape(8, 16, 16)
+    array[...] = values[:6, :15, :15]
+    array.append(values[6:7, :15, :15])
+    array.append(values[:7, 15:, :15], 1)
+    array.resize((8, 16, 16))
+    assert array.metadata.chunk_grid == RectilinearGrid(((4, 2, 2), (6, 9, 3), (10, 5, 5)))
+    array[7] = values[7]
+    array[:7, :, 15] = values[:7, :, 15]
+    assert np.array_equal(array[...], values)
+
+
+def test_shrinking_to_the_end_of_a_chunk() -> None:
+    array = xzarr3.create_array(
+        xzarr3.MemoryStore(), data=np.arange(1, 10), chunks=[[2, 3, 4]], write_empty_chunks=True
+    )
+    array.resize((5,))
+    assert set(array.store.list()) == {"zarr.json", "c/0", "c/1"}
+    array.resize((3,))
+    assert set(array.store.list()) == {"zarr.json", "c/0", "c/1"}
+    array.resize((9,))
+    assert array[...].tolist() == [1, 2, 3, 0, 0, 0, 0, 0, 0]
+    assert array.chunks == ((2, 3, 4),)
+
+
+def test_inner_chunks_that_do_not_divide_every_shard() -> None:
+    inner = ShardingCodec((4,), (BytesCodec("little"),))
+    with pytest.raises(MetadataError, match="inner chunks do not fill the shard") as caught:
+        xzarr3.create_array(
+            xzarr3.MemoryStore(), shape=(18,), chunks=[[8, 4, 6]], serializer=inner, dtype="int32"
+        )
+    assert "6" in str(caught.value)
+    document = array_document(
+        shape=[12], chunk_grid=rectilinear([[8, 4, 2]]), codecs=[inner.to_json()], data_type="int32"
+    )
+    with pytest.raises(MetadataError, match="inner chunks do not fill the shard"):
+        stored(document)
+    transposed = array_document(
+        shape=[8, 8],
+        chunk_grid=rectilinear([[4, 4], [2, 3, 3]]),
+        codecs=[
+            TransposeCodec((1, 0)).to_json(),
+            ShardingCodec((1, 4), (BytesCodec("little"),)).to_json(),
+        ],
+    )
+    assert stored(transposed).cdata_shape == (2, 3)
+    transposed["codecs"][1] = ShardingCodec((2, 4), (BytesCodec("little"),)).to_json()
+    with pytest.raises(MetadataError, match="inner chunks do not fill the shard"):
+        stored(transposed)
+
+
+def test_a_chunk_of_another_shape_is_refused() -> None:
+    document = array_document(shape=[7], chunk_grid=rectilinear([[2, 5]]))
+    array = stored(document, {"c/0": bytes(10), "c/1": bytes(10)})
+    assert array[2:].tolist() == [0] * 5
+    with pytest.raises(ChunkDecodeError) as caught:
+        array[...]
+    assert (caught.value.chunk, caught.value.key) == ((0,), "c/0")
+
+
+def test_what_was_left_behind_does_not_come_back() -> None:
+    """A chunk that a write left under a key that the grid lacked may have had any shape."""
+    array = xzarr3.create_array(
+        xzarr3.MemoryStore(), data=np.arange(5, dtype="int16"), chunks=[[2, 3]], compressors=None
+    )
+    array.store.set("c/2", bytes(14))
+    array.store.set("c/3", b"what is this")
+    array.resize((10,))
+    assert array.chunks == ((2, 3, 3, 2),)
+    assert array[...].tolist() == [0, 1, 2, 3, 4, 0, 0, 0, 0, 0]
+    assert not array.store.exists("c/2")
+    assert not array.store.exists("c/3")
+
+
+class Failing(xzarr3.MemoryStore):
+    """Fails to store one key."""
+
+    fails = ""
+
+    def set(self, key: str, value: Any) -> None:
+        if key == self.fails:
+            raise StoreError(f"no room for '{key}'")
+        super().set(key, value)
+
+
+@pytest.mark.parametrize("key", ["c/1", "c/3", "c/4", "zarr.json"])
+def test_an_append_that_fails_leaves_everything_as_it_was(key: str) -> None:
+    store = Failing()
+    values = np.arange(1, 5, dtype="int16")
+    array = xzarr3.create_array(store, data=values, chunks=[[2, 3]], compressors=None)
+    before = {name: bytes(store.get(name) or b"") for name in store.list()}
+    store.fails = key
+    with pytest.raises(StoreError, match="no room"):
+        array.append(np.arange(100, 109))
+    store.fails = ""
+    assert array.shape == (4,)
+    assert array[...].tolist() == [1, 2, 3, 4]
+    assert {name: bytes(store.get(name) or b"") for name in store.list()} == before
+    array.append(np.arange(100, 109))
+    assert array[...].tolist() == [1, 2, 3, 4, *range(100, 109)]
+
+
+def test_a_handle_goes_on_when_another_one_has_resized_the_array() -> None:
+    one = xzarr3.create_array(xzarr3.MemoryStore(), data=np.arange(5), chunks=[[2, 3]])
+    other = xzarr3.open_array(one.store, mode="r+")
+    other.append(np.arange(5, 9))
+    assert one[...].tolist() == [0, 1, 2, 3, 4]
+    one.append(np.arange(9, 11))
+    assert one[...].tolist() == [*range(11)]
+    assert one.chunks == ((2, 3, 3, 1, 2),)
+    other.attrs["units"] = "m"
+    assert xzarr3.open_array(one.store).chunks == one.chunks
+    xzarr3.create_array(one.store, data=np.arange(5), chunks=[[3, 2]], overwrite=True)
+    with pytest.raises(StoreError, match="removed or replaced"):
+        one.attrs["units"] = "km"
+
+
+SHARDED = {"serializer": ShardingCodec((25, 50), (BytesCodec("little"),)), "compressors": None}
+
+
+@pytest.mark.parametrize("options", [{}, {"compressors": None}, SHARDED], ids=["zstd", "plain", "sharded"])
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_many_threads(options: dict[str, Any], threads: int) -> None:
+    values = np.random.default_rng(1).integers(0, 99, (600, 700), "int32")
+    rows, columns = [100, 50, 250, 100, 100], [350, 300, 50]
+    array = xzarr3.create_array(
+        xzarr3.MemoryStore(), shape=values.shape, dtype=values.dtype, chunks=[rows, columns], **options
+    )
+    array.set(..., values, threads=threads)
+    assert np.array_equal(array.get(threads=threads), values)
+    selection = (slice(None, None, -1), slice(10, 690, 7))
+    assert np.array_equal(array.get(selection, threads=threads), values[selection])
+    assert np.array_equal(array.get((slice(400, 700), slice(0, 350)), threads=threads), values[400:700, :350])
+    assert np.array_equal(array.get((slice(0, 400), slice(0, 350)), threads=threads), values[:400, :350])
+    array.store.set(array.chunk_key((3, 1)), b"spoilt")
+    with pytest.raises(ChunkDecodeError) as caught:
+        array.get(threads=threads)
+    assert caught.value.chunk == (3, 1)
+
+
+def test_pickling() -> None:
+    array = xzarr3.create_array(xzarr3.MemoryStore(), data=np.arange(12), chunks=[[2, 3, 7]])
+    again = pickle.loads(pickle.dumps(array))
+    assert again.metadata.chunk_grid == array.metadata.chunk_grid
+    assert again[...].tolist() == [*range(12)]
+
+
+# dask
+
+
+def test_dask_has_the_chunks_of_the_grid() -> None:
+    values = np.arange(10 * 12).reshape(10, 12)
+    array = xzarr3.create_array(xzarr3.MemoryStore(), data=values, chunks=[[1, 5, 4], [8, 4]])
+    lazy = xzarr3.from_zarr(array, chunks="units")
+    assert lazy.chunks == ((1, 5, 4), (8, 4)) == array.chunks
+    assert np.array_equal(lazy.compute(), values)
+    assert np.array_equal(lazy[3:, ::-2].T.compute(), values[3:, ::-2].T)
+    assert np.array_equal(xzarr3.from_zarr(array).compute(), values)
+    assert xzarr3.from_zarr(array, chunks=(-1, "auto")).compute().tolist() == values.tolist()
+    grown = stored(array_document(shape=[0, 6], chunk_grid=rectilinear([[], [4, 4]])))
+    assert xzarr3.from_zarr(grown, chunks="units").chunks == ((0,), (4, 2))
+    assert grown.chunks == ((0,), (4, 2))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_dask_reads_and_writes(data: st.DataObject) -> None:
+    array, _ = data.draw(cases())
+    values = np.arange(array.size, dtype="int32").reshape(array.shape) + 1
+    target = xzarr3.from_zarr(array, chunks="units")
+    source = da.from_array(values, chunks=target.chunks)
+    xzarr3.store(source, array, scheduler="threads")
+    assert np.array_equal(array[...], values)
+    assert np.array_equal(target.compute(scheduler="sync") if array.ndim else array[...], values)
+    bound = st.integers(0, 14)  # Forward only: of some slices beyond the ends dask makes more than numpy.
+    selection = tuple(data.draw(st.builds(slice, bound, bound, st.integers(1, 3))) for _ in array.shape)
+    assert np.array_equal(
+        xzarr3.from_zarr(array, chunks="auto")[selection].compute(scheduler="sync"), values[selection]
+    )
+
+
+def test_small_chunks_are_grouped_along_their_edges() -> None:
+    lengths = [*range(1, 201)] * 5
+    array = xzarr3.create_array(
+        xzarr3.MemoryStore(), shape=(sum(lengths), 4), dtype="int64", chunks=[lengths, 4], fill_value=3
+    )
+    lazy = xzarr3.from_zarr(array)
+    assert 16 <= len(lazy.chunks[0]) < 500
+    edges = set(itertools.accumulate(lengths))
+    assert set(itertools.accumulate(lazy.chunks[0])) <= edges
+    assert int(lazy.sum().compute()) == 3 * array.size
+
+
+def test_blocks_need_not_end_where_units_end() -> None:
+    array = xzarr3.create_array(xzarr3.MemoryStore(), shape=(12,), dtype="int64", chunks=[[2, 3, 7]])
+    values = np.arange(12)
+    for chunks in ((5, 7), (2, 10), (2, 3, 7), (12,), (2, 2, 8), (1, 11), (5, 6, 1)):
+        array[...] = 0
+        xzarr3.store(da.from_array(values, chunks=(chunks,)), array)
+        assert np.array_equal(array[...], values)
+    xzarr3.store(da.from_array(values[:6] + 50, chunks=((4, 2),)), array, regions=(slice(1, 7),))
+    assert array[...].tolist() == [0, *range(50, 56), *range(7, 12)]
+    one, two = da.from_array(values[:3], chunks=3), da.from_array(values[:2], chunks=2)
+    xzarr3.store([one, two], [array, array], regions=[(slice(0, 3),), (slice(3, 5),)])
+    assert array[:5].tolist() == [0, 1, 2, 0, 1]
+    with pytest.raises(AlignmentError, match="same elements"):
+        xzarr3.store([one, two], [array, array], regions=[(slice(0, 3),), (slice(0, 2),)])
+
+
+def test_selections_that_do_not_fit() -> None:
+    array = xzarr3.create_array(xzarr3.MemoryStore(), shape=(5,), dtype="int8", chunks=[[2, 3]])
+    with pytest.raises(SelectionError):
+        array.read_chunk((2,))
+    with pytest.raises(SelectionError):
+        array[5]
+
+
+# Other libraries
+
+
+PIPELINES = {
+    "zarr-python": {"codec_pipeline.path": "zarr.core.codec_pipeline.BatchedCodecPipeline"},
+    "zarrs": {"codec_pipeline.path": "zarrs.ZarrsCodecPipeline", "codec_pipeline.strict": True},
+}
+
+
+@pytest.fixture(params=PIPELINES)
+def zarr(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """zarr-python, with its own codecs or those of zarrs, if it knows rectilinear grids."""
+    module = pytest.importorskip("zarr")
+    if request.param == "zarrs":
+        pytest.importorskip("zarrs")
+    if "rectilinear_chunks" not in module.config.get("array"):
+        pytest.skip(f"zarr-python {module.__version__} has no rectilinear grids")
+    with module.config.set({"array.rectilinear_chunks": True, **PIPELINES[request.param]}):
+        yield module
+
+
+@pytest.mark.filterwarnings("ignore:Combining a `sharding_indexed` codec")
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_other_libraries_read_what_is_written_here(zarr: Any, data: st.DataObject) -> None:
+    array, chunk_shapes = data.draw(cases())
+    # They want at least one chunk along each dimension.
+    assume(array.ndim and array.size and all(chunk_shapes))
+    # zarr-python takes the inner chunks of a shard that is transposed for those of the array.
+    assume([codec.name for codec in array.metadata.codecs] != ["transpose", "sharding_indexed"])
+    values = np.arange(array.size, dtype="int32").reshape(array.shape) + 1
+    with tempfile.TemporaryDirectory() as folder:
+        xzarr3.LocalStore(folder).set("zarr.json", array.store.get("zarr.json") or b"")
+        ours = xzarr3.open_array(folder, mode="r+")
+        ours[...] = values
+        assert np.array_equal(zarr.open_array(folder, mode="r")[...], values)
+        selection = data.draw(selections(array.shape))
+        ours[selection] = -7
+        values[selection] = -7
+        assert np.array_equal(zarr.open_array(folder, mode="r")[...], values)
+        more = -values[:2]
+        ours.append(more)
+        values = np.concatenate([values, more])
+        assert np.array_equal(zarr.open_array(folder, mode="r")[...], values)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_what_other_libraries_write_is_read_here(zarr: Any, data: st.DataObject) -> None:
+    # Theirs wants lengths that are the size together; a document may have more.
+    unit = tuple(data.draw(st.lists(st.sampled_from([1, 2, 3]), min_size=1, max_size=3)))
+    sharded = data.draw(st.booleans())
+    lengths = [
+        [n * each if sharded else n for n in data.draw(st.lists(st.integers(1, 5), min_size=1, max_size=4))]
+        for each in unit
+    ]
+    shape = tuple(map(sum, lengths))
+    grid = {"chunks": unit, "shards": lengths} if sharded else {"chunks": lengths}
+    values = np.arange(math.prod(shape), dtype="int32").reshape(shape) + 1
+    with tempfile.TemporaryDirectory() as folder:
+        theirs = zarr.create_array(folder, shape=shape, dtype="int32", **grid)
+        theirs[...] = values
+        ours = xzarr3.open_array(folder, mode="r+")
+        assert ours.metadata.chunk_grid.name == "rectilinear"
+        assert same_bits(ours[...], values)
+        if not sharded:  # Theirs cannot grow shards that do not divide evenly.
+            theirs.append(values)
+            ours = xzarr3.open_array(folder, mode="r+")
+            values = np.concatenate([values, values])
+            assert same_bits(ours[...], values)
+        selection = data.draw(selections(ours.shape))
+        assert same_bits(ours.get(selection), np.asarray(values[selection]))
+        ours[selection] = -7
+        values[selection] = -7
+        assert np.array_equal(zarr.open_array(folder, mode="r")[...], values)
+
+
+# Chunks far beyond the array
+
+
+@pytest.mark.parametrize("many", [2, 3, 2**62])
+def test_points_where_chunks_reach_beyond_what_64_bits_count(many: int) -> None:
+    xr = pytest.importorskip("xarray")
+    chunk_shapes = [[3, [2, 1], [2**62, many], [1, 5]], [5, [6, 1]]]
+    document = array_document(
+        shape=[10, 10], chunk_grid=rectilinear(chunk_shapes), dimension_names=["x", "y"]
+    )
+    group = b'{"zarr_format": 3, "node_type": "group"}'
+    store = xzarr3.MemoryStore({"zarr.json": group, "t/zarr.json": json.dumps(document).encode()})
+    store.set("t/c/1/1", np.arange(12, dtype="<i2").tobytes())
+    dataset = xr.open_dataset(store, engine="xzarr3")
+    x, y = (xr.DataArray(points, dims="p") for points in ([1, 4, 9], [0, 7, 9]))
+    assert dataset.t.isel(x=x, y=y).values.tolist() == [0, 8, 0]
+    assert dataset.t.isel(x=x[:0], y=y[:0]).shape == (0,)
+
+
+@given(st.integers(1, 30).flatmap(lambda size: st.tuples(st.just(size), axes(size))), st.data())
+def test_the_runs_within_a_dimension_tell_the_chunk_of_each_element(
+    case: tuple[int, Any], data: st.DataObject
+) -> None:
+    size, value = case
+    (axis,) = RectilinearGrid((value,)).axes
+    assume(isinstance(axis, Edges))
+    runs = axis.runs_within(size)
+    starts = [start for start, _, _ in runs]
+    element = data.draw(st.integers(0, size - 1))
+    start, first, length = runs[bisect.bisect_right(starts, element) - 1]
+    assert first + (element - start) // length == axis.index(element)
+    assert max(max(run) for run in runs) <= size

@@ -1,0 +1,224 @@
+"""Storage transformers: registered ones stand between array and store, unknown ones are refused."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+import xzarr3
+from xzarr3 import MemoryStore, StorageTransformer, Store, UnknownExtensionError, register_storage_transformer
+from xzarr3._types import JSON, Buffer, ByteRange
+from xzarr3.codecs.base import Configuration
+from xzarr3.model.storage_transformers import storage_transformer_names, unregister_storage_transformer
+
+
+class _Flipped(Store):
+    """Every bit of every value is stored inverted, under keys with another beginning."""
+
+    def __init__(self, store: Store, prefix: str, mask: int) -> None:
+        super().__init__(read_only=store.read_only)
+        self._store, self._prefix, self._mask = store, prefix, mask
+
+    def _inner(self, key: str) -> str:
+        assert key.startswith(self._prefix)
+        return f"{self._prefix}flipped/{key[len(self._prefix) :]}"
+
+    def _turn(self, value: Buffer) -> bytes:
+        return bytes(octet ^ self._mask for octet in bytes(value))
+
+    def get(self, key: str, byte_range: ByteRange | None = None) -> Buffer | None:
+        value = self._store.get(self._inner(key), byte_range)
+        return None if value is None else self._turn(value)
+
+    def set(self, key: str, value: Buffer) -> None:
+        self._store.set(self._inner(key), self._turn(value))
+
+    def erase(self, key: str) -> None:
+        self._store.erase(self._inner(key))
+
+    def list_prefix(self, prefix: str) -> Iterator[str]:
+        start = f"{self._prefix}flipped/"
+        for key in self._store.list_prefix(start):
+            yield self._prefix + key[len(start) :]
+
+
+@dataclass(frozen=True)
+class Flip(StorageTransformer):
+    """A transformer that inverts the bits of a mask."""
+
+    name = "example.flip"
+    mask: int = 255
+
+    @classmethod
+    def from_configuration(cls, configuration: Mapping[str, JSON]) -> Flip:
+        fields = Configuration(cls.name, configuration)
+        mask = fields.integer("mask", 0, 255)
+        fields.finish()
+        return cls(mask)
+
+    def configuration(self) -> dict[str, JSON]:
+        return {"mask": self.mask}
+
+    def wrap(self, store: Store, prefix: str, metadata: Any) -> Store:
+        return _Flipped(store, prefix, self.mask)
+
+    def owns(self, key: str) -> bool:
+        return key.startswith("flipped/")
+
+
+@pytest.fixture(autouse=True)
+def _registered() -> Iterator[None]:
+    register_storage_transformer(Flip)
+    yield
+    if Flip.name in storage_transformer_names():
+        unregister_storage_transformer(Flip.name)
+
+
+def _make(store: Store, *transformers: Any, **options: Any) -> xzarr3.Array:
+    data = np.arange(20, dtype="int16").reshape(4, 5)
+    return xzarr3.create_array(
+        store, "a", data=data, chunks=(2, 5), compressors=None, storage_transformers=transformers, **options
+    )
+
+
+def test_values_pass_through_it_both_ways(store: Store) -> None:
+    array = _make(store, Flip(255))
+    np.testing.assert_array_equal(array[...], np.arange(20).reshape(4, 5))
+    stored = bytes(store.get("a/flipped/c/0/0"))
+    assert stored == bytes(255 ^ octet for octet in np.arange(10, dtype="<i2").tobytes())
+    assert store.get("a/c/0/0") is None
+    array[1, 1:3] = -1
+    assert xzarr3.open_array(store, "a")[1].tolist() == [5, -1, -1, 8, 9]
+
+
+def test_document_and_reopening(store: Store) -> None:
+    _make(store, {"name": "example.flip", "configuration": {"mask": 15}})
+    document = json.loads(bytes(store.get("a/zarr.json")))
+    assert document["storage_transformers"] == [{"name": "example.flip", "configuration": {"mask": 15}}]
+    again = xzarr3.open_array(store, "a", mode="r+")
+    assert again.metadata.storage_transformers == (Flip(15),)
+    again.attrs["units"] = "K"
+    assert (
+        json.loads(bytes(store.get("a/zarr.json")))["storage_transformers"]
+        == document["storage_transformers"]
+    )
+
+
+def test_the_first_is_next_to_the_array(store: Store) -> None:
+    array = _make(store, Flip(1), Flip(2))
+    assert bytes(store.get("a/flipped/flipped/c/0/0"))[0] == 3
+    assert array[0, 0] == 0
+
+
+def test_resize_append_and_delete(store: Store) -> None:
+    array = _make(store, Flip())
+    array.append(np.full((2, 5), 7, "int16"))
+    array.resize((3, 5))
+    assert array[2].tolist() == list(range(10, 15))
+    assert store.get("a/flipped/c/2/0") is None
+    root = xzarr3.open_group(store, mode="r+")
+    del root["a"]
+    assert list(store.list()) == ["zarr.json"]
+
+
+def test_sharded_partial_reads_and_pickling(tmp_path: Any) -> None:
+    store = xzarr3.LocalStore(tmp_path)
+    data = np.arange(64, dtype="float32").reshape(8, 8)
+    array = xzarr3.create_array(
+        store, "a", data=data, chunks=(2, 2), shards=(4, 8), storage_transformers=[Flip()]
+    )
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(array))[3:7, 1], data[3:7, 1])
+    np.testing.assert_array_equal(xzarr3.from_zarr(array).compute(scheduler="threads"), data)
+
+
+def test_dask_names_its_tasks_anew_after_a_write(store: Store) -> None:
+    """The values are not under the keys that the array knows."""
+    array = _make(store, Flip())
+    before = xzarr3.from_zarr(array).name
+    array[0, 0] = 7
+    assert xzarr3.from_zarr(array).name != before
+
+
+def test_only_keys_of_chunks_are_asked_for(tmp_path: Any) -> None:
+    asked: list[str] = []
+
+    class Stamping(_Flipped):
+        def stamp(self, keys: Sequence[str]) -> object:
+            asked.extend(keys)
+            return self._store.stamp([self._inner(key) for key in keys])
+
+    @register_storage_transformer
+    @dataclass(frozen=True)
+    class Stamped(Flip):
+        name = "example.stamped"
+
+        def wrap(self, store: Store, prefix: str, metadata: Any) -> Store:
+            return Stamping(store, prefix, self.mask)
+
+    try:
+        array = _make(xzarr3.LocalStore(tmp_path), Stamped())
+        before = array.__dask_tokenize__()
+        assert array.__dask_tokenize__() == before
+        assert set(asked) == {"a/c/0/0", "a/c/1/0"}
+        array[3, 3] = 7
+        assert array.__dask_tokenize__() != before
+    finally:
+        unregister_storage_transformer("example.stamped")
+
+
+def test_unknown_transformer_is_refused(store: Store) -> None:
+    _make(store, Flip())
+    unregister_storage_transformer(Flip.name)
+    with pytest.raises(UnknownExtensionError, match=r"storage_transformers\[0\].*example\.flip"):
+        xzarr3.open_array(store, "a")
+
+
+@pytest.mark.parametrize(
+    ("entry", "field"),
+    [
+        ({"name": "example.flip", "configuration": {"mask": 256}}, "mask"),
+        ({"name": "example.flip", "configuration": {}}, "mask"),
+        ({"name": "example.flip", "configuration": {"mask": 1, "more": 2}}, "more"),
+        ({"name": "example.flip", "other": 1}, "other"),
+        ({"configuration": {}}, "storage_transformers[0]"),
+        ({"name": 7}, "storage_transformers[0]"),
+        ("nobody.knows", "storage_transformers[0]"),
+    ],
+)
+def test_bad_documents(entry: Any, field: str) -> None:
+    store = MemoryStore()
+    _make(store)
+    document = json.loads(bytes(store.get("a/zarr.json")))
+    document["storage_transformers"] = [entry]
+    store.set("a/zarr.json", json.dumps(document).encode())
+    with pytest.raises(xzarr3.MetadataError) as caught:
+        xzarr3.open_array(store, "a")
+    assert field in str(caught.value)
+    assert "node '/a'" in str(caught.value)
+
+
+def test_one_that_need_not_be_understood_is_passed_over_and_kept() -> None:
+    store = MemoryStore()
+    _make(store)
+    document = json.loads(bytes(store.get("a/zarr.json")))
+    document["storage_transformers"] = [{"name": "cache.hint", "must_understand": False}]
+    store.set("a/zarr.json", json.dumps(document).encode())
+    array = xzarr3.open_array(store, "a", mode="r+")
+    assert array[1, 1] == 6
+    array.attrs["a"] = 1
+    kept = json.loads(bytes(store.get("a/zarr.json")))
+    assert kept["storage_transformers"] == document["storage_transformers"]
+
+
+@pytest.mark.parametrize("zarr_format", [2, "3-draft"])
+def test_formats_without_them_refuse(zarr_format: Any) -> None:
+    store = MemoryStore()
+    with pytest.raises(xzarr3.MetadataError, match="storage_transformers"):
+        _make(store, Flip(), zarr_format=zarr_format)
+    assert list(store.list()) == []

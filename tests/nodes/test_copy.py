@@ -1,0 +1,540 @@
+"""Copies between formats: nothing is lost, chunks stay as they are if they can, or the copy is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import xzarr3
+from xzarr3 import LocalStore, MemoryStore, MetadataError, NodeExistsError, Store
+from xzarr3.cli import main
+from xzarr3.codecs import GzipCodec, ZstdCodec
+from xzarr3.formats.fill_value_attribute import encode_fill_value
+
+FORMATS = (3, 2, "3-draft")
+
+
+def contents(store: Store) -> dict[str, bytes]:
+    return {key: bytes(store.get(key)) for key in store.list()}
+
+
+def hierarchy(store: Store, zarr_format: Any, **options: Any) -> xzarr3.Group:
+    """Groups in groups, arrays of several types and layouts, missing chunks, attributes."""
+    options = {"compressors": "gzip", **options}
+    root = xzarr3.create_group(
+        store, zarr_format=zarr_format, attributes={"title": "all", "n": [1, {"a": None}]}
+    )
+    values = np.arange(24, dtype="float32").reshape(4, 6)
+    values[0, 0] = np.nan
+    root.create_array("f4", data=values, chunks=(2, 4), dimension_names=("y", "x"), **options)
+    root.create_array("order", data=values.astype(">f8"), chunks=(3, 3), order="F", **options)
+    sparse = root.create_array(
+        "deep/er/sparse", shape=(9, 9), chunks=(2, 2), dtype="int16", fill_value=-7, **options
+    )
+    sparse[3:5, 2:7] = np.arange(10).reshape(2, 5)
+    root.create_array("scalar", data=np.float64(2.5), attributes={"units": "K"}, **options)
+    root.create_array("bool", data=np.array([True, False, True]), **options)
+    root.create_array("none", shape=(0, 3), dtype="uint8", **options)
+    root.create_group("empty", attributes={"left": "alone"})
+    return xzarr3.open_group(store)
+
+
+def assert_same(one: xzarr3.Group, other: xzarr3.Group, *, masked: bool = False) -> None:
+    """Whether nodes say the same; with ``masked``, those of ``other`` say in an attribute what is masked."""
+    assert dict(one.attrs) == dict(other.attrs)
+    left, right = dict(one.members(max_depth=None)), dict(other.members(max_depth=None))
+    assert left.keys() == right.keys()
+    for path, node in left.items():
+        same = right[path]
+        assert type(same) is type(node), path
+        attributes = dict(same.attrs)
+        if masked and isinstance(node, xzarr3.Array) and node.dimension_names:
+            assert attributes.pop("_FillValue") == encode_fill_value(node.fill_value, node.dtype)
+        assert attributes == dict(node.attrs), path
+        if isinstance(node, xzarr3.Array):
+            assert same.dtype == node.dtype
+            # Version 2 may say of a scalar that it has no names, where others say nothing.
+            assert (same.dimension_names or ()) == (node.dimension_names or ())
+            assert same.chunks == node.chunks
+            bits = node.metadata.data_type.bits
+            assert bits(same.metadata.fill_value) == bits(node.metadata.fill_value)
+            assert same.get().tobytes() == node.get().tobytes(), path
+
+
+@pytest.mark.parametrize("old", FORMATS)
+@pytest.mark.parametrize("new", FORMATS)
+def test_between_all_formats_and_back(old: Any, new: Any, tmp_path: Path) -> None:
+    store = MemoryStore()
+    source = hierarchy(store, old)
+    copied = xzarr3.copy(source, tmp_path / "copy", zarr_format=new)
+    assert copied.zarr_format == new
+    assert_same(source, copied, masked=old == 2 and new != 2)
+    back = xzarr3.copy(tmp_path / "copy", MemoryStore(), zarr_format=old)
+    assert_same(source, back)
+
+
+@pytest.mark.parametrize("new", [2, "3-draft"])
+def test_chunks_are_moved_as_they_are(new: Any) -> None:
+    store, target = MemoryStore(), MemoryStore()
+    array = xzarr3.create_array(store, "a", shape=(5, 5), chunks=2, dtype="int32", compressors="gzip")
+    array[...] = np.arange(25).reshape(5, 5)
+    odd = bytes(store.get("a/c/1/1")) + b""
+    xzarr3.copy(store, target, zarr_format=new)
+    prefix = {2: "a/", "3-draft": "data/a/c"}[new]
+    separator = {2: ".", "3-draft": "/"}[new]
+    assert bytes(target.get(f"{prefix}1{separator}1")) == odd
+    moved = {bytes(target.get(key)) for key in target.list() if key.startswith(prefix) and ".z" not in key}
+    assert moved == {bytes(store.get(key)) for key in store.list() if "/c/" in key}
+
+
+def test_damaged_chunks_stay_damaged() -> None:
+    """What cannot be decoded is moved all the same: a copy does not look into chunks."""
+    store, target = MemoryStore(), MemoryStore()
+    xzarr3.create_array(store, "a", data=np.ones(4), chunks=4)
+    store.set("a/c/0", b"damaged")
+    copied = xzarr3.copy(store, target, zarr_format=2)
+    with pytest.raises(xzarr3.ChunkDecodeError):
+        copied["a"][...]
+
+
+@pytest.mark.parametrize(
+    ("options", "new", "field"),
+    [
+        ({"shards": 4, "chunks": 2}, 2, "sharding_indexed"),
+        ({"shards": 4, "chunks": 2}, "3-draft", "sharding_indexed"),
+        ({"chunks": [[1, 3, 4]]}, 2, "chunk_grid"),
+        ({"chunks": [[1, 3, 4]]}, "3-draft", "chunk_grid"),
+        ({"compressors": "zstd"}, "3-draft", "zstd"),
+    ],
+)
+def test_what_a_format_cannot_say(options: dict[str, Any], new: Any, field: str) -> None:
+    store, target = MemoryStore(), MemoryStore()
+    xzarr3.create_array(store, "fine", data=np.arange(3), compressors="gzip")
+    xzarr3.create_array(store, "g/a", data=np.arange(8), **options)
+    with pytest.raises(MetadataError) as caught:
+        xzarr3.copy(store, target, zarr_format=new)
+    assert field in str(caught.value)
+    assert "g/a" in str(caught.value)
+    assert list(target.list()) == []
+
+
+def test_recoding_makes_it_sayable() -> None:
+    store = MemoryStore()
+    data = np.arange(64, dtype="int32").reshape(8, 8)
+    xzarr3.create_array(store, "a", data=data, chunks=(2, 2), shards=(4, 8), fill_value=5)
+    copied = xzarr3.copy(store, MemoryStore(), zarr_format="3-draft", compressors="gzip", shards=None)["a"]
+    assert copied.chunks == (2, 2)
+    assert copied.shards is None
+    np.testing.assert_array_equal(copied[...], data)
+    again = xzarr3.copy(store, MemoryStore(), compressors=ZstdCodec(level=9))["a"]
+    assert again.shards == (4, 8)
+    assert again.compressors == (ZstdCodec(level=9),)
+    np.testing.assert_array_equal(again[...], data)
+    with pytest.raises(MetadataError, match="shards"):
+        xzarr3.copy(store, MemoryStore(), shards=(8, 8))
+
+
+def test_what_xarray_masks_stays_masked(tmp_path: Path) -> None:
+    xr = pytest.importorskip("xarray")
+    packed = xr.Dataset(
+        {
+            "t": ("x", np.array([280.5, np.nan, 281.0]), {"units": "K"}),
+            "n": ("x", np.array([0, 1, 2])),
+            "z": ("x", np.array([0.0, np.nan, 1.0])),
+        }
+    )
+    encoding = {"t": {"dtype": "int16", "scale_factor": 0.1, "_FillValue": 0, "add_offset": 270.0}}
+    for old, new in ((2, 3), (3, 2)):
+        one, other = tmp_path / f"{old}", tmp_path / f"copy{old}"
+        xzarr3.to_zarr(packed, one, encoding=encoding, zarr_format=old)
+        xzarr3.copy(one, other, zarr_format=new)
+        for engine in ("xzarr3", "zarr"):
+            if engine == "zarr":
+                pytest.importorskip("zarr")
+            with xr.open_dataset(other, engine=engine) as found:
+                xr.testing.assert_allclose(found.load(), packed)
+                assert found.n.dtype == packed.n.dtype, engine
+        xzarr3.copy(other, tmp_path / f"back{old}", zarr_format=old)
+        with xr.open_dataset(tmp_path / f"back{old}", engine="xzarr3") as found:
+            xr.testing.assert_allclose(found.load(), packed)
+
+
+def test_absent_chunks_of_a_value_that_is_not_masked() -> None:
+    """Version 2 masks its fill value in xarray, so it cannot stand for values that are there."""
+    store = MemoryStore()
+    array = xzarr3.create_array(
+        store, "a", shape=6, chunks=2, dtype="int32", fill_value=7, dimension_names=["x"]
+    )
+    array[0:2] = [1, 2]
+    copied = xzarr3.copy(store, MemoryStore(), zarr_format=2)["a"]
+    assert copied.fill_value is None
+    assert copied[...].tolist() == [1, 2, 7, 7, 7, 7]
+
+
+def test_overlap_and_existing_nodes_are_refused(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "a.zarr")
+    hierarchy(store, 3)
+    before = contents(store)
+    for source_path, path in (("", ""), ("", "below"), ("deep", "deep/er/copy"), ("deep/er", "deep")):
+        with pytest.raises(NodeExistsError, match="accepted"):
+            xzarr3.copy(store, str(store.root), source_path=source_path, path=path, overwrite=True)
+    assert contents(store) == before
+    xzarr3.copy(store, store, source_path="f4", path="twin")
+    np.testing.assert_array_equal(xzarr3.open_array(store, "twin")[...], xzarr3.open_array(store, "f4")[...])
+    other = MemoryStore()
+    xzarr3.create_group(other, "there")
+    with pytest.raises(NodeExistsError, match="overwrite"):
+        xzarr3.copy(store, other, source_path="deep", path="there")
+    xzarr3.copy(store, other, source_path="deep", path="there", overwrite=True)
+    assert "er/sparse" in xzarr3.open_group(other, "there")
+
+
+def test_a_failing_store_leaves_no_document() -> None:
+    class Full(MemoryStore):
+        left = 3
+
+        def set(self, key: str, value: Any) -> None:
+            if ".json" not in key:
+                if not self.left:
+                    raise xzarr3.StoreError("full")
+                Full.left -= 1
+            super().set(key, value)
+
+    store, target = MemoryStore(), Full()
+    xzarr3.create_array(store, "a", data=np.arange(8), chunks=1)
+    with pytest.raises(xzarr3.StoreError, match="full"):
+        xzarr3.copy(store, target)
+    assert [key for key in target.list() if key.endswith("zarr.json")] == []
+
+
+def test_consolidated_metadata_come_along() -> None:
+    store = MemoryStore()
+    hierarchy(store, 3)
+    xzarr3.consolidate_metadata(store)
+    assert xzarr3.copy(store, MemoryStore(), zarr_format=2).consolidated
+    assert not xzarr3.copy(store, MemoryStore(), zarr_format=2, consolidated=False).consolidated
+    draft = MemoryStore()
+    xzarr3.copy(store, draft, zarr_format="3-draft")
+    assert_same(xzarr3.open_group(store), xzarr3.open_group(draft))
+
+
+def test_progress_bar(capsys: pytest.CaptureFixture[str]) -> None:
+    store = MemoryStore()
+    xzarr3.create_array(store, "a", data=np.arange(8), chunks=1)
+    xzarr3.copy(store, MemoryStore(), progress=True)
+    assert "64.0/64.0" in capsys.readouterr().err
+
+
+def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    hierarchy(LocalStore(tmp_path / "a.zarr"), 3)
+    assert main(["copy", str(tmp_path / "a.zarr"), str(tmp_path / "b.zarr"), "--format", "2"]) == 0
+    said = capsys.readouterr()
+    assert "deep/er/sparse" in said.out or "sparse (9, 9) int16" in said.out
+    assert json.loads((tmp_path / "b.zarr/f4/.zarray").read_text())["chunks"] == [2, 4]
+    assert main(["copy", str(tmp_path / "a.zarr"), str(tmp_path / "b.zarr"), "--format", "2"]) == 1
+    assert "overwrite" in capsys.readouterr().err
+    again = ["copy", str(tmp_path / "a.zarr"), str(tmp_path / "b.zarr"), "--overwrite", "--quiet"]
+    assert main([*again, "--compressor", "zstd", "--source-path", "deep", "--path", "sub"]) == 0
+    assert capsys.readouterr() == ("", "")
+    assert xzarr3.open_array(tmp_path / "b.zarr", "sub/er/sparse").compressors == (ZstdCodec(),)
+
+
+def test_structs_of_several_byte_orders() -> None:
+    dtype = [("a", "<i4"), ("b", ">f8"), ("c", [("d", ">u2"), ("e", "<M8[s]")])]
+    values = np.array([(1, 1.5, (2, 3)), (-4, np.nan, (5, 6))], dtype)
+    store = MemoryStore()
+    xzarr3.create_array(
+        store, "a", data=values, chunks=1, zarr_format=2, fill_value=values[0], compressors="gzip"
+    )
+    for options in ({}, {"compressors": "zstd"}):
+        copied = xzarr3.copy(store, MemoryStore(), zarr_format=3, **options)["a"]
+        native = np.dtype([("a", "i4"), ("b", "f8"), ("c", [("d", "u2"), ("e", "M8[s]")])])
+        assert copied.dtype == native
+        assert copied.get().tobytes() == values.astype(native).tobytes()
+        assert copied.fill_value.tobytes() == values[:1].astype(native).tobytes()
+        back = xzarr3.copy(copied, MemoryStore(), zarr_format=2)
+        assert back.get().astype(native).tobytes() == copied.get().tobytes()
+
+
+def test_a_source_that_lies_in_the_target_is_refused(tmp_path: Path) -> None:
+    xzarr3.create_array(tmp_path / "outer", "inner", data=np.arange(10))
+    before = sorted(tmp_path.rglob("*"))
+    for source, target in (("outer/inner", "outer"), ("outer", "outer/inner/copy"), ("outer", "outer/inner")):
+        with pytest.raises(NodeExistsError, match="in the other"):
+            xzarr3.copy(tmp_path / source, tmp_path / target, overwrite=True)
+    (tmp_path / "link").symlink_to(tmp_path / "outer")
+    with pytest.raises(NodeExistsError, match="in the other"):
+        xzarr3.copy(tmp_path / "outer" / "inner", tmp_path / "link", overwrite=True)
+    assert sorted(tmp_path.rglob("*")) == sorted([*before, tmp_path / "link"])
+    assert xzarr3.open_array(tmp_path / "outer", "inner")[...].tolist() == list(range(10))
+
+
+class _Broken(MemoryStore):
+    """A store one of whose chunks cannot be read."""
+
+    def get(self, key: str, *arguments: Any) -> Any:
+        if key.endswith("c/3"):
+            raise xzarr3.StoreError("cannot be read")
+        return super().get(key, *arguments)
+
+
+@pytest.mark.parametrize("path", ["", "g/a"])
+@pytest.mark.parametrize("kind", ["memory", "local"])
+def test_a_failed_copy_leaves_what_was_there(kind: str, path: str, tmp_path: Path) -> None:
+    source = _Broken()
+    xzarr3.create_array(source, data=np.arange(10), chunks=2)
+    target: Store = MemoryStore() if kind == "memory" else LocalStore(tmp_path / "t")
+    with pytest.raises(xzarr3.StoreError, match="cannot be read"):
+        xzarr3.copy(source, target, path=path)
+    assert list(target.list()) == []
+    xzarr3.create_array(target, path, data=np.ones(3), chunks=1)
+    before = contents(target)
+    with pytest.raises(xzarr3.StoreError, match="cannot be read"):
+        xzarr3.copy(source, target, path=path, overwrite=True)
+    assert contents(target) == before
+    empty = MemoryStore()
+    xzarr3.create_array(empty, shape=10, chunks=2, dtype="i8")
+    assert not xzarr3.copy(empty, target, path=path, overwrite=True)[...].any()
+
+
+def test_chunks_that_were_left_behind_are_nobodys(store: Store) -> None:
+    xzarr3.create_array(store, "g/a", data=np.arange(8), chunks=2)
+    store.erase("g/a/zarr.json")
+    before = contents(store)
+    with pytest.raises(NodeExistsError, match="4 keys"):
+        xzarr3.create_array(store, "g/a", shape=8, chunks=2, dtype="i8")
+    with pytest.raises(NodeExistsError, match="not empty"):
+        xzarr3.copy(xzarr3.create_array(MemoryStore(), shape=8, dtype="i8"), store, path="g/a")
+    assert contents(store) == before
+    array = xzarr3.create_array(store, "g/a", shape=8, chunks=2, dtype="i8", overwrite=True)
+    assert not array[...].any()
+
+
+def test_huge_sparse_arrays_are_copied_without_walking_through_them() -> None:
+    store = MemoryStore()
+    array = xzarr3.create_array(
+        store, "a", shape=(10**6, 10**6), chunks=(1000, 1000), dtype="i2", fill_value=-1, compressors="gzip"
+    )
+    array[5, 7] = array[999_999, 999_999] = 3
+    sharded = xzarr3.create_array(store, "b", shape=10**9, chunks=1000, shards=10**6, dtype="i1")
+    sharded[10**8 : 10**8 + 5] = 1
+    copied = xzarr3.copy(store, MemoryStore(), zarr_format=3, compressors="zstd", shards=None)
+    assert copied["a"][5, 6:8].tolist() == [-1, 3]
+    assert copied["a"][999_999, 999_998:].tolist() == [-1, 3]
+    assert copied["b"].shards is None
+    assert copied["b"][10**8 - 1 : 10**8 + 6].tolist() == [0, 1, 1, 1, 1, 1, 0]
+
+
+def test_nodes_that_no_group_leads_to_are_not_lost() -> None:
+    store = MemoryStore()
+    xzarr3.create_array(store, "g/h/a", data=np.arange(3), zarr_format=2)
+    store.erase("g/.zgroup")
+    target = MemoryStore()
+    with pytest.raises(MetadataError, match=r"g/h.*no document"):
+        xzarr3.copy(store, target)
+    assert list(target.list()) == []
+
+
+def test_what_xarray_masks_in_text_scalars_and_by_attributes(tmp_path: Path) -> None:
+    xr = pytest.importorskip("xarray")
+    pytest.importorskip("zarr")
+    dataset = xr.Dataset(
+        {
+            "text": ("x", np.array(["", "a", "b"], "U3")),
+            "string": ("x", np.array(["", "a", "b"], object)),
+            "raw": ("x", np.array([b"", b"a", b"b"], "S3")),
+            "scalar": 5.0,
+        }
+    )
+    dataset.to_zarr(tmp_path / "3.zarr", zarr_format=3, consolidated=False)
+    xzarr3.copy(tmp_path / "3.zarr", tmp_path / "2.zarr", zarr_format=2)
+    for engine in ("zarr", "xzarr3"):
+        with xr.open_dataset(tmp_path / "2.zarr", engine=engine, consolidated=False) as found:
+            assert found.text.values.tolist() == ["", "a", "b"]
+            assert found.string.values.tolist() == ["", "a", "b"]
+            assert found.scalar.item() == 5.0
+
+
+@pytest.mark.parametrize("fill", [-1, None])
+@pytest.mark.parametrize("dtype", ["i2", "f4"])
+def test_a_fill_value_beside_an_attribute(dtype: str, fill: int | None, tmp_path: Path) -> None:
+    """NCZarr writes both; xarray masks the fill value, and the attribute only where that is null."""
+    xr = pytest.importorskip("xarray")
+    old, new = tmp_path / "2.zarr", tmp_path / "3.zarr"
+    array = xzarr3.create_array(
+        old, "v", data=np.array([0, -1, 5], dtype), zarr_format=2, fill_value=-1, dimension_names=["x"],
+        attributes={"_FillValue": 0},
+    )  # fmt: skip
+    if fill is None:
+        document = json.loads((old / "v/.zarray").read_text())
+        (old / "v/.zarray").write_text(json.dumps({**document, "fill_value": None}))
+    del array
+    xzarr3.copy(old, new, zarr_format=3)
+    engines = ["xzarr3"]
+    expected = [0, np.nan, 5] if fill is not None else [np.nan, -1, 5]
+    try:
+        import zarr  # noqa: F401
+
+        engines.append("zarr")
+    except ImportError:
+        pass
+    for engine in engines:
+        for path in (old, new):
+            with xr.open_dataset(path, engine=engine, consolidated=False) as found:
+                np.testing.assert_array_equal(found.v.values, expected, err_msg=f"{engine} {path.name}")
+
+
+def test_names_of_dimensions_in_an_attribute_of_version_3(tmp_path: Path) -> None:
+    xr = pytest.importorskip("xarray")
+    xzarr3.create_array(
+        tmp_path / "3.zarr", "v", data=np.arange(3), attributes={"_ARRAY_DIMENSIONS": ["x"], "units": "K"}
+    )
+    xzarr3.copy(tmp_path / "3.zarr", tmp_path / "2.zarr", zarr_format=2)
+    with xr.open_dataset(tmp_path / "2.zarr", engine="xzarr3") as found:
+        assert found.v.values.tolist() == [0, 1, 2]
+        assert found.v.attrs == {"units": "K"}
+
+
+def test_codecs_that_need_not_be_understood_are_not_those_of_new_chunks() -> None:
+    store = MemoryStore()
+    xzarr3.create_array(store, "a", data=np.arange(4), compressors=None)
+    document = json.loads(bytes(store.get("a/zarr.json")))
+    document["codecs"].append({"name": "example.note", "must_understand": False})
+    store.set("a/zarr.json", json.dumps(document).encode())
+    assert xzarr3.copy(store, MemoryStore())["a"][...].tolist() == [0, 1, 2, 3]
+    target = MemoryStore()
+    assert xzarr3.copy(store, target, compressors="gzip")["a"][...].tolist() == [0, 1, 2, 3]
+    names = [codec["name"] for codec in json.loads(bytes(target.get("a/zarr.json")))["codecs"]]
+    assert names == ["bytes", "gzip"]
+
+
+@pytest.mark.parametrize("fill", [0, 7])
+def test_absent_chunks_are_stored_where_their_value_would_be_left_open(fill: int) -> None:
+    store, target = MemoryStore(), MemoryStore()
+    array = xzarr3.create_array(
+        store, "a", shape=6, chunks=2, dtype="i4", fill_value=fill, dimension_names=["x"], compressors=None
+    )
+    array[2:4] = [1, 2]
+    xzarr3.copy(store, target, zarr_format=2)
+    assert json.loads(bytes(target.get("a/.zarray")))["fill_value"] is None
+    stored = [np.frombuffer(bytes(target.get(f"a/{at}")), "<i4").tolist() for at in range(3)]
+    assert stored == [[fill, fill], [1, 2], [fill, fill]]
+
+
+def test_nodes_that_consolidated_metadata_lack_are_copied_as_well() -> None:
+    store = MemoryStore()
+    xzarr3.create_array(store, "a", data=np.arange(3))
+    xzarr3.consolidate_metadata(store)
+    stale = bytes(store.get("zarr.json"))
+    xzarr3.create_array(store, "g/b", data=np.arange(4))
+    store.set("zarr.json", stale)
+    source = xzarr3.open_group(store)
+    assert list(source) == ["a"]
+    copied = xzarr3.copy(source, MemoryStore())
+    assert copied.consolidated
+    assert copied["g/b"][...].tolist() == [0, 1, 2, 3]
+
+
+FILTERED: dict[str, tuple[Any, dict[str, Any]]] = {
+    "delta": (np.arange(64).reshape(8, 8) ** 2, {"filters": [{"id": "delta", "dtype": "<i8"}]}),
+    "delta in single bytes": (
+        np.arange(64, dtype="<i4").reshape(8, 8),
+        {"filters": [{"id": "delta", "dtype": "<i4", "astype": "|i1"}]},
+    ),
+    "packed": (
+        np.arange(64, dtype="<f8").reshape(8, 8) / 4,
+        {
+            "filters": [
+                {"id": "fixedscaleoffset", "dtype": "<f8", "astype": "|u1", "scale": 4.0, "offset": 0.0}
+            ]
+        },
+    ),
+    "big endian": (np.arange(64, dtype=">i2").reshape(8, 8), {"filters": [{"id": "delta", "dtype": ">i2"}]}),
+    "transposed": (np.arange(64).reshape(8, 8), {"order": "F"}),
+    "text": (
+        np.array(["a", "b", "", "b"], dtype="T"),
+        {"filters": [{"id": "categorize", "labels": ["a", "b"], "dtype": "O", "astype": "|u1"}]},
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "old"), [(kind, old) for kind in FILTERED for old in (3, 2) if (kind, old) != ("text", 3)]
+)
+def test_an_array_with_a_filter_goes_where_there_are_none(kind: str, old: Any) -> None:
+    data, options = FILTERED[kind]
+    store = MemoryStore()
+    chunks = (3,) * data.ndim
+    array = xzarr3.create_array(store, "a", data=data, chunks=chunks, zarr_format=old, **options)
+    xzarr3.create_array(store, "b", data=np.arange(3), compressors="gzip", zarr_format=old)
+    assert array.filters
+    stored = bytes(store.get("b/0" if old == 2 else "b/c/0"))
+    new: Any
+    for new in (3, 2) if kind == "text" else FORMATS:
+        copied = xzarr3.copy(store, MemoryStore(), zarr_format=new, filters=None, compressors="gzip")
+        np.testing.assert_array_equal(copied["a"][...], data)
+        assert copied["a"].filters == ()
+        again = xzarr3.open_array(copied.store, "a")
+        np.testing.assert_array_equal(again[...], data)
+        assert again.compressors == (GzipCodec(),)
+    kept = xzarr3.copy(store, MemoryStore(), filters=None)
+    assert kept["a"].compressors == array.compressors
+    assert kept.store.get("b/0" if old == 2 else "b/c/0") == stored
+
+
+@pytest.mark.parametrize("old", [3, 2])
+def test_a_copy_with_other_filters_and_serializers(old: Any) -> None:
+    store = MemoryStore()
+    data = np.arange(64, dtype="<i4").reshape(8, 8)
+    xzarr3.create_array(store, "a", data=data, chunks=(4, 4), compressors="gzip", zarr_format=old)
+    delta = {"id": "delta", "dtype": "<i4"}
+    copied = xzarr3.copy(store, MemoryStore(), filters=[delta])["a"]
+    assert [codec.name for codec in copied.filters] == ["numcodecs.delta"]
+    np.testing.assert_array_equal(xzarr3.open_array(copied.store, "a")[...], data)
+    big = {"name": "bytes", "configuration": {"endian": "big"}}
+    copied = xzarr3.copy(store, MemoryStore(), zarr_format=3, serializer=big, compressors=None)["a"]
+    assert copied.store.get("a/c/0/0") == data[:4, :4].astype(">i4").tobytes()
+    np.testing.assert_array_equal(copied[...], data)
+    usual = xzarr3.copy(copied.store, MemoryStore(), serializer="auto")["a"]
+    assert usual.store.get("a/c/0/0") == data[:4, :4].tobytes()
+    with pytest.raises(MetadataError, match=r"'/a'.*zstd"):
+        xzarr3.copy(store, MemoryStore(), filters="zstd", zarr_format=3)
+    with pytest.raises(MetadataError, match=r"gzip"):
+        xzarr3.copy(store, MemoryStore(), serializer="gzip")
+
+
+def test_filters_within_shards_are_left_out() -> None:
+    store = MemoryStore()
+    data = np.arange(64, dtype="<i4")
+    delta = {"id": "delta", "dtype": "<i4"}
+    xzarr3.create_array(store, "a", data=data, chunks=8, shards=32, filters=[delta])
+    copied = xzarr3.copy(store, MemoryStore(), filters=None)["a"]
+    assert (copied.shards, copied.filters) == ((32,), ())
+    np.testing.assert_array_equal(copied[...], data)
+
+
+def test_what_to_do_about_a_filter_that_a_format_lacks_is_said() -> None:
+    store = MemoryStore()
+    delta = {"id": "delta", "dtype": "<i4"}
+    xzarr3.create_array(store, "a", data=np.arange(4, dtype="<i4"), filters=[delta], compressors="gzip")
+    with pytest.raises(MetadataError, match="filters=None"):
+        xzarr3.copy(store, MemoryStore(), zarr_format="3-draft")
+
+
+def test_command_leaves_filters_out(tmp_path: Path) -> None:
+    source, target = str(tmp_path / "a.zarr"), str(tmp_path / "b.zarr")
+    delta = {"id": "delta", "dtype": "<i4"}
+    data = np.arange(9, dtype="<i4")
+    xzarr3.create_array(source, "a", data=data, filters=[delta])
+    command = ["copy", source, target, "--quiet", "--overwrite"]
+    assert main([*command, "--no-filters", "--compressor", "gzip", "--format", "3-draft"]) == 0
+    np.testing.assert_array_equal(xzarr3.open_array(target, "a")[...], data)
+    assert main([*command, "--filter", json.dumps(delta), "--serializer", "bytes", "--format", "2"]) == 0
+    np.testing.assert_array_equal(xzarr3.open_array(target, "a")[...], data)
+    assert json.loads((tmp_path / "b.zarr/a/.zarray").read_text())["filters"] == [{**delta, "astype": "<i4"}]
+    with pytest.raises(SystemExit):
+        main([*command, "--filter", "{"])

@@ -1,0 +1,711 @@
+"""Several handles on one node: none undoes what another did, none reads what is not its own any more."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import re
+import subprocess
+import sys
+import threading
+import time
+import tracemalloc
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import pytest
+import xarray as xr
+from _waiting import WaitingStore
+
+import xzarr3
+from xzarr3 import (
+    Array,
+    ChangedError,
+    DataTypeValidationError,
+    LocalStore,
+    MemoryStore,
+    SelectionError,
+    StoreError,
+)
+from xzarr3.dask import from_zarr, store
+from xzarr3.nodes import revalidation
+from xzarr3.xarray import to_zarr
+
+
+@pytest.fixture(params=["memory", "local"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> xzarr3.Store:
+    return MemoryStore() if request.param == "memory" else LocalStore(tmp_path / "store")
+
+
+def two_handles(place: xzarr3.Store, data: Any) -> tuple[Array, Array]:
+    xzarr3.create_array(place, "a", data=data, chunks=2)
+    return xzarr3.open_array(place, "a", mode="r+"), xzarr3.open_array(place, "a", mode="r+")
+
+
+def test_appends_of_two_handles_follow_each_other(place: xzarr3.Store) -> None:
+    first, second = two_handles(place, np.arange(4))
+    first.append([10, 11])
+    second.append([20, 21])
+    assert second[...].tolist() == [0, 1, 2, 3, 10, 11, 20, 21]
+    assert first[...].tolist() == [0, 1, 2, 3, 10, 11]
+
+
+def test_attributes_do_not_take_back_what_others_did(place: xzarr3.Store) -> None:
+    first, second = two_handles(place, np.arange(4))
+    first.append([10, 11])
+    first.attrs["u"] = 1
+    second.attrs["v"] = 2
+    found = xzarr3.open_array(place, "a")
+    assert found.shape == (6,)
+    assert dict(found.attrs) == {"u": 1, "v": 2} == dict(second.attrs)
+    del second.attrs["u"]
+    assert dict(xzarr3.open_array(place, "a").attrs) == {"v": 2}
+
+
+def test_attributes_of_groups_do_not_either(place: xzarr3.Store) -> None:
+    xzarr3.create_group(place)
+    first, second = xzarr3.open_group(place, mode="r+"), xzarr3.open_group(place, mode="r+")
+    first.attrs["u"] = 1
+    second.attrs["v"] = 2
+    first.consolidate()
+    assert dict(xzarr3.open_group(place).attrs) == {"u": 1, "v": 2}
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda array: array[...],
+        lambda array: array.__setitem__(0, 1),
+        lambda array: array.append([1]),
+        lambda array: array.resize(2),
+        lambda array: array.attrs.update(v=1),
+        lambda array: from_zarr(array).compute(scheduler="sync"),
+    ],
+    ids=["read", "write", "append", "resize", "attributes", "dask"],
+)
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"data": np.arange(4) + 0.5},
+        {"data": np.arange(4), "fill_value": 7},
+        {"data": np.arange(4), "compressors": None},
+        {"data": np.arange(4), "chunks": 3},
+    ],
+    ids=["data type", "fill value", "codecs", "chunks"],
+)
+def test_a_replaced_array_is_found_out(
+    place: xzarr3.Store, use: Callable[[Array], object], other: dict[str, Any]
+) -> None:
+    array, _ = two_handles(place, np.arange(4))
+    xzarr3.create_array(place, "a", **{"chunks": 2, **other}, overwrite=True)
+    before = xzarr3.open_array(place, "a")[...]
+    with pytest.raises(StoreError, match=r"'/a'.*opening it again"):
+        use(array)
+    np.testing.assert_array_equal(xzarr3.open_array(place, "a")[...], before)
+
+
+def far_handles(data: Any, zarr_format: Any = 3) -> tuple[WaitingStore, WaitingStore, Array]:
+    """An array in a store whose answers have to be waited for, there in another process, and a handle."""
+    there, here = WaitingStore(), WaitingStore()
+    here._values = there._values
+    xzarr3.create_array(there, "a", data=data, chunks=2, zarr_format=zarr_format)
+    return there, here, xzarr3.open_array(here, "a", mode="r+")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"data": np.arange(4) + 0.5}, {"data": np.arange(4), "compressors": None}, {"data": np.arange(2)}],
+    ids=["data type", "codecs", "shape"],
+)
+@pytest.mark.parametrize("zarr_format", [3, 2, "3-draft"])
+def test_a_replaced_array_is_found_out_where_answers_are_waited_for(
+    zarr_format: Any, other: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there, here, array = far_handles(np.arange(4), zarr_format)
+    twin = pickle.loads(pickle.dumps(array))
+    twin.store = here
+    array[0] = 0
+    xzarr3.create_array(there, "a", **{"chunks": 2, "zarr_format": zarr_format, **other}, overwrite=True)
+    before = dict(there._values)
+    for _ in range(2):
+        with pytest.raises(StoreError, match=r"'/a'.*opening it again"):
+            array[1] = 7
+        assert there._values == before
+    with pytest.raises(StoreError, match=r"'/a'.*opening it again"):
+        twin[...]
+    revalidation._seen.clear()
+    twin = pickle.loads(pickle.dumps(array))
+    twin.store = here
+    with pytest.raises(StoreError, match=r"'/a'.*opening it again"):
+        twin[...]  # It may have been on its way for long.
+    revalidation._seen.clear()
+    late = time.monotonic() + 2.1
+    monkeypatch.setattr(time, "monotonic", lambda: late)
+    for _ in range(2):
+        with pytest.raises(StoreError, match=r"'/a'.*opening it again"):
+            array[...]
+
+
+def test_what_looking_at_a_document_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, here, array = far_handles(np.arange(40))
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    with here.counted() as count:
+        for at in range(0, 40, 2):
+            assert array[at] == at
+    assert "a/zarr.json" not in count.of("get")
+    now += 2.1
+    with here.counted() as count:
+        assert array[...].tolist() == [*range(40)]
+    assert count.of("get").count("a/zarr.json") == 1, "once all chunks are there, which may be of two arrays"
+    assert count.rounds == 2
+    with here.counted() as count:
+        for _ in range(5):
+            assert array[3] == xzarr3.Array(here, "a", array.metadata)[3] == 3
+    assert "a/zarr.json" not in count.of("get")
+    with here.counted() as count:
+        array[4:12] = 1
+    assert (len(count.requests), count.rounds) == (1 + 4, 2), "each write looks before"
+
+
+def test_what_was_seen_before_an_append_is_out_of_date() -> None:
+    _, here, array = far_handles(np.arange(4))
+    array[0] = 7
+    array.append(np.array([4, 5]))
+    assert array[...].tolist() == xzarr3.open_array(here, "a")[...].tolist() == [7, 1, 2, 3, 4, 5]
+    array[5] = 8
+    array.resize(3)
+    array[2] = 9
+    array.resize(5)
+    assert array[...].tolist() == [7, 1, 9, 0, 0]
+
+
+def test_an_array_whose_document_has_vanished_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    there, _, array = far_handles(np.arange(4))
+    late = time.monotonic() + 2.1
+    monkeypatch.setattr(time, "monotonic", lambda: late)
+    MemoryStore.erase(there, "a/zarr.json")
+    for selection in (..., 0):
+        with pytest.raises(ChangedError, match=r"'/a' .*vanished.*opening it again"):
+            array[selection]
+
+
+def test_what_was_looked_at_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(revalidation, "_REMEMBERED", 3)
+    monkeypatch.setattr(revalidation, "_seen", {})
+    monkeypatch.setattr(revalidation, "_MOST_NOTED", 3)
+    monkeypatch.setattr(revalidation, "_noted", {})
+    for _ in range(5):
+        far_handles(np.arange(4))[2][0] = 1
+        assert len(revalidation._seen) <= 3
+        assert len(revalidation._noted) <= 3
+
+
+def test_a_complete_description_asks_for_all_units_at_once() -> None:
+    store = WaitingStore()
+    array = xzarr3.create_array(store, data=np.arange(100), chunks=1, compressors=None)
+    store.erase("c/7")
+    with store.counted() as count:
+        found = array.info_complete()
+    assert found.splitlines()[-1].split() == f"stored {8 * 98} bytes in 98 units of storage".split()
+    assert len(count.requests) <= 200
+    assert count.rounds <= 2
+
+
+def test_a_shrunk_array_is_found_out(place: xzarr3.Store) -> None:
+    first, second = two_handles(place, np.arange(4))
+    assert second[3] == 3
+    first.resize(2)
+    with pytest.raises(StoreError, match="shape"):
+        second[...]
+
+
+def test_a_group_in_place_of_an_array(place: xzarr3.Store) -> None:
+    array, _ = two_handles(place, np.arange(4))
+    xzarr3.create_group(place, "a", overwrite=True)
+    with pytest.raises(StoreError, match="replaced"):
+        array[...]
+    with pytest.raises(StoreError, match="replaced"):
+        array.attrs["u"] = 1
+    assert isinstance(xzarr3.open(place, "a"), xzarr3.Group)
+
+
+def test_threads_that_make_arrays_and_attributes_lose_none(place: xzarr3.Store) -> None:
+    root = xzarr3.create_group(place).consolidate()
+
+    def work(number: int) -> None:
+        for at in range(10):
+            root.create_array(f"a{number}_{at}", shape=2, dtype="i4")
+            root.attrs[f"a{number}_{at}"] = at
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found = xzarr3.open_group(place)
+    assert found.consolidated
+    assert len(found) == len(found.attrs) == 40
+
+
+@pytest.mark.parametrize("kind", ["array", "group"])
+def test_what_is_read_of_attributes_is_a_copy(place: xzarr3.Store, kind: str) -> None:
+    values = {"x": {"y": [1, 2]}}
+    node: Any
+    if kind == "array":
+        node = xzarr3.create_array(place, shape=3, dtype="i4", attributes=values)
+    else:
+        node = xzarr3.create_group(place, attributes=values)
+    node.attrs["x"]["y"].append(5)
+    node.attrs.asdict()["x"]["y"].append(6)
+    for value in node.attrs.values():
+        value["y"].append(7)
+    assert dict(node.attrs) == values == dict(xzarr3.open(place).attrs)
+    node.attrs["x"] = {**node.attrs["x"], "z": 1}
+    assert dict(node.attrs) == {"x": {"y": [1, 2], "z": 1}} == dict(xzarr3.open(place).attrs)
+
+
+NOT_FINITE = '{"w": 1, "x": NaN, "y": [1, {"z": -Infinity}]}'
+
+
+def store_with_literals(zarr_format: Any) -> MemoryStore:
+    """A group and an array with attributes that hold what JSON does not, as older writers left them."""
+    store = MemoryStore()
+    root = xzarr3.create_group(store, zarr_format=zarr_format, attributes={"w": "here"})
+    root.create_array("a", data=np.arange(4.0), chunks=2, attributes={"w": "here"})
+    for key in list(store.list()):
+        text = bytes(store.get(key))
+        if key.endswith((".json", ".zattrs")) and b"here" in text:
+            document = json.loads(text)
+            (document if key.endswith(".zattrs") else document["attributes"])["w"] = "here"
+            text = json.dumps(document).replace('{"w": "here"}', NOT_FINITE).encode()
+            assert b"-Infinity" in text
+            store.set(key, text)
+    return store
+
+
+@pytest.mark.parametrize("zarr_format", [3, 2, "3-draft"])
+def test_literals_of_older_writers_are_kept(zarr_format: Any) -> None:
+    store = store_with_literals(zarr_format)
+    array = xzarr3.open_array(store, "a", mode="r+")
+    expected = repr(json.loads(NOT_FINITE))
+    array.resize(5)
+    array.append([1.0])
+    array.attrs["v"] = 2
+    del array.attrs["v"]
+    array.attrs.update(v=2)
+    assert repr({key: value for key, value in array.attrs.items() if key != "v"}) == expected
+    root = xzarr3.open_group(store, mode="r+")
+    root.attrs["v"] = 2
+    if zarr_format != "3-draft":
+        root = root.consolidate()
+        assert xzarr3.open_group(store).consolidated
+    for target in (3, 2, "3-draft"):
+        place = MemoryStore()
+        with pytest.warns(UserWarning, match=r"attribute 'y' of '/a' is stored as \[1, {'z': '-Infinity'}\]"):
+            copied = xzarr3.copy(store, place, zarr_format=target, compressors=None)  # type: ignore[arg-type]
+        for node in (copied, copied["a"], xzarr3.open_group(place), xzarr3.open_group(place)["a"]):  # type: ignore[index]
+            attributes = {k: v for k, v in node.attrs.items() if k in ("w", "x", "y")}
+            assert attributes == {"w": 1, "x": "NaN", "y": [1, {"z": "-Infinity"}]}
+        for key in place.list():
+            if key.endswith((".json", ".zattrs", ".zmetadata")):
+                json.loads(bytes(place.get(key)), parse_constant=pytest.fail)
+    again = pickle.loads(pickle.dumps(xzarr3.open_array(store, "a")))
+    assert repr(again.attrs) == repr(array.attrs)
+    assert from_zarr(again).name == from_zarr(xzarr3.open_array(store, "a")).name
+    assert from_zarr(again).compute(scheduler="sync").tolist() == [0, 1, 2, 3, 0, 1]
+
+
+@pytest.mark.parametrize("zarr_format", [3, 2, "3-draft"])
+def test_what_is_set_now_must_be_json(zarr_format: Any) -> None:
+    store = store_with_literals(zarr_format)
+    before = {key: bytes(store.get(key)) for key in store.list()}
+    array, root = xzarr3.open_array(store, "a", mode="r+"), xzarr3.open_group(store, mode="r+")
+    for node, name in ((array, "'/a'"), (root, "'/'")):
+        for value in (np.nan * 1, [1, np.inf], {"z": np.float32("nan")}, 1j, {1: 2}):
+            with pytest.raises(xzarr3.MetadataError, match=rf"node {name}, field 'attributes.u"):
+                node.attrs["u"] = value
+        with pytest.raises(xzarr3.MetadataError, match=r"attributes.u.*nan"):
+            node.attrs.update(u=float("nan"))
+    with pytest.raises(xzarr3.MetadataError, match=r"node '/b', field 'attributes.u\[0\]'.*nan"):
+        root.create_array("b", shape=3, dtype="i4", attributes={"u": [np.nan]})
+    with pytest.raises(xzarr3.MetadataError, match=r"node '/b', field 'attributes.u'.*inf"):
+        root.create_group("b", attributes={"u": np.inf})
+    assert {key: bytes(store.get(key)) for key in store.list()} == before
+
+
+def test_mappings_and_numbers_among_attributes() -> None:
+    node = xzarr3.create_group(MemoryStore(), attributes={"x": MappingProxyType({"y": np.int8(1)})})
+    assert dict(xzarr3.open(node.store).attrs) == {"x": {"y": 1}}
+    with pytest.raises(xzarr3.MetadataError, match="cannot be written as JSON"):
+        node.attrs["z"] = 10**5000
+    assert "z" not in node.attrs
+
+
+def test_a_fill_value_with_nan_within_is_no_json() -> None:
+    store = MemoryStore()
+    with pytest.raises(xzarr3.MetadataError, match=r"fill_value.a'.*nan"):
+        xzarr3.create_array(store, shape=2, dtype="json2", zarr_format=2, fill_value={"a": np.nan})
+    assert list(store.list()) == []
+
+
+@pytest.mark.parametrize("zarr_format", [3, 2])
+@pytest.mark.parametrize("mode", ["r", "r+"])
+def test_consolidated_groups_are_pickled(place: xzarr3.Store, mode: Any, zarr_format: Any) -> None:
+    root = xzarr3.create_group(place, zarr_format=zarr_format)
+    root.create_array("b/a", data=np.arange(3))
+    written = root.consolidate()
+    for group in (written, xzarr3.open_group(place, mode=mode)):
+        again = pickle.loads(pickle.dumps(group))
+        assert list(again) == ["b"]
+        assert again["b/a"][...].tolist() == [0, 1, 2]
+        assert dict(again.members(None)).keys() == {"b", "b/a"}
+
+
+@pytest.mark.parametrize("zarr_format", [3, 2])
+def test_consolidated_groups_in_memory_go_to_other_processes(zarr_format: Any) -> None:
+    root = xzarr3.create_group(MemoryStore(), zarr_format=zarr_format)
+    root.create_array("b/a", data=np.arange(3))
+    code = (
+        "import pickle, sys; g = pickle.load(sys.stdin.buffer); "
+        "print(list(g), g['b/a'][...].tolist(), g.consolidated, g.read_only)"
+    )
+    for group in (root.consolidate(), xzarr3.open_group(root.store)):
+        command = [sys.executable, "-c", code]
+        done = subprocess.run(
+            command, input=pickle.dumps(group), capture_output=True, timeout=120, check=True
+        )
+        assert done.stdout.decode().strip() == "['b'] [0, 1, 2] True True"
+
+
+def test_a_description_of_very_many_chunks_is_short() -> None:
+    number = 30_000_000
+    grid = {"kind": "inline", "chunk_shapes": [[[1, number - 1], 2], 3]}
+    document = {
+        "zarr_format": 3, "node_type": "array", "shape": [number + 1, 4], "data_type": "int32",
+        "chunk_grid": {"name": "rectilinear", "configuration": grid},
+        "chunk_key_encoding": {"name": "default"}, "fill_value": 0, "attributes": {},
+        "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}],
+    }  # fmt: skip
+    array = xzarr3.open_array(MemoryStore({"zarr.json": json.dumps(document).encode()}))
+    tracemalloc.start()
+    try:
+        text = array.info
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert f"chunks      [[[1, {number - 1}], 2], 3]\n" in text
+    assert peak < 2**20
+    few = xzarr3.create_array(MemoryStore(), shape=(4, 6), chunks=(3, [1, 5]), dtype="i4")
+    assert "chunks      ((3, 1), (1, 5))\n" in few.info
+
+
+def test_an_array_that_is_read_as_a_fallback_warns_once() -> None:
+    named = {"extension": "https://example.org/wide", "type": "int128", "fallback": "int64"}
+    store = MemoryStore()
+    array = xzarr3.create_array(store, "a", data=np.arange(4), chunks=2, dtype="i8", zarr_format="3-draft")
+    document = json.loads(bytes(store.get("meta/a.array.json")))
+    store.set("meta/a.array.json", json.dumps({**document, "data_type": named}).encode())
+    with pytest.warns(xzarr3.errors.FallbackWarning) as caught:
+        array = xzarr3.open_array(store, "a", mode="r+")
+    assert len(caught) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert array[...].tolist() == [0, 1, 2, 3]
+        again = pickle.loads(pickle.dumps(array))
+        assert again[1:].tolist() == [1, 2, 3]
+        assert from_zarr(again).compute(scheduler="sync").tolist() == [0, 1, 2, 3]
+        array.attrs["a"] = 1
+        array.append([4])
+    assert json.loads(bytes(store.get("meta/a.array.json")))["data_type"] == named
+
+
+# Dask
+
+
+def test_names_of_tasks_tell_of_every_chunk_of_very_many(place: xzarr3.Store) -> None:
+    array = xzarr3.create_array(place, "a", shape=(1200, 2), chunks=1, dtype="i1")
+    xzarr3.create_array(place, "b", data=np.arange(3))
+    for at in range(0, 1200, 37):
+        array[at, 0] = 1
+        before = array.__dask_tokenize__()
+        assert xzarr3.open_array(place, "a").__dask_tokenize__() == before
+        time.sleep(0.01)  # Clocks of directories may be coarse.
+        array[at, 0] = 2
+        assert array.__dask_tokenize__() != before
+
+
+def matrix(place: xzarr3.Store, path: str = "m") -> Array:
+    return xzarr3.create_array(place, path, data=np.arange(24.0).reshape(4, 6), chunks=2)
+
+
+@pytest.mark.parametrize("change", [lambda x: x + 1, lambda x: da.where(x > 3, x, 0) * 2, lambda x: x])
+def test_blocks_may_replace_what_they_were_made_of(
+    place: xzarr3.Store, change: Callable[[da.Array], da.Array]
+) -> None:
+    array = matrix(place)
+    lazy = change(from_zarr(array, chunks="units"))
+    expected = lazy.compute()
+    store(lazy, array)
+    np.testing.assert_array_equal(array[...], expected)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x: x[::-1],
+        lambda x: x[:, ::-1],
+        lambda x: da.roll(x, 2, 0),
+        lambda x: x - x.mean(),
+        lambda x: x.rechunk(4).rechunk(2),
+        lambda x: x.map_overlap(lambda block: block, depth=1),
+    ],
+    ids=["rows", "columns", "roll", "mean", "rechunk", "overlap"],
+)
+def test_other_blocks_are_put_aside(place: xzarr3.Store, change: Callable[[da.Array], da.Array]) -> None:
+    array = matrix(place)
+    expected = change(da.from_array(array[...], chunks=2)).compute()
+    keys = set(place.list())
+    store(change(from_zarr(array, chunks="units")), array)
+    np.testing.assert_array_equal(array[...], expected)
+    assert set(place.list()) == keys
+
+
+def test_a_square_transposed(place: xzarr3.Store) -> None:
+    array = xzarr3.create_array(place, data=np.arange(16.0).reshape(4, 4), chunks=2)
+    store(from_zarr(array, chunks="units").T, array)
+    np.testing.assert_array_equal(array[...], np.arange(16.0).reshape(4, 4).T)
+
+
+def test_two_arrays_are_exchanged(place: xzarr3.Store) -> None:
+    a, b = matrix(place, "a"), matrix(place, "b")
+    store([from_zarr(a) + 1, from_zarr(b) + 2], [b, a])
+    np.testing.assert_array_equal(b[...], np.arange(24.0).reshape(4, 6) + 1)
+    np.testing.assert_array_equal(a[...], np.arange(24.0).reshape(4, 6) + 2)
+
+
+def test_a_block_of_another_shape_is_not_broadcast(place: xzarr3.Store) -> None:
+    array = xzarr3.create_array(place, shape=10, chunks=5, dtype="i8")
+    lying = da.arange(10, chunks=5).map_blocks(lambda block: block[:1], dtype="i8", chunks=((5, 5),))
+    with pytest.raises(SelectionError, match=r"\(1,\)"):
+        store(lying, array)
+
+
+def test_blocks_of_unknown_shape(place: xzarr3.Store) -> None:
+    array = xzarr3.create_array(place, shape=10, chunks=5, dtype="i8")
+    source = da.arange(10, chunks=5)
+    with pytest.raises(SelectionError, match="compute_chunk_sizes"):
+        store(source[source > 2], array)
+
+
+def test_xarray_names_its_tasks_anew_after_a_write(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    array = xzarr3.create_array(path, "a", data=np.zeros(4), chunks=2, dimension_names=["x"])
+    for source in (str(path), path, LocalStore(path)):
+        before = xr.open_dataset(source, engine="xzarr3", chunks={})["a"].data.name  # type: ignore[arg-type]
+        same = xr.open_dataset(source, engine="xzarr3", chunks={})["a"].data.name  # type: ignore[arg-type]
+        assert before == same
+        array[:] = array[0] + 1
+        after = xr.open_dataset(source, engine="xzarr3", chunks={})["a"].data.name  # type: ignore[arg-type]
+        assert before != after
+
+
+@pytest.mark.parametrize("how", ["url", "store", "ours", "tree"])
+@pytest.mark.parametrize("kind", ["object", "fsspec"])
+def test_names_of_tasks_stay_until_something_is_written_where_stores_cannot_tell(
+    kind: str, how: str, request: pytest.FixtureRequest
+) -> None:
+    options: Any = None
+    url = f"memory://{how}-names.zarr"
+    if kind == "object":
+        pytest.importorskip("obstore")
+        server = request.getfixturevalue("fault_server")
+        url = "s3://b/x.zarr"
+        options = {
+            "key": "k", "secret": "s", "endpoint_url": server.url, "allow_http": True,
+            "client_kwargs": {"region_name": "us-east-1"},
+        }  # fmt: skip
+    given: Any = {"engine": "xzarr3", "chunks": {}}
+    remote = {**given, "storage_options": options}
+
+    def opened() -> xr.Dataset:
+        if how == "store":
+            return xr.open_dataset(xzarr3.open_store(url, options), **given)  # type: ignore[arg-type]
+        if how == "ours":
+            return xzarr3.open_dataset(url, storage_options=options, chunks={})
+        if how == "tree":
+            return xr.open_datatree(url, **remote).to_dataset()
+        return xr.open_dataset(url, **remote)
+
+    data = xr.Dataset({"t": ("x", np.arange(4.0)), "n": 1}, {"s": ("x", np.arange(4))})
+    xzarr3.to_zarr(data, url, storage_options=options, mode="w", encoding={"t": {"chunks": (2,)}})
+    old = opened()
+    names = [set(found["t"].variable.data.dask) for found in (old, opened())]
+    assert (names[0] == names[1]) is (how != "store"), "xarray names stores after what these say"
+    xzarr3.open_array(url, "t", storage_options=options, mode="r+")[...] = 100.0
+    new = opened()
+    assert not names[0] & set(new["t"].variable.data.dask)
+    assert new["t"].values.tolist() == [100.0] * 4
+    assert old["t"].data.name.startswith("open_dataset-t-")
+    for name in ("t", "s"):  # To users it is a variable as any other, and so is what comes of it.
+        variable = new[name].variable
+        assert repr(variable).startswith("<xarray.Variable ")
+        results = [variable.compute(), variable + 1, variable.mean(), variable.chunk(), variable.copy()]
+        results.append(new.isel(x=[0, 2])[name].variable)
+        assert {type(each) for each in results[:3]} == {xr.Variable}
+        assert all(isinstance(each, xr.Variable) for each in results)
+    xr.testing.assert_identical(new.drop_vars("t").load(), data.drop_vars("t"))
+    # Without chunks, too, it is a variable as any other.
+    lazy = xr.open_dataset(url, engine="xzarr3", storage_options=options)
+    xr.testing.assert_identical(lazy.isel(x=[0, 2]).load(), new.isel(x=[0, 2]).load())
+    assert pickle.loads(pickle.dumps(lazy)).identical(lazy)
+    joined = xr.concat([lazy, lazy], "x", data_vars="minimal")
+    assert joined["t"].shape == (8,)
+    fresh = xr.open_dataset(url, engine="xzarr3", storage_options=options)
+    assert fresh.chunk({"x": 2})["t"].data.name == fresh.chunk({"x": 2})["t"].data.name
+
+
+@pytest.mark.parametrize("kind", ["s3", "http", "fsspec-http", "fsspec-memory"])
+def test_two_opens_of_a_url_give_the_same_names(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    data = xr.Dataset({"t": ("x", np.arange(1.0, 9.0))}, {"x": np.arange(8)})
+    encoding: Any = {"t": {"chunks": (2,), "compressors": None, "dtype": "int64", "_FillValue": -9}}
+    options: Any = None
+    url = f"memory://{tmp_path.name}.zarr"
+    if kind != "fsspec-memory":
+        pytest.importorskip("obstore")
+        server = request.getfixturevalue("fault_server")
+        s3: Any = {
+            "key": "k", "secret": "s", "endpoint_url": server.url, "allow_http": True,
+            "client_kwargs": {"region_name": "us-east-1"},
+        }  # fmt: skip
+        to_zarr(data, "s3://b/x.zarr", storage_options=s3, encoding=encoding)
+        url, options = ("s3://b/x.zarr", s3) if kind == "s3" else (f"{server.url}/b/x.zarr", None)
+    else:
+        to_zarr(data, url, encoding=encoding)
+
+    def place() -> Any:
+        if kind != "fsspec-http":
+            return url
+        return pytest.importorskip("fsspec").filesystem("http").get_mapper(url)
+
+    def names() -> list[str]:
+        found = [from_zarr(place(), "t", storage_options=options)]
+        given: Any = {} if options is None else {"storage_options": options}
+        opened = [xzarr3.open_dataset(place(), **given)]
+        if kind != "fsspec-http":
+            opened.append(xr.open_dataset(place(), engine="xzarr3", chunks={}, **given))
+        found += [each["t"].variable.data for each in opened]
+        found += [each["t"].isel(x=slice(3, 5)).variable.data for each in opened]
+        found += [found[0][3:5], pickle.loads(pickle.dumps(found[0]))[3:5]]
+        return [each.name for each in found]
+
+    first = names()
+    assert names() == first
+    assert len(set(first)) == len(first) - 1  # What was pickled is the same.
+
+    def put(key: str, change: Callable[[bytes], bytes]) -> None:
+        """As others do it."""
+        if kind == "fsspec-memory":
+            files = pytest.importorskip("fsspec").filesystem("memory")
+            files.pipe(f"/{tmp_path.name}.zarr/{key}", change(files.cat(f"/{tmp_path.name}.zarr/{key}")))
+        else:
+            server.put(
+                f"/b/x.zarr/{key}", change(bytes(xzarr3.open_store("s3://b/x.zarr", s3).get(key) or b""))
+            )
+
+    put("t/c/0", lambda value: value[8:] + value[:8])
+    assert names() == first, "as the documentation says"
+    assert from_zarr(place(), "t", storage_options=options).compute()[:2].tolist() == [2, 1]
+    for key in ("zarr.json", "t/zarr.json"):  # Which say the same, but are others to a service.
+        put(key, lambda value: value + b" ")
+    again = names()
+    tagged = kind != "fsspec-memory"
+    assert (set(again) & set(first) == set()) is tagged
+    for key in ("zarr.json", "t/zarr.json"):
+        put(key, lambda value: re.sub(rb'("fill_value":\s*)-?\d+', rb"\g<1>-8", value))
+    assert not set(names()) & set(again)
+
+
+# What is no number, and what is no place
+
+
+def test_masked_elements_are_refused(place: xzarr3.Store) -> None:
+    masked = np.ma.masked_greater([1.0, 2.0, 999.0], 100)
+    array = xzarr3.create_array(place, "a", data=np.zeros(3))
+    with pytest.raises(DataTypeValidationError, match="masked"):
+        array[:] = masked
+    with pytest.raises(DataTypeValidationError, match="masked"):
+        xzarr3.create_array(place, "b", data=masked)
+    assert "b" not in xzarr3.open_group(place)
+    array[:] = np.ma.masked_greater([1.0, 2.0, 3.0], 100)
+    assert array[...].tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["file://relative", "file://", "file://host/a", "file:///a#b", "file:///a?b", "", "nosuch://bucket/a"],
+)
+def test_urls_that_name_no_directory(url: str) -> None:
+    with pytest.raises(StoreError, match="accepted"):
+        xzarr3.open_store(url)
+
+
+@pytest.mark.parametrize("url", ["file:///a/b%20c%23d", "FILE://localhost/a/b c%23d"])
+def test_urls_that_do(url: str) -> None:
+    assert xzarr3.open_store(url) == LocalStore("/a/b c#d")
+
+
+def test_a_failed_append_leaves_nothing_behind(place: xzarr3.Store) -> None:
+    array, _ = two_handles(place, np.arange(5))
+    real, written = type(place), []
+
+    def failing(store: xzarr3.Store, key: str, value: Any) -> None:
+        written.append(key)
+        if len(written) == 3:
+            raise StoreError("the disk is full")
+        real.set(store, key, value)
+
+    place.__class__ = type("Failing", (real,), {"set": failing})
+    with pytest.raises(StoreError, match="full"):
+        array.append(np.full(7, 9))
+    place.__class__ = real
+    assert len(written) > 3
+    assert array.shape == xzarr3.open_array(place, "a").shape == (5,)
+    array.resize(12)
+    assert array[...].tolist() == [0, 1, 2, 3, 4] + [0] * 7
+
+
+@pytest.mark.parametrize("change", ["nothing", "attributes", "dtype", "fill_value", "shape"])
+def test_arrays_of_consolidated_metadata_are_compared_with_what_is_stored(
+    tmp_path: Path, change: str
+) -> None:
+    root = xzarr3.create_group(tmp_path)
+    root.create_array("a", data=np.arange(4.0), chunks=2, fill_value=0.0)
+    root.consolidate()
+    document = tmp_path / "a" / "zarr.json"
+    stored = json.loads(document.read_text())
+    array = xzarr3.open_group(tmp_path, mode="r")["a"]
+    assert isinstance(array, xzarr3.Array)
+    changes: dict[str, dict[str, Any]] = {
+        "nothing": {},
+        "attributes": {"attributes": {"long_name": "b"}},
+        "dtype": {"data_type": "int64", "fill_value": 0},
+        "fill_value": {"fill_value": -0.0},
+        "shape": {"shape": [3]},
+    }
+    document.write_text(json.dumps({**stored, **changes[change]}))
+    if change in ("nothing", "attributes"):
+        assert array[:].tolist() == [0.0, 1.0, 2.0, 3.0]
+    else:
+        with pytest.raises(StoreError, match="opening it again"):
+            array[:]
+    document.write_text(json.dumps({**stored, "shape": [1]}))  # It is looked at again where it changes.
+    with pytest.raises(StoreError, match="opening it again"):
+        array[:]

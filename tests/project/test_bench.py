@@ -1,0 +1,286 @@
+"""The bench runs from end to end on a small field, and judges its bars by what it measured."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+BENCH = Path(__file__).parents[2] / "ci" / "bench"
+HAS_ZARR = importlib.util.find_spec("zarr") is not None
+LIBRARIES = "xzarr3,zarr-python" if HAS_ZARR else "xzarr3"
+
+
+def run_bench(*options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(BENCH), "--size", "1", "--repeat", "1", *options]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def table_lines(section: str) -> list[list[str]]:
+    lines = [line for line in section.splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[1:]]
+
+
+def bar_lines(page: str) -> list[list[str]]:
+    return table_lines(page.split("## Bars")[1].split("\n## ")[0])
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
+    """The modules of the bench, which are no package and have names others may have too."""
+    monkeypatch.syspath_prepend(str(BENCH))
+    names = ("file_system", "layouts", "report", "run", "timing")
+    yield SimpleNamespace(**{name: importlib.import_module(name) for name in names})
+    for name, module in list(sys.modules.items()):
+        if Path(getattr(module, "__file__", None) or "/").parent == BENCH:
+            del sys.modules[name]
+
+
+def test_small_run_writes_page(tmp_path: Path) -> None:
+    page = tmp_path / "RESULTS.md"
+    finished = run_bench("--libraries", LIBRARIES, "--only", "uncompressed, 64 KiB", "--out", str(page))
+    assert finished.returncode == 0, finished.stderr
+    assert "failed" not in finished.stderr
+    text = page.read_text(encoding="utf-8")
+    for row in ("full read", "one chunk", "one point through time", "1000 random points", "full write"):
+        assert f"{row} (ms)" in finished.stdout
+        assert f"{row} (ms)" in text
+    systems = r"^\| file systems \| \w+ for what is read, \w+ for what is written \|$"
+    assert re.search(systems, text, re.MULTILINE)
+    judged = [bar for bar in bar_lines(text) if bar[-1] in ("met", "missed")]
+    assert any(bar[0].startswith("function calls") for bar in judged) == (sys.version_info >= (3, 12))
+    if HAS_ZARR:
+        full_read = next(bar for bar in judged if bar[0] == "full read: uncompressed, 64 KiB")
+        assert re.fullmatch(r"\d+\.\d\d times \(zarr-python\)", full_read[2])
+        assert full_read[3] == ("met" if float(full_read[2].split()[0]) >= 1 else "missed")
+
+
+@pytest.mark.parametrize(
+    ("only", "cases"),
+    [
+        ("small regions", ["zstd, 64 KiB", "zstd, 64 KiB in 16 MiB shards"]),
+        ("10^3", ["10^3 files", "10^3 chunks in shards"]),
+    ],
+)
+def test_row_with_arrays_of_its_own(only: str, cases: list[str], tmp_path: Path) -> None:
+    # What was read or written is compared with numpy's in the run, which fails when it differs.
+    page = tmp_path / "page.md"
+    stores = tmp_path / "stores"
+    stores.mkdir()
+    options = ("--libraries", LIBRARIES, "--only", only, "--out", str(page), "--directory", str(stores))
+    finished = run_bench(*options)
+    assert finished.returncode == 0, finished.stderr
+    assert "failed" not in finished.stderr
+    figures = table_lines(page.read_text(encoding="utf-8").split("## Figures")[1].split("\n## ")[0])
+    assert [line[0] for line in figures] == cases
+    assert all(re.match(r"\d", cell) for line in figures for cell in line[1:])
+    assert not list(stores.iterdir())
+
+
+def test_partial_run_leaves_recorded_results_alone() -> None:
+    results = BENCH / "RESULTS.md"
+    before = results.read_bytes() if results.exists() else None
+    finished = run_bench("--libraries", "xzarr3", "--only", "million")
+    assert finished.returncode == 0, finished.stderr
+    assert "dask array of a million chunks (ms)" in finished.stdout
+    assert (results.read_bytes() if results.exists() else None) == before
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--repeat", "0"), "at least 1"),
+        (("--libraries", "xarchive"), "no library is called 'xarchive'"),
+        (("--libraries", "xzarr3", "--only", "full sleep"), "no case has 'full sleep' in its name"),
+        (("--libraries", "bare loop"), "nothing to measure"),
+    ],
+)
+def test_wrong_option_is_refused(options: tuple[str, ...], message: str) -> None:
+    finished = run_bench(*options, "--no-write")
+    assert finished.returncode != 0
+    assert message in finished.stderr
+
+
+def judged_bars(bench: SimpleNamespace, medians: dict[tuple[str, str], dict[str, float]]) -> dict[str, Any]:
+    """Return the bars that were judged by `medians`, by what they ask of."""
+    figures = [
+        bench.timing.Figure(row, case, library, (median,))
+        for (row, case), by_library in medians.items()
+        for library, median in by_library.items()
+    ]
+    bars = bench.report.bars(bench.report.Figures(figures), bench.layouts.LAYOUTS, 64)
+    return {f"{bar.what}; {bar.bar}": bar for bar in bars if bar.met is not None}
+
+
+def test_bars_ask_for_the_fastest_peer_and_the_bare_loop(bench: SimpleNamespace) -> None:
+    times = {"xzarr3": 10.0, "zarr-python": 30.0, "zarrs": 9.99, "tensorstore": 12.0, "bare loop": 8.0}
+    judged = judged_bars(bench, {("full read", "gzip, 1 MiB"): times, ("one chunk", "zstd, 64 KiB"): times})
+    peers = judged["full read: gzip, 1 MiB; at least as fast as the fastest peer"]
+    assert (peers.measured, peers.verdict) == ("0.99 times (zarrs)", "missed")
+    loop = judged["full read: gzip, 1 MiB; at most 1.2 times as long as the bare loop"]
+    assert (loop.measured, loop.verdict) == ("1.25 times", "missed")
+    chunk = judged["one chunk: zstd, 64 KiB; at least 1.5 times as fast as the fastest peer"]
+    assert chunk.verdict == "missed"
+    assert len(judged) == 3
+
+
+@pytest.mark.parametrize(
+    ("row", "case", "factor"),
+    [
+        ("full read", "zstd, 4 MiB", 1),
+        ("one chunk", "blosc-lz4, 64 KiB", 1.5),
+        ("one chunk", "zstd, 64 KiB in 16 MiB shards", 1.5),
+        ("one chunk", "uncompressed, 4 MiB", 1),
+        ("one chunk", "gzip, 1 MiB", 1),
+        ("one point through time", "uncompressed, 4 MiB", 1.5),
+        ("one point through time", "zstd, 64 KiB in 16 MiB shards", 1.5),
+        ("one point through time", "zstd, 64 KiB", 1),
+        ("1000 random points", "gzip, 1 MiB", 1),
+        ("full write", "uncompressed, 64 KiB", 1),
+        ("100 small regions written", "zstd, 64 KiB in 16 MiB shards", 1),
+    ],
+)
+@pytest.mark.parametrize("missed", [False, True])
+def test_factor_a_bar_asks_for(
+    row: str, case: str, factor: float, missed: bool, bench: SimpleNamespace
+) -> None:
+    ours = 1.001 if missed else 0.999
+    (bar,) = judged_bars(bench, {(row, case): {"xzarr3": ours, "tensorstore": factor}}).values()
+    assert bar.verdict == ("missed" if missed else "met")
+
+
+@pytest.mark.parametrize(
+    ("growth", "verdict"), [(1.25, "met"), (1.26, "missed"), (0.5, "met"), (None, "not measured")]
+)
+def test_growth_is_judged_from_end_to_end(growth: float | None, verdict: str, bench: SimpleNamespace) -> None:
+    row = "full read, time per chunk"
+    medians = {(row, "10^3 files"): {"xzarr3": 8.0}, (row, "10^4 files"): {"xzarr3": 80.0}}
+    if growth is not None:
+        medians[row, "10^5 files"] = {"xzarr3": 8 * growth}
+    judged = judged_bars(bench, medians)
+    assert [bar.verdict for bar in judged.values()] == [verdict] * (growth is not None)
+
+
+@pytest.mark.parametrize(("mib", "verdict"), [(127.9, "met"), (128.5, "missed")])
+def test_memory_may_be_result_and_64_mib(mib: float, verdict: str, bench: SimpleNamespace) -> None:
+    judged = judged_bars(bench, {("peak memory of a full read", "zstd, 4 MiB"): {"xzarr3": mib}})
+    assert [bar.verdict for bar in judged.values()] == [verdict]
+
+
+def test_slow_library_sits_out(bench: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench.timing, "LIMIT_S", 0.0)
+
+    @contextlib.contextmanager
+    def prepared(round_number: int) -> Iterator[Any]:
+        yield lambda: None
+
+    (figure,) = bench.timing.alternate("row", "case", [bench.timing.Task("any", prepared)], 7)
+    assert len(figure.samples) == bench.timing.LEAST_ROUNDS == 3
+    monkeypatch.setattr(bench.timing, "LIMIT_S", 60.0)
+    (figure,) = bench.timing.alternate("row", "case", [bench.timing.Task("any", prepared)], 7)
+    assert len(figure.samples) == 7
+
+
+def test_cases_that_alternate_keep_their_own_samples(bench: SimpleNamespace) -> None:
+    runs: list[str] = []
+
+    def task(case: str, *, fails: bool) -> Any:
+        @contextlib.contextmanager
+        def prepared(round_number: int) -> Iterator[Any]:
+            if fails:
+                raise RuntimeError("no such thing")
+            yield lambda: runs.append(case)
+
+        return bench.timing.Task("any", prepared, case=case)
+
+    tasks = [task("few", fails=False), task("none", fails=True), task("many", fails=False)]
+    few, none, many = bench.timing.alternate("row", "", tasks, 2)
+    assert runs == ["many", "few", "few", "many", "many", "few"]
+    assert [figure.case for figure in (few, none, many)] == ["few", "none", "many"]
+    assert [len(figure.samples) for figure in (few, none, many)] == [2, 0, 2]
+    assert none.note == "RuntimeError: no such thing"
+    assert not few.note + many.note
+
+
+@pytest.fixture
+def file_system(bench: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The module, on a machine with 6 GiB free and a file system in memory at `tmp_path`/shm."""
+    module: ModuleType = bench.file_system
+    (tmp_path / "shm").mkdir()
+    (tmp_path / "of two words").mkdir()
+    mounts = f"""\
+/dev/vda / ext4 rw 0 0
+none {tmp_path}/shm ext4 rw 0 0
+none {tmp_path}/shm tmpfs rw 0 0
+none {tmp_path}/of\\040two\\040words ramfs rw 0 0
+"""
+    (tmp_path / "mounts").write_text(mounts)
+    (tmp_path / "meminfo").write_text("MemTotal: 9000000 kB\nMemAvailable: 6291456 kB\n")
+    monkeypatch.setattr(module, "MOUNTS", tmp_path / "mounts")
+    monkeypatch.setattr(module, "MEMORY_STATUS", tmp_path / "meminfo")
+    monkeypatch.setattr(module, "SHARED_MEMORY", tmp_path / "shm")
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda path: SimpleNamespace(free=5 * 2**30))
+    return module
+
+
+@pytest.mark.parametrize(
+    ("place", "kind"), [("shm/a/b", "tmpfs"), ("of two words", "ramfs"), ("shmem", "ext4"), (".", "ext4")]
+)
+def test_file_system_of_path(place: str, kind: str, file_system: ModuleType, tmp_path: Path) -> None:
+    assert file_system.kind_of(tmp_path / place) == kind
+    assert file_system.in_memory(tmp_path / place) == (kind != "ext4")
+
+
+def test_file_system_is_unknown_where_nothing_tells(file_system: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "mounts").unlink()
+    assert file_system.kind_of(tmp_path / "shm") == "unknown"
+    assert file_system.room_in_memory() is None
+
+
+def test_memory_is_used_if_there_is_room(
+    file_system: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert file_system.room_in_memory() == tmp_path / "shm"
+    (tmp_path / "meminfo").write_text("MemAvailable: 3000000 kB\n")
+    assert file_system.room_in_memory() is None
+    (tmp_path / "meminfo").write_text("MemAvailable: 6291456 kB\n")
+    monkeypatch.setattr(file_system.shutil, "disk_usage", lambda path: SimpleNamespace(free=2**30))
+    assert file_system.room_in_memory() is None
+    monkeypatch.setattr(file_system, "SHARED_MEMORY", tmp_path / "absent")
+    assert file_system.room_in_memory() is None
+
+
+@pytest.mark.parametrize(
+    ("in_memory", "n_files", "free", "kept"),
+    [
+        (False, 1000, 2**40, True),
+        (False, 1000, 2**20, False),
+        (False, 4, 2**40, False),
+        (True, 1000, 2**40, False),
+    ],
+)
+def test_many_files_on_a_disk_stay_until_the_end(
+    in_memory: bool,
+    n_files: int,
+    free: int,
+    kept: bool,
+    bench: SimpleNamespace,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = bench.run.Bench(tmp_path, tmp_path, [], 1, 1)
+    monkeypatch.setattr(run, "in_memory", in_memory)
+    monkeypatch.setattr(bench.run.shutil, "disk_usage", lambda path: SimpleNamespace(free=free))
+    written = tmp_path / "written"
+    written.mkdir()
+    run.discard(written, n_files)
+    assert written.exists() == kept

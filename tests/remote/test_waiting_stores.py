@@ -1,0 +1,466 @@
+"""Arrays in stores whose answers have to be waited for: how many requests, how many at a time, of what."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+import xarray as xr
+from _opening import opening
+from _waiting import quickest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import xzarr3
+from xzarr3.commit import stage
+from xzarr3.errors import ChangedError, StoreError
+from xzarr3.parallel import pause, spread
+from xzarr3.stores import cut, in_flight
+from xzarr3.stores.base import Store, ValueReader
+
+
+class FarStore(Store):
+    """Values in memory, each of them ``latency`` seconds away; versions are told with each answer.
+
+    ``log`` has the requests: what was done, the key and the range.
+    """
+
+    def __init__(self, latency: float = 0.0, concurrency: int = 64, *, versions: bool = True) -> None:
+        super().__init__()
+        self.concurrency = concurrency
+        self.latency = latency
+        self.values: dict[str, tuple[int, bytes]] = {}
+        self.log: list[tuple[str, str, Any]] = []
+        self.under_way = self.most = 0
+        self.tells_versions = versions
+        self._lock = threading.Lock()
+        self._serial = 0
+        self.before: Callable[[str, str], None] = lambda operation, key: None
+
+    def _request(self, operation: str, key: str, part: Any = None) -> tuple[int, bytes] | None:
+        with self._lock:
+            self.log.append((operation, key, part))
+            self.under_way += 1
+            self.most = max(self.most, self.under_way)
+        try:
+            self.before(operation, key)
+            time.sleep(self.latency)
+            return self.values.get(key)
+        finally:
+            with self._lock:
+                self.under_way -= 1
+
+    def get(self, key: str, byte_range: Any = None) -> Any:
+        found = self._request("get", key, byte_range)
+        if found is None:
+            return None
+        return found[1] if byte_range is None else cut(found[1], byte_range)
+
+    def set(self, key: str, value: Any) -> None:
+        self._request("set", key)
+        with self._lock:
+            self._serial += 1
+            self.values[key] = self._serial, bytes(value)
+
+    def erase(self, key: str) -> None:
+        self._request("erase", key)
+        self.values.pop(key, None)
+
+    def list(self) -> Any:
+        return iter(sorted(self.values))
+
+    _reader = opening
+
+    def opened(self, key: str, part: Any, version: object | None) -> ValueReader | None:
+        if version is not None:
+            return _FarReader(self, key, version, None)
+        if part is None:
+            found = self._request("head", key)
+            return None if found is None else _FarReader(self, key, found[0], len(found[1]))
+        start, length = part
+        found = self._request("get", key, (start, length))
+        if found is None:
+            return None
+        reader = _FarReader(self, key, found[0], len(found[1]))
+        reader.first = (start, length), bytes(cut(found[1], (start, length)))
+        return reader
+
+    def requests(self, *, documents: bool = False) -> list[tuple[str, str, Any]]:
+        return [each for each in self.log if documents or not each[1].endswith("zarr.json")]
+
+
+class _FarReader(ValueReader):
+    first: tuple[Any, bytes] | None = None
+
+    def __init__(self, store: FarStore, key: str, version: object, size: int | None) -> None:
+        self._store = store
+        self._key = key
+        self._version = version
+        self.size = size
+
+    @property
+    def version(self) -> object | None:
+        return self._version if self._store.tells_versions else None
+
+    def read(self, start: int, length: int | None = None) -> Any:
+        if self.first is not None and self.first[0] == (start, length):
+            return self.first[1]
+        found = self._store._request("get", self._key, (start, length))
+        if found is None or found[0] != self._version:
+            raise ChangedError(f"key '{self._key}' changed")
+        return cut(found[1], (start, length))
+
+
+@pytest.mark.parametrize("shards", [None, (20,)], ids=["chunks", "shards"])
+@pytest.mark.parametrize("compressors", [None, "zstd"])
+def test_many_units_take_few_rounds(shards: Any, compressors: Any) -> None:
+    store = FarStore(concurrency=16)
+    data = np.arange(1600)
+    units = 1600 // (20 if shards else 10)
+    array = xzarr3.create_array(
+        store, data=data, chunks=(10,), shards=shards, compressors=compressors, fill_value=-1
+    )
+    store.latency, store.log, store.most = 0.02, [], 0
+    np.testing.assert_array_equal(array[...], data)
+    assert len(store.requests()) == units
+    assert store.most == 16
+    enough = (2 * units / 16 + 5) * store.latency
+    assert quickest(lambda: array[...], enough) < enough
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_as_many_threads_as_are_asked_for(threads: int) -> None:
+    store = FarStore()
+    array = xzarr3.create_array(store, data=np.arange(60), chunks=3)
+    store.latency, store.most = 0.002, 0
+    array.get(threads=threads)
+    assert store.most == threads
+    store.most = 0
+    array.set(..., np.arange(60) + 1, threads=threads)
+    assert store.most == threads
+
+
+def test_many_requests_at_a_time_in_a_task_of_dask_too() -> None:
+    store = FarStore(concurrency=8)
+    array = xzarr3.create_array(store, data=np.arange(400), chunks=10)
+    store.latency, store.most = 0.005, 0
+    block = dask.delayed(array.__getitem__)(slice(None))
+    np.testing.assert_array_equal(block.compute(scheduler="threads"), np.arange(400))
+    assert store.most == 8
+
+
+def test_units_are_written_many_at_a_time() -> None:
+    store = FarStore(concurrency=16)
+    array = xzarr3.create_array(store, shape=320, dtype="i4", chunks=10)
+    store.latency, store.most, store.log = 0.02, 0, []
+    array[...] = np.arange(320) + 1
+    assert (store.most, len(store.requests())) == (16, 32)
+    enough = 16 * store.latency  # One after the other they would take twice as long.
+    assert quickest(lambda: array.set(..., np.arange(320) + 1), enough) < enough
+
+
+def test_the_index_of_a_shard_is_read_once() -> None:
+    store = FarStore()
+    store.request_bytes = 16
+    data = np.random.default_rng(7).integers(0, 255, (64, 64), dtype="u1")
+    array = xzarr3.create_array(store, data=data, chunks=(4, 4), shards=(64, 64), compressors="zstd")
+    store.log, store.latency = [], 0.002
+    for at in range(0, 64, 4):
+        assert array[at, at] == data[at, at]
+    ranges = [part for _, _, part in store.requests()]
+    assert sum(start < 0 for start, _ in ranges) == 1
+    assert len(ranges) == 1 + 16
+
+
+def test_many_threads_that_want_one_shard_read_its_index_once() -> None:
+    store = FarStore()
+    store.request_bytes = 16
+    data = np.random.default_rng(7).integers(0, 255, (64, 64), dtype="u1")
+    array = xzarr3.create_array(store, data=data, chunks=(4, 4), shards=(64, 64), compressors="zstd")
+    store.log, store.latency = [], 0.02
+    found: dict[int, int] = {}
+
+    def read(at: int) -> None:
+        found[at] = int(array[at, 0])
+
+    threads = [threading.Thread(target=read, args=(at,)) for at in range(0, 64, 4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {at: data[at, 0] for at in range(0, 64, 4)}
+    assert sum(part[0] < 0 for _, _, part in store.requests()) == 1
+
+
+def test_a_shard_that_is_replaced_is_read_again() -> None:
+    """Its index is known, so nothing but the answer to a range can tell that the shard is another one."""
+    store = FarStore()
+    store.request_bytes = 16
+    rng = np.random.default_rng(3)
+    data = rng.integers(0, 255, (32, 32), dtype="u1")
+    array = xzarr3.create_array(store, data=data, chunks=(4, 4), shards=(32, 32), compressors="zstd")
+    assert array[5, 5] == data[5, 5]
+    for _ in range(3):
+        data = rng.integers(0, 3, (32, 32), dtype="u1")
+        other = FarStore()
+        xzarr3.create_array(other, data=data, chunks=(4, 4), shards=(32, 32), compressors="zstd")
+        store.values["c/0/0"] = store.values["c/0/0"][0] + 1000, other.values["c/0/0"][1]
+        assert array[9, 2] == data[9, 2]
+        np.testing.assert_array_equal(array[3:9, 5], data[3:9, 5])
+    store.erase("c/0/0")
+    assert array[9, 2] == 0
+
+
+@pytest.mark.parametrize("selection", [..., (slice(3, 5), 4)], ids=["whole", "a part"])
+def test_a_read_after_a_write_asks_for_the_index_and_for_what_is_wanted(selection: Any) -> None:
+    """And not first, in vain, for a part of the shard that was."""
+    store = FarStore()
+    store.request_bytes = 16
+    data = np.random.default_rng(3).integers(0, 255, (32, 32), dtype="u1")
+    array = xzarr3.create_array(store, data=data, chunks=(4, 4), shards=(32, 32), compressors="zstd")
+    for value in (1, 2, 3):
+        array[selection] = value + np.zeros_like(array[selection])
+        store.log = []
+        assert array[3, 4] == value
+        ranges = [part for _, _, part in store.requests()]
+        assert len(ranges) == 2
+        assert sum(start < 0 for start, _ in ranges) == 1
+
+
+def test_a_shard_that_never_stops_changing_is_an_error() -> None:
+    store = FarStore()
+    store.request_bytes = 16
+    data = np.random.default_rng(3).integers(0, 255, (32, 32), dtype="u1")
+    array = xzarr3.create_array(store, data=data, chunks=(4, 4), shards=(32, 32), compressors="zstd")
+    assert array[5, 5] == data[5, 5]
+
+    def replace(operation: str, key: str) -> None:
+        if key == "c/0/0":
+            serial, value = store.values[key]
+            store.values[key] = serial + 1, value
+
+    store.before = replace
+    with pytest.raises(ChangedError, match="c/0/0"):
+        array[5, 5]
+
+
+def test_without_versions_the_index_is_read_each_time() -> None:
+    store = FarStore(versions=False)
+    store.request_bytes = 16
+    data = np.random.default_rng(3).integers(0, 255, (32, 32), dtype="u1")
+    array = xzarr3.create_array(store, data=data, chunks=(4, 4), shards=(32, 32), compressors="zstd")
+    store.log = []
+    assert array[5, 5] == data[5, 5]
+    assert array[9, 5] == data[9, 5]
+    assert sum(part[0] < 0 for _, _, part in store.requests()) == 2
+
+
+def test_the_first_failure_ends_it_all() -> None:
+    store = FarStore(concurrency=4)
+    array = xzarr3.create_array(store, data=np.arange(1000), chunks=1)
+    store.log = []
+
+    def fail(operation: str, key: str) -> None:
+        if key == "c/10":
+            raise StoreError("no answer")
+
+    store.before, store.latency = fail, 0.001
+    with pytest.raises(StoreError, match="no answer"):
+        array[...]
+    assert len(store.requests()) < 100
+    assert store.under_way == 0
+
+
+def test_several_values_together() -> None:
+    store = FarStore(concurrency=10)
+    store.latency = 0.02
+
+    def pass_by() -> None:
+        store.set_values((f"k/{at}", f"{at}".encode()) for at in range(50))
+        found = store.get_values([*(f"k/{at}" for at in range(50)), "none"])
+        store.erase_values([f"k/{at}" for at in range(50)])
+        assert found == [*(f"{at}".encode() for at in range(50)), None]
+        assert (store.most, store.values) == (10, {})
+
+    enough = 30 * store.latency
+    assert quickest(pass_by, enough) < enough
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_selections_are_those_of_numpy(data: st.DataObject) -> None:
+    shape = tuple(data.draw(st.lists(st.integers(1, 12), min_size=1, max_size=3)))
+    chunks = tuple(data.draw(st.integers(1, n)) for n in shape)
+    sharded = data.draw(st.booleans())
+    shards = tuple(n * data.draw(st.integers(1, 3)) for n in chunks) if sharded else None
+    values = np.arange(np.prod(shape), dtype="i2").reshape(shape)
+    store = FarStore(concurrency=data.draw(st.sampled_from([2, 5, 64])), versions=data.draw(st.booleans()))
+    store.request_bytes = data.draw(st.sampled_from([1, 16, 2**20]))
+    compressors = data.draw(st.sampled_from([None, "zstd"]))
+    array = xzarr3.create_array(
+        store, data=values, chunks=chunks, shards=shards, compressors=compressors, fill_value=-1
+    )
+    for _ in range(3):
+        selection = tuple(
+            slice(*sorted((data.draw(st.integers(0, n)), data.draw(st.integers(0, n))))) for n in shape
+        )
+        np.testing.assert_array_equal(array[selection], values[selection])
+        new = data.draw(st.integers(-1, 300))
+        array[selection] = new
+        values[selection] = new
+        np.testing.assert_array_equal(array[...], values)
+
+
+def test_blocks_of_dask_are_written_many_units_at_a_time() -> None:
+    store = FarStore(concurrency=16)
+    array = xzarr3.create_array(store, shape=640, dtype="i4", chunks=10)
+    store.latency, store.most = 0.01, 0
+    data = da.arange(640, chunks=320, dtype="i4")
+    xzarr3.store(data, array)
+    assert store.most >= 16
+    store.latency = 0
+    np.testing.assert_array_equal(array[...], np.arange(640))
+
+
+def test_datasets_are_written_by_many_tasks_at_a_time() -> None:
+    store = FarStore(concurrency=16)
+    dataset = xr.Dataset({"t": ("x", np.arange(640))}).chunk(x=10)
+    store.latency, store.most = 0.01, 0
+    xzarr3.to_zarr(dataset, store)
+    assert store.most >= 8
+    store.most = 0
+    with dask.config.set(num_workers=2):
+        xzarr3.to_zarr(dataset, store, group="again")
+    store.latency = 0
+    xr.testing.assert_equal(xzarr3.open_dataset(store, group="again"), dataset.compute())
+
+
+def test_threads_are_no_more_than_memory_can_hold() -> None:
+    store = FarStore(concurrency=64)
+    array = xzarr3.create_array(store, data=np.ones(64 * 2**14), chunks=2**14)
+    store.latency = 0.005
+    before = in_flight.get_limit()
+    in_flight.set_limit(8 * 2**14 * 8)
+    try:
+        store.most = 0
+        array[...]
+        assert store.most <= 8
+        store.most = 0
+        array[...] = 5.0
+        assert store.most <= 4
+    finally:
+        in_flight.set_limit(before)
+
+
+def test_a_store_without_listing_is_copied_however_many_chunks_there_are() -> None:
+    class Unlisted(FarStore):
+        listable = False
+
+    source = Unlisted()
+    xzarr3.create_array(source, data=np.arange(5000, dtype="i2"), chunks=1)
+    target = xzarr3.copy(source, xzarr3.MemoryStore())
+    np.testing.assert_array_equal(target[...], np.arange(5000))
+
+
+def test_parts_of_values_set_by_many_threads_are_all_there() -> None:
+    store = FarStore()
+    store.set("a", bytes(64))
+    threads = [
+        threading.Thread(target=store.set_partial_values, args=([("a", at, b"x")],)) for at in range(64)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert store.get("a") == b"x" * 64
+
+
+def test_a_copy_of_what_is_not_there_is_an_error() -> None:
+    with pytest.raises(StoreError, match="no value"):
+        FarStore().copy_values([("a", "b")])
+
+
+# What listings leave out
+
+
+class Forgetful(xzarr3.MemoryStore):
+    """Lists not all of its keys."""
+
+    concurrency = 4
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.forgets: Callable[[str], bool] = lambda key: False
+
+    def version(self, key: str) -> object | None:
+        return None
+
+    def list_prefix(self, prefix: str) -> Iterator[str]:
+        return (key for key in super().list_prefix(prefix) if not self.forgets(key))
+
+    def list_dir(self, prefix: str) -> Any:
+        keys, prefixes = super().list_dir(prefix)
+        return {key for key in keys if not self.forgets(key)}, prefixes
+
+
+def forgetful() -> tuple[Forgetful, xr.Dataset, xr.Dataset]:
+    store = Forgetful()
+    old = xr.Dataset({"t": ("x", np.arange(6.0))}, {"x": np.arange(6)})
+    xzarr3.to_zarr(old, store, encoding={"t": {"chunks": (2,)}})
+    return store, old, old + 100
+
+
+def test_what_is_replaced_is_whole_though_the_new_keys_are_not_listed() -> None:
+    for forgotten in ("", "t/c/1", "zarr.json"):
+        store, _, new = forgetful()
+        store.forgets = lambda key, forgotten=forgotten: "/new/" in key and forgotten in key
+        xzarr3.to_zarr(new, store, mode="w", encoding={"t": {"chunks": (2,)}})
+        xr.testing.assert_identical(xr.open_dataset(store, engine="xzarr3").load(), new)
+
+
+def test_nothing_is_replaced_that_is_not_listed() -> None:
+    store, old, new = forgetful()
+    store.forgets = lambda key: "/" not in key
+    before = dict(store._values)
+    with pytest.raises(StoreError, match=r"'zarr.json' is there.*not listed"):
+        xzarr3.to_zarr(new, store, mode="w")
+    assert {key: value for key, value in store._values.items() if key in before} == before
+    xr.testing.assert_identical(xr.open_dataset(store, engine="xzarr3").load(), old)
+
+
+def test_what_other_processes_wrote_must_be_listed() -> None:
+    staged = stage.StagedKeys(Forgetful(), "staged/")
+    staged.set("a", b"1")
+    assert staged.written() == {"a"}
+    twin = pickle.loads(pickle.dumps(staged))
+    twin._store = staged._store
+    twin.set("b", b"2")
+    assert staged.written() == {"a", "b"}
+    staged.erase("a")
+    assert staged.written() == {"b"}
+    staged.set("a", b"1")
+    staged._store.forgets = lambda key: key == "staged/a"
+    with pytest.raises(StoreError, match=r"'a'.*other processes"):
+        staged.written()
+
+
+def test_the_first_error_is_raised() -> None:
+    begun = threading.Event()
+
+    def work(at: int) -> None:
+        if at == 1:
+            begun.wait(120)
+            raise StoreError("the first")
+        begun.set()
+        if not pause(5):
+            raise StoreError("stopped")
+
+    with pytest.raises(StoreError, match="the first"):
+        spread(work, [0, 1], 2)

@@ -1,0 +1,792 @@
+"""Datasets in stores whose answers have to be waited for: how many requests, rounds, and which errors."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import multiprocessing
+import pickle
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import dask
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+import zarr.storage
+from _things import without_addresses
+from _xarray_corpus import CORPUS
+
+import xzarr3
+import xzarr3.xarray
+from xzarr3 import MissingChunksError, StoreError
+from xzarr3.xarray import Xzarr3BackendEntrypoint, prefetch
+from xzarr3.xarray import backend as backend_module
+from xzarr3.xarray import decode as decoding_module
+
+OURS = Xzarr3BackendEntrypoint
+QUIET = 0.2
+
+
+class Request(NamedTuple):
+    """One request, and in which round of requests that were made together it was answered."""
+
+    operation: str
+    key: str
+    round: int
+
+
+class FarStore(xzarr3.Store):
+    """Values in memory, each of them some seconds away; notes what is asked for."""
+
+    def __init__(self, values: Any, latency: float = 0.0, concurrency: int = 64) -> None:
+        super().__init__()
+        self.values = dict(values)
+        self.latency = latency
+        self.concurrency = concurrency
+        self.log: list[Request] = []
+        self.broken: set[str] = set()
+
+    def _asked(self, operation: str, key: str) -> None:
+        time.sleep(self.latency)
+        self.log.append(Request(operation, key, 0))
+        if key in self.broken:
+            raise StoreError(f"key '{key}' of {self}: status 503")
+
+    def get(self, key: str, byte_range: Any = None) -> Any:
+        self._asked("get", key)
+        value = self.values.get(key)
+        return value if value is None or byte_range is None else xzarr3.stores.cut(value, byte_range)
+
+    def list_prefix(self, prefix: str) -> Iterator[str]:
+        self._asked("list", prefix)
+        return iter([key for key in self.values if key.startswith(prefix)])
+
+    def take(self) -> list[Request]:
+        """The requests since the last time."""
+        found, self.log = self.log, []
+        return found
+
+
+def documents(requests: list[Request]) -> list[str]:
+    return [
+        each.key for each in requests if each.key.endswith(("zarr.json", ".zmetadata", ".zgroup", ".zattrs"))
+    ]
+
+
+class RoundsStore(FarStore):
+    """Answers only when nobody has asked for a while, and then all at once: whoever waits, asks alone."""
+
+    def __init__(self, values: Any) -> None:
+        super().__init__(values)
+        self._changed = threading.Condition()
+        self._round = 0
+        self._last = 0.0
+
+    def _asked(self, operation: str, key: str) -> None:
+        with self._changed:
+            mine, self._last = self._round, time.monotonic()
+            while self._round == mine:
+                left = self._last + QUIET - time.monotonic()
+                if left > 0:
+                    self._changed.wait(left)
+                else:
+                    self._round += 1
+                    self._changed.notify_all()
+            self.log.append(Request(operation, key, mine))
+
+
+def rounds(requests: list[Request]) -> int:
+    """In how many rounds these were made."""
+    return len({each.round for each in requests})
+
+
+def forecast() -> xr.Dataset:
+    """Thirty variables on six coordinates, one of them times with bounds."""
+    times = pd.date_range("2001-01-01", periods=8, freq="6h")
+    ds = xr.Dataset(
+        coords={
+            "time": ("time", times, {"bounds": "time_bnds"}),
+            "level": ("level", [1000.0, 850.0, 500.0], {"units": "hPa"}),
+            "lat": np.linspace(-60, 60, 5),
+            "lon": np.arange(0, 360, 60),
+            "member": ("member", np.array(["control", "one", "two"], object)),
+            "band": ("band", np.array([*"xyz"])),
+            "reference": ((), times[0]),
+            "valid": (("time", "member"), np.tile(times.values[:, None], (1, 3))),
+        }
+    )
+    ds["time_bnds"] = (("time", "bnds"), np.stack([times, times + pd.Timedelta("6h")], 1))
+    values = np.arange(8 * 3 * 5 * 6, dtype="float32").reshape(8, 3, 5, 6)
+    for number in range(30):
+        ds[f"v{number}"] = (("time", "level", "lat", "lon"), values + number)
+        ds[f"v{number}"].encoding = {"chunks": (4, 3, 5, 6)}
+    ds["time"].encoding = {"units": "hours since 1970-01-01", "dtype": "int64", "chunks": (3,)}
+    ds["lat"].encoding = {"chunks": (2,)}
+    return ds
+
+
+def values_of(
+    ds: xr.Dataset | xr.DataTree, path: Path, *, consolidated: bool = True, zarr_format: Any = 3
+) -> Any:
+    """The keys and values of a stored dataset."""
+    ds.to_zarr(path, consolidated=consolidated, zarr_format=zarr_format, write_empty_chunks=True)
+    store = xzarr3.LocalStore(path)
+    return {key: bytes(store.get(key) or b"") for key in store.list_prefix("")}
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    values: dict[str, bytes] = values_of(forecast(), tmp_path_factory.mktemp("forecast") / "a.zarr")
+    # As in the conventions, bounds have the units of what they bound and none of their own.
+    root, bounds = (json.loads(values[key]) for key in ("zarr.json", "time_bnds/zarr.json"))
+    copy = root["consolidated_metadata"]["metadata"]["time_bnds"]
+    for document in (bounds, copy):
+        del document["attributes"]["units"], document["attributes"]["calendar"]
+    return {
+        **values,
+        "zarr.json": json.dumps(root).encode(),
+        "time_bnds/zarr.json": json.dumps(bounds).encode(),
+    }
+
+
+def same(found: Any, expected: Any) -> None:
+    """Two datasets do not only hold the same, they also say the same of how it is stored."""
+    xr.testing.assert_identical(found, expected)
+    for name, var in expected.variables.items():
+        assert found[name].dtype == var.dtype
+        assert str(found[name].encoding) == str(var.encoding), name
+        assert type(found.variables[name]) is type(var)
+        assert found.variables[name]._in_memory == var._in_memory, name
+    assert list(found.variables) == list(expected.variables)
+    assert found.encoding.keys() == expected.encoding.keys()
+    assert {*found.xindexes} == {*expected.xindexes}
+
+
+# How many requests
+
+
+def test_coordinates_take_two_rounds(stored: dict[str, bytes]) -> None:
+    store = RoundsStore(stored)
+    ds = xr.open_dataset(store, engine=OURS)
+    requests = store.take()
+    # Those of several chunks are looked at again once all of these are there.
+    assert sorted(documents(requests)) == ["lat/zarr.json", "time/zarr.json", "zarr.json"]
+    data = [each for each in requests if each.key not in documents(requests)]
+    # Times: of `time` the first and the last of three chunks, then all of them; all others have one chunk.
+    chunks = sorted(each.key for each in data)
+    assert len(chunks) == len(set(chunks)) + 2
+    assert {key.partition("/")[0] for key in chunks} == {
+        "time", "time_bnds", "reference", "valid", "level", "lat", "lon", "member", "band",
+    }  # fmt: skip
+    assert {key for key in chunks if key.startswith(("time/", "lat/"))} == {
+        *(f"time/c/{at}" for at in range(3)), *(f"lat/c/{at}" for at in range(3)),
+    }  # fmt: skip
+    assert rounds(data) == 2
+    assert rounds(requests) == 1 + 2 + 1
+    same(ds, xr.open_dataset(xzarr3.MemoryStore(stored), engine=OURS))
+    assert not {each.key for each in store.take()} & set(chunks) - {
+        "time_bnds/c/0/0",
+        "valid/c/0/0",
+        "reference/c",
+    }
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"decode_times": False},
+        {"decode_times": {"time": False}},
+        {"decode_times": xr.coders.CFDatetimeCoder(use_cftime=True)},
+        {"drop_variables": ["time", "lat"]},
+        {"chunks": {}},
+        {"chunks": {"time": 2}},
+        {"mask_and_scale": False},
+        {"decode_coords": "all"},
+        {"decode_cf": False},
+        {"cache": False},
+        {"create_default_indexes": False},
+        {"missing": "error"},
+        {"inline_array": True, "chunks": "auto"},
+    ],
+    ids=without_addresses,
+)
+@pytest.mark.parametrize("latency", [0.0, 0.002])
+def test_datasets_are_as_without_latency(
+    options: dict[str, Any], latency: float, stored: dict[str, bytes]
+) -> None:
+    found = xr.open_dataset(FarStore(stored, latency), engine=OURS, **options)
+    expected = xr.open_dataset(xzarr3.MemoryStore(stored), engine=OURS, **options)
+    for name, var in expected.variables.items():
+        assert found.variables[name]._in_memory == var._in_memory, name
+        assert (found.variables[name].chunks is None) == (var.chunks is None)
+    if "chunks" in options:
+        found, expected = found.compute(), expected.compute()
+    same(found, expected)
+
+
+@pytest.mark.parametrize("name", sorted(CORPUS))
+@pytest.mark.parametrize("zarr_format", [3, 2])
+def test_all_kinds_of_datasets_are_as_without_latency(name: str, zarr_format: Any, tmp_path: Path) -> None:
+    try:
+        values = values_of(CORPUS[name](), tmp_path / "a.zarr", zarr_format=zarr_format)
+    except (TypeError, ValueError) as error:  # zarr-python cannot store all of them in each format.
+        pytest.skip(f"zarr cannot store it: {error}")
+    same(
+        xr.open_dataset(FarStore(values), engine=OURS),
+        xr.open_dataset(xzarr3.MemoryStore(values), engine=OURS),
+    )
+
+
+def test_nothing_is_fetched_for_indexes_that_are_not_made(stored: dict[str, bytes]) -> None:
+    store = FarStore(stored)
+    ds = xr.open_dataset(store, engine=OURS, create_default_indexes=False)
+    looked_at = {each.key.partition("/")[0] for each in store.take() if each.key != "zarr.json"}
+    assert looked_at == {"time", "time_bnds", "reference", "valid"}
+    assert not ds.xindexes
+    ds = xr.open_dataset(store, engine=OURS, create_default_indexes=False, decode_times=False)
+    assert {each.key for each in store.take()} == {"zarr.json"}
+
+
+def test_coordinates_that_are_dropped_are_not_fetched(stored: dict[str, bytes]) -> None:
+    store = FarStore(stored)
+    xr.open_dataset(store, engine=OURS, drop_variables=["time", "time_bnds", "lat"])
+    assert {each.key.partition("/")[0] for each in store.take()} == {
+        "zarr.json", "reference", "valid", "level", "lon", "member", "band",
+    }  # fmt: skip
+
+
+def test_a_store_without_latency_is_asked_once_for_times(stored: dict[str, bytes], tmp_path: Path) -> None:
+    days = xr.Dataset(coords={"time": xr.date_range("2001-01-01", periods=9), "x": [1.0, 2.0], "y": [3.0]})
+    store = FarStore(values_of(days, tmp_path / "a.zarr"), concurrency=1)
+    xr.testing.assert_identical(xr.open_dataset(store, engine=OURS), days)
+    assert [each.key for each in store.take() if each.key.startswith("time/c")] == ["time/c/0"]
+    xr.open_dataset(store, engine=OURS, create_default_indexes=False)["x"].load()
+    assert not [each.key for each in store.take() if each.key.startswith("y/")]
+    store = FarStore(stored, concurrency=1)
+    same(xr.open_dataset(store, engine=OURS), xr.open_dataset(xzarr3.MemoryStore(stored), engine=OURS))
+
+
+def test_all_coordinates_of_a_tree_take_two_rounds(tmp_path: Path) -> None:
+    tree = xr.DataTree.from_dict(
+        {path: forecast()[["v0", "v1"]].isel(lat=slice(at + 1)) for at, path in enumerate(["/one", "/two"])}
+        | {"/two/four/five": xr.Dataset(coords={"depth": [1.0, 2.0]})}
+    )
+    values = values_of(tree, tmp_path / "a.zarr")
+    store = RoundsStore(values)
+    found = xr.open_datatree(store, engine=OURS)
+    requests = store.take()
+    data = [each for each in requests if each.key not in documents(requests)]
+    assert sorted(documents(requests)) == ["one/time/zarr.json", "two/time/zarr.json", "zarr.json"]
+    assert len({each.key.rpartition("/c")[0] for each in data}) == 11
+    assert rounds(data) == 2
+    expected = xr.open_datatree(xzarr3.MemoryStore(values), engine=OURS)
+    xr.testing.assert_identical(found, expected)
+    for node in expected.subtree:
+        same(found[node.path].to_dataset(inherit=False), node.to_dataset(inherit=False))
+    groups = xr.open_groups(store, engine=OURS)
+    xr.testing.assert_identical(xr.DataTree.from_dict(groups), expected)
+
+
+# What is kept, and for how long
+
+
+def lazy_arrays(ds: xr.Dataset) -> list[Any]:
+    found = []
+    for var in ds.variables.values():
+        data: Any = var._data
+        while not isinstance(data, backend_module.LazyArray):
+            data = getattr(data, "array", None)
+            if data is None:
+                break
+        else:
+            found.append(data)
+    return found
+
+
+def test_what_was_fetched_is_given_up(stored: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+
+    class Noted(prefetch.Ahead):
+        def __init__(self, concurrency: int) -> None:
+            super().__init__(concurrency)
+            made.append(weakref.ref(self))
+
+    monkeypatch.setattr(decoding_module, "Ahead", Noted)
+    ds = xr.open_dataset(FarStore(stored), engine=OURS)
+    gc.collect()
+    (left,) = made
+    assert left() is None
+    assert {lazy.ahead for lazy in lazy_arrays(ds)} == {None}
+    unindexed = xr.open_dataset(FarStore(stored), engine=OURS, create_default_indexes=False)
+    ahead = made[1]()
+    assert sum(map(len, ahead._kept.values())) == 0  # `time` has three chunks.
+    again = pickle.loads(pickle.dumps(unindexed))
+    assert {lazy.ahead for lazy in lazy_arrays(again)} == {None}
+    del unindexed, ahead
+    gc.collect()
+    assert made[1]() is None
+
+
+def test_large_coordinates_are_not_fetched_together(
+    stored: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prefetch, "_MOST_BYTES", 8 * 3 + 5 * 8)  # `level` and `lat` and nothing else.
+    monkeypatch.setattr(prefetch, "_SMALL", 0)
+    store = RoundsStore(stored)
+    ds = xr.open_dataset(store, engine=OURS, drop_variables=["time", "time_bnds", "reference", "valid"])
+    assert rounds([each for each in store.take() if not each.key.endswith("zarr.json")]) == 4
+    same(
+        ds,
+        xr.open_dataset(xzarr3.MemoryStore(stored), engine=OURS).drop_vars(
+            ["time", "time_bnds", "reference", "valid"]
+        ),
+    )
+
+
+def test_many_times_in_one_chunk_are_not_held_at_once(
+    stored: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prefetch, "_MOST_BYTES", 0)
+    store = FarStore(stored)
+    kept: list[int] = []
+
+    class Noted(prefetch.Ahead):
+        def expect(self, arrays: Any) -> None:
+            kept.append(sum(block.values.nbytes for blocks in self._kept.values() for block in blocks))
+            super().expect(arrays)
+
+    monkeypatch.setattr(decoding_module, "Ahead", Noted)
+    ds = xr.open_dataset(store, engine=OURS)
+    assert kept == [8 * 2 * 4]  # The ends of `time`, `time_bnds`, `reference` and `valid`.
+    same(ds, xr.open_dataset(xzarr3.MemoryStore(stored), engine=OURS))
+
+
+def test_what_was_fetched_is_not_used_for_long(
+    stored: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, now = FarStore(stored), time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    ds = xr.open_dataset(store, engine=OURS, create_default_indexes=False, cache=False)
+    store.take()
+    now += 30
+    np.testing.assert_array_equal(ds["lon"], np.arange(0, 360, 60))
+    assert {each.key.partition("/")[0] for each in store.take()} == {
+        "level", "lat", "lon", "time", "member", "band",
+    }  # fmt: skip
+    np.testing.assert_array_equal(ds["member"], ["control", "one", "two"])
+    assert not store.take()
+    now += 60
+    np.testing.assert_array_equal(ds["level"], [1000, 850, 500])
+    assert sorted(each.key for each in store.take()) == ["level/c/0", "level/zarr.json"]
+    later = xr.open_dataset(store, engine=OURS, create_default_indexes=False)
+    store.take()
+    now += 61
+    np.testing.assert_array_equal(later["level"], [1000, 850, 500])
+    assert sorted(each.key for each in store.take()) == ["level/c/0", "level/zarr.json"]
+
+
+def test_a_coordinate_that_was_changed_after_it_was_opened_is_read_again(stored: dict[str, bytes]) -> None:
+    store = FarStore(stored)
+    ds = xr.open_dataset(store, engine=OURS, create_default_indexes=False, cache=False)
+    first = ds["level"].values
+    store.values["level/c/0"] = store.values["level/c/0"][:0]
+    assert first.tolist() == [1000.0, 850.0, 500.0]
+    with pytest.raises(xzarr3.ChunkDecodeError):
+        ds["level"].values  # noqa: B018
+
+
+# Errors
+
+
+@pytest.mark.parametrize("key", ["level/c/0", "time/c/1", "time/c/2", "time_bnds/c/0/0", "valid/c/0/0"])
+@pytest.mark.parametrize("how", ["broken", "corrupt", "absent"])
+def test_errors_are_those_of_reading_one_by_one(key: str, how: str, stored: dict[str, bytes]) -> None:
+    results = []
+    for concurrency in (1, 64):
+        store = FarStore(stored, concurrency=concurrency)
+        store.broken = {key} if how == "broken" else set()
+        if how == "corrupt":
+            store.values[key] = b"nonsense"
+        elif how == "absent":
+            del store.values[key]
+        missing = "error" if how == "absent" else "fill"
+        try:
+            results.append(xr.open_dataset(store, engine=OURS, missing=missing).load())
+        except (StoreError, xzarr3.ChunkDecodeError) as error:
+            results.append((type(error), str(error).replace(str(store), "<store>")))
+    assert results[0] == results[1]
+    assert isinstance(results[0], tuple)
+
+
+def test_an_error_does_not_stay(stored: dict[str, bytes]) -> None:
+    store = FarStore(stored)
+    ds = xr.open_dataset(store, engine=OURS, create_default_indexes=False)
+    store.broken = {"lat/c/1"}
+    with pytest.raises(StoreError, match="status 503"):
+        ds["lat"].load()
+    np.testing.assert_array_equal(ds["lon"], forecast()["lon"])
+    store.broken = set()
+    np.testing.assert_array_equal(ds["lat"], forecast()["lat"])
+
+
+def test_a_missing_chunk_of_a_coordinate_is_told_of_once(stored: dict[str, bytes]) -> None:
+    store = FarStore(stored)
+    del store.values["lat/c/1"]
+    with pytest.raises(MissingChunksError, match=r"array '/lat'.*'lat/c/1', where the array is lat\[2:4\]"):
+        xr.open_dataset(store, engine=OURS, missing="error")
+    with pytest.warns(xzarr3.MissingChunksWarning, match=r"'lat/c/1'") as caught:
+        ds = xr.open_dataset(store, engine=OURS, missing="warn")
+    assert len(caught) == 1
+    assert np.isnan(ds["lat"][2:4]).all()
+
+
+# Several at once
+
+
+def test_variables_are_loaded_at_once_where_they_are_awaited(stored: dict[str, bytes]) -> None:
+    store = RoundsStore(stored)
+    ds = xr.open_dataset(store, engine=OURS)
+    store.take()
+    asyncio.run(ds.load_async())
+    requests = store.take()
+    # 60 of the thirty variables, a look at each of these, and three of coordinates without an index.
+    assert len(requests) == 60 + 30 + 3
+    assert rounds([each for each in requests if not each.key.endswith("zarr.json")]) == 1
+    same(ds, xr.open_dataset(xzarr3.MemoryStore(stored), engine=OURS).load())
+
+
+def test_variables_are_loaded_at_once_without_latency(stored: dict[str, bytes]) -> None:
+    ds = xr.open_dataset(xzarr3.MemoryStore(stored), engine=OURS)
+    asyncio.run(ds.load_async())
+    xr.testing.assert_identical(ds, xr.open_dataset(xzarr3.MemoryStore(stored), engine=OURS))
+
+
+def test_an_error_of_one_variable_ends_waiting(stored: dict[str, bytes]) -> None:
+    store = FarStore(stored, 0.001)
+    ds = xr.open_dataset(store, engine=OURS)
+    store.broken = {"v7/c/0/0/0/0"}
+    with pytest.raises(StoreError, match="status 503"):
+        asyncio.run(ds.load_async())
+
+
+def test_points_and_series_are_read_as_before(stored: dict[str, bytes]) -> None:
+    ds = xr.open_dataset(FarStore(stored), engine=OURS, create_default_indexes=False)
+    expected = xr.open_dataset(xzarr3.MemoryStore(stored), engine=OURS, create_default_indexes=False)
+    for select in (
+        lambda d: d["time"][::-1],
+        lambda d: d["time"][[4, 1, 1]],
+        lambda d: d["lat"][2],
+        lambda d: d["lat"][xr.Variable(("a", "b"), [[1, 2], [0, 0]])],
+        lambda d: d["v3"].isel(lat=[0, 3], time=slice(None, None, 3)),
+        lambda d: d["time"][1:7:2],
+        lambda d: d["time"],  # Now all coordinates are here.
+        lambda d: d["lon"][::-1],
+        lambda d: d["lat"][1:3],
+        lambda d: d["level"][-1],
+    ):
+        xr.testing.assert_identical(select(ds).load(), select(expected).load())
+
+
+def test_threads_that_read_coordinates_at_once_all_get_them(stored: dict[str, bytes]) -> None:
+    store, expected = FarStore(stored, 0.002), forecast()
+    for _ in range(5):
+        ds = xr.open_dataset(store, engine=OURS, create_default_indexes=False, cache=False)
+        found: list[Any] = []
+        names = ["level", "lat", "lon", "member", "band", "time"] * 3
+        barrier = threading.Barrier(len(names))
+
+        def read(name: str, ds: xr.Dataset = ds, found: list[Any] = found, barrier: Any = barrier) -> None:
+            barrier.wait()
+            found.append((name, ds[name].variable.values))
+
+        threads = [threading.Thread(target=read, args=(name,)) for name in names]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(found) == len(names)
+        for name, values in found:
+            np.testing.assert_array_equal(values, expected[name].values)
+
+
+# Real places
+
+
+class Place(NamedTuple):
+    """Somewhere a dataset can be: how we and others name it."""
+
+    ours: Any
+    """Path, URL or store."""
+    options: dict[str, Any] | None
+    zarr: Callable[[], Any]
+    """A store of zarr-python there."""
+    writable: bool = True
+
+
+def _obstore_stores() -> Any:
+    return pytest.importorskip("obstore.store")
+
+
+def _s3(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    _obstore_stores()
+    server = request.getfixturevalue("s3_server")
+    bucket = server.bucket()
+    return Place(
+        f"s3://{bucket}/deep/a.zarr",
+        server.storage_options,
+        lambda: zarr.storage.ObjectStore(
+            _obstore_stores().S3Store(bucket, prefix="deep/a.zarr", **server.obstore_options)
+        ),
+    )
+
+
+def _azure(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    _obstore_stores()
+    server = request.getfixturevalue("azure_server")
+    container = server.container()
+    return Place(
+        f"az://{container}/a.zarr",
+        server.storage_options,
+        lambda: zarr.storage.ObjectStore(
+            _obstore_stores().AzureStore(container, prefix="a.zarr", **server.obstore_options)
+        ),
+    )
+
+
+def _obstore(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    _obstore_stores()
+    server = request.getfixturevalue("s3_server")
+    ready = _obstore_stores().S3Store(server.bucket(), prefix="x/y", **server.obstore_options)
+    return Place(ready, None, lambda: zarr.storage.ObjectStore(ready))
+
+
+def _http(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    _obstore_stores()
+    server = request.getfixturevalue("http_server")
+    name, path = server.directory()
+    forecast().to_zarr(Path(path) / "a.zarr", zarr_format=3, consolidated=True, write_empty_chunks=True)
+    for each in [Path(path), *Path(path).rglob("*")]:
+        each.chmod(0o755 if each.is_dir() else 0o644)
+    url = f"{server.url}/{name}/a.zarr"
+    ready = {"client_options": {"allow_http": True}}
+    return Place(
+        url,
+        {"allow_http": True},
+        lambda: zarr.storage.ObjectStore(_obstore_stores().HTTPStore.from_url(url, **ready), read_only=True),
+        writable=False,
+    )
+
+
+def _zip(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    path = tmp_path / "a.zarr.zip"
+    return Place(str(path), None, lambda: zarr.storage.ZipStore(path, mode="r"))
+
+
+def _fsspec_url(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    pytest.importorskip("fsspec")
+    url = f"memory://{tmp_path.name}/a.zarr"
+    return Place(url, None, lambda: zarr.storage.FsspecStore.from_url(url))
+
+
+def _fsspec_mapper(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    fsspec = pytest.importorskip("fsspec")
+    mapper = fsspec.filesystem("memory").get_mapper(f"/{tmp_path.name}-mapped")
+    return Place(mapper, None, lambda: zarr.storage.FsspecStore.from_mapper(mapper))
+
+
+def _path(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    return Place(tmp_path / "a.zarr", None, lambda: tmp_path / "a.zarr")
+
+
+PLACES = {
+    "s3": _s3,
+    "azure": _azure,
+    "obstore": _obstore,
+    "http": _http,
+    "zip": _zip,
+    "memory-url": _fsspec_url,
+    "mapper": _fsspec_mapper,
+    "path": _path,
+}
+
+
+@pytest.fixture(params=sorted(PLACES))
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    """A place of each kind, with the forecast in it."""
+    found = PLACES[request.param](request, tmp_path)
+    if found.writable:
+        xzarr3.xarray.to_zarr(
+            forecast(), found.ours, storage_options=found.options, consolidated=True, write_empty_chunks=True
+        )
+    return found
+
+
+def opened(place: Place, **options: Any) -> xr.Dataset:
+    return xr.open_dataset(place.ours, engine=OURS, storage_options=place.options, **options)
+
+
+@pytest.mark.filterwarnings("ignore:Consolidated metadata is currently not part")
+def test_a_dataset_is_what_zarr_reads_of_the_same_bytes(place: Place) -> None:
+    found = opened(place)
+    with xr.open_dataset(place.zarr(), engine="zarr", consolidated=True) as other:
+        xr.testing.assert_identical(found.load(), other.load())
+    xr.testing.assert_equal(found, forecast())
+
+
+def test_dask_loads_a_dataset_from_anywhere(place: Place) -> None:
+    expected = opened(place).load()
+    found = opened(place, chunks={})
+    assert found["v3"].chunks is not None
+    with dask.config.set(scheduler="threads", num_workers=4):
+        xr.testing.assert_identical(found.compute(), expected)
+    assert float(found["v3"].max()) == float(expected["v3"].max())
+
+
+def test_datasets_go_to_other_processes(place: Place, request: pytest.FixtureRequest) -> None:
+    if "memory://" in str(place.ours) or "mapper" in request.node.name:
+        pytest.skip("what is in the memory of one process is in no other")
+    ds = opened(place)[["v1", "time_bnds"]]
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        found = pool.submit(_sums, pickle.dumps(ds)).result(timeout=120)
+    assert found == _sums(pickle.dumps(ds))
+
+
+def _sums(pickled: bytes) -> tuple[float, str]:
+    ds = pickle.loads(pickled)
+    return float(ds["v1"].sum()), str(ds["time_bnds"].values[-1, -1])
+
+
+def test_our_function_takes_all_of_them(place: Place) -> None:
+    found = xzarr3.xarray.open_dataset(place.ours, storage_options=place.options, missing="error")
+    xr.testing.assert_identical(found, opened(place))
+    tree = xr.open_datatree(place.ours, engine=OURS, storage_options=place.options)
+    xr.testing.assert_identical(tree.to_dataset(), found)
+
+
+def test_variables_of_a_service_are_loaded_at_once_where_they_are_awaited(place: Place) -> None:
+    found = opened(place)
+    asyncio.run(found.load_async())
+    xr.testing.assert_identical(found, opened(place).load())
+
+
+def test_missing_chunks_are_named_anywhere(place: Place, request: pytest.FixtureRequest) -> None:
+    if not place.writable or "zip" in request.node.name:
+        pytest.skip("nothing can be erased there")
+    store = xzarr3.open_store(place.ours, place.options)
+    store.erase("v3/c/1/0/0/0")
+    ds = opened(place, missing="error")
+    with pytest.raises(
+        MissingChunksError, match=r"time 2001-01-02 to 2001-01-02T18:00, level 1000\.0 to 500\.0"
+    ):
+        ds["v3"].load()
+    assert np.isnan(opened(place)["v3"][4:]).all()
+
+
+# Servers that do not do what they should
+
+
+def test_a_web_server_without_consolidated_metadata(http_server: Any) -> None:
+    _obstore_stores()
+    name, path = http_server.directory()
+    xzarr3.xarray.to_zarr(forecast(), Path(path) / "a.zarr", consolidated=False)
+    for each in [Path(path), *Path(path).rglob("*")]:
+        each.chmod(0o755 if each.is_dir() else 0o644)
+    url = f"{http_server.url}/{name}/a.zarr"
+    options = {"allow_http": True}
+    words = r"cannot list.*accepted: consolidated metadata.*in xarray: a store written with consolidated=True"
+    for read in (xr.open_dataset, xr.open_datatree, xr.open_groups):
+        with pytest.raises(xzarr3.StoreCapabilityError, match=words):
+            read(url, engine=OURS, storage_options=options)  # type: ignore[operator]
+    with pytest.raises(xzarr3.MetadataError, match="no consolidated metadata"):
+        xr.open_dataset(url, engine=OURS, storage_options=options, consolidated=True)
+    array = xzarr3.open_array(url, "v3", storage_options=options)
+    np.testing.assert_array_equal(array[...], forecast()["v3"])
+
+
+@pytest.mark.parametrize(
+    ("where", "error", "words"),
+    [
+        ("{name}/nothing.zarr", FileNotFoundError, "no group at '/'"),
+        ("forbidden/{name}/a.zarr", PermissionError, "403"),
+        ("auth/{name}/a.zarr", PermissionError, "401"),
+        ("login/{name}/a.zarr", StoreError, "(?i)html"),
+        ("moved/{name}/a.zarr", StoreError, "(?i)html"),
+    ],
+)
+def test_a_web_server_that_does_not_give_it_away(
+    where: str, error: type[Exception], words: str, http_server: Any
+) -> None:
+    _obstore_stores()
+    name, path = http_server.directory()
+    xzarr3.xarray.to_zarr(forecast(), Path(path) / "a.zarr", consolidated=True)
+    for each in [Path(path), *Path(path).rglob("*")]:
+        each.chmod(0o755 if each.is_dir() else 0o644)
+    for read in (xr.open_dataset, xr.open_datatree):
+        with pytest.raises(error, match=words):
+            read(  # type: ignore[operator]
+                f"{http_server.url}/{where.format(name=name)}",
+                engine=OURS,
+                storage_options={"allow_http": True},
+            )
+
+
+def test_a_bucket_that_is_not_there(s3_server: Any) -> None:
+    _obstore_stores()
+    with pytest.raises((FileNotFoundError, StoreError)):
+        xr.open_dataset("s3://no-such-bucket/a.zarr", engine=OURS, storage_options=s3_server.storage_options)
+
+
+def test_requests_to_a_service(fault_server: Any) -> None:
+    _obstore_stores()
+    server = fault_server
+    options = {
+        "endpoint_url": server.url, "key": "k", "secret": "s", "region": "us-east-1", "allow_http": True,
+    }  # fmt: skip
+    for consolidated in (True, False):
+        url = f"s3://b/{consolidated}.zarr"
+        xzarr3.xarray.to_zarr(
+            forecast(), url, storage_options=options, consolidated=consolidated, write_empty_chunks=True
+        )
+        server.clear_log()
+        ds = xr.open_dataset(url, engine=OURS, storage_options=options, consolidated=consolidated)
+        log = server.log()
+        assert {each["method"] for each in log} == {"GET"}
+        chunks = [each for each in log if "/c/" in each["path"] or each["path"].endswith("/c")]
+        listed = [each for each in log if "list-type" in each["query"]]
+        assert len(chunks) == 15
+        assert len(listed) == (0 if consolidated else 1)
+        documents = len(log) - len(chunks) - len(listed)
+        assert documents == 2 + (1 if consolidated else 1 + len(ds.variables)), (
+            "time and lat have several chunks"
+        )
+        xr.testing.assert_equal(ds, forecast())
+
+
+@pytest.mark.parametrize(
+    "url", ["s3://b/a.zarr", "https://h/a.zarr/", "gs://b/a.zarr.zip", "dir::s3://b/a.zarr"]
+)
+def test_engines_are_guessed_without_requests(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_store(*args: Any, **kwargs: Any) -> None:
+        raise AssertionError("nothing is to be opened")
+
+    monkeypatch.setattr(backend_module, "open_store", no_store)
+    monkeypatch.setattr("os.path.isfile", no_store)
+    assert not OURS().guess_can_open(url)  # zarr-python is installed.
+    monkeypatch.setattr(backend_module, "find_spec", lambda name: None)
+    assert OURS().guess_can_open(url)
+    assert not OURS().guess_can_open(url.replace(".zarr", ".nc").removesuffix(".zip"))
+
+
+def test_options_are_refused_where_they_mean_nothing(tmp_path: Path, stored: dict[str, bytes]) -> None:
+    for where in (str(tmp_path / "a.zarr"), xzarr3.MemoryStore(stored)):
+        with pytest.raises(TypeError, match=r"storage_options 'anon' have no meaning"):
+            xr.open_dataset(where, engine=OURS, storage_options={"anon": True})

@@ -1,0 +1,733 @@
+"""What a trace counts, beside stores and servers that count themselves: in threads, processes and workers."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import pytest
+from _fault_server import FaultServer
+from _unprivileged import run_child
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import xzarr3
+from xzarr3 import LocalStore, MemoryStore, Store, from_zarr
+from xzarr3._types import Buffer, ByteRange
+from xzarr3.codecs.pipeline import CodecChain
+from xzarr3.codecs.sharding import Shard
+from xzarr3.io.read import UnitReader
+from xzarr3.io.write import UnitWriter
+from xzarr3.parallel import Work
+from xzarr3.stores import cut
+from xzarr3.stores.local import files
+from xzarr3.stores.object import client as object_client
+from xzarr3.stores.object.store import ObjectStore
+from xzarr3.stores.wrappers import WrapperStore
+from xzarr3.tracing import counters, events
+
+COUNTED = (CodecChain, Shard, Work, UnitReader, UnitWriter, object_client.Client, object_client.Pace)
+
+
+class Counting(Store):
+    """Counts its requests and their bytes itself; everything else is made from a few operations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.values: dict[str, bytes] = {}
+        self.done: Counter[str] = Counter()
+        self._counting = threading.Lock()
+
+    def _count(self, **numbers: int) -> None:
+        with self._counting:
+            self.done.update({"requests": 1, **numbers})
+
+    def _get(self, key: str, byte_range: ByteRange | None) -> Buffer | None:
+        value = self.values.get(key)
+        found = value if value is None or byte_range is None else cut(value, byte_range)
+        kind = "get" if byte_range is None else "get_range"
+        self._count(**{kind: 1, "bytes_read": len(found or b""), "absent": int(found is None)})
+        return found
+
+    def _set(self, key: str, value: bytes) -> None:
+        self.values[key] = value
+        self._count(put=1, bytes_written=len(self.values[key]))
+
+    def _erase(self, key: str) -> None:
+        self.values.pop(key, None)
+        self._count(delete=1)
+
+    def _list(self, prefix: str) -> Iterator[str]:
+        self._count(list=1)
+        return iter(sorted(self.values))
+
+
+FIELDS = (*counters.KINDS, "requests", "absent", "bytes_read", "bytes_written")
+
+
+def _is_as_before() -> bool:
+    """Whether nothing counts."""
+    return not events.everywhere.listeners and not counters.process.collectors
+
+
+def _leftovers() -> list[str]:
+    return [name for name in os.listdir(tempfile.gettempdir()) if name.startswith("xzarr3-trace-")]
+
+
+@pytest.fixture(autouse=True)
+def _leaves_nothing(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    folder = str(tmp_path_factory.mktemp("traces"))  # Others have traces in the directory of all.
+    monkeypatch.setenv("TMPDIR", folder)
+    monkeypatch.setattr(tempfile, "tempdir", folder)
+    yield
+    assert _is_as_before()
+    assert _leftovers() == []
+    assert counters.FOLDERS not in os.environ
+
+
+LAYOUTS: list[dict[str, Any]] = [
+    {"chunks": (5, 4)},
+    {"chunks": (5, 4), "compressors": None},
+    {"chunks": (5, 4), "shards": (10, 8)},
+    {"chunks": (5, 4), "shards": (10, 8), "compressors": None},
+    {"chunks": (5, 4), "zarr_format": 2},
+]
+
+slices = st.tuples(st.integers(0, 19), st.integers(1, 12)).map(lambda at: slice(at[0], at[0] + at[1]))
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    layout=st.sampled_from(LAYOUTS),
+    steps=st.lists(st.tuples(st.sampled_from(["read", "write", "erase"]), slices, slices), max_size=6),
+)
+def test_requests_are_those_the_store_counts(
+    layout: dict[str, Any], steps: list[tuple[str, slice, slice]]
+) -> None:
+    store = Counting()
+    expected = np.zeros((20, 20), "i4")
+    with xzarr3.trace() as t:
+        array = xzarr3.create_array(store, "a/b", shape=(20, 20), dtype="i4", **layout)
+        for what, *region in steps:
+            if what == "read":
+                np.testing.assert_array_equal(array[tuple(region)], expected[tuple(region)])
+            else:
+                array[tuple(region)] = expected[tuple(region)] = 0 if what == "erase" else 7
+        xzarr3.open_group(store).members()
+    assert {field: t.total[field] for field in FIELDS} == {field: store.done[field] for field in FIELDS}
+    with_values = xzarr3.open_array(store, "a/b")[:]
+    np.testing.assert_array_equal(with_values, expected)
+
+
+def test_local_store(local_store: LocalStore) -> None:
+    values = np.random.default_rng(0).random((8, 16))
+    with xzarr3.trace() as t:
+        array = xzarr3.create_array(local_store, "air", data=values, chunks=(2, 4))
+    stored = sum(len(local_store.get(f"air/c/{i}/{j}") or b"") for i in range(4) for j in range(4))
+    assert (t.arrays["/air"]["put"], t.arrays["/air"]["bytes_written"]) == (16, stored)
+    assert (t.total["chunks_encoded"], t.total["bytes_encoded"]) == (16, values.nbytes)
+    with xzarr3.trace() as t:
+        np.testing.assert_array_equal(array[:], values)
+    assert (t.arrays["/air"]["get"], t.arrays["/air"]["bytes_read"]) == (16, stored)
+    assert (t.total["chunks_decoded"], t.total["bytes_decoded"]) == (16, values.nbytes)
+    assert 0 < t.total["request_seconds"] < t.seconds
+    assert 0 < t.total["decode_seconds"] < t.seconds
+    with xzarr3.trace() as t:
+        assert len(list(local_store.list())) == 18
+    assert (t.total["requests"], t.total["list"]) == (1, 1)
+
+
+def test_shards_and_their_indexes(local_store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = np.arange(64.0).reshape(8, 8)
+    array = xzarr3.create_array(local_store, "a", data=values, chunks=(2, 2), shards=(4, 4))
+    monkeypatch.setattr(files, "_SETTLED", 0)  # Or what was written just now has no version.
+    for kept in (0, 1):
+        with xzarr3.trace() as t:
+            np.testing.assert_array_equal(array[0:2, 0:2], values[0:2, 0:2])
+        found = t.arrays["/a"]
+        assert (found["indexes_read"], found["indexes_kept"]) == (1 - kept, kept)
+        assert (found["chunks_decoded"], found["bytes_decoded"]) == (1, 32)
+    with xzarr3.trace() as t:
+        array[1, 1] = 5
+    assert (t.arrays["/a"]["get"], t.arrays["/a"]["put"]) == (1, 1)
+    assert t.arrays["/a"]["bytes_written"] == len(local_store.get("a/c/0/0") or b"")
+
+
+def test_each_array_has_its_numbers(store: Store) -> None:
+    group = xzarr3.create_group(store)
+    one = group.create_array("one", data=np.ones(6), chunks=2)
+    other = group.create_array("in/other", shape=6, dtype="f8", chunks=1)
+    with xzarr3.trace() as t:
+        _ = one[:], other[:2], other[0]
+        group["one"]
+    assert (t.arrays["/one"]["get"], t.arrays["/one"]["chunks_absent"]) == (3, 0)
+    assert (t.arrays["/in/other"]["absent"], t.arrays["/in/other"]["chunks_absent"]) == (3, 3)
+    assert list(t.arrays)[-1] == "", "documents come last"
+    assert t.arrays[""]["get"] > 0
+    assert t.total["requests"] == sum(numbers["requests"] for numbers in t.arrays.values())
+
+
+def test_threads_belong_to_it(local_store: LocalStore) -> None:
+    array = xzarr3.create_array(local_store, "a", data=np.random.default_rng(1).random(2**18), chunks=2**13)
+    with xzarr3.trace() as t, ThreadPoolExecutor(3) as pool:
+        list(pool.map(lambda _: array[: 2**16], range(4)))
+        array.get(..., threads=3)
+    assert t.arrays["/a"]["get"] == 4 * 8 + 32
+    assert t.arrays["/a"]["bytes_decoded"] == 4 * 2**19 + 2**21
+    assert t.processes == 1
+
+
+def test_several_at_once(store: Store) -> None:
+    array = xzarr3.create_array(store, "a", data=np.arange(10), chunks=5)
+    with xzarr3.trace() as outer:
+        _ = array[:5]
+        with xzarr3.trace() as inner:
+            _ = array[:]
+        _ = array[5:]
+        with pytest.raises(RuntimeError, match="used once"), inner:
+            pass
+    assert (outer.total["requests"], inner.total["requests"]) == (4, 2)
+    begun, done = threading.Event(), threading.Event()
+
+    def follow() -> float:
+        with xzarr3.trace() as t:
+            begun.set()
+            done.wait(120)
+        return t.total["requests"]
+
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(follow)
+        begun.wait(120)
+        with xzarr3.trace() as t:
+            _ = array[:5]
+        done.set()
+        assert found.result() == t.total["requests"] == 1
+
+
+def _calls(work: Callable[[], object]) -> int:
+    """How many Python functions are called, in this thread."""
+    work()
+    calls: Counter[str] = Counter()
+    sys.setprofile(lambda frame, event, _: calls.update([event]))
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return calls["call"]
+
+
+def test_nothing_is_touched_when_off(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Classes are as they were, so that nothing can cost anything; no trace is asked for anything."""
+    before = {kind: dict(vars(kind)) for kind in (*COUNTED, MemoryStore, LocalStore)}
+    array = xzarr3.create_array(store, "a", data=np.arange(10), chunks=5)
+    number = _calls(lambda: array[:5])
+    assert number == _calls(lambda: array[:5]), "the number can be relied on"
+    with xzarr3.trace():
+        assert _calls(lambda: array[:5]) > number
+    assert _calls(lambda: array[:5]) == number
+    with pytest.raises(ZeroDivisionError), xzarr3.trace():
+        _ = array[:] // (1 // int(_is_as_before()))
+    for kind, attributes in before.items():
+        assert all(vars(kind)[name] is value for name, value in attributes.items())
+    calls: list[object] = []
+    for counted in (counters.Collector, events.Request):
+        monkeypatch.setattr(counted, "__init__", lambda *args: calls.append(args))
+    monkeypatch.setattr(counters, "add", lambda *args: calls.append(args))
+    array[:] = array[:] + 1
+    assert calls == []
+
+
+def test_stores_work_as_they_did(tmp_path: Path) -> None:
+    """Derived classes are still asked, and what is pickled is no trace."""
+
+    class Twice(LocalStore):
+        read = 0
+
+        def _get(self, key: str, byte_range: ByteRange | None) -> Buffer | None:
+            self.read += 1
+            return super()._get(key, byte_range)
+
+    store = Twice(tmp_path / "a.zarr")
+    array = xzarr3.create_array(store, "a", data=np.arange(10), chunks=5)
+    number = store.read
+    with xzarr3.trace() as t:
+
+        class Late(MemoryStore):
+            def _get(self, key: str, byte_range: ByteRange | None) -> Buffer | None:
+                return super()._get(key, byte_range)
+
+        assert Late({"a": b"1"}).get_values(["a", "b"]) == [b"1", None]
+        np.testing.assert_array_equal(array[:], np.arange(10))
+        again = pickle.loads(pickle.dumps(xzarr3.open_array(tmp_path / "a.zarr", "a")))
+    assert store.read == number + 2 + 1, "two chunks, and the document after them"
+    assert t.arrays["/a"]["get"] == 2
+    assert t.arrays[""]["get"] >= 3
+    np.testing.assert_array_equal(again[:], np.arange(10))
+
+
+def test_stores_around_others_count_once(tmp_path: Path) -> None:
+    class Own(WrapperStore):
+        def _get(self, key: str, byte_range: ByteRange | None) -> Buffer | None:
+            return super()._get(key, byte_range)
+
+    inner = Counting()
+    xzarr3.create_array(inner, data=np.arange(10), chunks=5)
+    for wrap in (
+        xzarr3.ReadOnlyStore,
+        xzarr3.LoggingStore,
+        Own,
+        lambda store: Own(xzarr3.LoggingStore(store)),
+    ):
+        store = wrap(inner)
+        inner.done.clear()
+        with xzarr3.trace() as t:
+            _ = xzarr3.open_array(store)[:]
+        assert {field: t.total[field] for field in FIELDS} == {field: inner.done[field] for field in FIELDS}
+    with xzarr3.CacheStore(inner) as cached:
+        inner.done.clear()
+        with xzarr3.trace() as t:
+            _ = xzarr3.open_array(cached)[:], xzarr3.open_array(cached)[:]
+        assert t.total["requests"] == inner.done["requests"]
+    with xzarr3.ZipStore(tmp_path / "a.zip", mode="w") as zipped:
+        array = xzarr3.create_array(zipped, data=np.arange(10), chunks=5)
+        with xzarr3.trace() as t:
+            _ = array[:]
+    assert (t.total["requests"], t.total["get"]) == (2, 2)
+
+
+def test_file_systems() -> None:
+    """What is asked of the file system counts."""
+    store = xzarr3.FsspecStore("memory://trace.zarr")
+    values = np.arange(64.0).reshape(8, 8)
+    with xzarr3.trace() as t:
+        array = xzarr3.create_array(store, "a", data=values, chunks=(2, 2), shards=(4, 4))
+    assert (t.arrays["/a"]["put"], t.arrays["/a"]["requests"]) == (4, 4)
+    with xzarr3.trace() as t:
+        np.testing.assert_array_equal(array[:], values)
+        np.testing.assert_array_equal(array[0], values[0])
+    found = t.arrays["/a"]
+    assert (found["get"], found["bytes_decoded"]) == (6, values.nbytes + values[:2].nbytes)
+    assert found["bytes_read"] == sum(len(store.get(f"a/c/{at}") or b"") for at in ("0/0", "0/1")) * 2 + sum(
+        len(store.get(f"a/c/{at}") or b"") for at in ("1/0", "1/1")
+    )
+    with xzarr3.trace() as t:
+        assert sorted(store.list_dir("a/")[0]) == ["a/zarr.json"]
+        assert store.get("a/none") is None
+        store.erase("a/c/0/0")
+    assert (t.total["list"], t.total["absent"], t.total["delete"]) == (1, 1, 1)
+    store.erase_prefix("a/")
+
+
+def test_changes_and_failures() -> None:
+    class Broken(MemoryStore):
+        def _get(self, key: str, byte_range: ByteRange | None) -> Buffer | None:
+            raise xzarr3.StoreError("broken")
+
+    with xzarr3.trace() as t:
+        with pytest.raises(xzarr3.StoreError):
+            Broken({"a": b"1"}).get("a")
+        store = MemoryStore()
+        store.update("a", lambda stored: [b"12", b"345"])
+        store.update("a", lambda stored: None)
+    assert (t.total["failed"], t.total["put"], t.total["delete"]) == (1, 1, 1)
+    assert t.total["bytes_written"] == 5
+
+
+def test_updates_of_files(local_store: LocalStore) -> None:
+    local_store.set("a", b"12345")
+    with xzarr3.trace() as t:
+        local_store.update("a", lambda stored: [stored or b"", b"67"])
+        local_store.update("a", lambda stored: None)
+        local_store.update("b", lambda stored: None)
+    assert (t.total["get"], t.total["absent"], t.total["put"], t.total["delete"]) == (3, 1, 1, 1)
+    assert (t.total["bytes_read"], t.total["bytes_written"]) == (12, 7)
+
+
+def test_copies() -> None:
+    source, target = Counting(), Counting()
+    xzarr3.create_array(source, "a", data=np.arange(10), chunks=5)
+    source.done.clear()
+    with xzarr3.trace() as t:
+        xzarr3.copy(source, target)
+    both = source.done + target.done
+    assert {field: t.total[field] for field in FIELDS} == {field: both[field] for field in FIELDS}
+    assert (t.arrays["/a"]["get"], t.arrays["/a"]["put"]) == (2, 2)
+
+
+# Object stores
+
+
+@pytest.fixture
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(object_client, "_FIRST_PAUSE", 0.004)
+    monkeypatch.setattr(object_client, "_LONGEST_PAUSE", 0.02)
+
+
+def _bucket(server: FaultServer, **options: Any) -> ObjectStore:
+    wanted = {"key": "test-key", "secret": "s3cr3t-v4lue", "endpoint_url": server.url}
+    return ObjectStore("s3://b/x", storage_options=wanted, **options)
+
+
+def _logged(server: FaultServer) -> dict[str, int]:
+    log = server.log()
+    kinds = {
+        "get": sum(e["method"] == "GET" and not e["range"] and "list-type" not in e["query"] for e in log),
+        "get_range": sum(e["method"] == "GET" and bool(e["range"]) for e in log),
+        "head": sum(e["method"] == "HEAD" for e in log),
+        "list": sum("list-type" in e["query"] for e in log),
+        "put": sum(e["method"] == "PUT" for e in log),
+        "delete": sum(e["method"] in ("DELETE", "POST") for e in log),
+    }
+    assert sum(kinds.values()) == len(log)
+    return {**kinds, "requests": len(log)}
+
+
+@pytest.mark.usefixtures("_quick")
+def test_requests_that_are_really_made(fault_server: FaultServer) -> None:
+    store = _bucket(fault_server)
+    values = np.random.default_rng(2).random((16, 16))
+    fault_server.clear_log()
+    with xzarr3.trace() as t:
+        array = xzarr3.create_array(store, "air", data=values, chunks=(4, 4), shards=(8, 8))
+        np.testing.assert_array_equal(array[:], values)
+        np.testing.assert_array_equal(array[1:3, 2:14:5], values[1:3, 2:14:5])
+        array[3, 3] = 5
+    assert {field: t.total[field] for field in _logged(fault_server)} == _logged(fault_server)
+    assert t.total["retries"] == t.total["failed"] == 0
+    puts = [entry for entry in fault_server.log("PUT") if "/air/c/" in entry["path"]]
+    assert t.arrays["/air"]["put"] == len(puts)
+    # One is refused, which shows that the service keeps to conditions.
+    assert t.arrays["/air"]["bytes_written"] == sum(put["size"] for put in puts if put["status"] == 200)
+
+
+@pytest.mark.usefixtures("_quick")
+@pytest.mark.parametrize("kind", ["status", "reset", "reset-body"])
+def test_requests_that_are_made_again(fault_server: FaultServer, kind: str) -> None:
+    store = _bucket(fault_server)
+    values = np.random.default_rng(3).random(64)
+    array = xzarr3.create_array(store, "air", data=values, chunks=8)
+    rule = fault_server.fault(kind, "/b/x/air/c/*", times=5)
+    fault_server.clear_log()
+    with xzarr3.trace() as t:
+        np.testing.assert_array_equal(array[:], values)
+    assert fault_server.hits(rule) == 5
+    found = t.arrays["/air"]
+    # obstore makes them again itself, and does not say so.
+    assert (found["retries"], found["failed"], found["get"], found["requests"]) == (0, 0, 8, 8)
+    assert found["bytes_read"] == sum(len(fault_server.get(f"/b/x/air/c/{at}") or b"") for at in range(8))
+    assert found["request_seconds"] > 0
+
+
+@pytest.mark.usefixtures("_quick")
+def test_lists_that_are_asked_for_again(fault_server: FaultServer) -> None:
+    fault_server.put("/b/x/air/a", b"1")
+    store = _bucket(fault_server)
+    fault_server.fault("short", "/b", times=3)
+    fault_server.clear_log()
+    with xzarr3.trace() as t:
+        assert list(store.list()) == ["air/a"]
+    assert (t.total["retries"], t.total["failed"], t.total["list"]) == (3, 3, 5)
+    assert len(fault_server.log()) == 4, "whether there is another page takes no request"
+
+
+def test_file_systems_of_the_web(fault_server: FaultServer) -> None:
+    values = np.random.default_rng(5).random((16, 16))
+    made = xzarr3.MemoryStore()
+    xzarr3.create_array(made, data=values, chunks=(2, 2), shards=(8, 8))
+    fault_server.put_all({f"/b/x/{key}": bytes(made.get(key) or b"") for key in made.list()})
+    references = {key: [f"{fault_server.url}/b/x/{key}"] for key in made.list()}
+    options = {"fo": references, "remote_protocol": "http"}
+    store = xzarr3.FsspecStore("reference://", storage_options=options)
+    fault_server.clear_log()
+    with xzarr3.trace() as t:
+        array = xzarr3.open_array(store)
+        np.testing.assert_array_equal(array[:], values)
+        np.testing.assert_array_equal(array[3, 3], values[3, 3])
+    log = fault_server.log()
+    assert {entry["method"] for entry in log} == {"GET"}
+    assert t.total["requests"] == len(log)
+    assert t.total["get"] == sum(entry["range"] is None for entry in log)
+    assert t.total["failed"] == 0
+    assert t.arrays["/"]["bytes_read"] > sum(
+        len(made.get(f"c/{i}/{j}") or b"") for i in (0, 1) for j in (0, 1)
+    )
+
+
+def test_absence_in_object_stores(fault_server: FaultServer) -> None:
+    array = xzarr3.create_array(_bucket(fault_server), "air", shape=4, chunks=1, dtype="f8")
+    with xzarr3.trace() as t:
+        _ = array[:]
+    assert (t.arrays["/air"]["absent"], t.arrays["/air"]["chunks_absent"]) == (4, 4)
+    assert t.arrays["/air"]["failed"] == 0
+
+
+def test_no_secrets(fault_server: FaultServer) -> None:
+    with xzarr3.trace() as t:
+        xzarr3.create_array(_bucket(fault_server), "air", data=np.arange(4))
+    said = str(t) + repr(t) + t._repr_html_() + json.dumps(t.to_dict())
+    assert "s3cr3t" not in said
+    assert "test-key" not in said
+    assert "/air" in said
+
+
+def test_modules_that_are_imported_meanwhile(fault_server: FaultServer) -> None:
+    fault_server.put("/b/x/a", b"12345")
+    code = f"""
+        import sys, xzarr3
+        with xzarr3.trace() as t:
+            assert "xzarr3.stores.object.client" not in sys.modules
+            assert bytes(xzarr3.ObjectStore("{fault_server.url}/b/x").get("a")) == b"12345"
+        print(int(t.total["get"]), int(t.total["requests"]), int(t.total["bytes_read"]))
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert done.stdout == "1 1 5\n"
+
+
+# The report
+
+
+def test_report(store: Store) -> None:
+    with xzarr3.trace() as t:
+        assert str(t).startswith("0.")
+        assert "still counting" in str(t)
+        array = xzarr3.create_array(
+            store, "<air>", data=np.zeros((512, 512)), chunks=(256, 512), fill_value=1
+        )
+        _ = array[:]
+    lines = str(t).splitlines()
+    assert "1 process" in lines[0]
+    assert "still" not in lines[0]
+    row = next(line for line in lines if line.startswith("/<air>")).split()
+    assert row[:2] == ["/<air>", "4"]
+    assert "2.0 MiB" in " ".join(row)
+    assert lines[-1].startswith("total ")
+    assert repr(t) == str(t)
+    shown = t._repr_html_()
+    assert "<td>/&lt;air&gt;</td>" in shown
+    assert "<air>" not in shown
+    found = json.loads(json.dumps(t.to_dict()))
+    assert set(found["total"]) == set(counters.FIELDS)
+    assert found["arrays"]["/<air>"]["put"] == 2
+
+
+def test_report_of_nothing() -> None:
+    with xzarr3.trace() as t:
+        pass
+    assert (t.processes, t.total["requests"], t.arrays) == (0, 0, {})
+    assert str(t).splitlines()[-1].startswith("total")
+
+
+def test_arrays_without_number_are_bounded() -> None:
+    collector = counters.Collector("t")
+    for at in range(2500):
+        collector.add(f"/{at}", {"get": 1})
+    counts = collector.snapshot().counts
+    assert len(counts) <= 1001
+    assert sum(numbers["get"] for numbers in counts.values()) == 2500
+
+
+# Other processes
+
+
+def _stored(path: Path, number: int = 8) -> xzarr3.Array:
+    values = np.random.default_rng(4).random((number, 50))
+    return xzarr3.create_array(LocalStore(path), "air", data=values, chunks=(1, 50))
+
+
+def test_processes_that_are_started(tmp_path: Path) -> None:
+    """Those of dask's scheduler, and others that may end as they like."""
+    array = _stored(tmp_path / "a.zarr")
+    with xzarr3.trace() as t:
+        total = from_zarr(array, chunks="units").sum().compute(scheduler="processes", num_workers=2)
+        assert t.arrays["/air"]["get"] == 8, "what processes have put there counts at once"
+    assert float(total) == pytest.approx(array[:].sum())
+    assert t.arrays["/air"]["get"] == 8
+    assert t.arrays["/air"]["bytes_decoded"] == array.nbytes
+    assert t.processes >= 2
+
+
+def test_processes_that_are_forked(tmp_path: Path) -> None:
+    array = _stored(tmp_path / "a.zarr")
+    with xzarr3.trace() as t:
+        _ = array[:3]
+        assert run_child(lambda: array[:5].shape).checked() == (5, 50)
+        _ = array[:2]
+    assert t.arrays["/air"]["get"] == 10
+    assert t.processes == 2
+
+
+def test_processes_that_outlive_it(tmp_path: Path) -> None:
+    """They count no more once its folder is gone."""
+    array = _stored(tmp_path / "a.zarr")
+
+    def outlive() -> tuple[int, bool]:
+        t = xzarr3.trace()
+        with t:
+            folder = os.environ[counters.FOLDERS]
+            collector = counters.Collector("other", folder)
+            collector.puts = True
+            counters.begin(collector)
+            _ = array[:2]
+            put = len(list(counters.put_there(folder)))
+        _ = array[:2]
+        return put, _is_as_before()
+
+    assert run_child(outlive).checked() == (1, True)
+
+
+def test_files_that_are_no_counts_are_ignored(tmp_path: Path) -> None:
+    for name, text in (("a", "{"), ("b", "[1, 2]"), ("c~", "[]")):
+        (tmp_path / name).write_text(text)
+    assert list(counters.put_there(str(tmp_path))) == []
+    assert list(counters.put_there(str(tmp_path / "none"))) == []
+
+
+# Workers
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Any]:
+    from distributed import Client, LocalCluster
+
+    options = {"memory_limit": 0, "dashboard_address": ":0", "host": "127.0.0.1"}
+    with (
+        LocalCluster(n_workers=1, threads_per_worker=1, silence_logs=logging.CRITICAL, **options) as cluster,
+        Client(cluster) as client,
+    ):
+        client.run(lambda paths: sys.path.extend(set(paths) - set(sys.path)), list(sys.path))
+        yield client
+
+
+def test_workers(client: Any, tmp_path: Path) -> None:
+    array = _stored(tmp_path / "a.zarr")
+    with xzarr3.trace() as outer:
+        with xzarr3.trace() as t:
+            total = from_zarr(array, chunks="units").sum().compute()
+        _ = array[:3]
+    assert float(total) == pytest.approx(array[:].sum())
+    assert t.arrays["/air"]["get"] == 8
+    assert t.arrays["/air"]["bytes_decoded"] == array.nbytes
+    assert outer.arrays["/air"]["get"] == 11
+    assert t.total["decode_seconds"] > 0
+    assert t.processes in (1, 2), "the client may read a document"
+    assert list(client.run(_is_as_before).values()) == [True]
+    assert list(
+        client.run(lambda dask_worker: [p for p in dask_worker.plugins if "trace" in p]).values()
+    ) == [[]]
+    with xzarr3.trace() as t:
+        pass
+    assert t.processes == 0
+
+
+def test_workers_in_this_process(tmp_path: Path) -> None:
+    from distributed import Client
+
+    array = _stored(tmp_path / "a.zarr")
+    with (
+        Client(processes=False, n_workers=2, threads_per_worker=1, dashboard_address=":0") as own,
+        own.as_current(),
+        xzarr3.trace() as t,
+    ):
+        from_zarr(array, chunks="units").sum().compute(scheduler=own)
+    assert t.arrays["/air"]["get"] == 8
+    assert t.processes == 1
+
+
+def _slow(block: Any, seconds: float = 0.1) -> Any:
+    time.sleep(seconds)
+    return block
+
+
+def _gets(t: Any) -> float:
+    found: float = sum(numbers["get"] for path, numbers in t.arrays.items() if path == "/air")
+    return found
+
+
+def _wait_until(done: Callable[[], bool], seconds: float = 120) -> None:
+    end = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+def test_workers_that_join_and_workers_that_die(client: Any, tmp_path: Path) -> None:
+    array = _stored(tmp_path / "a.zarr", 30)
+    expected, first = array[:].sum(), next(iter(client.run(os.getpid).values()))
+    with xzarr3.trace() as t:
+        client.cluster.scale(2)
+        client.wait_for_workers(2)
+        blocks = da.map_blocks(_slow, from_zarr(array, chunks="units"))
+        running = client.compute(blocks.sum())
+        _wait_until(lambda: t.processes >= 2 and _gets(t) >= 8)
+        os.kill(first, signal.SIGKILL)
+        assert float(running.result(timeout=120)) == pytest.approx(expected)
+    # What the one that died had told counts, and what of that was done again; not what it had yet to tell.
+    assert 20 <= _gets(t) <= 60
+    assert t.processes >= 2
+    client.cluster.scale(1)
+
+
+@pytest.mark.slow
+def test_cluster_that_is_closed_before(tmp_path: Path) -> None:
+    from distributed import Client, LocalCluster
+
+    array = _stored(tmp_path / "a.zarr")
+    with (
+        LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0", host="127.0.0.1") as cluster,
+        Client(cluster) as own,
+        xzarr3.trace() as t,
+    ):
+        from_zarr(array, chunks="units").sum().compute(scheduler=own)
+        _wait_until(lambda: _gets(t) == 8)
+        own.close()
+        cluster.close()
+    assert t.arrays["/air"]["get"] == 8
+
+
+@pytest.mark.slow
+def test_cluster_that_is_started_within(tmp_path: Path) -> None:
+    from distributed import Client, LocalCluster
+
+    array = _stored(tmp_path / "a.zarr")
+    with (
+        xzarr3.trace() as t,
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0", host="127.0.0.1") as cluster,
+        Client(cluster) as own,
+        xzarr3.trace() as inner,
+    ):
+        from_zarr(array, chunks="units").sum().compute(scheduler=own)
+    assert t.arrays["/air"]["get"] == inner.arrays["/air"]["get"] == 8
+
+
+@pytest.mark.slow
+def test_writing_on_a_cluster(client: Any, tmp_path: Path) -> None:
+    target = xzarr3.create_array(
+        LocalStore(tmp_path / "a.zarr"), "air", shape=(40, 40), chunks=(10, 10), dtype="f8"
+    )
+    with xzarr3.trace() as t:
+        xzarr3.store(da.ones((40, 40), chunks=(10, 10)), target)
+    found = t.arrays["/air"]
+    assert (found["put"], found["chunks_encoded"], found["bytes_encoded"]) == (16, 16, 40 * 40 * 8)
+    stored = sum(path.stat().st_size for path in (tmp_path / "a.zarr/air/c").rglob("*") if path.is_file())
+    assert found["bytes_written"] == stored

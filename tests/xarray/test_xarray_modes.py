@@ -1,0 +1,839 @@
+"""``xzarr3.to_zarr`` in every mode does to a dataset that is there what xarray's own engine does."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.array as da
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+from _waiting import WaitingStore
+
+import xzarr3
+from xzarr3 import to_zarr
+from xzarr3.commit import lease
+from xzarr3.errors import ConflictError, StoreError
+from xzarr3.xarray import open_dataset
+from xzarr3.xarray.commit import Commit
+from xzarr3.xarray.compare import compare
+from xzarr3.xarray.execute import Begun
+from xzarr3.xarray.plan import Request, nodes_of
+
+zarr = pytest.importorskip("zarr")
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::zarr.errors.ZarrUserWarning",
+    "ignore:Failed to open Zarr store with consolidated",
+    "ignore:The data type",
+    "ignore:what was written to",
+)
+
+Made = Callable[[], xr.Dataset]
+
+
+def base(n: int = 3, start: int = 0) -> xr.Dataset:
+    values = np.arange(n * 4.0).reshape(n, 4) + start
+    return xr.Dataset(
+        {"a": (("time", "x"), values, {"u": "K"}), "s": ("x", np.arange(4) + start)},
+        coords={"time": np.arange(start, start + n), "x": [10, 20, 30, 40]},
+        attrs={"old": 1},
+    )
+
+
+def dates(n: int = 3, start: int = 0) -> xr.Dataset:
+    time = pd.date_range("2000-01-01", periods=n + start)[start:]
+    found = base(n, start).assign_coords(time=time)
+    found["packed"] = "time", np.linspace(0, 5, n)
+    found["packed"].encoding = {"dtype": "i2", "scale_factor": 0.5, "add_offset": 1.0, "_FillValue": -9}
+    found["name"] = "time", np.array([f"day {k}" for k in range(start, start + n)], dtype=object)
+    found["flag"] = "time", np.arange(n) % 2 == 0
+    found["wait"] = "time", np.arange(n).astype("m8[h]").astype("m8[ns]")
+    return found
+
+
+def only_a(n: int = 3, start: int = 0) -> xr.Dataset:
+    return base(n, start)[["a"]]
+
+
+# What is there, what is written to it, and how.
+CASES: dict[str, tuple[Made | None, Made, dict[str, Any]]] = {
+    "w": (base, lambda: base(5), {"mode": "w"}),
+    "w-": (base, base, {"mode": "w-"}),
+    "default": (base, base, {}),
+    "a": (base, lambda: base(3, 7), {"mode": "a"}),
+    "a adds": (base, lambda: xr.Dataset({"n": ("x", [1, 2, 3, 4])}, attrs={"k": 2}), {"mode": "a"}),
+    "a replaces attributes": (base, lambda: base().drop_attrs().assign_attrs(new=2), {"mode": "a"}),
+    "a keeps those of variables": (base, lambda: base().assign(a=base().a.assign_attrs(z=1)), {"mode": "a"}),
+    "a of another length": (base, lambda: base(5), {"mode": "a"}),
+    "a of other dimensions": (base, lambda: base().rename(x="y"), {"mode": "a"}),
+    "a transposed": (base, lambda: base(3, 2).transpose(), {"mode": "a"}),
+    "a of another type": (base, lambda: base(3, 2).astype("f4"), {"mode": "a"}),
+    "a of text": (base, lambda: base().assign(a=base().a.astype(str)), {"mode": "a"}),
+    "a where nothing is": (None, base, {"mode": "a"}),
+    "a- where nothing is": (None, base, {"mode": "a-"}),
+    "a-": (base, lambda: base(3, 2), {"mode": "a-"}),
+    "r+": (base, lambda: base(3, 2), {"mode": "r+"}),
+    "r+ of some": (base, lambda: only_a(3, 2), {"mode": "r+"}),
+    "r+ adds": (base, lambda: base().assign(n=("x", [1, 2, 3, 4])), {"mode": "r+"}),
+    "r+ where nothing is": (None, base, {"mode": "r+"}),
+    "r+ of another length": (base, lambda: base(2), {"mode": "r+"}),
+    "unknown mode": (base, base, {"mode": "z"}),
+    "append": (base, lambda: base(2, 3), {"append_dim": "time"}),
+    "append in the middle": (base, lambda: (base(3) + 2).isel(x=[0]), {"append_dim": "x"}),
+    "append much": (dates, lambda: dates(11, 3), {"append_dim": "time"}),
+    "append nothing": (dates, lambda: dates(0, 3), {"append_dim": "time"}),
+    "append transposed": (base, lambda: base(2, 3).transpose(), {"append_dim": "time"}),
+    "a- appends": (base, lambda: base(2, 3), {"append_dim": "time", "mode": "a-"}),
+    "append with w": (base, lambda: base(2, 3), {"append_dim": "time", "mode": "w"}),
+    "append along nothing": (base, lambda: base(2, 3), {"append_dim": "foo"}),
+    "append of another width": (base, lambda: base(2, 3).isel(x=slice(2)), {"append_dim": "time"}),
+    "append of other dimensions": (base, lambda: base(2, 3).rename(x="y"), {"append_dim": "time"}),
+    "append of fewer dimensions": (base, lambda: base(2, 3).isel(x=0, drop=True), {"append_dim": "time"}),
+    "append adds": (base, lambda: base(2, 3).assign(n=("x", [1, 2, 3, 4])), {"append_dim": "time"}),
+    "region": (base, lambda: only_a(2, 7).drop_vars("x"), {"region": {"time": slice(1, 3)}}),
+    "region from the end": (base, lambda: only_a(2, 7).drop_vars("x"), {"region": {"time": slice(-2, None)}}),
+    "region of two": (
+        base,
+        lambda: only_a(2, 7).isel(x=[1, 2]),
+        {"region": {"time": slice(0, 2), "x": slice(2, 4)}},
+    ),
+    "region beyond the end": (base, lambda: only_a().drop_vars("x"), {"region": {"time": slice(2, 5)}}),
+    "region of nothing": (base, lambda: only_a().drop_vars("x"), {"region": {"z": slice(2, 5)}}),
+    "region with others": (base, base, {"region": {"time": slice(0, 3)}}),
+    "region of a number": (base, lambda: only_a().drop_vars("x"), {"region": {"time": 3}}),
+    "region of a list": (base, lambda: only_a().drop_vars("x"), {"region": [3]}),
+    "region of text": (base, lambda: only_a().drop_vars("x"), {"region": "foo"}),
+    "region with steps": (base, lambda: only_a().drop_vars("x"), {"region": {"time": slice(0, 3, 2)}}),
+    "region with w": (base, lambda: only_a(), {"region": "auto", "mode": "w"}),
+    "region where nothing is": (None, lambda: only_a(), {"region": {"x": slice(0, 4)}}),
+    "auto": (base, lambda: only_a(2, 1), {"region": "auto"}),
+    "auto with a": (base, lambda: only_a(2, 1), {"region": "auto", "mode": "a"}),
+    "auto with a-": (base, lambda: only_a(2, 1), {"region": "auto", "mode": "a-"}),
+    "auto of one": (base, lambda: only_a(2, 1), {"region": {"time": "auto", "x": slice(None)}}),
+    "auto of dates": (dates, lambda: dates(1, 2)[["a", "packed", "flag"]], {"region": {"time": "auto"}}),
+    "auto of others": (base, lambda: only_a(2, 5), {"region": "auto"}),
+    "auto in pieces": (base, lambda: only_a().isel(time=[0, 2]), {"region": "auto"}),
+    "auto and append": (
+        base,
+        lambda: only_a(2, 3).drop_vars("x"),
+        {"region": {"time": slice(0, 3)}, "append_dim": "time"},
+    ),
+    "encoding": (base, base, {"mode": "a", "encoding": {"a": {"chunks": (1, 1)}}}),
+    "encoding of an append": (
+        base,
+        lambda: base(2, 3),
+        {"append_dim": "time", "encoding": {"a": {"chunks": (1, 1)}}},
+    ),
+    "encoding of r+": (base, base, {"mode": "r+", "encoding": {"a": {"chunks": (1, 1)}}}),
+    "encoding of nothing": (base, base, {"mode": "a", "encoding": {"foo": {"chunks": (1, 1)}}}),
+    "encoding of a new one": (
+        base,
+        lambda: xr.Dataset({"n": ("x", [1, 2, 3, 4])}),
+        {"mode": "a", "encoding": {"n": {"dtype": "i2", "chunks": (2,)}}},
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("zarr_format", "chunked"),
+    [(3, True), pytest.param(2, False, marks=pytest.mark.slow)],
+)
+@pytest.mark.parametrize("case", CASES)
+def test_does_what_the_zarr_engine_does(tmp_path: Path, case: str, zarr_format: Any, chunked: bool) -> None:
+    there, new, options = CASES[case]
+    paths = tmp_path / "ours", tmp_path / "theirs"
+    outcomes: list[Any] = []
+    for path, ours in zip(paths, (True, False), strict=True):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            if there is not None:
+                there().to_zarr(path, zarr_format=zarr_format)
+            dataset = new()
+            if chunked and ours:  # Blocks that do not fit lose data there.
+                dataset = dataset.chunk(time=2) if "time" in dataset.dims else dataset.chunk()
+            write: Any = to_zarr if ours else xr.Dataset.to_zarr
+            more: dict[str, Any] = {}
+            if there is None and options.get("mode") != "r+" and "region" not in options:
+                more["zarr_format"] = zarr_format
+            try:
+                write(dataset, path, **options, **more)
+                outcomes.append(None)
+            except Exception as error:  # noqa: BLE001 - any is compared
+                outcomes.append(error)
+    mine, reference = outcomes
+    if reference is not None:
+        assert isinstance(mine, type(reference)), (mine, reference)
+        return
+    if mine is not None:
+        raise mine
+    for consolidated in (True, False):
+        with (
+            xr.open_dataset(paths[0], engine="zarr", consolidated=consolidated) as found,
+            xr.open_dataset(paths[1], engine="zarr", consolidated=consolidated) as expected,
+        ):
+            xr.testing.assert_identical(found.load(), expected.load())
+            assert {name: var.dtype for name, var in found.variables.items()} == {
+                name: var.dtype for name, var in expected.variables.items()
+            }
+
+
+# What readers find at any time
+
+
+class KilledError(BaseException):
+    pass
+
+
+class CountingStore(xzarr3.MemoryStore):
+    """Notes the keys that are set and erased; from the n-th change on nothing works any more."""
+
+    def __init__(self, values: Any = None) -> None:
+        super().__init__(values)
+        self.changes: list[str] = []
+        self.dies_at: int | None = None
+        self.error: type[BaseException] = KilledError
+
+    def _count(self, key: str) -> None:
+        if self.dies_at is not None and len(self.changes) >= self.dies_at:
+            died = self.error if threading.current_thread() is threading.main_thread() else xzarr3.StoreError
+            raise died(f"no change of '{key}'")
+        self.changes.append(key)
+
+    def set(self, key: str, value: Any) -> None:
+        self._count(key)
+        super().set(key, value)
+
+    def erase(self, key: str) -> None:
+        self._count(key)
+        super().erase(key)
+
+
+def copied(store: xzarr3.Store) -> dict[str, bytes]:
+    return {key: bytes(store.get(key) or b"") for key in store.list()}
+
+
+@pytest.fixture
+def _synchronous() -> Any:
+    with dask.config.set(scheduler="synchronous"):
+        yield
+
+
+def timed(n: int, start: int) -> xr.Dataset:
+    """A part of one dataset, the whole of which can be put together by appending."""
+    whole = dates(12).drop_vars(["name", "s"])
+    whole["t2"] = whole["a"] * 2
+    whole["packed"] = "time", np.arange(12) / 2
+    whole["packed"].encoding = dates()["packed"].encoding
+    return whole.isel(time=slice(start, start + n))
+
+
+UNITS = {
+    "time": {"units": "hours since 2000-01-01", "dtype": "int64", "chunks": (4,)},
+    "a": {"chunks": (2, 4)},
+}
+# What is written to timed(3, 0), and whether it takes effect all at once.
+CHANGES: dict[str, tuple[Callable[[], xr.Dataset], dict[str, Any], bool]] = {
+    "append": (lambda: timed(2, 3), {"append_dim": "time"}, True),
+    "append lazily": (lambda: timed(2, 3).chunk(time=1), {"append_dim": "time"}, True),
+    "append and add": (
+        lambda: timed(2, 3).assign(n=("x", [1, 2, 3, 4])),
+        {"append_dim": "time", "mode": "a-"},
+        True,
+    ),
+    "widen": (
+        lambda: timed(2, 3).assign_coords(time=timed(2, 3)["time"] + np.timedelta64(30, "m")),
+        {"append_dim": "time", "widen_units": True},
+        True,
+    ),
+    "add": (lambda: xr.Dataset({"n": ("x", [1, 2, 3, 4]), "m": ("x", [2, 3, 4, 5])}), {"mode": "a"}, True),
+    "region": (lambda: timed(2, 7)[["a", "t2"]].drop_vars("x"), {"region": {"time": slice(1, 3)}}, False),
+}
+
+
+def read(store: xzarr3.Store, *, consolidated: bool) -> xr.Dataset:
+    return xr.open_dataset(store, engine="xzarr3", consolidated=consolidated).load()  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("_synchronous")
+@pytest.mark.parametrize("zarr_format", [3, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "append")) for name in CHANGES]
+)
+@pytest.mark.parametrize("error", [KilledError, pytest.param(xzarr3.StoreError, marks=pytest.mark.slow)])
+@pytest.mark.filterwarnings("ignore:others may have to wait")
+def test_killed_anywhere(name: str, zarr_format: Any, error: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    make, options, at_once = CHANGES[name]
+    dataset = make()
+    origin = xzarr3.MemoryStore()
+    to_zarr(timed(3, 0), origin, zarr_format=zarr_format, encoding=UNITS)
+    old = read(origin, consolidated=True)
+    whole = CountingStore(copied(origin))
+    to_zarr(dataset, whole, **options)
+    new = read(whole, consolidated=True)
+    xr.testing.assert_identical(new, read(whole, consolidated=False))
+    assert not new.identical(old)
+    torn = 0
+    for n in range(len(whole.changes)):
+        store = CountingStore(copied(origin))
+        store.dies_at, store.error = n, error
+        with suppress(error):
+            to_zarr(dataset, store, **options)
+        store.dies_at = None
+        lease._live.clear()  # As if the process had gone.
+        lease._keepers.clear()
+        found = read(store, consolidated=True)
+        if not at_once:
+            for variable in found.variables:
+                values, before, after = (each[variable].values for each in (found, old, new))
+                assert ((values == before) | (values == after)).all()
+            continue
+        if name == "widen" and "time" not in found.coords:
+            # The one array that is replaced, with all of its values: its copies go first.
+            assert any("time/" in key for key in store.list())
+            continue
+        assert found.identical(old) or found.identical(new), n
+        try:
+            alone = read(store, consolidated=False)
+            assert alone.identical(old) or alone.identical(new) or "add" in name, n
+            for variable in {"n", "m"} & set(alone.variables):  # They are whole as soon as they are there.
+                assert alone[variable].identical(new[variable])
+        except ValueError as mismatch:
+            torn += "conflicting sizes" in str(mismatch)
+            with pytest.raises(ValueError, match=r"different lengths along 'time'.*\.resize"):
+                to_zarr(dataset, store, **options)
+            continue
+        if alone.identical(old) and n % 2:
+            to_zarr(dataset, store, **options)
+            xr.testing.assert_identical(read(store, consolidated=True), new)
+            xr.testing.assert_identical(read(store, consolidated=False), new)
+    # Only where one document of several tells of the new length; errors are undone.
+    assert torn <= len(old.variables)
+
+
+@pytest.mark.usefixtures("_synchronous")
+@pytest.mark.parametrize("zarr_format", [3, 2])
+def test_consolidated_once_and_last(zarr_format: Any) -> None:
+    store = CountingStore()
+    to_zarr(timed(3, 0), store, zarr_format=zarr_format)
+    last = "zarr.json" if zarr_format == 3 else ".zmetadata"
+    for name in ("append", "add"):
+        make, options, _ = CHANGES[name]
+        store.changes.clear()
+        to_zarr(make(), store, **options)
+        assert store.changes[-1] == last
+        assert store.changes.count(last) <= 2 - (zarr_format == 2)
+    store.changes.clear()
+    to_zarr(timed(2, 7)[["a"]].drop_vars("x"), store, region={"time": slice(1, 3)})
+    assert not [key for key in store.changes if "json" in key or ".z" in key]
+
+
+def test_two_who_append(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    to_zarr(timed(3, 0), tmp_path, encoding=UNITS)
+    first = to_zarr(timed(2, 3).chunk(time=1), tmp_path, append_dim="time", compute=False)
+    second = to_zarr(timed(2, 3), tmp_path, append_dim="time", compute=False)
+    first.compute(scheduler="synchronous")
+    with pytest.raises(xzarr3.ConflictError, match="somebody else has appended"):
+        second.compute(scheduler="synchronous")
+    xr.testing.assert_identical(read(xzarr3.LocalStore(tmp_path), consolidated=True), timed(5, 0).load())
+
+
+@pytest.mark.slow
+def test_processes_that_append_at_once(tmp_path: Path) -> None:
+    to_zarr(timed(3, 0), tmp_path, encoding=UNITS)
+    code = (
+        "import sys, numpy as np, xzarr3\n"
+        "from test_xarray_modes import timed\n"
+        "done = 0\n"
+        "for k in range(4):\n"
+        "    try:\n"
+        "        rows = timed(1, 3).assign(a=timed(1, 3)['a'] * 0 + int(sys.argv[1]) * 10 + k)\n"
+        "        xzarr3.to_zarr(rows.chunk(time=1), sys.argv[2], append_dim='time')\n"
+        "        print(int(sys.argv[1]) * 10 + k)\n"
+        "    except xzarr3.ConflictError:\n"
+        "        pass\n"
+    )
+    folder = Path(__file__).parent
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(k), str(tmp_path)], stdout=subprocess.PIPE, cwd=folder, text=True
+        )
+        for k in (1, 2, 3)
+    ]
+    added = [int(line) for process in running for line in process.communicate()[0].split()]
+    assert all(process.returncode == 0 for process in running)
+    found = read(xzarr3.LocalStore(tmp_path), consolidated=False)
+    assert sorted(found["a"].values[3:, 0].tolist()) == sorted(added)
+    assert len(added) >= 4
+
+
+@pytest.mark.parametrize("pickled", [False, True])
+def test_append_later(tmp_path: Path, pickled: bool) -> None:
+    to_zarr(timed(3, 0), tmp_path, encoding=UNITS)
+    later = to_zarr(timed(4, 3).chunk(time=1), tmp_path, append_dim="time", compute=False)
+    assert read(xzarr3.LocalStore(tmp_path), consolidated=True).sizes["time"] == 3
+    if pickled:
+        pickle.loads(pickle.dumps(later)).compute(scheduler="synchronous")
+    else:
+        later.compute(scheduler="threads")
+    xr.testing.assert_identical(read(xzarr3.LocalStore(tmp_path), consolidated=True), timed(7, 0).load())
+
+
+def files(top: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(top)): file.read_bytes() for file in top.rglob("*") if file.is_file()}
+
+
+def failing(dataset: xr.Dataset, chunk: int, may_pass: list[bool]) -> xr.Dataset:
+    """A dataset that fails while it is made, until it may pass; one block is a chunk if ``chunk`` is 2."""
+
+    def check(block: Any) -> Any:
+        if not may_pass and block.shape[0] and block.flat[0] >= 1000:
+            raise ZeroDivisionError("not yet")
+        return block
+
+    made = dataset.chunk(time=chunk)
+    made["a"] = made["a"].copy(data=made["a"].data.map_blocks(np.add, 0).map_blocks(check, dtype=float))
+    return made
+
+
+@pytest.mark.parametrize("chunk", [1, 2])
+@pytest.mark.parametrize("how", ["compute", "dask.compute", "persist"])
+@pytest.mark.parametrize("scheduler", ["sync", "threads"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"append_dim": "time", "compute": False},
+        {"mode": "w", "compute": "later"},
+        {"group": "below", "compute": "later"},
+    ],
+    ids=["append", "w", "new"],
+)
+def test_nothing_is_left_of_a_delayed_write_that_fails(
+    tmp_path: Path, options: dict[str, Any], scheduler: str, how: str, chunk: int
+) -> None:
+    to_zarr(base(4), tmp_path, encoding={"a": {"chunks": (2, 4)}})
+    before = files(tmp_path)
+    may_pass: list[bool] = []
+    new = base(4, 1000).assign_coords(x=base()["x"])[["a"]]
+    later: Any = to_zarr(failing(new, chunk, may_pass), tmp_path, **options)
+    run = {
+        "compute": lambda: later.compute(),
+        "dask.compute": lambda: dask.compute(later, da.zeros(3)),
+        "persist": lambda: later.persist(),
+    }[how]
+    with dask.config.set(scheduler=scheduler):
+        with pytest.raises(ZeroDivisionError, match="not yet"):
+            run()
+        assert files(tmp_path) == before, "and no claim in a document, no reservation, no chunk"
+        may_pass.append(True)
+        later.compute()
+    assert (
+        open_dataset(tmp_path, group=options.get("group"))["a"].values[-4:].tolist()
+        == new["a"].values.tolist()
+    )
+    assert not [name for name in files(tmp_path) if name.startswith(".xzarr3")]
+
+
+def test_the_append_after_a_delayed_one_that_failed_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = xzarr3.MemoryStore()
+    to_zarr(base(4), store)
+    later = to_zarr(failing(base(2, 1000)[["a"]], 1, []), store, append_dim="time", compute=False)
+    with pytest.raises(ZeroDivisionError):
+        dask.compute(later, scheduler="sync")
+    assert not [key for key in store.list() if lease.is_lease(key)]
+    slept = time.sleep
+
+    def sleep(seconds: float) -> None:
+        assert threading.current_thread() is not threading.main_thread(), f"waits for {seconds} s"
+        slept(seconds)
+
+    monkeypatch.setattr(lease, "_wait", sleep)
+    to_zarr(base(2, 4).drop_vars(["s", "x"]), store, append_dim="time")
+    assert open_dataset(store).sizes["time"] == 6
+
+
+@pytest.mark.parametrize("place", ["memory", "directory"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"append_dim": "time", "compute": False},
+        {"mode": "w", "compute": "later"},
+        {"group": "below", "compute": "later"},
+    ],
+    ids=["append", "w", "new"],
+)
+def test_what_was_given_up_is_never_put_in_place(tmp_path: Path, options: dict[str, Any], place: str) -> None:
+    """As by a task that ends after another one has failed."""
+    store: Any = xzarr3.MemoryStore() if place == "memory" else xzarr3.LocalStore(tmp_path)
+    to_zarr(base(4), store)
+    before = {key: bytes(store.get(key)) for key in store.list()}
+    later = to_zarr(base(4, 4).chunk(time=1).drop_vars(["s", "x"]), store, **options)
+    plan = next(layer for name, layer in later.dask.layers.items() if name.startswith("plan-zarr-"))
+    (write,) = (task.value for task in plan.values())
+    begun = Begun("key", write)
+    begun.abandon(ZeroDivisionError())
+    with suppress(StoreError):
+        write.jobs[0].target[...] = 5
+    with pytest.raises(StoreError):
+        begun.finish(write)
+    after = {key: bytes(store.get(key)) for key in store.list()}
+    assert {key for key in after if key.endswith("zarr.json")} == {
+        key for key in before if key.endswith("zarr.json")
+    }
+    assert {key: after[key] for key in before} == before
+
+
+def test_what_a_delayed_append_stored_of_others_is_erased_before_the_error_comes(tmp_path: Path) -> None:
+    """The failing block waits for another one to be stored behind the array."""
+    to_zarr(base(4), tmp_path, encoding={"a": {"chunks": (2, 4)}})
+    before = files(tmp_path)
+    stored = tmp_path / "a" / "c" / "2" / "0"
+
+    def wait(block: Any, block_info: Any = None) -> Any:
+        if block_info[0]["chunk-location"][0] == 1:
+            end = time.monotonic() + 120
+            while not stored.exists() and time.monotonic() < end:
+                time.sleep(0.01)
+            assert stored.exists()
+            raise ZeroDivisionError("after it")
+        return block
+
+    new = base(4, 4).chunk(time=2).drop_vars(["s", "x"])
+    new["a"] = new["a"].copy(data=new["a"].data.map_blocks(wait, dtype=float))
+    later = to_zarr(new, tmp_path, append_dim="time", compute=False)
+    with pytest.raises(ZeroDivisionError, match="after it"):
+        dask.compute(later, scheduler="threads", num_workers=3)
+    assert files(tmp_path) == before
+
+
+@pytest.mark.parametrize("at", range(5))
+def test_who_interrupts_while_documents_are_stored(at: int) -> None:
+    class Interrupted(xzarr3.MemoryStore):
+        left: int | None = None
+
+        def compare_and_set(self, key: str, version: object, value: Any) -> bool:
+            text = b"".join(bytes(value or b"").split())
+            if self.left is not None and key != "zarr.json" and b'"shape":[5' in text:
+                self.left -= 1
+                if self.left < 0:
+                    self.left = None
+                    raise KeyboardInterrupt
+            return super().compare_and_set(key, version, value)
+
+    store = Interrupted()
+    to_zarr(timed(3, 0), store, encoding=UNITS)
+    store.left = at
+    try:
+        to_zarr(timed(2, 3), store, append_dim="time")
+    except KeyboardInterrupt:
+        n = 3
+    else:
+        n = 5
+        assert at == 4, "four variables grow"
+    for consolidated in (True, False):
+        xr.testing.assert_identical(read(store, consolidated=consolidated), timed(n, 0).load())
+    store.left = None
+    to_zarr(timed(2, n), store, append_dim="time")
+    xr.testing.assert_identical(read(store, consolidated=True), timed(n + 2, 0).load())
+
+
+def test_an_error_in_a_task_appends_nothing(tmp_path: Path) -> None:
+    def fail(block: Any, block_info: Any = None) -> Any:
+        if block_info[0]["chunk-location"][0] == 2:
+            raise RuntimeError("no")
+        return block
+
+    to_zarr(timed(3, 0), tmp_path, encoding=UNITS)
+    files = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    more = timed(4, 3)
+    more["a"] = more["a"].dims, da.from_array(more["a"].values, chunks=(1, 4)).map_blocks(fail, dtype="f8")
+    with dask.config.set(scheduler="synchronous"), pytest.raises(RuntimeError):
+        to_zarr(more, tmp_path, append_dim="time")
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == files
+    to_zarr(timed(4, 3), tmp_path, append_dim="time")
+    xr.testing.assert_identical(read(xzarr3.LocalStore(tmp_path), consolidated=True), timed(7, 0).load())
+
+
+# Groups, stores, data arrays
+
+
+@pytest.mark.parametrize("zarr_format", [3, 2, "3-draft"])
+@pytest.mark.parametrize("place", ["memory", "directory", "zip"])
+def test_groups_in_stores(tmp_path: Path, place: str, zarr_format: Any) -> None:
+    store: Any = {"memory": xzarr3.MemoryStore(), "directory": tmp_path / "d", "zip": tmp_path / "d.zip"}[
+        place
+    ]
+    options: dict[str, Any] = {"group": "a/b"}
+    first, more = timed(3, 0).drop_vars("wait"), timed(2, 3).drop_vars("wait")
+    to_zarr(first, store, zarr_format=zarr_format, mode="a", **options)
+    to_zarr(more, store, append_dim="time", **options)
+    to_zarr(more[["a"]].drop_vars("x") * 3, store, region={"time": slice(3, 5)}, **options)
+    to_zarr(xr.Dataset({"n": ("x", [1, 2, 3, 4])}), store, mode="a", **options)
+    expected = timed(5, 0).drop_vars("wait")
+    with xr.open_dataset(store, engine="xzarr3", **options) as found:
+        found.load()
+    assert found.attrs == {}
+    assert found["n"].values.tolist() == [1, 2, 3, 4]
+    np.testing.assert_array_equal(found["a"].values[3:], more["a"].values * 3)
+    np.testing.assert_array_equal(found["time"].values, expected["time"].values)
+    np.testing.assert_array_equal(found["packed"].values[:3], first["packed"].values)
+
+
+@pytest.mark.parametrize("name", [None, "v", "x"])
+def test_data_arrays(tmp_path: Path, name: str | None) -> None:
+    first = xr.DataArray([1.0, 2.0], coords={"x": [0, 1]}, dims="x", name=name)
+    to_zarr(first, tmp_path)
+    to_zarr(first.assign_coords(x=[2, 3]), tmp_path, append_dim="x")
+    with xr.open_dataarray(tmp_path, engine="xzarr3") as found:
+        assert found.name == name
+        assert found.values.tolist() == [1, 2, 1, 2]
+        assert found["x"].values.tolist() == [0, 1, 2, 3]
+
+
+def test_without_a_store_it_is_in_memory() -> None:
+    group = to_zarr(base())
+    xr.testing.assert_identical(open_dataset(group.store).load(), base())
+
+
+def test_a_read_only_store() -> None:
+    store = xzarr3.MemoryStore()
+    to_zarr(base(), store)
+    closed = xzarr3.MemoryStore(copied(store), read_only=True)
+    for options in ({"mode": "a"}, {"mode": "r+"}, {"append_dim": "time"}):
+        with pytest.raises(xzarr3.ReadOnlyError):
+            to_zarr(base(), closed, **options)
+
+
+def test_copies_are_kept_true_and_made_only_where_wanted() -> None:
+    store = xzarr3.MemoryStore()
+    to_zarr(base(), store, consolidated=False)
+    to_zarr(base(2, 3), store, append_dim="time", consolidated=False)
+    assert not xzarr3.open_group(store).consolidated
+    to_zarr(base(2, 5), store, append_dim="time")
+    assert xzarr3.open_group(store).consolidated
+    to_zarr(base(2, 7), store, append_dim="time", consolidated=False)
+    assert read(store, consolidated=True).sizes["time"] == 9
+    store = xzarr3.MemoryStore()
+    to_zarr(base(), store)
+    to_zarr(base(), store, group="g")
+    to_zarr(base(2, 3), store, append_dim="time", group="g", consolidated=False)
+    with xr.open_dataset(store, engine="xzarr3", group="g", consolidated=True) as found:  # type: ignore[arg-type]
+        assert found.sizes["time"] == 5
+
+
+@pytest.mark.parametrize("options", [{"mode": "a"}, {"mode": "a-"}, {"append_dim": "time"}])
+def test_new_variables_of_other_lengths(options: dict[str, Any]) -> None:
+    store = xzarr3.MemoryStore()
+    to_zarr(xr.Dataset({"n": ("time", [1, 2, 3]), "s": ("x", [4, 5])}), store)
+    before = {key: bytes(store.get(key) or b"") for key in store.list()}
+    new = xr.Dataset({"n": ("time", [6, 7, 8]), "z": ("x", [1, 2, 3])})
+    with pytest.raises(ValueError, match="conflicting sizes for dimension 'x': length 3 on 'z'"):
+        to_zarr(new, store, **options)
+    assert {key: bytes(store.get(key) or b"") for key in store.list()} == before
+    to_zarr(new.isel(x=slice(2)), store, **options)
+    assert read(store, consolidated=True)["z"].values.tolist() == [1, 2]
+
+
+# Templates
+
+
+@pytest.mark.parametrize("mode", ["w-", "w"])
+def test_regions_of_a_template(tmp_path: Path, mode: Any) -> None:
+    whole = timed(6, 0)
+    if mode == "w":
+        to_zarr(base(), tmp_path)
+    encoding = {"a": {"chunks": (4, 3)}}
+    later = to_zarr(whole.chunk(time=1), tmp_path, mode=mode, compute=False, encoding=encoding)
+    found = read(xzarr3.LocalStore(tmp_path), consolidated=True)
+    assert found.sizes == whole.sizes
+    np.testing.assert_array_equal(found["time"].values, whole["time"].values)
+    assert np.isnan(found["a"].values).all()
+    for start in (0, 1, 4):
+        part = whole.isel(time=slice(start, {0: 1, 1: 4, 4: 6}[start])).chunk(time=2)
+        to_zarr(part, tmp_path, region="auto")
+    xr.testing.assert_identical(read(xzarr3.LocalStore(tmp_path), consolidated=True), whole.load())
+    later.compute(scheduler="threads")
+    xr.testing.assert_identical(read(xzarr3.LocalStore(tmp_path), consolidated=True), whole.load())
+
+
+def test_a_template_of_what_it_replaces(tmp_path: Path) -> None:
+    to_zarr(base(), tmp_path)
+    with pytest.raises(ValueError, match="compute='later'"):
+        to_zarr(open_dataset(tmp_path, chunks={}) + 1, tmp_path, mode="w", compute=False)
+    with pytest.raises(ValueError, match="'template' is not supported"):
+        to_zarr(base(), tmp_path, mode="w", compute="template")  # type: ignore[call-overload]
+    xr.testing.assert_identical(open_dataset(tmp_path).load(), base())
+
+
+@pytest.mark.parametrize("engine", ["xzarr3", "zarr"])
+def test_a_template_knows_what_it_replaces_by_place(tmp_path: Path, engine: str) -> None:
+    to_zarr(base(), tmp_path, group="g")
+    there = xr.open_dataset(tmp_path / "g", engine=engine, chunks={}, consolidated=False)
+    with pytest.raises(ValueError, match="compute='later'"):
+        to_zarr(there, tmp_path, group="g", mode="w", compute=False)
+    xr.testing.assert_identical(open_dataset(tmp_path, group="g").load(), base())
+    to_zarr(base(), tmp_path, group="h")
+    to_zarr(there + 1, tmp_path, group="h", mode="w", compute=False).compute(scheduler="threads")
+    np.testing.assert_array_equal(open_dataset(tmp_path, group="h")["a"].values, base()["a"].values + 1)
+
+
+def test_a_template_in_a_zip(tmp_path: Path) -> None:
+    path = tmp_path / "x.zarr.zip"
+    later = to_zarr(timed(6, 0).chunk(time=1), path, compute=False)
+    with xzarr3.ZipStore(path) as store:
+        assert np.isnan(read(store, consolidated=True)["a"].values).all()
+    later.compute(scheduler="threads")
+    with xzarr3.ZipStore(path) as store:
+        xr.testing.assert_identical(read(store, consolidated=True), timed(6, 0).load())
+
+
+@pytest.mark.slow
+def test_processes_that_write_regions_of_one_chunk(tmp_path: Path) -> None:
+    whole = timed(8, 0)
+    to_zarr(whole.chunk(), tmp_path, compute=False, encoding={"a": {"chunks": (8, 4)}})
+    code = (
+        "import sys, xzarr3\n"
+        "from test_xarray_modes import timed\n"
+        "for k in range(int(sys.argv[1]), 8, 3):\n"
+        "    xzarr3.to_zarr(timed(1, k), sys.argv[2], region='auto')\n"
+    )
+    command = [sys.executable, "-c", code]
+    folder = Path(__file__).parent
+    running = [subprocess.Popen([*command, str(k), str(tmp_path)], cwd=folder) for k in range(3)]
+    assert [process.wait() for process in running] == [0, 0, 0]
+    xr.testing.assert_identical(read(xzarr3.LocalStore(tmp_path), consolidated=True), whole.load())
+
+
+def test_many_variables_are_appended_together() -> None:
+    def wide(n: int, start: int) -> xr.Dataset:
+        values = {f"v{k}": ("time", np.arange(start, start + n)) for k in range(40)}
+        return xr.Dataset(values, coords={"time": np.arange(start, start + n)})
+
+    store = WaitingStore(0.03)
+    to_zarr(wide(3, 0), store)
+    with store.counted() as count:
+        to_zarr(wide(2, 3), store, append_dim="time")
+    assert count.rounds < 40, "less than one for each, as requests of all are under way together"
+    xr.testing.assert_identical(read(store, consolidated=True), wide(5, 0))
+
+
+def integers(n: int, blocks: Any = None) -> xr.Dataset:
+    values = np.arange(n * 4).reshape(n, 4).astype("i2") if blocks is None else blocks
+    return xr.Dataset({"i": (("time", "x"), values)})
+
+
+def stored_in(folder: Path) -> dict[str, bytes]:
+    found = (path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
+
+
+@pytest.mark.filterwarnings("ignore:saving variable", "ignore:invalid value")
+def test_what_a_straggling_task_of_a_failed_append_gives_is_not_stored(tmp_path: Path) -> None:
+    to_zarr(integers(6), tmp_path, encoding={"i": {"chunks": (2, 2)}})
+    before = stored_in(tmp_path)
+    begun, failed, given = threading.Event(), threading.Event(), threading.Event()
+
+    def block(values: Any, block_info: Any = None) -> Any:
+        if block_info[0]["chunk-location"][0] == 0:
+            assert begun.wait(120)
+            return values * np.nan
+        begun.set()
+        assert failed.wait(120)
+        given.set()
+        return values
+
+    ones = da.ones((4, 4), chunks=(2, 4)).map_blocks(block, dtype="f8", meta=np.empty((0, 0)))
+    with pytest.raises(xzarr3.Xzarr3Error, match="missing value"):
+        to_zarr(
+            integers(4, ones),
+            tmp_path,
+            append_dim="time",
+            chunkmanager_store_kwargs={"scheduler": "threads", "num_workers": 2},
+        )
+    assert stored_in(tmp_path) == before
+    failed.set()
+    assert given.wait(120)
+    time.sleep(0.3)
+    assert stored_in(tmp_path) == before
+
+
+def test_a_copy_of_a_failed_append_stores_nothing_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    to_zarr(integers(6), tmp_path, encoding={"i": {"chunks": (2, 2)}})
+    before = stored_in(tmp_path)
+    store = xzarr3.LocalStore(tmp_path)
+    options: Any = {"consolidated": None, "region": None, "write_empty_chunks": None, "zarr_format": None}
+    options.update(write_inherited_coords=False, widen_units=False, resume=False)
+    asked = Request(mode="a", encoding={}, append_dim="time", **options)
+    lazy = integers(4, da.ones((4, 4), chunks=(2, 4), dtype="i2"))
+    write = Commit(compare(nodes_of(lazy, "", asked), store, "", asked))
+    begun = write.begin()
+    here, there = write.jobs[0].target, pickle.loads(pickle.dumps(write.jobs[0].target))
+    there[6:8] = 7
+    here[8:10] = 8
+    assert len(stored_in(tmp_path)) == len(before) + 4 + 1, "with the lease"
+    erase_once = Commit._erase_behind_once
+    refused = []
+
+    def erase(self: Commit, held: Any, error: BaseException) -> None:
+        erase_once(self, held, error)
+        with pytest.raises(ConflictError):
+            there[6:8] = 7
+        refused.append(True)
+
+    monkeypatch.setattr(Commit, "_erase_behind_once", erase)
+    write.discard(begun, ValueError("a task has failed"))
+    assert stored_in(tmp_path) == before
+    assert refused == [True, True]
+    with pytest.raises(ConflictError):
+        there[6:8] = 7
+    with pytest.raises(ConflictError):
+        here[8:10] = 8
+    assert stored_in(tmp_path) == before
+    to_zarr(lazy, store, append_dim="time")
+    assert (xzarr3.open_array(store, "i")[6:] == 1).all()
+
+
+def test_what_lies_behind_an_array_is_not_shown_by_the_next_append(tmp_path: Path) -> None:
+    for blocks in (np.zeros((4, 4), "i2"), da.zeros((4, 4), chunks=(2, 4), dtype="i2")):
+        to_zarr(integers(6), tmp_path, mode="w", encoding={"i": {"chunks": (2, 2)}})
+        chunk = (tmp_path / "i" / "c" / "0" / "1").read_bytes()
+        (tmp_path / "i" / "c" / "4").mkdir()
+        (tmp_path / "i" / "c" / "4" / "1").write_bytes(chunk)
+        to_zarr(integers(4, blocks), tmp_path, append_dim="time")
+        assert not xzarr3.open_array(tmp_path, "i")[6:].any()
+
+
+def test_after_a_killed_append_nobody_waits_on_the_same_host(tmp_path: Path) -> None:
+    to_zarr(timed(3, 0), tmp_path)
+    code = (
+        "import os, sys, xzarr3\n"
+        "from test_xarray_modes import timed\n"
+        "def last(values, block_info=None):\n"
+        "    if block_info[0]['chunk-location'][0]: os._exit(3)\n"
+        "    return values\n"
+        "more = timed(2, 3).chunk(time=1)\n"
+        "more['a'] = more.a.copy(data=more.a.data.map_blocks(last, dtype='f8'))\n"
+        "xzarr3.to_zarr(more, sys.argv[1], append_dim='time', resume=True)\n"
+    )
+    assert (
+        subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=Path(__file__).parent).returncode == 3
+    )
+    assert (tmp_path / "a" / ".xzarr3-lease").exists()
+    started = time.monotonic()
+    with pytest.warns(UserWarning, match="cut off that is not the same"):
+        to_zarr(timed(2, 3).chunk(time=1), tmp_path, append_dim="time", resume=True)
+    assert time.monotonic() - started < lease.PATIENCE / 2
+    xr.testing.assert_identical(read(xzarr3.LocalStore(tmp_path), consolidated=True), timed(5, 0).load())

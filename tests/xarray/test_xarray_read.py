@@ -1,0 +1,1056 @@
+"""``engine="xzarr3"`` reads what xarray's own Zarr engine writes, and gives the same datasets."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import inspect
+import json
+import pickle
+from base64 import b64decode
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numcodecs
+import numpy as np
+import pytest
+import xarray as xr
+from _opening import opening
+from _recording import recording
+from _things import without_addresses
+from _xarray_corpus import CORPUS, TEXTS, in_format, written_alike
+from dask.base import tokenize
+from xarray.core import indexing
+
+import xzarr3
+from xzarr3.formats.fill_value_attribute import decode_fill_value, encode_fill_value
+from xzarr3.stores.readers import BytesReader
+from xzarr3.xarray import backend
+from xzarr3.xarray.backend import LazyArray, Xzarr3BackendEntrypoint
+
+zarr = pytest.importorskip("zarr")
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::zarr.errors.ZarrUserWarning",
+    "ignore::RuntimeWarning",
+    "ignore::FutureWarning",
+    "ignore:The specified chunks",
+)
+
+
+class CountingStore(xzarr3.MemoryStore):
+    """Notes which chunks are read."""
+
+    def __init__(self, values: Any = None) -> None:
+        super().__init__(values)
+        self.reads: list[str] = []
+
+    def get(self, key: str, byte_range: Any = None) -> Any:
+        if not key.endswith("zarr.json"):
+            self.reads.append(key)
+        return super().get(key, byte_range)
+
+    _reader = opening
+
+    def opened(self, key: str, part: Any, version: object | None) -> Any:
+        self.reads.append(key)
+        value = super().get(key)
+        return None if value is None else BytesReader(value)
+
+
+def ours(store: Any, **options: Any) -> xr.Dataset:
+    return xr.open_dataset(store, engine=Xzarr3BackendEntrypoint, **options)
+
+
+def theirs(store: Any, **options: Any) -> xr.Dataset:
+    return xr.open_dataset(store, engine="zarr", **options)
+
+
+EVERYTHING = {**CORPUS, **TEXTS}
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], str]:
+    """Paths of stores that xarray's own engine wrote, by name and format."""
+    folder = tmp_path_factory.mktemp("corpus")
+    paths = {(name, fmt): str(folder / f"{name}-{fmt}.zarr") for name in EVERYTHING for fmt in (2, 3)}
+    for (name, fmt), path in paths.items():
+        in_format(name, fmt).to_zarr(path, zarr_format=fmt, consolidated=True)
+    return paths
+
+
+@pytest.fixture(scope="module")
+def corpus(written: dict[tuple[str, int], str]) -> dict[str, str]:
+    """Paths of those of version 3, without text."""
+    return {name: written[name, 3] for name in CORPUS}
+
+
+def check_same(found: xr.Dataset, expected: xr.Dataset) -> None:
+    """Identical, in the data types before and after loading as well."""
+    assert set(found.coords) == set(expected.coords)
+    for variable in expected.variables:
+        assert found[variable].dtype == expected[variable].dtype
+        assert isinstance(found[variable].variable, type(expected[variable].variable))
+        assert (found[variable].chunks is None) == (expected[variable].chunks is None)
+    found, expected = found.load(), expected.load()  # xarray cannot compare records in dask arrays.
+    xr.testing.assert_identical(found, expected)
+    assert {name: type(v.copy()) for name, v in found.variables.items()} == {
+        name: type(v) for name, v in expected.variables.items()
+    }
+    assert {name: v.dtype for name, v in found.variables.items()} == {
+        name: v.dtype for name, v in expected.variables.items()
+    }
+
+
+@pytest.mark.parametrize("chunks", [None, {}])
+@pytest.mark.parametrize("consolidated", [None, True, False])
+@pytest.mark.parametrize("zarr_format", [3, 2])
+@pytest.mark.parametrize("name", EVERYTHING)
+def test_same_as_the_zarr_engine(
+    written: dict[tuple[str, int], str],
+    name: str,
+    zarr_format: int,
+    consolidated: bool | None,
+    chunks: dict[str, int] | None,
+) -> None:
+    path = written[name, zarr_format]
+    expected = theirs(path, consolidated=consolidated, chunks=chunks)
+    found = ours(path, consolidated=consolidated, chunks=chunks)
+    assert found.encoding == expected.encoding
+    check_same(found, expected)
+
+
+def configurations(codecs: Any, zarr_format: int) -> list[Any]:
+    """Codecs of zarr-python as this engine has them, without those that follow from the data type."""
+    if zarr_format == 3:
+        return [codec.to_dict() for codec in codecs]
+    return [codec.get_config() for codec in codecs if codec.codec_id != "vlen-utf8"]
+
+
+@pytest.mark.parametrize("zarr_format", [3, 2])
+@pytest.mark.parametrize("name", EVERYTHING)
+def test_same_encoding_as_the_zarr_engine(
+    written: dict[tuple[str, int], str], name: str, zarr_format: int
+) -> None:
+    if not written_alike(name, zarr_format):
+        pytest.skip("zarr-python writes structs in another form")
+    path = written[name, zarr_format]
+    found, expected = ours(path), theirs(path)
+    codecs = {"compressors", "filters", "serializer"}
+    for variable in expected.variables:
+        here, there = found[variable].encoding, expected[variable].encoding
+        assert here.keys() == there.keys()
+        units = there["shards"] or there["chunks"]
+        assert here["preferred_chunks"] == dict(zip(expected[variable].dims, units, strict=True))
+        assert "fill_value" in here if zarr_format == 3 else "serializer" not in here
+        for key in ("compressors", "filters"):
+            assert list(here[key]) == configurations(there[key], zarr_format)
+        if zarr_format == 3:
+            serializer = {"configuration": {}, **here["serializer"]}
+            assert serializer == {"configuration": {}, **there["serializer"].to_dict()}
+        for key in here.keys() - {"preferred_chunks"} - codecs:
+            np.testing.assert_equal(here[key], there[key])
+            assert type(here[key]) is type(there[key])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"mask_and_scale": False},
+        {"mask_and_scale": {"tas": False}},
+        {"decode_times": False},
+        {"decode_times": xr.coders.CFDatetimeCoder(use_cftime=True), "drop_variables": "stamp"},
+        {"decode_times": xr.coders.CFDatetimeCoder(time_unit="s")},
+        {"use_cftime": True, "drop_variables": "stamp"},
+        {"decode_timedelta": False},
+        {"decode_timedelta": True},
+        {"decode_cf": False},
+        {"decode_coords": False},
+        {"decode_coords": "coordinates"},
+        {"decode_coords": "all"},
+        {"concat_characters": False},
+        {"drop_variables": "time"},
+        {"drop_variables": ["lat", "tas", "v_int8", "crs", "stamp"]},
+        {"create_default_indexes": False},
+        {"chunks": "auto"},
+        {"chunks": 3},
+        {"chunks": {"time": 4}},
+        {"chunks": {}, "inline_array": True},
+        {"cache": False},
+        {"zarr_format": 3},
+        {"cache_members": False},
+    ],
+    ids=without_addresses,
+)
+def test_same_as_the_zarr_engine_with_options(corpus: dict[str, str], options: dict[str, Any]) -> None:
+    for path in corpus.values():
+        xr.testing.assert_identical(ours(path, **options), theirs(path, **options))
+
+
+def test_values_as_stored_have_no_fill_value(corpus: dict[str, str]) -> None:
+    raw = ours(corpus["packed"], mask_and_scale=False)["tas"]
+    assert raw.dtype == np.int16
+    assert raw.attrs["_FillValue"] == -32767
+    assert raw.attrs["scale_factor"] == 0.01
+
+
+def test_fill_value_as_mask(tmp_path: Path) -> None:
+    path = str(tmp_path / "a.zarr")
+    group = zarr.create_group(path, zarr_format=3)
+    array = group.create_array("a", shape=4, chunks=2, dtype="i2", fill_value=7, dimension_names=["x"])
+    array[:2] = [7, 8]
+    plain, masked = ours(path), ours(path, use_zarr_fill_value_as_mask=True)
+    assert plain["a"].values.tolist() == [7, 8, 7, 7]
+    assert plain["a"].encoding["fill_value"] == 7
+    np.testing.assert_array_equal(masked["a"], [np.nan, 8, np.nan, np.nan])
+    assert masked["a"].encoding["_FillValue"] == 7
+
+
+def test_fill_value_of_version_2(tmp_path: Path) -> None:
+    path = str(tmp_path / "a.zarr")
+    group = zarr.create_group(path, zarr_format=2)
+    for name, fill_value in (("seven", 7), ("null", None), ("zero", 0)):
+        options: dict[str, Any] = {"fill_value": fill_value, "attributes": {"_ARRAY_DIMENSIONS": ["x"]}}
+        group.create_array(name, shape=4, chunks=2, dtype="i2", **options)[:2] = [7, 0]
+    for mask in (None, True):
+        for coded in (True, False):
+            found = ours(path, use_zarr_fill_value_as_mask=mask, mask_and_scale=coded)
+            check_same(found, theirs(path, use_zarr_fill_value_as_mask=mask, mask_and_scale=coded))
+        assert found["seven"].attrs == {"_FillValue": 7}
+        assert found["null"].attrs == {}
+    plain = ours(path, use_zarr_fill_value_as_mask=False)
+    assert plain["seven"].values.tolist() == [7, 0, 7, 7]
+    assert "_FillValue" not in {**plain["seven"].attrs, **plain["seven"].encoding}
+
+
+def test_other_data_types_of_zarr_python(tmp_path: Path) -> None:
+    values = {
+        "datetime64[s]": np.array([0, 10**9, "NaT"], "M8[s]"),
+        "datetime64[D]": np.array(["2000-01-01", "1850-05-05", "2100-12-31"], "M8[D]"),
+        "timedelta64[ms]": np.array([1, -1, "NaT"], "m8[ms]"),
+        "complex64": np.array([1j, 0, np.nan], "c8"),
+        "float16": np.array([0.5, np.inf, 1], "f2"),
+        "U3": np.array(["a", "", "é"], "U3"),
+        "S3": np.array([b"a", b"", b"xyz"], "S3"),
+    }
+    for zarr_format in (2, 3):
+        path = str(tmp_path / str(zarr_format))
+        group = zarr.create_group(path, zarr_format=zarr_format)
+        named: dict[str, Any] = {"dimension_names": ["x"]}
+        if zarr_format == 2:
+            named = {"attributes": {"_ARRAY_DIMENSIONS": ["x"]}}
+        for name, data in values.items():
+            group.create_array(name, shape=3, chunks=2, dtype=data.dtype, **named)[:] = data
+        blobs = zarr.core.dtype.VariableLengthBytes()
+        group.create_array("bytes", shape=2, dtype=blobs, **named)[:] = np.array([b"a\0", b""], object)
+        for options in ({"drop_variables": "bytes"}, {"mask_and_scale": False, "drop_variables": "bytes"}):
+            for chunks in (None, {}):
+                check_same(ours(path, chunks=chunks, **options), theirs(path, chunks=chunks, **options))
+        rest = ["U3", "S3", *list(values)[:5]]
+        found = ours(path, drop_variables=rest, mask_and_scale=False)
+        check_same(found, theirs(path, drop_variables=rest, mask_and_scale=False))
+        assert found["bytes"].values.tolist() == [b"a\0", b""]
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_records_and_raw_bytes_of_zarr_python(tmp_path: Path, zarr_format: int) -> None:
+    records = np.array([(1, 2.5), (0, 0)], [("a", "<i2"), ("b", "<f8")])
+    raw = np.array([b"ab", b"\0\0"], "V2")
+    group = zarr.create_group(tmp_path, zarr_format=zarr_format)
+    named: dict[str, Any] = {"dimension_names": ["x"]}
+    if zarr_format == 2:
+        named = {"attributes": {"_ARRAY_DIMENSIONS": ["x"]}}
+    for name, data in (("records", records), ("raw", raw)):
+        group.create_array(name, shape=2, chunks=1, dtype=data.dtype, **named)[:] = data
+    found = ours(tmp_path)  # In version 2, where they have a fill value, xarray's own engine fails.
+    np.testing.assert_array_equal(found["records"], records, strict=True)
+    np.testing.assert_array_equal(found["raw"], raw, strict=True)
+    check_same(ours(tmp_path, decode_cf=False), theirs(tmp_path, decode_cf=False).map(_without_fill_value))
+
+
+def _without_fill_value(variable: xr.DataArray) -> xr.DataArray:
+    variable.attrs.pop("_FillValue", None)
+    return variable
+
+
+def test_objects() -> None:
+    from xzarr3.dtypes import JSONObjects
+
+    store = xzarr3.MemoryStore()
+    values = np.array([{"a": [1]}, None, "text", 2.5], object)
+    options: dict[str, Any] = {"dimension_names": ["x"], "zarr_format": 2, "chunks": 2}
+    xzarr3.create_array(store, "a", data=values, dtype=JSONObjects(), **options)
+    for chunks in (None, {}):
+        assert ours(store, chunks=chunks)["a"].values.tolist() == values.tolist()
+    with pytest.raises((ValueError, TypeError)):
+        xzarr3.to_zarr(ours(store), xzarr3.MemoryStore())
+
+
+def test_types_that_numpy_does_not_have() -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    store = xzarr3.MemoryStore()
+    names = ("bfloat16", "float8_e4m3fn", "int4")
+    for name in names:
+        data = np.array([1, 2, 3], getattr(ml_dtypes, name))
+        xzarr3.create_array(store, name, data=data, dtype=name, dimension_names=["x"], chunks=2)
+    xzarr3.create_group(store, "deep")
+    for chunks in (None, {}):
+        found = ours(store, chunks=chunks)
+        for name in names:
+            assert found[name].dtype == np.dtype(getattr(ml_dtypes, name))
+            assert found[name].isel(x=[2, 0]).values.astype(int).tolist() == [3, 1]
+
+
+def test_chunks_of_several_lengths() -> None:
+    store = xzarr3.MemoryStore()
+    values = np.arange(60).reshape(6, 10)
+    chunks = ((1, 2, 3), (4, 4, 2))
+    xzarr3.create_array(store, "a", data=values, chunks=chunks, dimension_names=["x", "y"])
+    found = ours(store, chunks={})["a"]
+    assert found.chunks == chunks
+    assert found.encoding["chunks"] == ((1, 2, 3), 4)
+    assert found.encoding["preferred_chunks"] == {"x": (1, 2, 3), "y": 4}
+    np.testing.assert_array_equal(found, values)
+    assert ours(store, chunks={"x": 4})["a"].chunks == ((4, 2), (4, 4, 2))
+    pytest.importorskip("dask")
+    again = xzarr3.MemoryStore()
+    xzarr3.to_zarr(ours(store, chunks={}), again)
+    assert xzarr3.open_array(again, "a").write_chunks == (3, 4)
+
+
+def test_very_many_chunks_of_several_lengths_are_not_listed() -> None:
+    store = xzarr3.MemoryStore()
+    xzarr3.create_array(store, "a", shape=10**9 + 7, dtype="i1", chunks=4, dimension_names=["x"])
+    runs = [[3, 1], [1, 10**9], [4, 1]]
+    _spoiled(store, "a", chunk_grid={
+        "name": "rectilinear", "configuration": {"kind": "inline", "chunk_shapes": [runs]}
+    })  # fmt: skip
+    found = ours(store)["a"]
+    assert found.encoding["chunks"] == (4,)
+    assert found[[0, 5, 10**9]].values.tolist() == [0, 0, 0]
+
+
+@pytest.mark.skipif(
+    zarr.config.get("array.rectilinear_chunks", None) is None, reason="zarr-python has no such chunks yet"
+)
+def test_chunks_of_several_lengths_as_the_zarr_engine(tmp_path: Path) -> None:
+    with zarr.config.set({"array.rectilinear_chunks": True}):
+        group = zarr.create_group(tmp_path)
+        for name, chunks in (("a", ((1, 2, 3), (2, 2, 1))), ("b", ((3, 3), (1, 4)))):
+            array = group.create_array(
+                name, shape=(6, 5), chunks=chunks, dtype="f4", dimension_names=["x", "y"]
+            )
+            array[:] = np.arange(30).reshape(6, 5)
+        for chunks in (None, {}):
+            found, expected = ours(tmp_path, chunks=chunks), theirs(tmp_path, chunks=chunks)
+            for name in ("a", "b"):
+                assert found[name].chunks == expected[name].chunks
+                assert found[name].encoding["chunks"] == expected[name].encoding["chunks"]
+                assert found[name].encoding["preferred_chunks"] == expected[name].encoding["preferred_chunks"]
+            check_same(found, expected)
+
+
+def test_filters_of_version_2_as_the_zarr_engine(tmp_path: Path) -> None:
+    filters = {
+        "delta": (">i4", [numcodecs.Delta(">i4", "<i2")], numcodecs.Zlib(1)),
+        "several": ("<i2", [numcodecs.Delta("<i2"), numcodecs.Shuffle(2)], numcodecs.BZ2(1)),
+        "of_bytes": ("<f4", [numcodecs.Zlib(2)], numcodecs.Zstd(1)),
+        "of_bytes_alone": ("<f4", [numcodecs.Zlib(2)], None),
+        "nothing": (">f8", None, None),
+    }
+    group = zarr.create_group(tmp_path, zarr_format=2)
+    for name, (dtype, codecs, compressor) in filters.items():
+        options: dict[str, Any] = {"filters": codecs, "compressors": compressor}
+        array = group.create_array(
+            name, shape=5, dtype=dtype, attributes={"_ARRAY_DIMENSIONS": ["x"]}, fill_value=None, **options
+        )
+        array[:] = np.arange(5)
+    found, expected = ours(tmp_path), theirs(tmp_path)
+    check_same(found, expected)
+    for name in filters:
+        for key in ("compressors", "filters"):
+            kept = [numcodecs.get_codec(config) for config in found[name].encoding[key]]
+            assert kept == list(expected[name].encoding[key])
+    again = xzarr3.MemoryStore()
+    xzarr3.to_zarr(found, again, zarr_format=2)
+    xr.testing.assert_identical(ours(again), expected)
+    # Values are saved in this machine's byte order; a single codec of bytes is the compressor.
+    for name in set(filters) - {"delta", "of_bytes_alone"}:
+        assert ours(again)[name].encoding["filters"] == found[name].encoding["filters"]
+    found["several"].encoding["filters"][0]["dtype"] = "mine"
+    assert ours(tmp_path)["several"].encoding["filters"][0]["dtype"] == "<i2"
+
+
+VERSION_2_CODECS: dict[str, dict[str, Any]] = {
+    "nothing": {"compressors": None},
+    "zlib": {"compressors": numcodecs.Zlib(1)},
+    "gzip": {"compressors": numcodecs.GZip(1)},
+    "bz2": {"compressors": numcodecs.BZ2(1)},
+    "lz4": {"compressors": numcodecs.LZ4()},
+    "lzma": {"compressors": numcodecs.LZMA()},
+    "zstd": {"compressors": numcodecs.Zstd(3)},
+    "blosc": {"compressors": numcodecs.Blosc("zstd", 3, 2)},
+    "delta": {"filters": [numcodecs.Delta("<f8")]},
+    "packed": {"filters": [numcodecs.FixedScaleOffset(0, 4, "<f8", "<i4")]},
+    "quantize": {"filters": [numcodecs.Quantize(3, "<f8")]},
+    "bitround": {"filters": [numcodecs.BitRound(40)]},
+    "astype": {"filters": [numcodecs.AsType("<f4", "<f8")]},
+    "shuffle": {"filters": [numcodecs.Shuffle(8)]},
+    "fletcher32": {"filters": [numcodecs.Fletcher32()]},
+    "several": {"filters": [numcodecs.Delta("<f8"), numcodecs.CRC32()], "compressors": numcodecs.Zlib(1)},
+}
+
+
+@pytest.mark.parametrize("kind", VERSION_2_CODECS)
+def test_what_is_opened_of_version_2_is_written_by_the_zarr_engine(kind: str, tmp_path: Path) -> None:
+    dataset = xr.Dataset({"a": ("x", np.arange(16.0))}, {"x": np.arange(16)})
+    options: dict[str, Any] = {"zarr_format": 2, "consolidated": False}
+    encoding = {"a": {"chunks": (5,), **VERSION_2_CODECS[kind]}, "x": {"compressors": None}}
+    dataset.to_zarr(tmp_path / "a", encoding=encoding, **options)
+    found = pickle.loads(pickle.dumps(ours(tmp_path / "a"))).copy(deep=True)
+    found.to_zarr(tmp_path / "b", **options)
+    xr.testing.assert_identical(theirs(tmp_path / "b"), theirs(tmp_path / "a"))
+    for key in ("compressor", "filters", "chunks"):
+        one, other = (json.loads((tmp_path / name / "a/.zarray").read_text())[key] for name in "ab")
+        assert one == other
+    one, other = ((tmp_path / name / "a/0").read_bytes() for name in "ab")
+    if kind == "gzip":  # its header says when it was made
+        one, other = one[:4] + one[8:], other[:4] + other[8:]
+    assert one == other
+    if kind == "nothing":
+        found.to_zarr(tmp_path / "c", zarr_format=3, consolidated=False)
+    else:
+        with pytest.raises(TypeError, match=r"codec of Zarr format 2.*drop_encoding.*to_zarr"):
+            found.to_zarr(tmp_path / "d", zarr_format=3, consolidated=False)
+        found.drop_encoding().to_zarr(tmp_path / "c", zarr_format=3, consolidated=False)
+    xr.testing.assert_identical(theirs(tmp_path / "c"), theirs(tmp_path / "a"))
+    xzarr3.to_zarr(found, tmp_path / "e", zarr_format=3)
+    xr.testing.assert_identical(theirs(tmp_path / "e"), theirs(tmp_path / "a"))
+
+
+def test_dimensions_as_netcdf_has_them(tmp_path: Path) -> None:
+    path = str(tmp_path / "a.zarr")
+    group = zarr.create_group(path, zarr_format=2, attributes={"title": "t", "_NCProperties": "version=2"})
+    group.create_array("a", shape=(2, 3), dtype="i2", fill_value=None)[:] = np.arange(6).reshape(2, 3)
+    (tmp_path / "a.zarr" / "a" / ".zattrs").write_text('{"units": "K", "_NCZARR_ATTR": {"types": {}}}')
+    document = json.loads((tmp_path / "a.zarr" / "a" / ".zarray").read_text())
+    document["_NCZARR_ARRAY"] = {"dimrefs": ["/y", "/deep/x"], "storage": "chunked"}
+    (tmp_path / "a.zarr" / "a" / ".zarray").write_text(json.dumps(document))
+    found = ours(path)
+    assert found["a"].dims == ("y", "x")
+    assert found["a"].attrs == {"units": "K"}
+    assert found.attrs == {"title": "t"}
+    check_same(found, theirs(path))
+
+
+def test_the_draft_as_earlier_tools_wrote_it(tmp_path: Path) -> None:
+    protocol = "https://purl.org/zarr/spec/protocol/core/3.0"
+    entry_point = {
+        "zarr_format": protocol, "metadata_encoding": protocol, "metadata_key_suffix": ".json",
+        "extensions": [],
+    }  # fmt: skip
+    array = {
+        "attributes": {"_ARRAY_DIMENSIONS": ["x"], "units": "K"},
+        "chunk_grid": {"chunk_shape": [2], "separator": "/", "type": "regular"},
+        "chunk_memory_layout": "C", "data_type": "<i2", "extensions": [], "fill_value": 7, "shape": [4],
+    }  # fmt: skip
+    store = xzarr3.MemoryStore({
+        "zarr.json": json.dumps(entry_point).encode(),
+        "meta/root.group.json": b'{"attributes": {"title": "t"}}',
+        "meta/root/a.array.json": json.dumps(array).encode(),
+        "meta/root/b.array.json": json.dumps({**array, "fill_value": None}).encode(),
+        "data/root/a/c0": np.array([7, 8], "<i2").tobytes(),
+        "data/root/b/c0": np.array([7, 8], "<i2").tobytes(),
+        "data/root/b/c1": np.array([0, 1], "<i2").tobytes(),
+    })  # fmt: skip
+    found = ours(store)
+    assert found.attrs == {"title": "t"}
+    assert found["a"].attrs == {"units": "K"}
+    np.testing.assert_array_equal(found["a"], [np.nan, 8, np.nan, np.nan])
+    assert found["b"].dtype == np.int16
+    np.testing.assert_array_equal(found["b"], [7, 8, 0, 1])
+    assert ours(store, use_zarr_fill_value_as_mask=False)["a"].dtype == np.int16
+    again = xzarr3.MemoryStore()
+    xzarr3.to_zarr(found, again)
+    xr.testing.assert_identical(ours(again), found)
+
+
+KEPT = sorted(Path(__file__).parents[1].joinpath("data").glob("xarray-*/*.json"))
+
+
+@pytest.mark.parametrize("expected", KEPT, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_what_other_versions_of_xarray_wrote(expected: Path) -> None:
+    path = str(expected.with_suffix(""))
+    arrays = json.loads(expected.read_text())["arrays"]
+    for chunks in (None, {}):
+        found = ours(path, chunks=chunks)
+        assert found.sizes == {"x": 4, "time": 3}
+        check_same(found, theirs(path, chunks=chunks))
+    raw = ours(path, decode_cf=False)
+    assert raw.variables.keys() == arrays.keys()
+    for name, record in arrays.items():
+        assert raw[name].shape == tuple(record["shape"])
+        assert list(raw[name].dims) == record["names"]
+        if record["dtype"] == "str":
+            assert raw[name].values.tolist() == record["values"]
+        else:
+            values = np.frombuffer(b64decode(record["values"]), record["dtype"]).reshape(record["shape"])
+            np.testing.assert_array_equal(raw[name].values, values)
+    xr.testing.assert_equal(found["packed"] * 1, theirs(path)["packed"])
+
+
+@pytest.mark.parametrize("zarr_format", [3, 2])
+def test_groups_and_trees(tmp_path: Path, zarr_format: Any) -> None:
+    path = str(tmp_path / "tree.zarr")
+    tree = xr.DataTree.from_dict(
+        {
+            "/": xr.Dataset(attrs={"a": 1}),
+            "/ocean": in_format("curvilinear", zarr_format),
+            "/ocean/deep": CORPUS["kinds"](),
+        }
+    )
+    tree.to_zarr(path, zarr_format=zarr_format)
+    for consolidated in (None, True, False):
+        options: dict[str, Any] = {"consolidated": consolidated}
+        for group in ("/", "ocean", "/ocean/deep"):
+            xr.testing.assert_identical(
+                ours(path, group=group, **options), theirs(path, group=group, **options)
+            )
+        found = xr.open_datatree(path, engine=Xzarr3BackendEntrypoint, **options)
+        xr.testing.assert_identical(found, xr.open_datatree(path, engine="zarr", **options))
+        groups = xr.open_groups(path, engine=Xzarr3BackendEntrypoint, group="ocean", **options)
+        expected = xr.open_groups(path, engine="zarr", group="ocean", **options)
+        assert groups.keys() == expected.keys()
+        for name in groups:
+            xr.testing.assert_identical(groups[name], expected[name])
+    lazy = xr.open_datatree(path, engine=Xzarr3BackendEntrypoint, chunks={}, decode_times=False)
+    if zarr_format == 3:
+        assert lazy["ocean/tos"].chunks == ((6,), (10, 10), (12, 12))
+    assert lazy["ocean/time"].dtype.kind == "i"
+
+
+def test_group_that_the_consolidated_copy_does_not_know(tmp_path: Path) -> None:
+    path = str(tmp_path / "a.zarr")
+    CORPUS["bare"]().to_zarr(path, zarr_format=3)
+    CORPUS["bare"]().to_zarr(path, group="late", zarr_format=3, consolidated=False)
+    xr.testing.assert_identical(ours(path, group="late"), CORPUS["bare"]())
+    with pytest.raises(xzarr3.NodeNotFoundError, match="late"):
+        ours(path, group="late", consolidated=True)
+
+
+def test_group_without_a_root(tmp_path: Path) -> None:
+    path = tmp_path / "a.zarr"
+    CORPUS["bare"]().to_zarr(str(path / "below"), zarr_format=3)
+    xr.testing.assert_identical(ours(path, group="below"), CORPUS["bare"]())
+
+
+def test_missing_chunks_are_the_fill_value(tmp_path: Path) -> None:
+    path = tmp_path / "a.zarr"
+    xr.Dataset({"a": ("x", np.arange(8.0))}).to_zarr(
+        path, zarr_format=3, encoding={"a": {"chunks": (3,), "fill_value": -5.0}}
+    )
+    (path / "a" / "c" / "1").unlink()
+    expected = np.array([0, 1, 2, -5, -5, -5, 6, 7.0])
+    np.testing.assert_array_equal(ours(path)["a"], expected)
+    xr.testing.assert_identical(ours(path), theirs(path))
+
+
+def test_stored_big_endian(tmp_path: Path) -> None:
+    path = str(tmp_path / "a.zarr")
+    group = zarr.create_group(path, zarr_format=3)
+    array = group.create_array(
+        "a",
+        shape=5,
+        chunks=2,
+        dtype="float32",
+        serializer=zarr.codecs.BytesCodec(endian="big"),
+        filters=[],
+        dimension_names=["x"],
+    )
+    array[:] = np.arange(5)
+    found = ours(path, chunks={})
+    assert found["a"].dtype == np.dtype("float32")
+    xr.testing.assert_identical(found, theirs(path))
+
+
+def test_not_a_number_in_an_attribute(tmp_path: Path) -> None:
+    path = tmp_path / "a.zarr"
+    xr.Dataset({"a": ("x", np.zeros(2), {"missing_value": np.nan})}).to_zarr(path, zarr_format=3)
+    assert "NaN" in (path / "a" / "zarr.json").read_text()
+    xr.testing.assert_identical(ours(path), theirs(path))
+
+
+def test_same_through_the_names_of_the_package(corpus: dict[str, str]) -> None:
+    xr.testing.assert_identical(xzarr3.open_dataset(corpus["bare"]), CORPUS["bare"]())
+    assert xzarr3.open_dataset(Path(corpus["bare"]), chunks={})["a"].chunks is not None
+
+
+def test_several_stores_as_one(tmp_path: Path) -> None:
+    paths = [str(tmp_path / f"{n}.zarr") for n in range(3)]
+    for n, path in enumerate(paths):
+        CORPUS["packed"]().isel(time=slice(10 * n, 10 * n + 10)).to_zarr(path, zarr_format=3)
+    with xr.open_mfdataset(paths, engine=Xzarr3BackendEntrypoint) as found:
+        assert found["tas"].chunks == ((8, 2, 8, 2, 8, 2), (6, 6), (5, 5))
+        with xr.open_mfdataset(paths, engine="zarr") as expected:
+            xr.testing.assert_identical(found, expected)
+
+
+def test_entry_point(corpus: dict[str, str]) -> None:
+    engine = xr.backends.list_engines()["xzarr3"]
+    assert isinstance(engine, Xzarr3BackendEntrypoint)
+    assert "xzarr3" in repr(engine)
+    xr.testing.assert_identical(xr.open_dataset(corpus["bare"], engine="xzarr3"), CORPUS["bare"]())
+
+
+def test_parameters_are_explicit_and_those_of_the_zarr_engine() -> None:
+    parameters = set(inspect.signature(Xzarr3BackendEntrypoint.open_dataset).parameters) - {"self"}
+    assert set(Xzarr3BackendEntrypoint.open_dataset_parameters or ()) == parameters
+    zarr_engine = xr.backends.ZarrBackendEntrypoint
+    assert set(inspect.signature(zarr_engine.open_dataset).parameters) - {"self", "engine"} <= parameters
+
+
+def test_does_not_guess_where_zarr_python_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "store"
+    xzarr3.create_group(path)
+    engine = Xzarr3BackendEntrypoint()
+    assert not engine.guess_can_open("a.zarr")
+    assert not engine.guess_can_open(path)
+    assert type(xr.backends.list_engines()["zarr"]) is xr.backends.ZarrBackendEntrypoint
+    monkeypatch.setattr(backend, "find_spec", lambda name: None if name == "zarr" else importlib.util)
+    assert engine.guess_can_open("a.zarr/")
+    assert engine.guess_can_open(path)
+    for document in (".zgroup", ".zmetadata"):
+        (tmp_path / document[1:]).mkdir()
+        (tmp_path / document[1:] / document).write_text("{}")
+        assert engine.guess_can_open(tmp_path / document[1:])
+    assert not engine.guess_can_open(tmp_path)
+    assert not engine.guess_can_open("a.nc")
+    assert not engine.guess_can_open(b"CDF")
+
+
+# Lazy access
+
+
+def test_opening_reads_only_what_indexes_need() -> None:
+    store = CountingStore()
+    xzarr3.to_zarr(CORPUS["packed"](), store)
+    store.reads.clear()
+    dataset = ours(store)
+    assert {key.partition("/")[0] for key in store.reads} == {"time", "lat", "lon"}
+    store.reads.clear()
+    dataset["tas"].isel(time=slice(0, 8), lat=0, lon=slice(5, 7)).variable.load()
+    assert store.reads == ["tas/c/0/0/1"]
+
+
+def _random_index(rng: np.random.Generator, size: int) -> Any:
+    kind = rng.integers(5)
+    if kind == 0 and size:
+        return int(rng.integers(-size, size))
+    if kind == 1:
+        start, stop = (int(n) for n in rng.integers(-size - 2, size + 3, 2))
+        return slice(start, stop, int(rng.choice([1, 2, 3, -1, -2, -5])))
+    if kind == 2:
+        return slice(None)
+    if kind == 3:
+        return np.sort(rng.integers(0, size, rng.integers(0, 2 * size + 1))) if size else np.zeros(0, "i8")
+    return rng.integers(-size, size, rng.integers(0, 9)) if size else np.zeros(0, "i8")
+
+
+def _array(rng: np.random.Generator, seed: int) -> tuple[np.ndarray[Any, Any], LazyArray]:
+    """An array in chunks, in shards, or in chunks of several lengths."""
+    ndim = int(rng.integers(1, 4))
+    chunks: tuple[Any, ...] = tuple(int(n) for n in rng.integers(1, 4, ndim))
+    shards = tuple(n * int(rng.integers(1, 4)) for n in chunks) if seed % 3 == 0 else None
+    values = rng.integers(0, 10**6, tuple(int(n) for n in rng.integers(1, 13, ndim)))
+    if seed % 3 == 1:
+        cuts = [np.unique([0, size, *rng.integers(0, size + 1, 3)]) for size in values.shape]
+        chunks = tuple(np.diff(edges).tolist() if rng.random() < 0.7 else 4 for edges in cuts)
+    if seed % 5 == 0:
+        values = values.astype(str).astype(np.dtypes.StringDType())
+    array = xzarr3.create_array(xzarr3.MemoryStore(), data=values, chunks=chunks, shards=shards)
+    return values, LazyArray(array)
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_orthogonal_selections(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    values, lazy = _array(rng, seed)
+    key = tuple(_random_index(rng, size) for size in values.shape)
+    expected, axis = values, 0
+    for index in key:
+        expected = expected[(slice(None),) * axis + (index,)]
+        axis += not isinstance(index, int)
+    expected = np.asarray(expected, values.dtype)
+    np.testing.assert_array_equal(lazy[indexing.OuterIndexer(key)], expected, strict=True)
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_pointwise_selections(seed: int) -> None:
+    rng = np.random.default_rng(1000 + seed)
+    values, lazy = _array(rng, seed)
+    common = tuple(int(n) for n in rng.integers(0 if seed % 10 == 0 else 1, 5, rng.integers(1, 4)))
+    key: list[Any] = []
+    for size in values.shape:
+        shape = tuple(n if rng.random() < 0.6 else 1 for n in common)
+        index = rng.integers(-size, size, shape)
+        key.append(np.broadcast_to(index, common) if rng.random() < 0.5 else index)
+    if rng.random() < 0.4 and len(key) > 1:
+        key[int(rng.integers(len(key)))] = slice(None, None, int(rng.choice([1, 2, -1])))
+    indexer = indexing.VectorizedIndexer(tuple(key))
+    expected = indexing.NumpyIndexingAdapter(values).vindex[indexer]
+    np.testing.assert_array_equal(lazy[indexer], expected, strict=True)
+
+
+def _selections() -> dict[str, Callable[[xr.DataArray], Any]]:
+    points = xr.DataArray([3, 1, 1, 9], dims="station")
+    mesh = xr.DataArray([[0, 5], [11, 2]], dims=("p", "q"))
+    return {
+        "reversed": lambda a: a[::-1, ::-2, 3],
+        "integers": lambda a: a[4, -1, 0],
+        "lists": lambda a: a.isel(time=[20, 0, 7, 7], lon=[9, -1]),
+        "boolean": lambda a: a.isel(time=(np.arange(30) % 7 == 3)),
+        "nothing": lambda a: a.isel(time=[], lat=slice(0, 0)),
+        "stations": lambda a: a.isel(lat=points, lon=points),
+        "mesh": lambda a: a.isel(time=mesh, lat=mesh),
+        "nearest": lambda a: a.sel(lat=[12.3, -40], lon=[20.0, 300.0], method="nearest"),
+        "tracks": lambda a: a.isel(time=points, lat=points, lon=points),
+        "transposed": lambda a: a.transpose("lon", "time", "lat").isel(lon=[4, 2], time=slice(None, None, 5)),
+        "again": lambda a: a.isel(time=slice(20, 2, -2)).isel(time=[1, 0, -1], lat=slice(1, None))[:, ::3],
+        "vectorized twice": lambda a: a.isel(lat=points, lon=points).isel(station=[2, 0], time=3),
+        "dates": lambda a: a.sel(time=slice("2001-01-05", "2001-01-20", 3)),
+    }
+
+
+@pytest.mark.parametrize("chunks", [None, {}])
+@pytest.mark.parametrize("name", _selections())
+def test_selections_of_xarray(corpus: dict[str, str], name: str, chunks: dict[str, int] | None) -> None:
+    select = _selections()[name]
+    lazy = select(ours(corpus["packed"], chunks=chunks)["tas"])
+    xr.testing.assert_identical(lazy, select(theirs(corpus["packed"]).load()["tas"]))
+
+
+def test_selections_read_no_chunk_twice_and_none_in_vain() -> None:
+    store = CountingStore()
+    values = np.arange(10_000).reshape(100, 100)
+    array = xzarr3.create_array(store, data=values, chunks=(10, 10))
+    lazy = LazyArray(array)
+
+    def read(indexer: Any) -> list[str]:
+        store.reads.clear()
+        lazy[indexer]
+        return sorted(store.reads)
+
+    far = np.array([0, 95, 1])
+    assert read(indexing.OuterIndexer((far, 5))) == ["c/0/0", "c/9/0"]
+    assert read(indexing.OuterIndexer((far, far))) == ["c/0/0", "c/0/9", "c/9/0", "c/9/9"]
+    assert len(read(indexing.OuterIndexer((np.arange(0, 100, 30), slice(0, 1))))) == 4
+    assert read(indexing.VectorizedIndexer((far, far))) == ["c/0/0", "c/9/9"]
+    every, near = np.arange(100)[:, None], np.array([[3, 7, 3]])
+    assert read(indexing.VectorizedIndexer((every, near))) == sorted(f"c/{n}/0" for n in range(10))
+    series = indexing.VectorizedIndexer(
+        tuple(np.broadcast_to(index, (100, 3)).copy() for index in (every, near))
+    )
+    assert read(series) == sorted(f"c/{n}/0" for n in range(10))
+
+
+def test_points_fetch_little() -> None:
+    store = recording(request_bytes=64)
+    data = np.arange(40 * 50 * 60, dtype="int32").reshape(40, 50, 60)
+    group = xzarr3.create_group(store)
+    group.create_array(
+        "t", data=data, chunks=(10, 25, 30), shards=(20, 50, 60), compressors=None,
+        dimension_names=("time", "lat", "lon"),
+    )  # fmt: skip
+    tas = ours(store)["t"]
+    model = xr.DataArray(data, dims=("time", "lat", "lon"), name="t")
+    station = xr.DataArray([3, 49, 20], dims="station")
+    index = 2 * 2 * 2 * 16 + 4
+    selections: list[tuple[dict[str, Any], int, int]] = [
+        # How many requests and bytes: for each shard its index, then an element of every inner chunk.
+        ({"time": station[:1], "lat": station[:1], "lon": station[:1]}, 2, index + 4),
+        (
+            {"time": xr.DataArray([3, 25], dims="p"), "lat": xr.DataArray([1, 2], dims="p"), "lon": 5},
+            4,
+            2 * index + 8,
+        ),
+        ({"time": [3, 25], "lat": [1], "lon": [5]}, 4, 2 * index + 8),
+        ({"time": 7, "lat": [1, 20], "lon": slice(0, 3)}, 2 + 1, index + 24),
+    ]
+    for selection, requests, size in selections:
+        with store.recorded() as made:
+            found = tas.isel(selection).load()
+        xr.testing.assert_identical(found, model.isel(selection))
+        assert len(made) == requests
+        assert sum(request.length for request in made) == size
+
+
+def test_series_at_stations_are_no_points_of_their_own() -> None:
+    """xarray makes arrays of slices; thousands of times are not multiplied with the stations for that."""
+    array = xzarr3.create_array(
+        xzarr3.MemoryStore(), shape=(2000, 300, 400), chunks=(500, 10, 10), dtype="i1"
+    )
+    array[:, 7, 9] = 3
+    time, lat, lon = np.arange(2000)[:, None], np.array([[7, 100, 7]]), np.array([[9, 5, 9]])
+    spread = [np.broadcast_to(index, (2000, 3)) for index in (time, lat, lon)]
+    with mock.patch.object(
+        xzarr3.Array, "read_selected", autospec=True, side_effect=xzarr3.Array.read_selected
+    ) as read:
+        found = LazyArray(array)[indexing.VectorizedIndexer(tuple(spread))]
+    np.testing.assert_array_equal(found, np.tile(np.array([3, 0, 3], "i1"), (2000, 1)), strict=True)
+    points = read.call_args.args[1]
+    assert points.axes == (1, 2)
+    assert points.shape == (3,)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_pointwise_selections_of_selections(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    values, lazy = _array(rng, seed)
+    dims = tuple("abcd"[: values.ndim])
+    model, found = xr.Variable(dims, values), xr.Variable(dims, indexing.LazilyIndexedArray(lazy))
+    for _ in range(3):
+        keys: dict[Any, Any] = {}
+        common = tuple(int(n) for n in rng.integers(1, 4, rng.integers(1, 3)))
+        for dim, size in model.sizes.items():
+            kind = rng.integers(5)
+            if kind == 0 and size:
+                keys[dim] = xr.Variable(tuple("pq"[: len(common)]), rng.integers(-size, size, common))
+            elif kind == 1 and size:
+                keys[dim] = rng.integers(-size, size, rng.integers(1, 5))
+            elif kind == 2:
+                keys[dim] = slice(None, None, int(rng.choice([1, 2, -1])))
+        model = model.isel(keys)
+        found = found.isel(keys)
+        renamed = {dim: f"d{at}" for at, dim in enumerate(model.dims)}
+        assert found.dims == model.dims
+        model, found = (
+            xr.Variable([renamed[dim] for dim in each.dims], each._data, fastpath=True)
+            for each in (model, found)
+        )
+        if model.ndim > 4:
+            break
+    np.testing.assert_array_equal(found.values, model.values, strict=True)
+
+
+def test_index_out_of_bounds() -> None:
+    lazy = LazyArray(xzarr3.create_array(xzarr3.MemoryStore(), shape=(4, 5), dtype="i4"))
+    with pytest.raises(IndexError, match="axis 1: index 5 is out of bounds for length 5"):
+        lazy[indexing.OuterIndexer((0, np.array([1, 5])))]
+    with pytest.raises(IndexError, match="axis 0: index -5 is out of bounds"):
+        lazy[indexing.VectorizedIndexer((np.array([-5]), np.array([0])))]
+
+
+@pytest.mark.parametrize("chunks", [None, {}])
+def test_pickles(corpus: dict[str, str], chunks: dict[str, int] | None) -> None:
+    for path in corpus.values():
+        dataset = ours(path, chunks=chunks)
+        again = pickle.loads(pickle.dumps(dataset))
+        xr.testing.assert_identical(again, dataset)
+
+
+def test_token_is_deterministic(corpus: dict[str, str]) -> None:
+    def lazy() -> Any:
+        return LazyArray(xzarr3.open_array(corpus["packed"], "tas"))
+
+    assert tokenize(lazy()) == tokenize(lazy())
+    assert tokenize(lazy()) == tokenize(pickle.loads(pickle.dumps(lazy())))
+    assert tokenize(lazy()) != tokenize(LazyArray(xzarr3.open_array(corpus["packed"], "lat")))
+    first, second = (ours(corpus["packed"], chunks={})["tas"].data.name for _ in range(2))
+    assert first == second
+    first, second = (ours(corpus["packed"])["tas"].chunk().data.name for _ in range(2))
+    assert first == second
+
+
+def test_token_changes_with_the_content(tmp_path: Path) -> None:
+    array = xzarr3.create_array(tmp_path / "a", data=np.arange(9), chunks=3)
+    before = tokenize(LazyArray(array))
+    array[4] = -1
+    assert tokenize(LazyArray(xzarr3.open_array(tmp_path / "a"))) != before
+
+
+def test_loads_asynchronously(corpus: dict[str, str]) -> None:
+    loaded = asyncio.run(ours(corpus["packed"]).load_async())
+    xr.testing.assert_identical(loaded, theirs(corpus["packed"]))
+
+
+# Bad input
+
+
+def test_missing_store_and_nodes(corpus: dict[str, str], tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"nowhere.*zarr\.json"):
+        ours(tmp_path / "nowhere")
+    for consolidated in (None, True, False):
+        with pytest.raises(xzarr3.NodeNotFoundError, match="none"):
+            ours(corpus["bare"], group="none", consolidated=consolidated)
+        with pytest.raises(xzarr3.NodeTypeError, match=r"/a.*is an array, not a group"):
+            ours(corpus["bare"], group="a", consolidated=consolidated)
+    with pytest.raises(xzarr3.NodeTypeError, match="is an array"):
+        ours(Path(corpus["bare"]) / "a")
+
+
+def test_consolidated_metadata_can_be_demanded(tmp_path: Path) -> None:
+    CORPUS["bare"]().to_zarr(tmp_path / "a", zarr_format=3, consolidated=False)
+    assert set(ours(tmp_path / "a")) == {"a", "b"}
+    with pytest.raises(ValueError, match="consolidated"):
+        ours(tmp_path / "a", consolidated=True)
+
+
+def test_arguments_that_are_refused(corpus: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match=r"mode 'w' cannot be used.*'r', 'r\+'"):
+        ours(corpus["bare"], mode="w")
+    with pytest.raises(FileNotFoundError, match=r"there is one of another format than 2"):
+        ours(corpus["bare"], zarr_format=2)
+    with pytest.raises(ValueError, match=r"zarr_format.*found 4; accepted: 3, 2"):
+        ours(corpus["bare"], zarr_format=4)
+    with pytest.raises(TypeError, match="storage_options"):
+        ours(corpus["bare"], storage_options={"anon": True})
+    with pytest.raises(TypeError, match="unexpected keyword argument 'nonsense'"):
+        ours(corpus["bare"], nonsense=1)
+    with pytest.raises(xzarr3.StoreError, match="nosuch"):
+        ours("nosuch://bucket/a.zarr")
+
+
+def _spoiled(store: xzarr3.MemoryStore, name: str, **changes: Any) -> None:
+    document = json.loads(bytes(store.get(f"{name}/zarr.json") or b""))
+    document.update(changes)
+    store.set(f"{name}/zarr.json", json.dumps(document).encode())
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"dimension_names": None}, KeyError, r"node '/a', field 'dimension_names'.*accepted: 2 names"),
+        ({"data_type": "decimal"}, xzarr3.UnknownExtensionError, "data_type.*decimal"),
+        ({"codecs": [{"name": "rot13"}]}, xzarr3.UnknownExtensionError, "rot13"),
+        ({"shape": [3, "4"]}, xzarr3.MetadataError, r"node '/a', field 'shape\[1\]'"),
+        ({"attributes": {"_FillValue": "x"}}, xzarr3.MetadataError, r"attributes\._FillValue.*found 'x'"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_bad_documents(changes: dict[str, Any], error: type[Exception], message: str) -> None:
+    store = xzarr3.MemoryStore()
+    xzarr3.to_zarr(CORPUS["bare"](), store, consolidated=False)
+    _spoiled(store, "a", **changes)
+    with pytest.raises(error, match=message):
+        ours(store)
+    xr.testing.assert_identical(ours(store, drop_variables="a"), CORPUS["bare"]().drop_vars("a"))
+
+
+@pytest.mark.parametrize("consolidated", [True, False])
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("data_type", "float8"),
+        ("codecs", [{"name": "rot13"}]),
+        ("chunk_grid", {"name": "hexagonal", "configuration": {}}),
+    ],
+)
+def test_what_is_not_known_can_be_left_out(field: str, value: Any, consolidated: bool) -> None:
+    store = xzarr3.MemoryStore()
+    xzarr3.to_zarr(CORPUS["bare"](), store, consolidated=False)
+    _spoiled(store, "a", **{field: value})
+    if consolidated:
+        document = json.loads(bytes(store.get("zarr.json") or b""))
+        held = {name: json.loads(bytes(store.get(f"{name}/zarr.json") or b"")) for name in ("a", "b")}
+        document["consolidated_metadata"] = {"kind": "inline", "must_understand": False, "metadata": held}
+        store.set("zarr.json", json.dumps(document).encode())
+    with pytest.raises(
+        xzarr3.UnknownExtensionError, match=rf"node '/a', field '{field}.*; or drop_variables=\['a'\]"
+    ):
+        ours(store)
+    xr.testing.assert_identical(ours(store, drop_variables=["a"]), CORPUS["bare"]().drop_vars("a"))
+
+
+def test_names_of_dask_arrays_change_with_the_content_behind_a_path(tmp_path: Path) -> None:
+    path = tmp_path / "a b"
+    xzarr3.to_zarr(CORPUS["bare"](), path)
+    forms: list[Any] = [path, str(path), path.as_uri()]
+    names = set()
+    for form in forms:
+        dataset = xzarr3.open_dataset(form, chunks={})
+        assert dataset.encoding["source"] == str(path)
+        names.add(dataset["a"].data.name)
+    assert len(names) == 1
+    assert "source" not in xzarr3.open_dataset(xzarr3.LocalStore(path)).encoding
+    array = xzarr3.open_array(path, "a", mode="r+")
+    array[...] = array[...] + 1
+    names.add(xzarr3.open_dataset(path, chunks={})["a"].data.name)
+    assert len(names) == 2
+
+
+def test_document_that_is_not_json() -> None:
+    store = xzarr3.MemoryStore({"zarr.json": b"{"})
+    with pytest.raises(xzarr3.MetadataError, match="not a JSON document"):
+        ours(store)
+
+
+@pytest.mark.parametrize("chunks", [None, {}])
+def test_truncated_chunk_is_an_error_and_not_the_fill_value(chunks: dict[str, int] | None) -> None:
+    store = xzarr3.MemoryStore()
+    xzarr3.to_zarr(CORPUS["bare"](), store)
+    store.set("a/c/0/0", bytes(store.get("a/c/0/0") or b"")[:-3])
+    with pytest.raises(xzarr3.ChunkDecodeError, match="a/c/0/0"):
+        ours(store, chunks=chunks).load()
+
+
+# Fill values
+
+
+@pytest.mark.parametrize(
+    ("stored", "dtype", "value"),
+    [
+        ("AAAAAAAA+H8=", "f4", np.nan),
+        ("AAAAAAAA8D8=", "f8", 1.0),
+        (1.5, "f4", 1.5),
+        (-999, "f4", -999.0),
+        ("NaN", "f8", np.nan),
+        ("-Infinity", "f8", -np.inf),
+        ("0x7fc00000", "f4", np.nan),
+        ("0x3ff0000000000000", "f8", 1.0),
+        (-999, "i2", -999),
+        (7.0, "u1", 7),
+        (True, "?", True),
+        (["AAAAAAAA8D8=", 2], "c8", 1 + 2j),
+        ("YWI=", "S2", b"ab"),
+        ("ab", "U2", "ab"),
+    ],
+)
+def test_fill_value_attribute_is_read_in_any_form(stored: Any, dtype: str, value: Any) -> None:
+    np.testing.assert_equal(decode_fill_value(stored, np.dtype(dtype)), value)
+
+
+@pytest.mark.parametrize(
+    ("stored", "dtype"),
+    [
+        ("x", "f4"),
+        ("AAAA", "f8"),
+        (None, "f4"),
+        ([1], "c8"),
+        (1.5, "i4"),
+        ("1", "i4"),
+        ("?", "S1"),
+        (1, "V2"),
+    ],
+)
+def test_fill_value_attribute_that_cannot_be_read(stored: Any, dtype: str) -> None:
+    with pytest.raises(ValueError, match="_FillValue"):
+        decode_fill_value(stored, np.dtype(dtype))
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype"),
+    [
+        (np.float32(-1e20), "f4"),
+        (np.inf, "f8"),
+        (-1, "i8"),
+        (2**63, "u8"),
+        (True, "?"),
+        (1 - 2j, "c16"),
+        (b"a", "S1"),
+    ],
+)
+def test_fill_value_attribute_comes_back(value: Any, dtype: str) -> None:
+    stored = json.loads(json.dumps(encode_fill_value(value, np.dtype(dtype))))
+    assert decode_fill_value(stored, np.dtype(dtype)) == value

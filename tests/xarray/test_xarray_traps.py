@@ -1,0 +1,899 @@
+"""What goes wrong silently elsewhere when datasets are written is exact here, or refused."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import pickle
+import warnings
+from collections import Counter, deque
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.array
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+from _things import Thing
+from _waiting import WaitingStore
+
+import xzarr3
+from xzarr3 import MemoryStore, to_zarr
+from xzarr3.errors import ChangedError
+from xzarr3.formats.fill_value_attribute import encode_fill_value
+from xzarr3.xarray import open_dataset
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:The specified chunks separate the stored chunks",
+    "ignore:saving variable .* with floating point data as an integer",
+    "ignore:invalid value encountered in cast",
+)
+
+
+def stamps(*texts: str) -> xr.Dataset:
+    return xr.Dataset(
+        {"v": ("time", np.arange(float(len(texts))))}, coords={"time": np.array(texts, "M8[ns]")}
+    )
+
+
+@pytest.fixture
+def days() -> MemoryStore:
+    """Three days in whole days."""
+    store = MemoryStore()
+    encoding = {"time": {"units": "days since 2000-01-01", "dtype": "int64"}}
+    to_zarr(stamps("2000-01-01", "2000-01-02", "2000-01-03"), store, encoding=encoding)
+    return store
+
+
+@pytest.fixture(autouse=True)
+def _one_after_the_other() -> Any:
+    with dask.config.set(scheduler="synchronous"):
+        yield
+
+
+def contents(store: MemoryStore) -> dict[str, bytes]:
+    return {key: bytes(store.get(key) or b"") for key in store.list()}
+
+
+# Times
+
+
+def test_times_that_whole_days_cannot_say_are_refused(days: MemoryStore) -> None:
+    before = contents(days)
+    with pytest.raises(
+        ValueError, match=r"widen_units=True, which stores all of the variable anew in 'hours"
+    ):
+        to_zarr(stamps("2000-01-03T06:00"), days, append_dim="time")
+    assert contents(days) == before
+
+
+@pytest.mark.parametrize(
+    ("added", "units"), [("06:00", "hours"), ("06:30", "minutes"), ("06:30:15", "seconds")]
+)
+def test_widened_units(days: MemoryStore, added: str, units: str) -> None:
+    to_zarr(stamps(f"2000-01-03T{added}"), days, append_dim="time", widen_units=True)
+    found = open_dataset(days)
+    expected = ["2000-01-01", "2000-01-02", "2000-01-03", f"2000-01-03T{added}"]
+    np.testing.assert_array_equal(found["time"].values, np.array(expected, "M8[ns]"))
+    assert found["time"].encoding["units"].startswith(units)
+    assert found["time"].encoding["dtype"] == np.int64
+    assert found["v"].values.tolist() == [0, 1, 2, 0]
+    to_zarr(stamps("2000-01-04"), days, append_dim="time")
+    assert open_dataset(days)["time"].values[-1] == np.datetime64("2000-01-04")
+
+
+def test_units_that_need_not_be_widened_are_not(days: MemoryStore) -> None:
+    to_zarr(stamps("2000-01-04"), days, append_dim="time", widen_units=True)
+    assert open_dataset(days)["time"].encoding["units"].startswith("days")
+
+
+def test_bounds_are_widened_with_what_they_bound() -> None:
+    store = MemoryStore()
+
+    def bounded(*texts: str, hours: int = 24) -> xr.Dataset:
+        made = stamps(*texts)
+        edges = np.stack([made["time"].values, made["time"].values + np.timedelta64(hours, "h")], axis=1)
+        made["time_bnds"] = ("time", "nv"), edges
+        made["time"].attrs["bounds"] = "time_bnds"
+        return made
+
+    first = bounded("2000-01-01", "2000-01-02")
+    units = {"units": "days since 2000-01-01", "dtype": "int64"}
+    to_zarr(first, store, encoding={"time": units, "time_bnds": units})
+    group = xzarr3.open_group(store, mode="r+")
+    for key in ("units", "calendar"):  # As netCDF has it.
+        del group["time_bnds"].attrs[key]
+    assert open_dataset(store)["time_bnds"].dtype.kind == "M"
+    more = bounded("2000-01-03", hours=12)
+    with pytest.raises(ValueError, match=r"time_bnds.*widen_units"):
+        to_zarr(more, store, append_dim="time")
+    to_zarr(more, store, append_dim="time", widen_units=True)
+    found = open_dataset(store).load()
+    xr.testing.assert_equal(found, xr.concat([first, more], "time"))
+
+
+@pytest.mark.parametrize("calendar", ["noleap", "360_day"])
+def test_other_calendars(calendar: str) -> None:
+    def dataset(n: int, start: int, freq: str = "D") -> xr.Dataset:
+        time = xr.date_range("2000-02-27", periods=n + start, freq=freq, calendar=calendar, use_cftime=True)
+        return xr.Dataset({"v": ("time", np.arange(float(n)))}, coords={"time": time[start:]})
+
+    store = MemoryStore()
+    encoding = {"time": {"units": "days since 2000-01-01", "dtype": "int64"}}
+    to_zarr(dataset(3, 0), store, encoding=encoding)
+    to_zarr(dataset(2, 3), store, append_dim="time")
+    with pytest.raises(ValueError, match="exactly in the units"):
+        to_zarr(dataset(1, 1, "6h"), store, append_dim="time")
+    with pytest.raises(ValueError, match="calendar"):
+        to_zarr(stamps("2000-03-05"), store, append_dim="time")
+    np.testing.assert_array_equal(open_dataset(store)["time"].values, dataset(5, 0)["time"].values)
+    to_zarr(dataset(1, 1, "6h"), store, append_dim="time", widen_units=True)
+    expected = [*dataset(5, 0)["time"].values, *dataset(1, 1, "6h")["time"].values]
+    np.testing.assert_array_equal(open_dataset(store)["time"].values, expected)
+
+
+def test_numbers_among_times(days: MemoryStore) -> None:
+    raw = xr.Dataset({"v": ("time", [9.0])}, coords={"time": [3]})
+    with pytest.raises(ValueError, match="stored as times in units"):
+        to_zarr(raw, days, append_dim="time")
+    raw["time"].attrs["units"] = "hours since 2000-01-01"
+    with pytest.raises(ValueError, match="stored as times in units"):
+        to_zarr(raw, days, append_dim="time")
+    raw["time"].attrs["units"] = open_dataset(days)["time"].encoding["units"]
+    to_zarr(raw, days, append_dim="time")
+    assert open_dataset(days)["time"].values[-1] == np.datetime64("2000-01-04")
+
+
+def test_dates_among_numbers() -> None:
+    store = MemoryStore()
+    to_zarr(xr.Dataset({"v": ("time", [1.0])}, coords={"time": [3]}), store)
+    with pytest.raises(ValueError, match="without units of time"):
+        to_zarr(stamps("2000-01-01"), store, append_dim="time")
+
+
+def test_times_in_dask_arrays(days: MemoryStore) -> None:
+    store = MemoryStore()
+    when = pd.to_datetime(["2000-01-01", "2000-01-02"])
+    first = xr.Dataset({"when": ("x", when)}).chunk(x=1)
+    to_zarr(first, store, encoding={"when": {"units": "days since 2000-01-01", "dtype": "int64"}})
+    bad = xr.Dataset({"when": ("x", when + pd.Timedelta("1h"))}).chunk(x=1)
+    before = contents(store)
+    with pytest.raises(ValueError, match=r"Not possible to encode|serialized faithfully|Cannot encode|units"):
+        to_zarr(bad, store, append_dim="x")
+    assert contents(store) == before
+    to_zarr(first, store, append_dim="x")
+    np.testing.assert_array_equal(open_dataset(store)["when"].values, [*when.values, *when.values])
+
+
+# Values
+
+
+def refused(store: MemoryStore, dataset: xr.Dataset, match: str, **options: Any) -> None:
+    before = contents(store)
+    for chunked in (False, True):
+        with pytest.raises(ValueError, match=match):
+            to_zarr(dataset.chunk(x=2) if chunked else dataset, store, **options)
+        assert contents(store) == before
+
+
+def test_values_that_the_stored_encoding_cannot_say() -> None:
+    store = MemoryStore()
+    packed = {"dtype": "int16", "scale_factor": 0.1, "add_offset": 10.0}
+    first = xr.Dataset(
+        {
+            "packed": ("x", [10.5, 11.0]),
+            "plain": ("x", [1, 2]),
+            "single": ("x", np.array([1, 2], "f4")),
+            "text": ("x", np.array(["abc", "de"])),
+            "bytes": ("x", np.array([b"abc", b"de"])),
+        }
+    )
+    to_zarr(first, store, encoding={"packed": packed, "plain": {"dtype": "int32"}})
+    for append in ({"append_dim": "x"}, {"mode": "a"}, {"region": {"x": slice(0, 2)}}):
+        for name, values, match in [
+            ("packed", [10.5, 5000.0], r"'packed'(.|\n)*-3266.8"),
+            ("packed", [10.5, np.nan], r"missing value cannot be stored(.|\n)*_FillValue"),
+            ("plain", [1.0, np.nan], "missing value cannot be stored"),
+            ("plain", [1.0, 2.5], "2.5 does not fit data type int32"),
+            ("plain", [1, 2**40], "does not fit|cannot hold"),
+            ("single", [1.0, 1e300], "does not fit|cannot hold"),
+            ("text", ["abcd", "e"], "up to 3 characters"),
+            ("bytes", [b"abcd", b"e"], "up to 3 bytes"),
+            ("plain", ["a", "b"], "Mismatched dtypes"),
+            ("text", [1, 2], "Mismatched dtypes"),
+        ]:
+            refused(store, first.assign({name: ("x", values)}), match, **append)
+    to_zarr(first.assign(text=("x", ["x", "yz"]), plain=("x", [5.0, 6.0])), store, append_dim="x")
+    found = open_dataset(store)
+    assert found["text"].values.tolist() == ["abc", "de", "x", "yz"]
+    assert found["plain"].values.tolist() == [1, 2, 5, 6]
+    np.testing.assert_allclose(found["packed"].values, [10.5, 11, 10.5, 11])
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_values_that_a_first_encoding_cannot_say(chunked: bool) -> None:
+    store = MemoryStore()
+    for values, encoding in [
+        ([1.0, 5000.0], {"dtype": "int16", "scale_factor": 0.1}),
+        ([1.0, np.nan], {"dtype": "int16"}),
+        ([1.0, 1e300], {"dtype": "float32"}),
+        ([1, 300], {"dtype": "uint8"}),
+    ]:
+        dataset = xr.Dataset({"v": ("x", values)})
+        with pytest.raises(ValueError, match="'v'"):
+            to_zarr(dataset.chunk(x=1) if chunked else dataset, store, encoding={"v": encoding})
+        assert contents(store) == {}
+
+
+# What does not go with what is there
+
+
+def test_every_variable_along_the_dimension_is_appended() -> None:
+    store = MemoryStore()
+    first = xr.Dataset({"a": ("x", [1]), "b": ("x", [2]), "c": ("y", [3])})
+    to_zarr(first, store)
+    refused_append = [
+        (first[["a"]], r"variables 'b' have the dimension 'x' in the store"),
+        (first[["c"]], "no variable of the dataset has the dimension 'x'"),
+        (first.assign(d=("x", [4])), "'d' is not in the store and would be shorter"),
+    ]
+    before = contents(store)
+    for dataset, match in refused_append:
+        with pytest.raises(ValueError, match=match):
+            to_zarr(dataset, store, append_dim="x")
+        assert contents(store) == before
+    with pytest.raises(ValueError, match="no region of it can be written"):
+        to_zarr(xr.Dataset({"d": ("x", [4])}), store, mode="a", region={"x": slice(0, 1)})
+    assert contents(store) == before
+    to_zarr(first.assign(e=("y", [5])), store, append_dim="x")
+    found = open_dataset(store)
+    values = {name: found[name].values.tolist() for name in "abce"}
+    assert values == {"a": [1, 1], "b": [2, 2], "c": [3], "e": [5]}
+
+
+def test_a_group_where_a_variable_would_be() -> None:
+    store = MemoryStore()
+    to_zarr(xr.Dataset({"a": ("x", [1])}), store)
+    to_zarr(xr.Dataset({"a": ("x", [1])}), store, group="below")
+    before = contents(store)
+    with pytest.raises(
+        xzarr3.NodeExistsError, match="there is a group '/below' where variable 'below' would"
+    ):
+        to_zarr(xr.Dataset({"below": ("x", [1])}), store, mode="a")
+    assert contents(store) == before
+
+
+@pytest.mark.parametrize("name", ["a/b", "/a", "a\\b", "..", ""])
+def test_names_that_are_paths(tmp_path: Path, name: str) -> None:
+    dataset = xr.Dataset({"v": ("x", [1])})
+    to_zarr(dataset, tmp_path / "there")
+    for mode in ("w", "a"):
+        with pytest.raises(ValueError, match="invalid name"):
+            to_zarr(dataset.rename(v=name), tmp_path / "there", mode=mode)
+        with pytest.raises(ValueError, match="invalid name"):
+            to_zarr(dataset.rename(v=name), tmp_path / "new", mode=mode)
+    assert not (tmp_path / "new").exists()
+    xr.testing.assert_identical(open_dataset(tmp_path / "there"), dataset)
+
+
+BAD_ATTRIBUTES = {
+    "bytes": b"abc",
+    "date": np.datetime64("2000-01-01"),
+    "timestamp": pd.Timestamp("2000-01-01"),
+    "set": {1, 2},
+    "complex": 1j,
+    "nested": {"a": [1, np.array([1j])]},
+    "keys": {1: 2},
+    "object": Thing(),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_ATTRIBUTES)
+@pytest.mark.parametrize("options", [{}, {"mode": "a"}])
+def test_attributes_that_json_cannot_hold(kind: str, options: dict[str, Any]) -> None:
+    store = MemoryStore()
+    good = xr.Dataset({"v": ("x", [1])})
+    if options:
+        to_zarr(good, store)
+    before = contents(store)
+    more = good.rename(v="w") if options else good
+    value = BAD_ATTRIBUTES[kind]
+    name = next(iter(more))
+    for bad in (more.assign_attrs(k=value), more.assign({name: more[name].assign_attrs(k=value)})):
+        with pytest.raises(ValueError, match="attribute 'k' cannot be stored"):
+            to_zarr(bad, store, **options)
+        assert contents(store) == before
+
+
+def strict(store: Any) -> dict[str, Any]:
+    """The documents of a store, which hold nothing that JSON lacks."""
+
+    def refuse(literal: str) -> None:
+        raise AssertionError(f"{literal} is no JSON")
+
+    names = ("zarr.json", ".zattrs", ".zarray", ".zgroup", ".zmetadata", ".array.json", ".group.json")
+    return {
+        key: json.loads(value, parse_constant=refuse)
+        for key, value in contents(store).items()
+        if key.endswith(names)
+    }
+
+
+@pytest.mark.parametrize("options", [{}, {"mode": "a"}])
+@pytest.mark.parametrize("zarr_format", [3, 2])
+def test_attributes_with_numbers_that_json_lacks_are_stored_as_text(
+    options: dict[str, Any], zarr_format: Any
+) -> None:
+    store = MemoryStore()
+    attrs = {
+        "a": np.nan,
+        "b": np.float32(-np.inf),
+        "c": [1, {"d": np.array([np.inf, 2.5])}],
+        "e": np.array([[np.nan, 1]], "f4"),
+        "f": np.array([1, np.nan], object),
+        "g": 1.5,
+    }
+    dataset = xr.Dataset({"v": ("x", [1.0], attrs)}, attrs={"h": np.nan})
+    if options:
+        to_zarr(xr.Dataset({"u": ("x", [1])}), store, zarr_format=zarr_format)
+    with pytest.warns(UserWarning, match="JSON has neither NaN nor Infinity") as told:
+        to_zarr(dataset, store, zarr_format=zarr_format, **options)
+    assert len(told) == 1
+    assert told[0].filename == __file__
+    said = str(told[0].message)
+    for line in ("'a' of '/v' is stored as 'NaN'", "'h' of '/' is", "'f' of '/v' is stored as [1, 'NaN']"):
+        assert line in said
+    assert "'g'" not in said
+    strict(store)
+    found = xzarr3.open_dataset(store)
+    assert found["v"].attrs == {
+        "a": "NaN",
+        "b": "-Infinity",
+        "c": [1, {"d": ["Infinity", 2.5]}],
+        "e": [["NaN", 1.0]],
+        "f": [1, "NaN"],
+        "g": 1.5,
+    }
+    assert found.attrs == {"h": "NaN"}
+
+
+MARKS: dict[str, dict[str, Any]] = {
+    "NaN": {"missing_value": np.nan},
+    "NaN and a fill value": {"missing_value": np.nan, "_FillValue": np.nan},
+    "infinite": {"missing_value": np.inf},
+    "infinite and a range": {"missing_value": -np.inf, "valid_range": [-np.inf, 1.0]},
+    "fill value": {"_FillValue": np.inf},
+    "both": {"_FillValue": np.inf, "missing_value": np.inf},
+    "packed": {"missing_value": np.nan, "scale_factor": 0.5, "add_offset": 1.0},
+    "range": {"valid_range": [np.nan, 3.0], "_FillValue": 2.0},
+    "finite": {"missing_value": 2.0, "valid_min": -np.inf},
+}
+
+
+def archive(path: Path, zarr_format: int, attrs: dict[str, Any]) -> None:
+    """A dataset with literals that JSON lacks, as older writers left them; one chunk is absent."""
+    dims = {} if zarr_format == 2 else {"dimension_names": ["x"]}
+    root = xzarr3.create_group(path, zarr_format=zarr_format)
+    values = np.array([0.0, 2.0, np.inf, -np.inf, np.nan, 1.0])
+    root.create_array("v", data=values, chunks=2, compressors=None, **dims)
+    root.create_array("w", shape=6, chunks=2, dtype="i2", compressors=None, **dims)
+    root["w"][:4] = np.arange(4)
+    attributes = dict(attrs)
+    if zarr_format == 3 and "_FillValue" in attributes:
+        attributes["_FillValue"] = encode_fill_value(attributes["_FillValue"], np.dtype("f8"))
+    for name in "vw":
+        own = {key: value for key, value in attributes.items() if key != "_FillValue" or name == "v"}
+        if zarr_format == 2:
+            (path / name / ".zattrs").write_text(json.dumps({**own, "_ARRAY_DIMENSIONS": ["x"]}))
+            document = json.loads((path / name / ".zarray").read_text())
+            (path / name / ".zarray").write_text(json.dumps({**document, "fill_value": None}))
+        else:
+            document = json.loads((path / name / "zarr.json").read_text())
+            (path / name / "zarr.json").write_text(json.dumps({**document, "attributes": own}))
+
+
+@pytest.mark.filterwarnings("ignore:variable .* non-conforming")
+@pytest.mark.parametrize("way", ["to_zarr", "copy"])
+@pytest.mark.parametrize("new", [3, 2])
+@pytest.mark.parametrize("old", [3, 2])
+@pytest.mark.parametrize("kind", MARKS)
+def test_what_is_missing_stays_so_where_json_has_no_words(
+    kind: str, old: int, new: Any, way: str, tmp_path: Path
+) -> None:
+    zarr = pytest.importorskip("zarr")
+    archive(tmp_path / "a", old, MARKS[kind])
+    expected = xr.open_dataset(tmp_path / "a", engine="zarr", consolidated=False).load()
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        if way == "copy":
+            xzarr3.copy(tmp_path / "a", tmp_path / "b", zarr_format=new)
+        else:
+            found = xzarr3.open_dataset(tmp_path / "a")
+            to_zarr(found, tmp_path / "b", zarr_format=new, consolidated=False)
+    lines = [str(each.message) for each in told if "JSON" in str(each.message)]
+    changed = [key for key, value in MARKS[kind].items() if not np.isfinite(value).all()]
+    assert len(lines) <= 1
+    if way == "to_zarr" and "_FillValue" in MARKS[kind] and "missing_value" in MARKS[kind]:
+        changed = []  # The missing value is left out, and the fill value says the same as it did.
+    for key in set(changed) - {"_FillValue"}:
+        assert f"attribute '{key}' of '/v'" in lines[0]
+    strict(xzarr3.LocalStore(tmp_path / "b"))
+    assert zarr.open_group(tmp_path / "b", mode="r", use_consolidated=False)["v"].shape == (6,)
+    for engine in ("zarr", "xzarr3"):
+        options: Any = {"consolidated": False} if engine == "zarr" else {}
+        again = xr.open_dataset(tmp_path / "b", engine=engine, **options).load()
+        xr.testing.assert_equal(again, expected)
+        assert again["v"].dtype == expected["v"].dtype
+
+
+def test_an_archive_with_literals_is_copied_by_its_attributes(tmp_path: Path) -> None:
+    store = MemoryStore()
+    xzarr3.create_array(store, "a", data=np.arange(3.0), dimension_names=["x"])
+    document = json.loads(bytes(store.get("a/zarr.json")))
+    document["attributes"] = {"u": math.nan}
+    store.set("a/zarr.json", json.dumps(document).encode())
+    found = xzarr3.open_dataset(store)["a"]
+    new = MemoryStore()
+    with pytest.warns(UserWarning, match="attribute 'u' of '/b' is stored as 'NaN'"):
+        xzarr3.create_array(new, "b", data=found)
+    assert strict(new)["b/zarr.json"]["attributes"] == {"u": "NaN"}
+
+
+@pytest.mark.parametrize("options", [{}, {"mode": "a"}])
+def test_attributes_that_json_can_hold(options: dict[str, Any]) -> None:
+    store = MemoryStore()
+    attrs = {
+        "scalar": np.float32(0.5),
+        "array": np.array([[1, 2], [3, 4]]),
+        "text": np.array(["a", "b"]),
+        "nested": {"a": [np.int8(1), {"b": np.bool_(True)}], "c": (1, None)},
+        "big": 2**70,
+    }
+    if options:
+        to_zarr(xr.Dataset({"v": ("x", [1])}), store)
+    to_zarr(xr.Dataset({"w": ("x", [1], attrs)}, attrs=attrs), store, **options)
+    for key in store.list():
+        if key.endswith("json"):
+            json.loads(bytes(store.get(key) or b""), parse_constant=pytest.fail)
+    found = open_dataset(store)
+    expected = {
+        "scalar": 0.5,
+        "array": [[1, 2], [3, 4]],
+        "text": ["a", "b"],
+        "nested": {"a": [1, {"b": True}], "c": [1, None]},
+        "big": 2**70,
+    }
+    assert found.attrs == found["w"].attrs == expected
+
+
+def test_a_multiindex() -> None:
+    store = MemoryStore()
+    index = pd.MultiIndex.from_arrays([[1, 2], [3, 4]], names=["a", "b"])
+    dataset = xr.Dataset({"v": ("z", [1, 2])}, coords=xr.Coordinates.from_pandas_multiindex(index, "z"))
+    for mode in ("w-", "a"):
+        with pytest.raises(NotImplementedError, match="reset_index"):
+            to_zarr(dataset, store, mode=mode)
+    assert contents(store) == {}
+
+
+# Datasets that are made of what they are written to
+
+
+@pytest.mark.parametrize("place", ["memory", "directory"])
+@pytest.mark.parametrize("scheduler", ["synchronous", "threads"])
+@pytest.mark.parametrize(
+    "options",
+    [{"mode": "w"}, {"mode": "a"}, {"mode": "r+"}, {"region": {"x": slice(None), "y": slice(None)}}],
+    ids=["w", "a", "r+", "region"],
+)
+def test_made_of_what_is_written(tmp_path: Path, options: dict[str, Any], scheduler: str, place: str) -> None:
+    store: Any = MemoryStore() if place == "memory" else tmp_path / "data"
+    a, b = np.arange(24.0).reshape(6, 4), np.arange(24.0)[::-1].reshape(6, 4)
+    first = xr.Dataset({"a": (("x", "y"), a), "b": (("x", "y"), b)})
+    to_zarr(first, store, encoding={"a": {"chunks": (2, 2)}, "b": {"chunks": (3, 4)}})
+    for chunks in ({}, {"x": 4, "y": 3}):
+        there = open_dataset(store, chunks=chunks)
+        new = xr.Dataset(
+            {"a": there["b"].T.isel(x=slice(None, None, -1)).transpose("x", "y"), "b": there["a"] + 1}
+        )
+        expected = new.compute()
+        with dask.config.set(scheduler=scheduler):
+            to_zarr(new, store, **options)
+        found = open_dataset(store)
+        for name in "ab":
+            np.testing.assert_array_equal(found[name].values, expected[name].values)
+    if place == "directory":
+        assert sorted(os.listdir(store)) == ["a", "b", "zarr.json"]
+    else:
+        assert not [key for key in store.list() if ".xzarr3" in key]
+
+
+def test_made_of_what_is_written_later(tmp_path: Path) -> None:
+    values = np.arange(12.0)
+    to_zarr(xr.Dataset({"a": ("x", values)}), tmp_path / "data", encoding={"a": {"chunks": (2,)}})
+    there = open_dataset(tmp_path / "data", chunks={})
+    later = to_zarr(there.isel(x=slice(None, None, -1)), tmp_path / "data", mode="r+", compute=False)
+    np.testing.assert_array_equal(open_dataset(tmp_path / "data")["a"].values, values)
+    later.compute(scheduler="threads")
+    np.testing.assert_array_equal(open_dataset(tmp_path / "data")["a"].values, values[::-1])
+    assert sorted(os.listdir(tmp_path / "data")) == ["a", "zarr.json"]
+
+
+@pytest.mark.parametrize("engine", ["xzarr3", "zarr"])
+def test_opened_below_the_root_that_is_written_to(tmp_path: Path, engine: str) -> None:
+    values = np.arange(12.0)
+    to_zarr(xr.Dataset({"a": ("x", values)}), tmp_path, group="g", encoding={"a": {"chunks": (2,)}})
+    there = xr.open_dataset(tmp_path / "g", engine=engine, chunks={}, consolidated=False)
+    to_zarr(there.isel(x=slice(None, None, -1)), tmp_path, group="g", mode="r+")
+    np.testing.assert_array_equal(open_dataset(tmp_path, group="g")["a"].values, values[::-1])
+
+
+def test_opened_by_the_zarr_engine(tmp_path: Path) -> None:
+    pytest.importorskip("zarr")
+    values = np.arange(12.0)
+    to_zarr(xr.Dataset({"a": ("x", values)}), tmp_path, encoding={"a": {"chunks": (2,)}})
+    there = xr.open_dataset(tmp_path, engine="zarr", chunks={})
+    to_zarr(there.isel(x=slice(None, None, -1)), tmp_path, mode="r+")
+    np.testing.assert_array_equal(open_dataset(tmp_path)["a"].values, values[::-1])
+
+
+@pytest.mark.parametrize("chunks", [None, {}])
+def test_a_dataset_is_appended_to_itself(tmp_path: Path, chunks: Any) -> None:
+    first = xr.Dataset({"a": ("x", np.arange(5.0))}, coords={"x": np.arange(5)})
+    to_zarr(first, tmp_path, encoding={"a": {"chunks": (3,)}})
+    there = open_dataset(tmp_path, chunks=chunks)
+    to_zarr(there.assign_coords(x=there["x"] + 5).isel(x=slice(None, None, -1)), tmp_path, append_dim="x")
+    np.testing.assert_array_equal(open_dataset(tmp_path)["a"].values, [*range(5), *range(5)[::-1]])
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"region": {"x": slice(None)}}, {"mode": "r+"}], ids=["new", "region", "itself"]
+)
+def test_many_dask_variables_are_each_looked_at_once(
+    tmp_path: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.path.realpath
+    looks: Counter[str] = Counter()
+
+    def counted(place: Any, **how: Any) -> Any:
+        looks[os.fspath(place)] += 1
+        return real(place, **how)
+
+    totals = []
+    for number in (10, 40):
+        path = tmp_path / str(number)
+        new = xr.Dataset({f"v{n}": ("x", dask.array.zeros(8, chunks=4) + n) for n in range(number)})
+        if options:
+            to_zarr(new, path, encoding={name: {"chunks": (4,)} for name in new})
+            new = new + 1
+        if "mode" in options:
+            new = open_dataset(path, chunks={}) + 1
+        looks.clear()
+        monkeypatch.setattr(os.path, "realpath", counted)
+        to_zarr(new, path, **options)
+        monkeypatch.undo()
+        assert max(n for place, n in looks.items() if os.path.basename(place).startswith("v")) == 1
+        totals.append(looks.total())
+        np.testing.assert_array_equal(open_dataset(path)[f"v{number - 1}"].values, number - 1 + bool(options))
+    assert totals[1] <= 4.5 * totals[0]
+
+
+class _Reader:
+    def __init__(self, array: xzarr3.Array) -> None:
+        self.array = array
+
+
+@pytest.mark.parametrize("kind", ["object", "deque"])
+def test_made_of_what_a_function_reads_from_the_array_that_is_written(tmp_path: Path, kind: str) -> None:
+    values = np.arange(12.0)
+    to_zarr(xr.Dataset({"a": ("x", values)}), tmp_path, encoding={"a": {"chunks": (2,)}})
+    array = xzarr3.open_array(tmp_path, "a")
+    held: Any = _Reader(array) if kind == "object" else deque([array])
+
+    def read(block: Any, block_info: Any = None) -> Any:
+        begin, end = block_info[0]["array-location"][0]
+        found = held.array if kind == "object" else held[0]
+        return found[12 - end : 12 - begin][::-1]
+
+    reversed_ = dask.array.zeros(12, chunks=3).map_blocks(read, dtype=float)
+    with dask.config.set(scheduler="sync"):
+        to_zarr(xr.Dataset({"a": ("x", reversed_)}), tmp_path, mode="r+")
+    np.testing.assert_array_equal(open_dataset(tmp_path)["a"].values, values[::-1])
+
+
+# Chunks
+
+
+@pytest.mark.parametrize("how", ["append_dim", "unlimited_dims"])
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_first_step_of_one_leaves_room(how: str, chunked: bool) -> None:
+    store = MemoryStore()
+
+    def step(n: int) -> xr.Dataset:
+        made = xr.Dataset(
+            {"v": (("time", "x"), np.full((1, 1000), float(n))), "s": ("x", np.arange(1000))},
+            coords={"time": [n]},
+        )
+        made.encoding = {"unlimited_dims": {"time"}}
+        return made.chunk() if chunked else made
+
+    if how == "append_dim":
+        for n in range(3):
+            to_zarr(step(n).drop_encoding(), store, append_dim="time")
+    else:
+        to_zarr(step(0), store)
+        for n in (1, 2):
+            to_zarr(step(n), store, append_dim="time")
+    group = xzarr3.open_group(store)
+    assert group["v"].chunks == (131, 1000)
+    assert group["time"].chunks == (4096,)
+    assert group["s"].chunks == (1000,)
+    assert group["v"].shape == (3, 1000)
+    np.testing.assert_array_equal(open_dataset(store)["v"].values[:, 0], [0, 1, 2])
+
+
+def test_room_is_left_only_where_nobody_chose() -> None:
+    made = xr.Dataset({"v": (("time", "x"), np.zeros((4, 10)))})
+    made.encoding = {"unlimited_dims": ["time"]}
+    for dataset, encoding, chunks in [
+        (made, {"v": {"chunks": (1, 5)}}, (1, 5)),
+        (made.chunk(time=2), {}, (2, 10)),
+        (made.drop_encoding(), {}, (4, 10)),
+    ]:
+        store = MemoryStore()
+        to_zarr(dataset, store, encoding=encoding)
+        assert xzarr3.open_array(store, "v").chunks == chunks
+
+
+@pytest.mark.parametrize("options", [{"mode": "w"}, {"mode": "a"}, {"append_dim": "x"}, {"mode": "r+"}])
+def test_stale_encodings_never_make_a_save_fail(options: dict[str, Any]) -> None:
+    store = MemoryStore()
+    dataset = xr.Dataset({"v": (("x", "y"), np.arange(100.0).reshape(10, 10))})
+    to_zarr(dataset, store, encoding={"v": {"chunks": (2, 5), "shards": (4, 10)}})
+    opened = open_dataset(store, chunks={}).isel(y=slice(None, None, -1)).chunk(x=3, y=7)
+    opened["v"].encoding["preferred_chunks"] = {"x": 1, "z": 2}
+    to_zarr(opened, store, **options)
+    expected = dataset["v"].values[:, ::-1]
+    if "append_dim" in options:
+        expected = np.concatenate([dataset["v"].values, expected])
+    np.testing.assert_array_equal(open_dataset(store)["v"].values, expected)
+    assert xzarr3.open_array(store, "v").shards == (4, 10)
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize(("there", "new"), [(1.5, 2j), (1, 2j), (True, 0.5), (True, 2)])
+def test_numbers_that_would_become_others(there: Any, new: Any, lazy: bool) -> None:
+    store = MemoryStore()
+    to_zarr(xr.Dataset({"v": ("x", [there])}), store)
+    before = contents(store)
+    more = xr.Dataset({"v": ("x", [new])})
+    with pytest.raises(xzarr3.DataTypeValidationError, match="cannot be stored as data type"):
+        to_zarr(more.chunk() if lazy else more, store, append_dim="x")
+    assert contents(store) == before
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_imaginary_parts_are_not_left_out(lazy: bool) -> None:
+    dataset = xr.Dataset({"v": ("x", [1j, 2])})
+    with pytest.raises(xzarr3.DataTypeValidationError, match=r"\.real and \.imag"):
+        to_zarr(dataset.chunk() if lazy else dataset, MemoryStore(), encoding={"v": {"dtype": "float64"}})
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("missing", [None, np.nan])
+def test_missing_text_is_no_text(missing: Any, lazy: bool) -> None:
+    store = MemoryStore()
+    to_zarr(xr.Dataset({"v": ("x", np.array(["nan", "b"], object))}), store)
+    more = xr.Dataset({"v": ("x", np.array(["c", missing], object))})
+    to_zarr(more.chunk(x=1) if lazy else more, store, append_dim="x")
+    assert open_dataset(store)["v"].values.tolist() == ["nan", "b", "c", ""]
+
+
+def test_no_region_by_values_that_are_there_twice() -> None:
+    store = MemoryStore()
+    to_zarr(xr.Dataset({"v": ("x", [1, 2, 3])}, coords={"x": [0, 0, 1]}), store)
+    before = contents(store)
+    for x in ([0, 1], [1]):
+        with pytest.raises(ValueError, match="more than once"):
+            to_zarr(xr.Dataset({"v": ("x", [9] * len(x))}, coords={"x": x}), store, region="auto")
+    assert contents(store) == before
+
+
+def test_times_beyond_nanoseconds_are_appended() -> None:
+    store = MemoryStore()
+    to_zarr(xr.Dataset({"v": ("x", np.array(["2000-01-01", "1000-01-01"], "M8[s]"))}), store)
+    to_zarr(xr.Dataset({"v": ("x", np.array(["3000-01-01"], "M8[us]"))}), store, append_dim="x")
+    found = xr.open_dataset(
+        store,  # type: ignore[arg-type]
+        engine="xzarr3",
+        decode_times=xr.coders.CFDatetimeCoder(time_unit="s"),
+    )
+    assert found["v"].values.astype("M8[Y]").astype(str).tolist() == ["2000", "1000", "3000"]
+
+
+@pytest.mark.parametrize("mode", ["a", "a-"])
+@pytest.mark.parametrize("values", [[1.0, 0.0], [0.0, 1.5], [0.0, np.nan]])
+def test_what_is_appended_has_the_coordinates_that_are_there(
+    tmp_path: Path, mode: Any, values: list[float]
+) -> None:
+    """The store has one coordinate for old and new values; another one would move the old ones."""
+    first = xr.Dataset({"v": (("time", "x"), np.ones((2, 2)))}, coords={"time": [0, 1], "x": [0.0, 1.0]})
+    xzarr3.to_zarr(first, tmp_path)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    more = first.assign_coords(time=[2, 3])
+    with pytest.raises(ValueError, match="coordinates 'x' have other values"):
+        xzarr3.to_zarr(more.assign_coords(x=values), tmp_path, mode=mode, append_dim="time")
+    assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    for near in ([0.0, 1.0], [1e-9, 1.0]):
+        xzarr3.to_zarr(more.assign_coords(x=near), tmp_path, mode=mode, append_dim="time")
+    xzarr3.to_zarr(more.drop_vars("x"), tmp_path, mode=mode, append_dim="time")
+    assert xzarr3.open_array(tmp_path, "v").shape == (8, 2)
+
+
+def test_a_region_is_not_found_without_a_coordinate(tmp_path: Path) -> None:
+    """xarray takes it for the first elements, and writes over these."""
+    data = xr.Dataset({"v": ("time", np.arange(10.0))}, coords={"time": np.arange(10)})
+    xzarr3.to_zarr(data, tmp_path)
+    part = data.isel(time=slice(5, 8)).drop_vars("time") + 50
+    for region in ("auto", {"time": "auto"}):
+        with pytest.raises(ValueError, match="3 of 10 elements"):
+            xzarr3.to_zarr(part, tmp_path, region=region)  # type: ignore[arg-type]
+    np.testing.assert_array_equal(xzarr3.open_array(tmp_path, "v")[...], np.arange(10.0))
+    xzarr3.to_zarr(data.drop_vars("time") + 1, tmp_path, region="auto")
+    np.testing.assert_array_equal(xzarr3.open_array(tmp_path, "v")[...], np.arange(1, 11.0))
+
+
+@pytest.mark.parametrize("options", [{"append_dim": "time"}, {"mode": "a"}])
+def test_another_format_than_that_of_the_store_is_named(tmp_path: Path, options: dict[str, Any]) -> None:
+    data = xr.Dataset({"v": ("time", np.arange(3.0))})
+    xzarr3.to_zarr(data, tmp_path)
+    with pytest.raises(ValueError, match="is of Zarr format 3, and zarr_format=2 was asked for"):
+        xzarr3.to_zarr(data, tmp_path, zarr_format=2, **options)
+    assert xzarr3.open_array(tmp_path, "v").shape == (3,)
+
+
+# Datasets that were opened before
+
+
+def packed(scale: float = 0.5, fill: int = -9) -> tuple[xr.Dataset, dict[str, Any]]:
+    values = np.array([0.0, 1.0, 2.0, np.nan]) * scale
+    data = xr.Dataset({"v": ("x", values, {"title": "of the first"}), "whole": ("x", np.arange(4))})
+    coding = {"dtype": "int16", "scale_factor": scale, "_FillValue": fill, "chunks": (2,)}
+    return data, {"v": coding, "whole": {"chunks": (2,)}}
+
+
+def _another_scale(place: Any, zarr_format: Any) -> None:
+    data, encoding = packed(0.25)
+    to_zarr(data, place, mode="w", encoding=encoding, zarr_format=zarr_format)
+
+
+def _another_fill_value(place: Any, zarr_format: Any) -> None:
+    data, encoding = packed(fill=-5)
+    to_zarr(data, place, mode="w", encoding=encoding, zarr_format=zarr_format)
+
+
+def _another_attribute(place: Any, zarr_format: Any) -> None:
+    xzarr3.open_array(place, "v", mode="r+").attrs["add_offset"] = 100.0
+
+
+def _attribute_is_gone(place: Any, zarr_format: Any) -> None:
+    del xzarr3.open_array(place, "v", mode="r+").attrs["scale_factor"]
+
+
+def _by_zarr_python(place: Any, zarr_format: Any) -> None:
+    zarr = pytest.importorskip("zarr")
+    zarr.open_array(str(place), path="v", mode="r+").attrs["scale_factor"] = 2.0
+
+
+_CHANGES = (_another_scale, _another_fill_value, _another_attribute, _attribute_is_gone)
+
+
+@pytest.mark.parametrize(("kind", "change"), [
+    *((kind, change) for kind in ("local", "memory", "fsspec") for change in _CHANGES),
+    ("local", _by_zarr_python),
+])  # fmt: skip
+@pytest.mark.parametrize("chunks", [None, {}])
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_values_are_not_decoded_by_attributes_that_have_changed_since(
+    tmp_path: Path, kind: str, zarr_format: Any, chunks: Any, change: Any
+) -> None:
+    url = f"memory://{tmp_path.name}-{zarr_format}-{chunks is None}-{change.__name__}.zarr"
+    place: Any = {"local": tmp_path / "a", "memory": MemoryStore(), "fsspec": url}[kind]
+    data, encoding = packed()
+    to_zarr(data, place, encoding=encoding, zarr_format=zarr_format)
+    options: dict[str, Any] = {"engine": "xzarr3", "chunks": chunks, "consolidated": False}
+    old = xr.open_dataset(place, **options)
+    sent = pickle.dumps(old)
+    read = pickle.loads(sent)
+    np.testing.assert_array_equal(read["v"].isel(x=slice(0, 2)), data["v"][:2])
+    change(place, zarr_format)
+    for found in (old, read, pickle.loads(sent), old.isel(x=slice(1, 4)), old.chunk(x=1)):
+        with pytest.raises(
+            ChangedError, match=r"'/v' of .* replaced since it was opened.*; accepted: opening it again"
+        ):
+            found["v"].compute()
+    assert old["whole"].values.tolist() == [0, 1, 2, 3]
+    assert open_dataset(place, consolidated=False)["v"].compute().shape == (4,)
+
+
+@pytest.mark.parametrize("chunks", [None, {}])
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_times_are_not_decoded_in_units_that_were_widened_since(zarr_format: Any, chunks: Any) -> None:
+    store = MemoryStore()
+    first = xr.Dataset({"at": ("time", np.array(["2000-01-01", "2000-01-02"], "M8[ns]"))})
+    first["at_bnds"] = ("time", "nv"), np.stack([first["at"], first["at"]], axis=1)
+    first["at"].attrs["bounds"] = "at_bnds"
+    units = {"units": "days since 2000-01-01", "dtype": "int64", "chunks": (1,)}
+    encoding = {"at": units, "at_bnds": {**units, "chunks": (1, 2)}}
+    to_zarr(first, store, encoding=encoding, zarr_format=zarr_format)
+    bounds = xzarr3.open_array(store, "at_bnds", mode="r+")
+    for key in ("units", "calendar"):  # As netCDF has it.
+        bounds.attrs.pop(key, None)
+    old = xr.open_dataset(store, engine="xzarr3", chunks=chunks, consolidated=False)
+    more = first.isel(time=[0]) + np.timedelta64(54, "h")
+    more["at"].attrs["bounds"] = "at_bnds"
+    to_zarr(more, store, append_dim="time", widen_units=True)
+    for name in ("at", "at_bnds"):
+        for found in (old, pickle.loads(pickle.dumps(old))):
+            with pytest.raises(ChangedError, match=f"'/{name}' of .*'units' is 'hours"):
+                found[name].compute()
+
+
+@pytest.mark.parametrize("chunks", [None, {}])
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("kind", [MemoryStore, WaitingStore])
+def test_bounds_are_not_decoded_in_units_that_others_have_changed_of_what_they_bound(
+    kind: Any, zarr_format: Any, chunks: Any
+) -> None:
+    store = kind()
+    days = np.array(["2000-01-01", "2000-01-02"], "M8[ns]")
+    data = xr.Dataset({"at": ("time", days), "at_bnds": (("time", "nv"), np.stack([days, days], axis=1))})
+    data["at"].attrs["bounds"] = "at_bnds"
+    units = {"units": "days since 2000-01-01", "dtype": "int64"}
+    to_zarr(data, store, encoding={"at": units, "at_bnds": units}, zarr_format=zarr_format)
+    bounds = xzarr3.open_array(store, "at_bnds", mode="r+")
+    for key in ("units", "calendar"):  # As netCDF has it.
+        del bounds.attrs[key]
+    old = xr.open_dataset(store, engine="xzarr3", chunks=chunks, consolidated=False)
+    names = {open_dataset(store)["at_bnds"].data.name}
+    xr.testing.assert_equal(old["at_bnds"].copy().compute(), data["at_bnds"])
+    old = xr.open_dataset(store, engine="xzarr3", chunks=chunks, consolidated=False)
+    xzarr3.open_array(store, "at", mode="r+").attrs["units"] = "hours since 2000-01-01"
+    for found in (old, pickle.loads(pickle.dumps(old))):
+        with pytest.raises(ChangedError, match=r"'/at' of .*'units' is 'hours"):
+            found["at_bnds"].compute()
+    assert open_dataset(store)["at_bnds"].data.name not in names
+
+
+@pytest.mark.parametrize("chunks", [None, {}])
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_an_earlier_dataset_is_read_after_an_append_and_a_change_of_the_history(
+    tmp_path: Path, zarr_format: Any, chunks: Any
+) -> None:
+    place = tmp_path / "a"
+    data, encoding = packed()
+    to_zarr(data, place, encoding=encoding, zarr_format=zarr_format)
+    old = xr.open_dataset(place, engine="xzarr3", chunks=chunks)
+    sent = pickle.dumps(old)
+    to_zarr(data + 1, place, append_dim="x")
+    array = xzarr3.open_array(place, "v", mode="r+")
+    array.attrs.update(history="made again", title="of the second")
+    array[0] = 2  # Stored as it is, 1.0.
+    for found in (old, pickle.loads(sent)):
+        np.testing.assert_array_equal(found["v"], [1.0, *data["v"].values[1:]])
+
+
+def test_looking_whether_attributes_have_changed_costs_one_look_for_many_chunks() -> None:
+    store = WaitingStore(0.0)
+    for zarr_format, documents in ((3, {"v/zarr.json"}), (2, {"v/.zarray", "v/.zattrs"})):
+        data = xr.Dataset({"v": ("x", np.arange(1.0, 65.0))})
+        encoding = {"v": {"chunks": (1,), "dtype": "int16", "scale_factor": 0.5}}
+        to_zarr(data, store, encoding=encoding, mode="w", zarr_format=zarr_format)
+        old = pickle.loads(pickle.dumps(xr.open_dataset(store, engine="xzarr3", chunks={})))
+        with store.counted() as count, dask.config.set(scheduler="synchronous"):
+            old["v"].compute()
+        looked_at = [key for _, key in count.requests if "/c/" not in key and not key[-1].isdigit()]
+        assert sorted(looked_at) == sorted(documents)

@@ -1,0 +1,478 @@
+"""Opening and making arrays and groups: the functions users call first."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy.typing as npt
+
+from xzarr3.array import Array
+from xzarr3.commit.lease import check_complete
+from xzarr3.commit.swap import settle
+from xzarr3.dtypes import ZDType
+from xzarr3.errors import MetadataError, NodeNotFoundError, NodeTypeError, StorePermissionError
+from xzarr3.formats import FORMATS, Format, ZarrFormat, parse_format
+from xzarr3.group import Group, bind, make_group
+from xzarr3.io.missing import Missing, check_missing
+from xzarr3.model.chunk_keys import ChunkKeyEncoding
+from xzarr3.model.metadata import ArrayMetadata
+from xzarr3.model.storage_transformers import StorageTransformer
+from xzarr3.new_array import make_array
+from xzarr3.nodes.find import Look, find_consolidated, find_node, format_for_new
+from xzarr3.nodes.node import check_new_path, normal_path
+from xzarr3.stores import Store, StoreLike, open_store
+
+Mode = Literal["r", "r+", "a", "w", "w-"]
+
+
+def _check_mode(mode: str, accepted: tuple[str, ...]) -> None:
+    if mode not in accepted:
+        raise ValueError(f"mode {mode!r} is not one of {accepted}")
+
+
+def _load(store: Store, path: str, zarr_format: ZarrFormat | None, **options: Any) -> Array | Group | None:
+    """The node at a path, or None if there is none, not even one that was cut off on its way there.
+
+    What is to be written is found as it will stay: what a killed process was putting there is finished first.
+    """
+    if not options["read_only"]:
+        settle(store, path)
+    node = _there(store, path, zarr_format, **options)
+    if node is None and settle(store, path):
+        node = _there(store, path, zarr_format, **options)
+    return node
+
+
+def _there(
+    store: Store,
+    path: str,
+    zarr_format: ZarrFormat | None,
+    *,
+    read_only: bool,
+    use_consolidated: bool | None,
+    missing: Missing,
+    by_name: bool = False,
+) -> Array | Group | None:
+    """The node at a path, or None if there is none.
+
+    To read only, a group is taken from the consolidated metadata of the root, if these hold it, or from its
+    own, so that all that is below it comes with it. With ``by_name`` it is a matter of one node.
+    """
+    check_missing(missing)
+    if zarr_format is not None:
+        parse_format(zarr_format)
+    alone = together = False
+    if not (by_name or use_consolidated is False) and read_only:
+        alone = True
+        if path:
+            try:
+                format, root = find_consolidated(store, zarr_format)
+                together = not format.one_document and zarr_format is None
+            except (MetadataError, StorePermissionError):  # What the root is like is no matter then.
+                root = None
+            if root is not None:
+                bound = bind(store, format, "", root, read_only=True, missing=missing)
+                node: Array | Group | None = bound.get(path) if isinstance(bound, Group) else None
+                if isinstance(node, Group):
+                    return node
+    found = find_node(
+        store,
+        path,
+        zarr_format,
+        use_consolidated=use_consolidated is not False,
+        alone=alone and not together,
+        together=together,
+    )
+    if found is None:
+        return None
+    format, meta = found
+    if use_consolidated and not isinstance(meta, ArrayMetadata) and meta.consolidated is None:
+        raise MetadataError(
+            "the group holds no consolidated metadata",
+            path=path,
+            field="consolidated_metadata",
+            accepted="use_consolidated=None or False, or consolidate_metadata() first",
+        )
+    return bind(
+        store,
+        format,
+        path,
+        meta,
+        read_only=read_only,
+        consolidated=use_consolidated is not False,
+        missing=missing,
+    )
+
+
+def _place_for_new(store: Store, path: str, zarr_format: ZarrFormat | None) -> tuple[Format, str, Look]:
+    normal = normal_path(path)
+    look = Look.around(store, normal, listed=True)
+    format = format_for_new(look, normal, zarr_format)
+    return format, check_new_path(normal, format), look
+
+
+def _found(
+    store: Store, path: str, what: str, zarr_format: ZarrFormat | None, **options: Any
+) -> Array | Group:
+    """The node at a path, which has to be there."""
+    node = _load(store, path, zarr_format, **options)
+    if node is None:
+        error = _not_found(store, path, what, zarr_format)
+        node = _load(store, path, zarr_format, **options)  # It may have come before its lease was looked for.
+        if node is None:
+            raise error
+    return node
+
+
+def _not_found(store: Store, path: str, what: str, zarr_format: ZarrFormat | None) -> NodeNotFoundError:
+    formats = FORMATS.values() if zarr_format is None else (parse_format(zarr_format),)
+    keys = [repr(key) for format in formats for key in format.defining_keys(path)]
+    hint = check_complete(store, path, f"{what} at '/{path}'")
+    if store.folder is not None and not os.path.isdir(store.folder):
+        hint = "; there is no such directory"
+    if zarr_format is not None and not hint and find_node(store, path) is not None:
+        hint = f"; there is one of another format than {zarr_format}"
+    return NodeNotFoundError(f"no {what} at '/{path}' in {store}: there is no {' or '.join(keys)}{hint}")
+
+
+def open(
+    store: StoreLike,
+    path: str = "",
+    *,
+    mode: Literal["r", "r+", "a"] = "r",
+    zarr_format: ZarrFormat | None = None,
+    use_consolidated: bool | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    missing: Missing = "fill",
+) -> Array | Group:
+    """Open an array or a group.
+
+    Parameters
+    ----------
+    store : path, URL or Store
+        Where the hierarchy is; see :func:`xzarr3.open_store` for what is accepted.
+    path : str
+        Path of the node in it; the root by default.
+    mode : {"r", "r+", "a"}
+        Read only, or read and write.
+    zarr_format : {3, 2, "3-draft"}, optional
+        Accept only this format; by default whatever is there, version 3 before version 2.
+    use_consolidated : bool, optional
+        Whether groups find their nodes in consolidated metadata, those of the root or their own: if there are
+        any by default; True demands them. A group that is opened to be written looks into the store.
+    storage_options : mapping, optional
+        What the store takes besides; see :func:`xzarr3.open_store`.
+    missing : {"fill", "warn", "error"}
+        What a read does about units of storage (chunks, or shards) that are absent from the store: read the
+        fill value, which is what an absent chunk stands for; do so with a :class:`MissingChunksWarning`; or
+        raise :class:`MissingChunksError`. An inner chunk that is marked as empty in the index of its shard
+        is not missing. Writers leave out chunks that hold only the fill value, so that ``"error"`` is for
+        arrays written with ``write_empty_chunks=True``, or whose data have no such chunks.
+
+    Raises
+    ------
+    NodeNotFoundError
+        If there is no store or no node.
+    MetadataError
+        If the document of the node is not valid.
+    StoreError
+        If the store cannot be read.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> store = xzarr3.MemoryStore()
+    >>> _ = xzarr3.create_array(store, "ocean/sst", shape=4, dtype="int16")
+    >>> xzarr3.open(store, "ocean"), xzarr3.open(store, "ocean/sst").shape
+    (<xzarr3.Group /ocean of <MemoryStore, 3 keys>>, (4,))
+    >>> xzarr3.open(store, "ocean/sst", missing="error")[:2]  # doctest: +IGNORE_EXCEPTION_DETAIL
+    Traceback (most recent call last):
+    MissingChunksError: array '/ocean/sst' of <MemoryStore, 3 keys>: 1 of the 1 chunk to be read is absent
+    """
+    _check_mode(mode, ("r", "r+", "a"))
+    opened = open_store(store, storage_options, mode=mode)
+    normal = normal_path(path)
+    return _found(
+        opened,
+        normal,
+        "array or group",
+        zarr_format,
+        read_only=mode == "r",
+        use_consolidated=use_consolidated,
+        missing=missing,
+    )
+
+
+def open_array(
+    store: StoreLike,
+    path: str = "",
+    *,
+    mode: Literal["r", "r+", "a"] = "r",
+    zarr_format: ZarrFormat | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    missing: Missing = "fill",
+) -> Array:
+    """Open an array; see :func:`open`.
+
+    Raises
+    ------
+    NodeTypeError
+        If there is a group at ``path``.
+    """
+    _check_mode(mode, ("r", "r+", "a"))
+    opened = open_store(store, storage_options, mode=mode)
+    normal = normal_path(path)
+    node = _found(
+        opened,
+        normal,
+        "array",
+        zarr_format,
+        read_only=mode == "r",
+        use_consolidated=None,
+        missing=missing,
+        by_name=True,
+    )
+    if not isinstance(node, Array):
+        raise NodeTypeError(f"'/{normal}' of {opened} is a group, not an array")
+    return node
+
+
+def open_group(
+    store: StoreLike,
+    path: str = "",
+    *,
+    mode: Mode = "r",
+    attributes: Mapping[str, Any] | None = None,
+    zarr_format: ZarrFormat | None = None,
+    use_consolidated: bool | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    missing: Missing = "fill",
+) -> Group:
+    """Open a group, or make one; see :func:`open`.
+
+    Parameters
+    ----------
+    mode : {"r", "r+", "a", "w", "w-"}
+        ``r`` and ``r+`` open one that is there; ``a`` makes it if it is not, ``w`` replaces it, ``w-``
+        makes it and fails if it is there.
+    attributes : mapping, optional
+        Attributes of a group that is made.
+
+    Raises
+    ------
+    NodeTypeError
+        If there is an array at ``path``.
+    NodeExistsError
+        If there is a node already and ``mode`` is ``w-``.
+    """
+    _check_mode(mode, ("r", "r+", "a", "w", "w-"))
+    check_missing(missing)
+    opened = open_store(store, storage_options, mode="a" if mode == "w" or mode == "w-" else mode)
+    normal = normal_path(path)
+    if mode in ("w", "w-"):
+        format, _, look = _place_for_new(opened, normal, zarr_format)
+        made = make_group(opened, format, normal, attributes=attributes, overwrite=mode == "w", look=look)
+        made.missing = missing
+        return made
+    options: dict[str, Any] = {
+        "read_only": mode == "r", "use_consolidated": use_consolidated, "missing": missing,
+    }  # fmt: skip
+    if mode != "a":
+        node = _found(opened, normal, "group", zarr_format, **options)
+    elif (found := _load(opened, normal, zarr_format, **options)) is not None:
+        node = found
+    else:
+        format, _, look = _place_for_new(opened, normal, zarr_format)
+        made = make_group(opened, format, normal, attributes=attributes, look=look)
+        made.missing = missing
+        return made
+    if not isinstance(node, Group):
+        raise NodeTypeError(f"'/{normal}' of {opened} is an array, not a group")
+    return node
+
+
+def create_group(
+    store: StoreLike,
+    path: str = "",
+    *,
+    attributes: Mapping[str, Any] | None = None,
+    overwrite: bool = False,
+    zarr_format: ZarrFormat | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Group:
+    """Make a group, and the groups above it that are not there.
+
+    Parameters
+    ----------
+    store : path, URL or Store
+    path : str
+        Path of the group in its hierarchy; the root by default.
+    attributes : mapping, optional
+    overwrite : bool
+        Replace a node that is there, with all that is below it. Only documents and chunks are erased, and
+        what has the name of a chunk of the new node; other files, such as ``.DS_Store`` or a README, stay.
+    zarr_format : {3, 2, "3-draft"}, optional
+        By default that of the groups above, and 3 where there are none.
+    storage_options : mapping, optional
+        What the store takes besides; see :func:`xzarr3.open_store`.
+
+    Raises
+    ------
+    NodeExistsError
+        If there is a node already and ``overwrite`` is not set.
+    InvalidKeyError
+        If a name in ``path`` is not permitted.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> xzarr3.create_group(xzarr3.MemoryStore(), "ocean", attributes={"title": "SST"}).attrs
+    {'title': 'SST'}
+    """
+    opened = open_store(store, storage_options, mode="a")
+    format, normal, look = _place_for_new(opened, path, zarr_format)
+    return make_group(opened, format, normal, attributes=attributes, overwrite=overwrite, look=look)
+
+
+def create_array(
+    store: StoreLike,
+    path: str = "",
+    *,
+    shape: int | Sequence[int] | None = None,
+    dtype: ZDType | npt.DTypeLike | None = None,
+    data: Any = None,
+    chunks: int | Sequence[int | Sequence[int]] | Literal["auto"] = "auto",
+    shards: int | Sequence[int | Sequence[int]] | None = None,
+    filters: Any = "auto",
+    serializer: Any = "auto",
+    compressors: Any = "auto",
+    fill_value: object = None,
+    dimension_names: Sequence[str | None] | None = None,
+    attributes: Mapping[str, Any] | None = None,
+    chunk_key_encoding: ChunkKeyEncoding | Mapping[str, Any] | str | None = None,
+    storage_transformers: Sequence[StorageTransformer | Mapping[str, Any] | str] = (),
+    order: Literal["C", "F"] = "C",
+    write_empty_chunks: bool = False,
+    overwrite: bool = False,
+    zarr_format: ZarrFormat | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Array:
+    """Make an array, and the groups above it that are not there.
+
+    Parameters
+    ----------
+    store : path, URL or Store
+    path : str
+        Path of the array in its hierarchy; the root by default.
+    shape : tuple of int
+        Length of each dimension; that of ``data`` by default.
+    dtype : dtype, str or ZDType
+        Data type; that of ``data`` by default.
+    data : array_like, dask array or xarray.DataArray, optional
+        What to write into the new array. A dask array is written block by block, never as a whole in memory;
+        what is replaced stays in its place until then, and is there after an error. Its longest block along
+        each dimension is the shape of a chunk where neither ``chunks``, ``shards`` nor ``shape`` are given.
+        Of a data array, the names of dimensions become ``dimension_names`` and its attributes
+        ``attributes``, where those are left out. Its values are stored as they are. Its coordinates and its
+        encoding are not stored: :func:`xzarr3.to_zarr` does that.
+    chunks : tuple of int, or of sequences of int
+        Shape of a chunk in elements; -1 stands for the whole dimension. By default at most 4 MiB. Where a
+        dimension has a sequence of lengths, the chunks along it have these lengths.
+    shards : tuple of int, or of sequences of int, optional
+        Shape of a shard in elements, a multiple of ``chunks``: chunks are then stored many to a file.
+    filters : codecs, optional
+        Codecs from arrays to arrays; none by default.
+    serializer : codec
+        The codec from arrays to bytes; by default ``bytes``, little endian, or in version 2 in the byte order
+        of ``dtype``; ``vlen-utf8`` and ``vlen-bytes`` for strings and bytes of any length.
+    compressors : codecs, optional
+        Codecs from bytes to bytes; ``zstd`` by default, ``gzip`` in the draft; None for none.
+    fill_value : scalar
+        Value of elements that were never written; zero, or what comes next to it, by default.
+    dimension_names : sequence of str or None, optional
+        By default the dimensions of ``data``, if that is of xarray.
+    attributes : mapping, optional
+        By default those of ``data``, if that is of xarray. What is given here has to be finite.
+    chunk_key_encoding : {"default", "v2"} or mapping, optional
+        How the keys of chunks are spelled.
+    storage_transformers : sequence, optional
+        What stands between the array and the store, the first one next to the array.
+    order : {"C", "F"}
+        The order in which the elements of a chunk are stored.
+    write_empty_chunks : bool
+        Store chunks that hold only the fill value as well.
+    overwrite : bool
+        Replace a node that is there, with all that is below it. Only documents and chunks are erased, and
+        what has the name of a chunk of the new node; other files, such as ``.DS_Store`` or a README, stay.
+    zarr_format : {3, 2, "3-draft"}, optional
+        By default that of the groups above, and 3 where there are none.
+    storage_options : mapping, optional
+        What the store takes besides; see :func:`xzarr3.open_store`.
+
+    Returns
+    -------
+    Array
+
+    Raises
+    ------
+    MetadataError
+        If the parameters do not fit together; nothing is written then.
+    NodeExistsError
+        If there is a node already and ``overwrite`` is not set.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> store = xzarr3.MemoryStore()
+    >>> array = xzarr3.create_array(
+    ...     store, "t2m", shape=(365, 90, 180), dtype="float32", chunks=(73, 45, 45), shards=(365, 90, 90),
+    ...     fill_value=float("nan"), dimension_names=("time", "lat", "lon"),
+    ... )
+    >>> array.chunks, array.shards, array.cdata_shape
+    ((73, 45, 45), (365, 90, 90), (1, 1, 2))
+    """
+    opened = open_store(store, storage_options, mode="a")
+    format, normal, look = _place_for_new(opened, path, zarr_format)
+    return make_array(
+        opened,
+        format,
+        normal,
+        look=look,
+        shape=shape,
+        dtype=dtype,
+        data=data,
+        chunks=chunks,
+        shards=shards,
+        filters=filters,
+        serializer=serializer,
+        compressors=compressors,
+        fill_value=fill_value,
+        dimension_names=dimension_names,
+        attributes=attributes,
+        chunk_key_encoding=chunk_key_encoding,
+        storage_transformers=storage_transformers,
+        order=order,
+        write_empty_chunks=write_empty_chunks,
+        overwrite=overwrite,
+    )
+
+
+def consolidate_metadata(
+    store: StoreLike, path: str = "", *, storage_options: Mapping[str, Any] | None = None
+) -> Group:
+    """Write the documents of all nodes below a group into that of the group, or ``.zmetadata`` in version 2.
+
+    One request then opens the whole hierarchy. Returns the group, opened from what was written.
+
+    Examples
+    --------
+    >>> import xzarr3
+    >>> store = xzarr3.MemoryStore()
+    >>> _ = xzarr3.create_array(store, "sst", shape=4, dtype="int16")
+    >>> xzarr3.consolidate_metadata(store).consolidated
+    True
+    """
+    group = open_group(store, path, mode="r+", use_consolidated=False, storage_options=storage_options)
+    return group.consolidate()

@@ -1,0 +1,391 @@
+"""Codecs bound to the chunks of one array: everything that can be worked out once is.
+
+:class:`CodecChain` encodes and decodes whole chunks. What is inside a shard, so that its inner chunks can
+be read and replaced one by one, is in :mod:`xzarr3.codecs.sharding`.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from xzarr3._types import AnyArray, Buffer
+from xzarr3.codecs.base import (
+    MAX_VARIABLE,
+    ArrayArrayCodec,
+    ArrayBytesCodec,
+    BytesBytesCodec,
+    ChunkSpec,
+    Codec,
+)
+from xzarr3.codecs.bytes import BytesCodec
+from xzarr3.dtypes.base import FOREIGN_ERRORS
+from xzarr3.errors import (
+    ChunkDecodeError,
+    ChunkEncodeError,
+    ChunkError,
+    MetadataError,
+    Xzarr3Error,
+    listed,
+)
+from xzarr3.tracing.counters import coded, process
+from xzarr3.tracing.events import here
+
+if TYPE_CHECKING:
+    from xzarr3.codecs.sharding import Shard, ShardingCodec
+
+MAX_CODECS = 64
+"""How many codecs a list may have. Each one may make a chunk larger, and takes time."""
+_SLACK = 2**20  # Bytes
+_MAX_SCRATCH = 2**25  # Bytes
+COPY_RATE = 8000
+"""About how many bytes are read from a file that is at hand in a microsecond."""
+_FILTER_RATE = 1000  # Bytes that a filter takes in a microsecond.
+
+
+class _PackedElements(threading.local):
+    """Memory in which this thread puts the elements of a chunk side by side: fresh memory costs more.
+
+    It is lent to one chunk at a time, until nothing refers to that chunk's bytes any more. Who encodes
+    another one before, as a codec or a store may do that writes to an array itself, gets memory of its own.
+    """
+
+    def __init__(self) -> None:
+        self._free = [np.empty(0, np.uint8)]
+        self._lent: weakref.ref[npt.NDArray[np.uint8]] | None = None
+
+    def of(self, array: AnyArray, dtype: np.dtype[np.generic]) -> memoryview:
+        """The elements of an array in C order, as this dtype."""
+        size = array.size * dtype.itemsize
+        free = self._free
+        if free:
+            memory = free.pop()
+            if len(memory) < size:
+                memory = np.empty(size, np.uint8)
+            octets = memory[:size]  # The memory view refers to this, and what is made of it to the view.
+            self._lent = weakref.ref(octets, lambda _: free.append(memory))
+        else:
+            octets = np.empty(size, np.uint8)
+        octets.view(dtype).reshape(array.shape)[...] = array
+        return octets.data
+
+
+_packed_elements = _PackedElements()
+
+_Error = TypeVar("_Error", bound=ChunkError)
+
+
+def foreign_error(kind: type[_Error], codec: Codec, error: Exception) -> _Error:
+    """The error for whatever a codec, which may be anybody's, raises instead of ours."""
+    return kind(f"{type(error).__name__}: {error}", codec=codec.name)
+
+
+def most_encoded(size: int) -> int:
+    """A size in bytes that ``size`` bytes are not believed to take, whatever codecs encode them.
+
+    Each codec has a bound of its own. Of many in a row these grow without limit, and so would the memory
+    that a few compressed bytes can fill.
+    """
+    return 2 * size + _SLACK
+
+
+def _truth_values(array: AnyArray) -> AnyArray:
+    """Truth values of which numpy can be sure: any byte but 0 means true, numpy knows 0 and 1 only.
+
+    Who stores masks of 0 and 255 means no less than true by them. To look costs half of what copying the
+    chunk does; a new array is only made where there is such a byte.
+    """
+    octets = array.view(np.uint8)
+    return octets != 0 if octets.size and octets.max() > 1 else array
+
+
+class CodecChain:
+    """The codecs of an array, in order, bound to the description of its chunks.
+
+    Parameters
+    ----------
+    codecs : tuple of Codec
+        Array to array codecs, one array to bytes codec, bytes to bytes codecs.
+    spec : ChunkSpec
+        The chunks before encoding.
+
+    Raises
+    ------
+    MetadataError
+        If the codecs are in no such order or cannot encode such chunks.
+    """
+
+    def __init__(self, codecs: tuple[Codec, ...], spec: ChunkSpec) -> None:
+        self.spec = spec
+        self._filters: list[tuple[ArrayArrayCodec, ChunkSpec]] = []
+        self._compressors: list[tuple[BytesBytesCodec, int]] = []
+        self._shard: Shard | None = None
+        serializer: ArrayBytesCodec | None = None
+        evolved: list[Codec] = []
+        size = 0
+        self.dense_size: int = 0
+        """A size in bytes that no encoded chunk exceeds by much, the gaps of shards aside."""
+        if len(codecs) > MAX_CODECS:
+            raise MetadataError(
+                "too many codecs", field="codecs", found=len(codecs), accepted=f"at most {MAX_CODECS}"
+            )
+        for at, given in enumerate(codecs):
+            try:
+                codec = given.evolve(spec)
+                if isinstance(codec, ArrayArrayCodec) and serializer is None:
+                    self._filters.append((codec, spec))
+                    spec = codec.resolve(spec)
+                elif codec.name == "sharding_indexed" and serializer is None:
+                    sharding = cast("ShardingCodec", codec)
+                    self._shard = sharding.bound(spec)
+                    serializer = codec = replace(sharding, codecs=self._shard.inner.codecs)
+                    self.dense_size = self._shard.dense_size
+                    self._exact, size = None, self._shard.max_encoded_size
+                elif isinstance(codec, ArrayBytesCodec) and serializer is None:
+                    codec.check(spec)
+                    serializer, size = codec, codec.max_encoded_size(spec)
+                    self._exact, self.dense_size = codec.encoded_size(spec), size
+                elif isinstance(codec, BytesBytesCodec) and serializer is not None:
+                    most = MAX_VARIABLE if spec.data_type.is_variable else most_encoded(self.dense_size)
+                    self._compressors.append((codec, size))
+                    size = min(codec.max_encoded_size(size), most)
+                else:
+                    raise _order_error(codecs)
+            except MetadataError as error:
+                if error.field != "codecs":
+                    error.at(field=f"codecs[{at}]")
+                raise
+            except FOREIGN_ERRORS as error:
+                raise MetadataError(
+                    f"codec '{given.name}' fails for such chunks: {type(error).__name__}: {error}",
+                    field=f"codecs[{at}]",
+                ) from error
+            evolved.append(codec)
+        if serializer is None:
+            raise _order_error(codecs)
+        self.codecs: tuple[Codec, ...] = tuple(evolved)
+        self.max_encoded_size: int = size
+        self._serializer = serializer
+        self._stored = spec
+        self._undo = list(reversed(self._filters))
+        self._stages = list(reversed(self._compressors))
+        self.stored_dtype = serializer.stored_dtype(spec) if isinstance(serializer, BytesCodec) else None
+        self._shapes_array = bool(self._filters) or self.stored_dtype is None  # A codec does, not we here.
+        self._packs = self.stored_dtype is not None and 0 < spec.nbytes <= _MAX_SCRATCH
+        # Bits that no value of the type uses may be set in what others stored. Shards see to their parts.
+        self._settle: Callable[[AnyArray], AnyArray] | None = None
+        if self._shard is None and spec.dtype.kind == "b":
+            self._settle = _truth_values
+        elif self._shard is None and spec.data_type.has_unused_bits:
+            self._settle = self._decoded
+        # A compressor that is alone may decode straight to where the chunk is wanted.
+        alone = self._compressors[0][0] if len(self._compressors) == 1 and not self._filters else None
+        floor = None if alone is None else alone.direct_from
+        large = floor is not None and self._exact is not None and self._exact >= floor
+        self._direct = alone if large and self.stored_dtype == self.spec.dtype else None
+
+    @property
+    def shard(self) -> Shard | None:
+        """The shard layout, if parts of the stored value are whole inner chunks of the array."""
+        return None if self._filters or self._compressors else self._shard
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the stored value is just the elements, so that any part of it can be read alone."""
+        return self.stored_dtype is not None and not (self._filters or self._compressors)
+
+    @property
+    def encoded_size(self) -> int | None:
+        """Size in bytes of every encoded chunk, if it is the same for all."""
+        size = self._exact
+        for codec, _ in self._compressors:
+            size = None if size is None else codec.encoded_size(size)
+        return size
+
+    def decode(self, data: Buffer) -> AnyArray:
+        """Decode a stored value.
+
+        The result may lie in the memory of ``data`` and may be read-only.
+
+        Raises
+        ------
+        ChunkDecodeError
+            If ``data`` are not a chunk of this shape and type, or a codec fails in any other way.
+        """
+        if process.collectors and not here.coding:
+            with coded("decode", "decoded") as done:
+                array = self.decode(data)
+                done(array.nbytes)
+                return array
+        codec: Any = self._serializer  # The one that runs, or ran last.
+        try:
+            for codec, limit in self._stages:
+                data = codec.decode(data, limit)
+            if self.stored_dtype is not None and len(data) == self._stored.nbytes != 0:
+                array = np.frombuffer(data, self.stored_dtype).reshape(self._stored.shape)
+            elif self._shard is not None:
+                codec = self._serializer
+                array = self._shard.decode(data)
+            else:
+                codec = self._serializer
+                array = codec.decode(data, self._stored)
+            if self._settle is not None:
+                array = self._settle(array)
+            for codec, spec in self._undo:
+                array = codec.decode(array, spec)
+            if self._shapes_array and array.shape != self.spec.shape:
+                raise ChunkDecodeError(
+                    f"decoded to shape {array.shape}, expected {self.spec.shape}", codec=codec.name
+                )
+        except (Xzarr3Error, MemoryError):
+            raise
+        except Exception as error:
+            raise foreign_error(ChunkDecodeError, codec, error) from error
+        return array
+
+    def _decoded(self, array: AnyArray) -> AnyArray:
+        """Stored elements with the bits cleared that mean nothing, if all are values of the data type."""
+        try:
+            return self._stored.data_type.decoded(array)
+        except FOREIGN_ERRORS as error:
+            raise ChunkDecodeError(str(error), codec=self._serializer.name) from error
+
+    @cached_property
+    def strides(self) -> tuple[int, ...]:
+        """Strides in bytes of a chunk whose elements lie in C order."""
+        strides, distance = [], self.spec.dtype.itemsize
+        for length in reversed(self.spec.shape):
+            strides.append(distance)
+            distance *= length
+        return tuple(reversed(strides))
+
+    @cached_property
+    def decode_time(self) -> float:
+        """About how many microseconds reading and decoding a chunk takes in which other threads can run."""
+        if self._shard is not None:
+            return self._shard.inner.decode_time
+        size = self._stored.nbytes
+        filters = size / _FILTER_RATE if self._filters else 0
+        return size / COPY_RATE + filters + sum(size / codec.decode_rate for codec, _ in self._compressors)
+
+    def is_direct(self, number: int) -> bool:
+        """Whether it pays to use :meth:`decode_into` when ``number`` chunks are read."""
+        return self._direct is not None and (number == 1 or self._direct.direct_many)
+
+    def decode_into(self, data: Buffer, out: AnyArray) -> bool:
+        """Decode straight into ``out``, a C-contiguous array of the chunk's shape, if that is possible.
+
+        Returns
+        -------
+        bool
+            Whether ``out`` now holds the chunk.
+        """
+        codec = self._direct
+        if codec is None:
+            return False
+        if process.collectors and not here.coding:
+            with coded("decode", "decoded") as done:
+                is_done = self.decode_into(data, out)
+                if is_done:
+                    done(out.nbytes)
+                return is_done
+        try:
+            if not codec.decode_into(data, memoryview(out.reshape(-1).view(np.uint8))):
+                return False
+        except (Xzarr3Error, MemoryError):
+            raise
+        except Exception as error:
+            raise foreign_error(ChunkDecodeError, codec, error) from error
+        self.settle(out)
+        return True
+
+    def settle(self, out: AnyArray) -> None:
+        """Make values of elements that were read as they are stored, by bits that mean nothing.
+
+        Raises
+        ------
+        ChunkDecodeError
+            If one of them is no value of the data type.
+        """
+        if self._settle is not None:
+            settled = self._settle(out)
+            if settled is not out:
+                out[...] = settled
+
+    def settled(self, array: AnyArray) -> AnyArray:
+        """What :meth:`settle` makes of an array, in memory of its own if that is another one."""
+        return array if self._settle is None else self._settle(array)
+
+    def encode(self, array: AnyArray, *, keep_empty: bool = False) -> Buffer:
+        """Encode a whole chunk.
+
+        The result may lie in the memory of ``array``.
+
+        Parameters
+        ----------
+        array : ndarray
+            The chunk, of the full chunk shape.
+        keep_empty : bool
+            Store the inner chunks of shards even if they hold the fill value only.
+
+        Raises
+        ------
+        ChunkEncodeError
+            If a codec cannot encode it.
+        """
+        if process.collectors and not here.coding:
+            with coded("encode", "encoded") as done:
+                found = self.encode(array, keep_empty=keep_empty)
+                done(array.nbytes)
+                return found
+        data: Buffer
+        codec: Any = self._serializer  # The one that runs, or ran last.
+        try:
+            for codec, spec in self._filters:
+                array = codec.encode(array, spec)
+            if self._packs and not array.flags.c_contiguous:
+                data = _packed_elements.of(array, cast("np.dtype[np.generic]", self.stored_dtype))
+            elif self._shard is not None:
+                codec = self._serializer
+                data = self._shard.encode(array, keep_empty=keep_empty)
+            else:
+                codec = self._serializer
+                data = codec.encode(array, self._stored)
+            for codec, limit in self._compressors:
+                # It could not be decoded again. Elements of any size come to this, and codecs that are many.
+                if len(data) > limit:
+                    raise ChunkEncodeError(
+                        f"{len(data)} bytes to encode, at most {limit} possible", codec=codec.name
+                    )
+                data = codec.encode(data)
+        except (Xzarr3Error, MemoryError):
+            raise
+        except Exception as error:
+            raise foreign_error(ChunkEncodeError, codec, error) from error
+        return data
+
+    def encoded_pieces(self, array: AnyArray, *, keep_empty: bool = False) -> list[Buffer]:
+        """Encode a whole chunk; a shard in pieces that follow one another, so that they need no copy."""
+        if process.collectors and not here.coding:
+            with coded("encode", "encoded") as done:
+                pieces = self.encoded_pieces(array, keep_empty=keep_empty)
+                done(array.nbytes)
+                return pieces
+        if self.shard is not None:
+            return self.shard.encoded_pieces(array, keep_empty=keep_empty)
+        return [self.encode(array, keep_empty=keep_empty)]
+
+
+def _order_error(codecs: tuple[Codec, ...]) -> MetadataError:
+    return MetadataError(
+        f"codecs {listed(c.name for c in codecs)} are in no valid order",
+        field="codecs",
+        accepted="array to array codecs, then one array to bytes codec, then bytes to bytes codecs",
+    )

@@ -1,0 +1,346 @@
+"""Swapping in a directory: what is there is renamed aside, and what was staged to its place.
+
+Both are done by units, which are directories or files that have one name. What was done is told by the names
+alone, so that whoever goes on does the same again: a unit that is still staged has not come, and whatever is
+at its place leaves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import stat
+import sys
+import time
+import uuid
+import warnings
+from collections.abc import Iterator, Mapping, Sequence, Set
+from typing import Any
+
+from xzarr3.commit.foreign_files import Kept, carry
+from xzarr3.commit.lease import Holder, lease_key
+from xzarr3.commit.leftovers import ABANDONED
+from xzarr3.commit.stage import NEW, OLD, Places, foreign_keys, staging_folders, taken_up
+from xzarr3.errors import NodeExistsError, StoreError, printable
+from xzarr3.formats import Format
+from xzarr3.model.metadata import ArrayMetadata
+from xzarr3.stores import LocalStore, Store
+from xzarr3.stores.local import platform
+from xzarr3.stores.local.erase import is_busy
+from xzarr3.stores.local.folders import STAGED, TEMPORARY, Folders
+
+_ATTEMPTS = 10
+
+
+def is_unit(name: str) -> bool:
+    """Whether a text can be the name of something below the root that a write may rename."""
+    names = name.split("/")
+    return not {"", ".", ".."} & set(names) and "\0" not in name and not name.startswith((STAGED, TEMPORARY))
+
+
+def swap_units(
+    store: LocalStore,
+    top: str,
+    away: Sequence[str],
+    come: Sequence[str],
+    *,
+    overwrite: bool,
+    again: bool = False,
+) -> bool:
+    """Rename what is there aside, and what is staged to its place; what was done is not done again.
+
+    Parameters
+    ----------
+    store : LocalStore
+    top : str
+        What the keys begin with of what is staged.
+    away, come : sequence of str
+        The units that leave, and those that come, in their order.
+    overwrite : bool
+        Whatever is in the way leaves. Otherwise nothing that has come since; then all goes back.
+    again : bool
+        Somebody else has begun. What came to a place that he had cleared was written since, and stays.
+
+    Returns
+    -------
+    bool
+        Whether all is in its place.
+
+    Raises
+    ------
+    StoreError
+        If something cannot be renamed. All of it is there, and can be done again.
+    """
+    with _moving(store), Folders(store.root) as folders:
+        left = [unit for unit in come if _is_there(folders, f"{top}{NEW}/{unit}")]
+        if again and any(_is_there(folders, each) and _is_aside(folders, top, each) for each in left):
+            return False
+        if left:  # Otherwise what is there may have been changed by others since.
+            for unit in away:
+                if unit in left or unit not in come:
+                    _check_staged(folders, top, unit if unit in left else left[-1])
+                    _put_aside(folders, top, unit)
+        for unit in left:
+            _check_staged(folders, top, unit)
+            if overwrite:
+                _put_aside(folders, top, unit)  # What came meanwhile.
+            elif _is_there(folders, unit):
+                if not again:
+                    _take_back(folders, top, come)
+                return False
+            _rename(folders, f"{top}{NEW}/{unit}", unit)
+        if store.fsync:
+            for above in dict.fromkeys(unit.rpartition("/")[0] for unit in come):
+                folders.sync(folders.real(above))
+    return True
+
+
+def has_begun(store: LocalStore, top: str, first: Sequence[str], come: Sequence[str]) -> bool:
+    """Whether the old node has left; if not, what has left of its documents comes back.
+
+    Parameters
+    ----------
+    store : LocalStore
+    top : str
+        What the keys begin with of what is staged, and of what was renamed aside.
+    first : sequence of str
+        The units that leave first; as long as one of them is there, so is the old node.
+    come : sequence of str
+        The units that come.
+
+    Raises
+    ------
+    StoreError
+        If something cannot be renamed back.
+    """
+    with _moving(store), Folders(store.root) as folders:
+        if not all(_is_there(folders, f"{top}{NEW}/{unit}") for unit in come):
+            return True
+        aside = [unit for unit in first if _is_aside(folders, top, unit)]
+        if first and all(unit in aside or not _is_there(folders, unit) for unit in first):
+            return bool(aside)
+        for unit in aside:
+            if not _is_there(folders, unit):
+                _rename(folders, f"{top}{OLD}/{unit}", unit)
+    return False
+
+
+@contextlib.contextmanager
+def _moving(store: LocalStore) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(f"cannot rename what is in {store}: {error.strerror or error}") from error
+
+
+def _is_there(folders: Folders, name: str) -> bool:
+    try:
+        folders.lstat(name)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
+def _check_staged(folders: Folders, top: str, unit: str) -> None:
+    """Move nothing out of the way of what is not there any more, as somebody else has put it in place."""
+    if not _is_there(folders, f"{top}{NEW}/{unit}"):
+        raise FileNotFoundError(errno.ENOENT, "another process has taken over", unit)
+
+
+def _is_aside(folders: Folders, top: str, unit: str) -> bool:
+    return _is_there(folders, f"{top}{OLD}/{unit}")
+
+
+def keep(store: LocalStore, top: str, part: str) -> str:
+    """Give a part of what is staged a name under which nobody removes it, and return that."""
+    kept = f"{STAGED}{uuid.uuid4().hex}/{OLD}"
+    with _moving(store), Folders(store.root) as folders:
+        _rename(folders, f"{top}{part}", kept)
+    return kept
+
+
+def _rename(folders: Folders, name: str, renamed: str) -> None:
+    above = renamed.rpartition("/")[0]
+    if folders.resolve(above) is None:
+        folders.make(folders.real(above))
+    folders.rename(name, renamed)
+
+
+def _put_aside(folders: Folders, top: str, unit: str) -> None:
+    if not _is_there(folders, unit):
+        return
+    for n in range(_ATTEMPTS):
+        aside = f"{top}{OLD}{n or ''}/{unit}"
+        if not _is_there(folders, aside):
+            _rename(folders, unit, aside)
+            return
+    raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), unit)
+
+
+def _take_back(folders: Folders, top: str, come: Sequence[str]) -> None:
+    """Take back what has come where there must be nothing, as somebody else has written there."""
+    for unit in reversed(come):
+        if _is_there(folders, unit) and not _is_there(folders, f"{top}{NEW}/{unit}"):
+            _rename(folders, unit, f"{top}{NEW}/{unit}")
+
+
+def bring_back(
+    store: LocalStore,
+    top: str,
+    format: Format,
+    path: str,
+    arrays: Mapping[str, ArrayMetadata],
+    *,
+    overwrite: bool,
+    known: Set[str],
+) -> None:
+    """Bring files back that are no part of a hierarchy, and came to what was renamed aside.
+
+    Parameters
+    ----------
+    store : LocalStore
+    top : str
+        What the keys begin with of what was staged, and of what was renamed aside.
+    format : Format
+    path : str
+        Path of the node.
+    arrays : mapping of str to ArrayMetadata
+        The arrays that are in place now, by path.
+    overwrite : bool
+        Without, whatever came is no part of what was to be replaced.
+    known : set of str
+        Keys of which is known that they need not come back.
+    """
+    for n in range(_ATTEMPTS):
+        source = f"{top}{OLD}{n or ''}"
+        aside = LocalStore(os.path.join(store.root, source), read_only=True)
+        if not os.path.isdir(aside.root):
+            return
+        places = Places.of(store if path else aside, format, path)  # Of the old format, too.
+        keys = places.keys(aside)
+        if keys <= known:
+            continue
+        try:
+            foreign = foreign_keys(aside, places, arrays, store, keys) if overwrite else keys
+        except NodeExistsError as error:  # It came within the swap, so nothing but to keep it is left.
+            kept = keep(store, top, source.removeprefix(top))
+            warnings.warn(
+                f"what was replaced at '/{printable(path)}' in {store} is kept in '{kept}', as others have "
+                f"just written there: {error}",
+                stacklevel=2,
+            )
+            continue
+        missing = {name for name in Kept.among(aside.root, foreign, keys).names if not _in(store, name)}
+        missing -= taken_up(format, missing, lambda key: _in(store, key))
+        back = sorted(name for name in missing if not _led_to_folder(store, aside, name))
+        with _moving(store):
+            carry(store.root, source, "", back, replace=False, fsync=store.fsync)
+
+
+def _in(store: LocalStore, key: str) -> bool:
+    return os.path.lexists(os.path.join(store.root, key))
+
+
+def _led_to_folder(store: LocalStore, aside: LocalStore, name: str) -> bool:
+    """Whether something was a link to a directory where it was, which may be a node."""
+    try:
+        target = os.readlink(os.path.join(aside.root, name))
+    except OSError:  # It is no link.
+        return False
+    return os.path.isdir(os.path.join(store.root, os.path.dirname(name), target))
+
+
+# Removing
+
+
+def remove(folder: str) -> None:
+    """Remove a directory with all that is in it.
+
+    Raises
+    ------
+    StoreError
+        If that is not possible.
+    """
+    failure: OSError | None = None
+    for _ in range(_ATTEMPTS):
+        try:
+            _remove_tree(folder)
+        except OSError as error:
+            if not os.path.lexists(folder):
+                return
+            failure = error
+            if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST):
+                break  # Otherwise somebody else put something there, or took it away, just now.
+        else:
+            return
+    raise StoreError(f"cannot remove '{folder}': {failure}") from failure
+
+
+def _remove_tree(folder: str) -> None:
+    """Remove a directory, but for files that a network file system removes itself, once nobody reads them."""
+    busy: list[str] = []
+
+    def failed(act: object, path: str, problem: Any) -> None:
+        error = problem[1] if isinstance(problem, tuple) else problem
+        if is_busy(os.path.basename(path), error):
+            busy.append(path)
+        elif error.errno not in (errno.ENOTEMPTY, errno.EEXIST) or not any(
+            each.startswith(os.path.join(path, "")) for each in busy
+        ):
+            raise error
+
+    if sys.version_info >= (3, 12):
+        shutil.rmtree(folder, onexc=failed)
+    else:
+        shutil.rmtree(folder, onerror=failed)
+
+
+def remove_at_once(store: Store, folder: str) -> None:
+    """Remove a directory under another name: its writer, if there is one, must not find a part of it."""
+    removed = os.path.join(str(store.folder), f"{STAGED}{uuid.uuid4().hex}")
+    try:
+        platform.rename_at(*os.path.split(folder), *os.path.split(removed))
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise StoreError(f"cannot remove '{folder}': {error}") from error
+    remove(removed)
+
+
+def sweep_directory(store: Store) -> None:
+    """Remove what was left by killed writes that had not begun to put it in its place."""
+    folders = staging_folders(store)
+    leases = [lease_key(f"{os.path.basename(folder)}/") for folder in folders]
+    holders = [Holder.parse(value) for value in store.get_values(leases)]
+    needed = {holder.top for holder in holders if holder.state or holder.is_dead is not True}
+    for folder, holder in zip(folders, holders, strict=True):
+        with contextlib.suppress(OSError):  # It is not empty.
+            os.rmdir(folder)
+            continue
+        is_needed = holder.state or f"{os.path.basename(folder)}/" in needed
+        if not is_needed and not os.path.lexists(os.path.join(folder, OLD)) and _is_abandoned(folder):
+            remove_at_once(store, folder)
+
+
+def _is_abandoned(folder: str) -> bool:
+    """Whether nothing has changed anywhere below a directory for a long time."""
+    limit = time.time() - ABANDONED
+    for below, _, _ in os.walk(folder):
+        try:
+            info = os.lstat(below)
+        except FileNotFoundError:
+            return False  # Somebody is at work here.
+        if not stat.S_ISDIR(info.st_mode) or info.st_mtime > limit:
+            return False
+    return True
+
+
+def remove_partial(folder: str) -> None:
+    """Remove what killed writers have left beside values, whether that is recent or not."""
+    for below, _, names in os.walk(folder):
+        for name in names:
+            if name.startswith(TEMPORARY):
+                with contextlib.suppress(OSError):  # It is no value, and may just have become one.
+                    os.unlink(os.path.join(below, name))

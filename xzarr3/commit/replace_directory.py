@@ -1,0 +1,276 @@
+"""Replacing in a directory: new values are written beside the old ones, and swapped with them by renaming.
+
+All that is to come lies in one directory, laid out as the store. The swap itself is that of
+:mod:`xzarr3.commit.swap`, with units that are renamed (:mod:`xzarr3.commit.renames`) instead of keys that are
+copied: the lease of the place says that it is under way, and the list of the units says what is left to do.
+Only then is anything renamed. Documents of the node leave first and come last, so that nobody sees it with
+arrays that are not its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import chain
+
+from xzarr3._types import Buffer
+from xzarr3.commit.foreign_files import Kept, carry
+from xzarr3.commit.lease import NAME
+from xzarr3.commit.renames import remove, remove_at_once, remove_partial
+from xzarr3.commit.resume import Resumption
+from xzarr3.commit.stage import (
+    BEGUN,
+    NEW,
+    SWAP,
+    Places,
+    foreign_keys,
+    gone,
+    is_occupied,
+    lease_at,
+    occupied,
+    taken_up,
+)
+from xzarr3.commit.swap import Staged, Swap, finish_swap, take
+from xzarr3.errors import StoreError
+from xzarr3.formats.base import node_prefix
+from xzarr3.model.metadata import ArrayMetadata, NodeMetadata
+from xzarr3.stores import LocalStore
+from xzarr3.stores.base import Change, Scratch
+from xzarr3.stores.local import platform
+from xzarr3.stores.local.files import FileWriter
+from xzarr3.stores.local.folders import STAGED, TEMPORARY, Folders
+
+
+class StagedFolder(LocalStore):
+    """The directory that takes values, called in messages what it will be."""
+
+    def __init__(self, root: str, shown: str, /, **options: bool) -> None:
+        super().__init__(root, **options)
+        self._shown = shown
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return self._shown
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return partial(StagedFolder, **self._options()), (self.root, self._shown)
+
+    def _file_writer(self, scratch: Scratch | None, limit: int) -> FileWriter:
+        if not os.path.isdir(self.root):  # It is made once; what was in it would be missed.
+            raise gone(self)
+        return _StagedWriter(self, scratch, limit)
+
+    def close(self) -> None:
+        """Take no more values."""
+        self._closed = True
+
+    def reopen(self) -> None:
+        """Take values again: what is computed later may be computed again."""
+        self._closed = False
+
+
+class _StagedWriter(FileWriter):
+    """Puts values into a directory as long as the write goes on."""
+
+    _store: StagedFolder
+
+    def _check_open(self, key: str) -> None:
+        # Dask's threads finish what they are at when another one has failed.
+        if self._store._closed:
+            raise StoreError(
+                f"cannot write key '{key}' of {self._store}: the write has failed and was given up"
+            )
+
+    def set(self, key: str, pieces: Sequence[Buffer]) -> None:
+        self._check_open(key)
+        super().set(key, pieces)
+
+    def update(self, key: str, change: Change) -> None:
+        self._check_open(key)
+        super().update(key, change)
+
+    def close(self) -> None:
+        super().close()
+        if self._store._closed:
+            remove(os.path.dirname(self._store.root))
+
+
+class Directories(Staged):
+    """Directories that are renamed: the old ones aside, and the new ones to their places.
+
+    Files that are no part of a Zarr hierarchy get a second name among the new values before anything is
+    renamed; those that come meanwhile are brought back before what was renamed aside is removed.
+
+    Parameters
+    ----------
+    store : LocalStore
+    places : Places
+    arrays : mapping of str to ArrayMetadata
+        The arrays that are written, by path.
+    overwrite : bool
+        Replace what is there.
+    resumed : Resumption, optional
+        What tells the write from others, if it can be taken up again.
+    """
+
+    _target: LocalStore
+
+    def __init__(
+        self,
+        store: LocalStore,
+        places: Places,
+        arrays: Mapping[str, ArrayMetadata],
+        *,
+        overwrite: bool,
+        resumed: Resumption | None = None,
+    ) -> None:
+        super().__init__(store, places, arrays, resumed)
+        self._hidden = (self._top, self._key.removesuffix(NAME))
+        self._overwrite = overwrite
+        self._there: set[str] = set()
+        self._kept = Kept()
+        self._look()
+        if resumed is not None:
+            self._lease = lease_at(store, places, resumed.plan, self._top)
+        self._folder = os.path.join(store.root, self._top[:-1])
+        self._new = os.path.join(self._folder, NEW)
+        self._staged = self.store = StagedFolder(self._new, repr(store), **store._options())
+
+    def _look(self) -> None:
+        """See what is there, and what of it stays; what may not be replaced is refused."""
+        if not self._overwrite:
+            return
+        there = self._places.keys(self._target)
+        if there <= self._there:
+            return
+        foreign = foreign_keys(self._target, self._places, self._arrays, keys=there)
+        self._there, self._kept = there, Kept.among(self._target.root, foreign, there)
+
+    def _units(self, folder: str) -> list[str]:
+        """What can be renamed as a whole in a directory that is laid out as the store, in the order to go."""
+        if "" in self._places.folders:
+            if not os.path.lexists(folder):
+                return []
+            names = [
+                name
+                for name in os.listdir(folder)
+                if not name.startswith((TEMPORARY, STAGED)) and name != NAME
+            ]
+            return list(chain.from_iterable(self._places.stages(names)))
+        documents = chain.from_iterable(self._places.stages(self._places.documents))
+        # Documents of what is below come before its chunks.
+        folders = sorted(self._places.folders, key=lambda name: (not self._has_documents(name), name))
+        return [unit for unit in (*documents, *folders) if os.path.lexists(os.path.join(folder, unit))]
+
+    def _has_documents(self, folder: str) -> bool:
+        formats, path = self._places.formats, self._places.path
+        return any(each.listing_prefix(path) == f"{folder}/" for each in formats)
+
+    def begin(self) -> None:
+        store, path = self._target, self._places.path
+        if os.path.lexists(os.path.join(self._folder, SWAP)):  # An earlier attempt got as far as that.
+            finish_swap(store, lease_at(store, self._places).key, path)
+        if self._resumed is None:
+            self._lease = None  # It is taken for the swap only.
+        elif self._lease is not None:
+            take(self._lease, store, self._places, self._resumed)
+            remove_partial(self._new)
+        self._staged.reopen()
+        try:
+            with Folders(store.root) as folders:  # Somebody may have put a link there.
+                folders.make(f"{self._top}{NEW}")
+        except OSError as error:
+            raise StoreError(f"cannot write to {store}: {error.strerror or error}") from error
+        self._note_begin()
+
+    def _failed(self, error: OSError) -> StoreError:
+        place = f"'/{self._places.path}' in {self._target}"
+        return StoreError(f"cannot replace {place}: {error.strerror or error}")
+
+    def check(self) -> None:
+        if not self._overwrite and is_occupied(self._target, self._places):
+            raise occupied(self._target, self._places)
+
+    def _stays(self, unit: str) -> bool:
+        """Whether something in the root is left where it is, as it is no part of a hierarchy."""
+        if unit not in self._kept.alone:
+            return False
+        formats = self._places.formats
+        for below, _, names in os.walk(os.path.join(self._target.root, unit)):
+            relative = platform.relative(below, self._target.root)
+            if any(each.place(f"{relative}/{name}") is not None for name in names for each in formats):
+                return False  # Somebody has made a node there since.
+        return True
+
+    def _carry_over(self, units: Sequence[str]) -> None:
+        """Give the files that stay a place among the new values, if they are in what will be renamed."""
+        folders = tuple(f"{unit}/" for unit in units)
+        names = {name for name in self._kept.names if name.startswith(folders) or name in units}
+        names -= taken_up(self._places.formats[0], names, self._is_new)
+        fsync = self._target.fsync
+        carry(self._target.root, "", f"{self._top}{NEW}", sorted(names), replace=True, fsync=fsync)
+
+    def _is_new(self, key: str) -> bool:
+        return os.path.lexists(os.path.join(self._new, key))
+
+    def swap(self, nodes: Mapping[str, NodeMetadata], consolidate: bool) -> None:
+        store, format, path = self._target, self._places.formats[0], self._places.path
+        self._claim()
+        self.check()
+        self._reserve()
+        self.check()
+        self._look()
+        try:
+            news = self._units(self._new)
+            away = [unit for unit in self._units(store.root) if unit in news or not self._stays(unit)]
+            self._carry_over(away)
+            come = self._units(self._new)[::-1]
+        except OSError as error:
+            raise self._failed(error) from error
+        if not store.exists(f"{self._top}{BEGUN}"):  # Now, as what was found in it may not have been all.
+            raise gone(store)
+        for unit in (*away, *come) if path else ():
+            store.check_inside(os.path.dirname(os.path.join(store.root, unit)), path)
+        paths: dict[str, dict[str, str]] = {f"{node_prefix(path)}{each}".rstrip("/"): {} for each in nodes}
+        swap = Swap(
+            path,
+            format.zarr_format,
+            self._key,
+            [away],
+            come,
+            paths,
+            consolidate,
+            self.is_alone,
+            renames=True,
+            overwrite=self._overwrite,
+        )
+        if not self._carry_out(swap, nodes, self._there):
+            store.erase(f"{self._top}{SWAP}")
+            self._swapping = False
+            raise occupied(store, self._places)
+
+    def _reserve(self) -> None:
+        """Keep others from putting something in the same place; what a dead one has begun is ended first."""
+        store, path = self._target, self._places.path
+        if self._resumed is not None and self._lease is not None:
+            self._lease.verify(path)
+            return
+        lease = lease_at(store, self._places, top=self._top)
+        with self._hiding():
+            take(lease, store, self._places, until=time.monotonic() + store.conflict_deadline)
+        self._lease = lease
+
+    def close(self) -> None:
+        self._staged.close()
+
+    def _remove(self) -> None:
+        remove_at_once(self._target, self._folder)  # What is begun again is not removed with it.
+
+    def discard(self) -> None:
+        super().discard()
+        for folder in (self._new, self._folder):
+            with contextlib.suppress(OSError):  # It holds something of another attempt, or of a swap.
+                os.rmdir(folder)

@@ -1,0 +1,289 @@
+"""Dask arrays that know what they read, so that a selection of them is made in no time.
+
+Of many variables that are opened only a few are computed, and mostly not even whole. So nothing is made of a
+source but its blocks before a graph is wanted. An integer or a slice of such an array is another one: of a
+million blocks dask would make a task for each; here a layer says in a few numbers what is selected. What is
+read for that is decided when the graph is optimized: see :mod:`xzarr3.dask.layers`. Everything else is done
+as dask does it, with plain dask arrays as results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any, cast
+
+import dask.array as da
+import numpy as np
+from dask import config
+from dask.array.slicing import normalize_index
+from dask.base import tokenize
+from dask.blockwise import blockwise
+from dask.highlevelgraph import HighLevelGraph
+
+from xzarr3._types import AnyArray
+from xzarr3.array import Array
+from xzarr3.dask.blocks import BlockChunks, Regions, check_dask, threads_of
+from xzarr3.dask.layers import Read, ReadLayer, SelectLayer, read_layer
+from xzarr3.dask.slicing import Along, Part, as_blocks, every, extent
+from xzarr3.errors import StoreError
+from xzarr3.io.selection import basic_selection
+
+_WORKED_OUT = ("dask", "_chunks", "_name")  # Of a dask array, from what it reads.
+_FEW = 200  # Blocks along a dimension, whose lengths are told with a layer for its picture.
+
+
+def read_block(array: Array, parts: tuple[Part, ...]) -> AnyArray:
+    """Read what a block holds."""
+    if any(extent(part)[1] > size for part, size in zip(parts, array.shape, strict=True)):
+        raise StoreError(
+            f"array '{array.name}' of {array.store} has shape {array.shape} now and was larger when its "
+            "dask array was made; accepted: making it again"
+        )
+    return array.read_selected(basic_selection(parts, array.shape), threads=threads_of(array))
+
+
+class Source:
+    """All of what is read, in blocks: what its selections have in common.
+
+    Parameters
+    ----------
+    read : callable
+        Gets the source and what to read of it along each dimension, integers and slices, and returns the
+        values; to be pickled.
+    source : object
+        What is read from; to be pickled.
+    dtype : dtype
+        Of the values.
+    view : tuple of Along
+        All elements of each dimension, in their blocks.
+    prefix : str
+        What the names of tasks begin with; a token follows.
+    name : str or callable
+        Name of the dask array of all of it, or what tells it once it is needed.
+    """
+
+    def __init__(
+        self,
+        read: Read,
+        source: Any,
+        dtype: np.dtype[Any],
+        view: tuple[Along, ...],
+        prefix: str,
+        name: str | Callable[[], str],
+    ) -> None:
+        self.read, self.source, self.dtype = read, source, dtype
+        self.view, self.prefix = view, prefix
+        self._name = name
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Source, (self.read, self.source, self.dtype, self.view, self.prefix, self.name)
+
+    @cached_property
+    def name(self) -> str:
+        """Name of the dask array of all of it."""
+        return self._name if isinstance(self._name, str) else self._name()
+
+    @cached_property
+    def layer(self) -> ReadLayer:
+        """The layer that reads."""
+        return read_layer(self.read, self.source, self.name, self.view)
+
+
+def zarr_array(source: Source, view: tuple[Along, ...] | None = None) -> da.Array:
+    """What is selected of a source, by default all of it, as a dask array."""
+    view = source.view if view is None else view
+    left = [along for along in view if not along.drop]
+    meta = np.empty((0,) * len(left), source.dtype)
+    if config.get("array_plugins", ()):
+        name = _name(source, view)
+        return da.Array(_graph(source, view), name, chunks=_lengths(source, view), meta=meta)
+    made = object.__new__(ZarrArray)
+    made._meta, made._cached_keys = meta, None
+    shape, numblocks = tuple([along.count for along in left]), tuple([along.number for along in left])
+    made.__dict__.update(_source=source, _view=view, shape=shape, numblocks=numblocks)
+    return made
+
+
+def _name(source: Source, view: tuple[Along, ...]) -> str:
+    """Name of the dask array, which follows from that of the source and what is selected of it."""
+    if view == source.view:
+        return source.name
+    parts = [(along.start, along.step, along.count, along.drop) for along in view]
+    return f"{source.prefix}-{tokenize(source.name, parts)}"
+
+
+def _lengths(source: Source, view: tuple[Along, ...]) -> BlockChunks:
+    """Lengths of the blocks of the dask array along each dimension."""
+    return tuple([along.lengths for along in view if not along.drop])
+
+
+def _graph(source: Source, view: tuple[Along, ...]) -> HighLevelGraph:
+    """What reads all of the source, and what takes the selection of it; dask's pictures show what it is."""
+    name = _name(source, view)
+    layers: dict[str, Any] = {source.name: source.layer}
+    dependencies: dict[str, set[str]] = {source.name: set()}
+    if name != source.name:
+        layers[name] = SelectLayer(name, source.layer, source.view, view)
+        dependencies[name] = {source.name}
+    left = [along for along in view if not along.drop]
+    shape = tuple([along.count for along in left])
+    told: dict[str, Any] = {"shape": shape, "dtype": source.dtype, "type": "dask.array.core.Array"}
+    if max((along.number for along in left), default=0) <= _FEW:
+        told["chunks"] = _lengths(source, view)
+    layers[name].collection_annotations = told
+    return HighLevelGraph(layers, dependencies)
+
+
+def read_in_chunks(
+    read: Read,
+    source: Any,
+    dtype: np.dtype[Any],
+    chunks: Sequence[tuple[int, ...]],
+    prefix: str,
+    identity: Any,
+) -> da.Array:
+    """A dask array in these chunks.
+
+    Parameters
+    ----------
+    read, source, dtype, prefix
+        As :class:`Source` has them.
+    chunks : sequence of tuple of int
+    identity : object
+        What identifies the values, for dask's ``tokenize``.
+    """
+    check_dask()
+    blocks = [as_blocks(along) for along in chunks]
+    known = [each for each in blocks if each is not None]
+    if len(known) < len(blocks):
+        return in_regions(read, source, dtype, tuple(chunks), f"{prefix}-{tokenize(identity, chunks)}")
+    view = tuple([every(each, sum(along)) for each, along in zip(known, chunks, strict=True)])
+
+    def name() -> str:
+        return f"{prefix}-{tokenize(identity, repr(known))}"
+
+    return zarr_array(Source(read, source, dtype, view, prefix, name))
+
+
+def in_regions(read: Read, source: Any, dtype: np.dtype[Any], chunks: BlockChunks, name: str) -> da.Array:
+    """A dask array of blocks of which some are empty."""
+    index = tuple(range(len(chunks)))
+    parts = Regions(chunks, (0,) * len(chunks))
+    layer = blockwise(read, name, index, source, None, parts, index, numblocks={}, _data_producer=True)
+    graph = HighLevelGraph({name: layer}, {name: set()})
+    return da.Array(graph, name, chunks, meta=np.empty((0,) * len(chunks), dtype))
+
+
+class _EqualToDasks(type):
+    """The type of a class that is taken for dask's own where types are compared.
+
+    xarray refuses to compute with chunked arrays of several types, which it finds in a set of these.
+    """
+
+    def __eq__(cls, other: object) -> bool:
+        return other is cls or other is da.Array
+
+    def __hash__(cls) -> int:
+        return hash(da.Array)
+
+
+class ZarrArray(da.Array, metaclass=_EqualToDasks):
+    """A dask array that knows what it reads, so that integers and slices of it are made in no time.
+
+    Its graph, its name and the lengths of its blocks, of which there may be millions, are worked out when
+    they are asked for. Once it is changed in place, it does everything as dask does it.
+    """
+
+    __slots__ = ()
+
+    _source: Source | None
+    _view: tuple[Along, ...]
+
+    def __reduce__(self) -> tuple[object, ...]:
+        source = self._source
+        return da.Array.__reduce__(self) if source is None else (zarr_array, (source, self._view))
+
+    @cached_property
+    def dask(self) -> HighLevelGraph:
+        """The graph."""
+        return _graph(cast("Source", self._source), self._view)
+
+    @cached_property
+    def _chunks(self) -> BlockChunks:
+        return _lengths(cast("Source", self._source), self._view)
+
+    @cached_property
+    def _name(self) -> str:
+        return _name(cast("Source", self._source), self._view)
+
+    def __setattr__(self, attribute: str, value: Any) -> None:
+        """Set an attribute; of an array that dask changes in place, forget what it read before."""
+        if attribute not in _WORKED_OUT:
+            super().__setattr__(attribute, value)
+            return
+        plain = {each: getattr(self, each) for each in _WORKED_OUT}
+        self.__dict__.clear()
+        self.__dict__.update({**plain, attribute: value}, _source=None)
+        self._cached_keys = None
+
+    @property  # type: ignore[misc]  # Dask's can be set, which raises an error.
+    def chunks(self) -> BlockChunks:
+        """Lengths of the blocks along each dimension."""
+        return self._chunks
+
+    @property  # type: ignore[misc]  # Dask's can be set, which raises an error.
+    def name(self) -> str:
+        """What the keys of the blocks begin with."""
+        return self._name
+
+    def __getitem__(self, index: Any) -> da.Array:
+        source = self._source
+        indices = index if isinstance(index, tuple) else (index,)
+        if source is None or not all(map(_is_known, indices)):
+            return _by_dask(self, index)
+        normal = normalize_index(indices, self.shape)
+        given = _expanded(indices, len(normal))
+        simple: list[Part] = []
+        for known, own in zip(normal, given, strict=True):
+            if known is not None:  # Dask takes slices for others that begin before an array and go down.
+                simple.append(
+                    own if isinstance(own, slice) else known if isinstance(known, int) else slice(None)
+                )
+        each = iter(simple)
+        view = tuple([along if along.drop else along.selected(next(each)) for along in self._view])
+        found = self if view == self._view else zarr_array(source, view)
+        if all(isinstance(i, (int, slice)) for i in normal):
+            return found
+        # What is left is new dimensions, and one array of elements it may be.
+        return _by_dask(
+            found, tuple(slice(None) if isinstance(i, slice) else i for i in normal if not isinstance(i, int))
+        )
+
+
+def _by_dask(array: da.Array, index: Any) -> da.Array:
+    """What dask makes of an index."""
+    found: da.Array = da.Array.__getitem__(array, index)
+    return found
+
+
+def _expanded(indices: tuple[Any, ...], number: int) -> tuple[Any, ...]:
+    """As many indexes, with slices for an Ellipsis and what is left out at the end."""
+    rest = (slice(None),) * (number - sum(index is not Ellipsis for index in indices))
+    at = next((at for at, index in enumerate(indices) if index is Ellipsis), len(indices))
+    return (*indices[:at], *rest, *indices[at + 1 :])
+
+
+def _is_known(index: object) -> bool:
+    """Whether an index is of a kind that dask needs no help with."""
+    if isinstance(index, slice):
+        return all(map(_is_bound, (index.start, index.stop, index.step)))
+    if isinstance(index, np.ndarray):
+        return index.ndim == 1
+    if isinstance(index, list):
+        return all(isinstance(at, (int, np.integer, np.bool_)) for at in index)
+    return index is Ellipsis or (_is_bound(index) and not isinstance(index, bool))
+
+
+def _is_bound(index: object) -> bool:
+    return index is None or isinstance(index, (int, np.integer))

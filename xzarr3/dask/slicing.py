@@ -1,0 +1,267 @@
+"""Selections of arrays in blocks: which blocks there are of them, and what each one reads.
+
+A selection is a progression of elements along each dimension, and its blocks are what the blocks of the
+whole array hold of these; those without any are left out, as dask does. Both follow from a few numbers, so
+that a selection is made, named and pickled without a look at every block, however often it was selected from.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from dask.blockwise import BlockwiseDep
+
+from xzarr3.grid import Edges, Steps
+
+Part: TypeAlias = "int | slice"
+"""What a block reads along a dimension."""
+
+
+@dataclass(frozen=True)
+class Along:
+    """The elements ``start``, ``start + step``, ... of a dimension, in blocks.
+
+    Parameters
+    ----------
+    blocks : Steps or Edges
+        The blocks of the dimension.
+    start, step, count : int
+        The step may be negative. It is 1 where there are not two elements, and the start 0 where there are
+        none, so that the same elements are always written in the same way.
+    drop : bool
+        Whether an integer selected the one element, so that the selection lacks the dimension.
+
+    Examples
+    --------
+    >>> every = Along(Steps(4), 0, 1, 10)
+    >>> every.lengths, every.part(2)
+    ((4, 4, 2), slice(8, 10, 1))
+    >>> third = every.selected(slice(None, None, -3))
+    >>> third.lengths, [third.part(at) for at in range(third.number)]
+    ((1, 1, 2), [slice(9, 10, 1), slice(6, 7, 1), slice(3, None, -3)])
+    """
+
+    blocks: Steps | Edges
+    start: int
+    step: int
+    count: int
+    drop: bool = False
+
+    def __getstate__(self) -> tuple[Any, ...]:  # What was worked out is not pickled.
+        return self.blocks, self.start, self.step, self.count, self.drop
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        names = "blocks", "start", "step", "count", "drop"
+        self.__dict__.update(zip(names, state, strict=True))
+
+    def selected(self, index: Part) -> Along:
+        """What an index, which is within bounds, selects of this."""
+        if isinstance(index, int):
+            return Along(self.blocks, self.start + index * self.step, 1, 1, drop=True)
+        start, stop, step = index.indices(self.count)
+        count = max(0, -((start - stop) // step) if step > 0 else -((stop - start) // -step))
+        if (start, step, count) == (0, 1, self.count):
+            return self
+        start, step = self.start + start * self.step, self.step * step
+        return Along(self.blocks, start if count else 0, step if count > 1 else 1, count)
+
+    @cached_property
+    def number(self) -> int:
+        """Number of blocks; one where nothing is selected."""
+        if self.count <= 1:
+            return 1
+        if self._bounds is not None:
+            return len(self._bounds) - 1
+        if self._single:
+            return self.count
+        return abs(self._last - self._first) + 1
+
+    @cached_property
+    def _first(self) -> int:
+        return self.blocks.index(self.start)
+
+    @cached_property
+    def _last(self) -> int:
+        return self.blocks.index(self.start + (self.count - 1) * self.step)
+
+    @cached_property
+    def _single(self) -> bool:
+        """Whether each block holds one element, as the steps are at least as long as a block."""
+        return abs(self.step) >= self.blocks.longest
+
+    @cached_property
+    def _bounds(self) -> list[int] | None:
+        """Where in the selection each block begins, and the last one ends; of uneven blocks alone."""
+        if isinstance(self.blocks, Steps):
+            return None
+        low, high = sorted((self.start, self.start + (self.count - 1) * self.step))
+        edges = np.concatenate([[0], np.cumsum(self.blocks.lengths(high + 1))]).astype(np.int64)
+        edges = edges[np.searchsorted(edges, low, side="right") - 1 :]
+        found = self._position(edges if self.step > 0 else edges[::-1])
+        return np.unique(np.clip(found, 0, self.count)).tolist()  # type: ignore[no-any-return]
+
+    def _position(self, edges: Any) -> Any:
+        """Where in the selection the elements at and beyond an edge begin, seen in its direction."""
+        if self.step > 0:
+            return -((self.start - edges) // self.step)
+        return (self.start - edges) // -self.step + 1
+
+    def bounds(self, at: int) -> tuple[int, int]:
+        """Where in the selection a block begins and ends."""
+        if self.count <= 1:
+            return 0, self.count
+        if self._bounds is not None:
+            return self._bounds[at], self._bounds[at + 1]
+        if self._single:
+            return at, at + 1
+        block, before = (self._first + at, 0) if self.step > 0 else (self._first - at, 1)
+        begin = self._position(self.blocks.start(block + before))
+        end = self._position(self.blocks.start(block + 1 - before))
+        return max(begin, 0), min(end, self.count)
+
+    def part(self, at: int) -> Part:
+        """What a block reads."""
+        if self.drop:
+            return self.start
+        begin, end = self.bounds(at)
+        if begin >= end:
+            return slice(0, 0, 1)
+        first = self.start + begin * self.step
+        last = self.start + (end - 1) * self.step
+        if first == last:
+            return slice(first, first + 1, 1)
+        if self.step > 0:
+            return slice(first, last + 1, self.step)
+        return slice(first, last - 1 if last else None, self.step)
+
+    def block(self, at: int) -> int:
+        """The block of the whole dimension that a block is a part of; the first one where it is empty."""
+        begin, end = self.bounds(at)
+        return self.blocks.index(self.start + begin * self.step) if begin < end else 0
+
+    @cached_property
+    def lengths(self) -> tuple[int, ...]:
+        """How many elements each block holds."""
+        if self.count <= 1:
+            return (self.count,)
+        if self._bounds is not None:
+            return tuple(np.diff(self._bounds).tolist())
+        number, length = self.number, self.blocks.longest
+        if self._single:
+            return (1,) * number
+        first, last = self.bounds(0)[1], self.bounds(number - 1)[0]
+        if number == 1:
+            return (self.count,)
+        if abs(self.step) == 1:
+            return (first,) + (length,) * (number - 2) + (self.count - last,)
+        edges = np.arange(min(self._first, self._last), max(self._first, self._last) + 2) * length
+        found: npt.NDArray[np.int64] = self._position(edges if self.step > 0 else edges[::-1])
+        return tuple(np.diff(np.clip(found, 0, self.count)).tolist())
+
+
+def every(blocks: Steps | Edges, size: int) -> Along:
+    """All elements of a dimension."""
+    return Along(blocks, 0, 1, size)
+
+
+def extent(part: Part) -> tuple[int, int, int]:
+    """The first element of a part, one past the last, and the distance between two of them.
+
+    Examples
+    --------
+    >>> extent(7), extent(slice(3, 10, 3)), extent(slice(9, None, -3)), extent(slice(0, 0, 1))
+    ((7, 8, 1), (3, 10, 3), (0, 10, 3), (0, 0, 1))
+    """
+    if isinstance(part, int):
+        return part, part + 1, 1
+    if part.step is None or part.step > 0:
+        return part.start, part.stop, part.step or 1
+    last: range = range(part.start, -1 if part.stop is None else part.stop, part.step)
+    return last[-1], part.start + 1, -part.step
+
+
+def within(part: Part, start: int) -> Part:
+    """What selects a part from elements that begin at ``start``.
+
+    Examples
+    --------
+    >>> within(7, 5), within(slice(7, 9, 1), 5), within(slice(7, 4, -1), 5), within(slice(9, None, -3), 0)
+    (2, slice(2, 4, 1), slice(2, None, -1), slice(9, None, -3))
+    """
+    if isinstance(part, int):
+        return part - start
+    stop = None if part.stop is None or part.stop < start else part.stop - start
+    return slice(part.start - start, stop, part.step)
+
+
+class Selections(BlockwiseDep):
+    """What each block of a selection reads: all that a task gets to know besides the array."""
+
+    def __init__(self, name: str, view: tuple[Along, ...]) -> None:
+        self.name = name
+        self.view = view
+        self.numblocks = tuple(along.number for along in view if not along.drop)
+        self.produces_tasks = False
+
+    def __dask_tokenize__(self) -> object:
+        return "xzarr3.dask.Selections", self.name
+
+    def __getitem__(self, idx: tuple[int, ...]) -> tuple[Part, ...]:
+        if len(idx) == len(self.view):
+            return tuple([along.part(at) for along, at in zip(self.view, idx, strict=True)])
+        places = iter(idx)
+        return tuple([along.part(0 if along.drop else next(places)) for along in self.view])
+
+
+def as_blocks(lengths: Sequence[int]) -> Steps | Edges | None:
+    """The blocks that dask has as a tuple of lengths; None if some of several are empty.
+
+    Examples
+    --------
+    >>> as_blocks((4, 4, 2)), as_blocks((2, 4, 4)), as_blocks((4, 0))
+    (Steps(length=4), Edges(runs=((2, 1), (4, 2))), None)
+    """
+    return all_blocks(lengths) if len(lengths) == 1 or all(lengths) else None
+
+
+def all_blocks(lengths: Sequence[int]) -> Steps | Edges:
+    """The same, also where some are empty; of these it can be told where each begins, and no more."""
+    if len(lengths) <= 1:
+        return Steps(max(sum(lengths), 1))
+    equal = lengths.count(lengths[0]) if lengths[0] else 0
+    if equal == len(lengths) or (equal == len(lengths) - 1 and lengths[-1] < lengths[0]):
+        return Steps(lengths[0])
+    return Edges(tuple((length, len(list(same))) for length, same in itertools.groupby(lengths)))
+
+
+def trimmed(blocks: Steps | Edges, size: int) -> Steps | Edges:
+    """The blocks as far as there are elements, always written in the same way.
+
+    Examples
+    --------
+    >>> trimmed(Steps(9), 5), trimmed(Edges(((3, 2), (2, 8))), 7), trimmed(Edges(((3, 1), (4, 2))), 10)
+    (Steps(length=5), Steps(length=3), Edges(runs=((3, 1), (4, 1), (3, 1))))
+    """
+    if isinstance(blocks, Steps):
+        return Steps(max(min(blocks.length, size), 1))
+    if blocks.total == size and len(blocks.runs) > 2:
+        return blocks
+    runs: list[tuple[int, int]] = []
+    left = size
+    for length, number in blocks.runs:
+        if left <= 0:
+            break
+        full, rest = divmod(left, length)
+        for run in [(length, number)] if full >= number else [(length, full), (rest, 1)]:
+            if all(run):
+                same = runs and runs[-1][0] == run[0]
+                runs[-1:] = [(run[0], runs[-1][1] + run[1])] if same else [*runs[-1:], run]
+        left -= length * number
+    even = len(runs) == 1 or (len(runs) == 2 and runs[1][1] == 1 and runs[1][0] < runs[0][0])
+    return Steps(runs[0][0] if runs else 1) if even or not runs else Edges(tuple(runs))

@@ -1,0 +1,604 @@
+"""Dask arrays into arrays in stores: :func:`store`.
+
+Blocks may be cut in any way. What is written by one task, a tile, is made of whole units of storage, shards
+or chunks, so that no two tasks ever write the same one. Where blocks are made of whole units, they are tiles.
+"""
+
+from __future__ import annotations
+
+import math
+import uuid
+import warnings
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any, Literal, cast, overload
+
+import dask.array as da
+import numpy as np
+from dask._task_spec import TaskRef
+from dask.base import get_scheduler
+from dask.blockwise import blockwise
+from dask.delayed import Delayed
+from dask.highlevelgraph import HighLevelGraph
+from dask.utils import format_bytes
+
+from xzarr3.array import Array
+from xzarr3.dask.array import read_block, read_in_chunks
+from xzarr3.dask.aside import Aside, aside_axes, copy_tile, workers, write_aside
+from xzarr3.dask.blocks import Regions, check_dask, label, writing_label
+from xzarr3.dask.cleanup import Writing
+from xzarr3.dask.ending import Gate
+from xzarr3.dask.journal import Journal
+from xzarr3.dask.memory import frontier, memory_limit
+from xzarr3.dask.sources import Place, Places
+from xzarr3.dask.tasks import (
+    Sink,
+    Tile,
+    read_written,
+    write_block,
+    write_tile,
+)
+from xzarr3.dask.tiles import AxisTiles, chunks_of, plan_axes
+from xzarr3.dask.write_layer import Done, Tiles, Written
+from xzarr3.errors import AlignmentError, LargeWriteWarning, SelectionError, printable, shorten
+from xzarr3.io.selection import basic_selection
+from xzarr3.nodes.freshness import note_values
+from xzarr3.progress import Asked, check_asked, shown
+
+_Box = tuple[tuple[int, int], ...]
+
+_SHARE = 1 / 4  # Of the memory of a thread, for a tile that it holds up to three times.
+
+
+@overload
+def store(
+    sources: da.Array | Sequence[da.Array],
+    targets: Array | Sequence[Array],
+    *,
+    regions: Any = ...,
+    compute: Literal[True] = ...,
+    return_stored: Literal[False] = ...,
+    lock: object = ...,
+    memory_limit: int | str | None = ...,
+    progress: Asked = ...,
+    **kwargs: Any,
+) -> None: ...
+
+
+@overload
+def store(
+    sources: da.Array | Sequence[da.Array],
+    targets: Array | Sequence[Array],
+    *,
+    regions: Any = ...,
+    compute: Literal[False],
+    return_stored: Literal[False] = ...,
+    lock: object = ...,
+    memory_limit: int | str | None = ...,
+    progress: Asked = ...,
+    **kwargs: Any,
+) -> Delayed: ...
+
+
+@overload
+def store(
+    sources: da.Array,
+    targets: Array,
+    *,
+    regions: Any = ...,
+    compute: bool = ...,
+    return_stored: Literal[True],
+    lock: object = ...,
+    memory_limit: int | str | None = ...,
+    progress: Asked = ...,
+    **kwargs: Any,
+) -> da.Array: ...
+
+
+@overload
+def store(
+    sources: Sequence[da.Array],
+    targets: Sequence[Array],
+    *,
+    regions: Any = ...,
+    compute: bool = ...,
+    return_stored: Literal[True],
+    lock: object = ...,
+    memory_limit: int | str | None = ...,
+    progress: Asked = ...,
+    **kwargs: Any,
+) -> tuple[da.Array, ...]: ...
+
+
+def store(
+    sources: da.Array | Sequence[da.Array],
+    targets: Array | Sequence[Array],
+    *,
+    regions: Any = None,
+    compute: bool = True,
+    return_stored: bool = False,
+    lock: object = None,
+    memory_limit: int | str | None = None,
+    progress: Asked = False,
+    **kwargs: Any,
+) -> Delayed | da.Array | tuple[da.Array, ...] | None:
+    """Write dask arrays into arrays in stores.
+
+    The blocks need not go together with the shards and chunks of the target. One task writes each of these,
+    or several of them together, once all blocks that overlap it are there; blocks of whole ones are written
+    as they are. What is at the edges of a region is kept. What is made of arrays that the call writes to is
+    put aside in the store first, and in its place when all of it is there.
+
+    Parameters
+    ----------
+    sources : dask array or sequence of these
+    targets : Array or sequence of these
+        As many as there are sources.
+    regions : tuple of slices or sequence of these, optional
+        The part of each target that is written, without steps; the whole target by default.
+    compute : bool
+        Write now; otherwise return a Delayed that will.
+    return_stored : bool
+        Return dask arrays that read what is written, once it is. With ``compute=False`` each of their blocks
+        waits for the write of its own elements, and is written when it is computed.
+    lock : object
+        Is of no account, because nothing here needs a lock; :func:`dask.array.store` has it.
+    memory_limit : int or str, optional
+        Bytes that blocks may take while they wait for others, as in ``"4 GiB"``. By default what dask's
+        configuration has as ``xzarr3.memory-limit``, otherwise half of the memory of this machine or of all
+        workers. A write that would take more goes through the workers' disks or a temporary directory, and
+        a :class:`LargeWriteWarning` says so.
+    progress : bool or callable
+        Show a bar, or call ``progress(done, total)`` now and then, with numbers of bytes, while all is
+        written.
+    **kwargs
+        Options for the scheduler.
+
+    Returns
+    -------
+    None, Delayed, dask array or tuple of these
+
+    Raises
+    ------
+    AlignmentError
+        If two sources write the same elements. Nothing is written then.
+    SelectionError
+        If a region does not fit.
+    ReadOnlyError
+        If a target cannot be written.
+    TypeError
+        If a source is no dask array, or a target no array of this library.
+
+    Examples
+    --------
+    >>> import dask.array, xzarr3
+    >>> target = xzarr3.create_array(xzarr3.MemoryStore(), shape=100, chunks=10, dtype="int64")
+    >>> store(dask.array.arange(100, chunks=33), target)
+    >>> int(target[99])
+    99
+    """
+    check_asked(progress)
+    jobs = _paired(sources, targets, regions)
+    writes = plan_writes(jobs, memory_limit=memory_limit, **kwargs)
+    if return_stored and not compute:
+        return _like(sources, writes.stored())
+    delayed = writes.delayed()
+    if not compute:
+        return delayed
+    shown(delayed, writes.sizes, f"writing {writes}", progress, **kwargs)
+    return _like(sources, writes.reading()) if return_stored else None
+
+
+def _like(sources: object, arrays: list[da.Array]) -> da.Array | tuple[da.Array, ...]:
+    return arrays[0] if isinstance(sources, da.Array) else tuple(arrays)
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """A dask array and where it is written: a region of an array.
+
+    ``in_place`` tells that values are there which others may still be made of.
+    """
+
+    source: Any
+    target: Array
+    region: Any
+    in_place: bool = False
+
+
+def _paired(sources: Any, targets: Any, regions: Any) -> list[Job]:
+    """What :func:`store` is asked for."""
+    if isinstance(sources, da.Array):
+        sources, targets, regions = [sources], [targets], None if regions is None else [regions]
+    elif hasattr(sources, "__array__"):
+        raise TypeError(f"cannot store {type(sources).__name__}; accepted: dask arrays")
+    elif isinstance(targets, Array):  # It can be iterated over, but that would read all of it.
+        targets = [targets]
+    sources, targets = list(sources), list(targets)
+    wanted = [...] * len(sources) if regions is None else list(regions)
+    if len(sources) == len(wanted) == 1 and isinstance(wanted[0], list):
+        wanted = wanted[0]  # dask.array.store takes a list of regions for a single source, too.
+    if not len(sources) == len(targets) == len(wanted):
+        raise SelectionError(
+            f"{len(sources)} sources, {len(targets)} targets and {len(wanted)} regions do not pair up"
+        )
+    return [Job(*each, in_place=True) for each in zip(sources, targets, wanted, strict=True)]
+
+
+def plan_writes(
+    wanted: Sequence[Job],
+    *,
+    journal: Journal | None = None,
+    memory_limit: int | str | None = None,
+    scheduler: Any = None,
+    **kwargs: Any,
+) -> Writes:
+    """What writes jobs, once everything is known to fit; nothing is written yet.
+
+    Parameters
+    ----------
+    wanted : sequence of Job
+    journal : Journal, optional
+        Knows which tiles were written before, which are left out, and is told of each one that is written.
+    memory_limit : int or str, optional
+        As :func:`store` has it.
+    scheduler, **kwargs
+        What will be asked to run it, and how.
+    """
+    check_dask()
+    places = Places()
+    jobs = [_Job(number, job, journal, places) for number, job in enumerate(wanted)]
+    _check_overlaps(jobs)
+    _put_in_turn(jobs, places)
+    _fit_memory(jobs, memory_limit, scheduler, kwargs)
+    for job in jobs:  # Other processes may do it, of which this one would not know.
+        note_values(job.target)
+    return Writes(jobs)
+
+
+def _put_in_turn(jobs: Sequence[_Job], places: Places) -> None:
+    """See to it that nothing is overwritten that is still to be read.
+
+    Raises
+    ------
+    ValueError
+        If a journal tells of what was written before, of which this may be made.
+    """
+    overwritten = {job.place for job in jobs if job.in_place}
+    for job in jobs if overwritten else ():
+        read = places.read_in(job.source.dask.layers)
+        job.goes_first = bool(job.source.size) and not overwritten.isdisjoint(read)
+        if job.goes_first and job.in_place:
+            job.set_aside()
+    early = [job for job in jobs if job.goes_first]
+    if any(job.journal is not None for job in early) and (
+        len(early) < len(jobs) or any(job.aside is not None for job in early)
+    ):
+        raise ValueError(
+            "resume=True cannot take up a write of what is made of the arrays that it changes, as they "
+            "are not what they were then; accepted: resume=False, or a source that is stored elsewhere"
+        )
+
+
+def _fit_memory(
+    jobs: Sequence[_Job], limit: int | str | None, scheduler: Any, kwargs: dict[str, Any]
+) -> None:
+    """Find another way for what would need too much memory."""
+    if limit is not None:
+        memory_limit(limit)
+    large = [job for job in jobs if job.live and job.aside is None]
+    if not large:
+        return
+    get = get_scheduler(scheduler=scheduler)
+    client = getattr(get, "__self__", None)
+    if not hasattr(client, "scheduler_info"):
+        client = None
+    most = memory_limit(limit, client)
+    for job in large:
+        if job.live > most:
+            job.detour(most, client is not None, workers(kwargs))
+
+
+class Writes:
+    """Jobs that were checked, each a source that is written to a region of a target, tile by tile."""
+
+    def __init__(self, jobs: Sequence[_Job]) -> None:
+        self._jobs = jobs
+
+    def __str__(self) -> str:
+        if len(self._jobs) != 1:
+            return f"{len(self._jobs)} arrays"
+        target = self._jobs[0].target
+        return f"{target.name} to {target.store}"
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """How many bytes are written, by the name of the tasks that do it."""
+        return {job.name: int(job.source.nbytes) for job in self._jobs}
+
+    def _graph(self, after: Delayed | None) -> tuple[_Graph, dict[str, Written]]:
+        """All layers that write, and what each of them does."""
+        graph = _Graph()
+        written: dict[str, Written] = {}
+        done: dict[str, str] = {}
+        first = [] if after is None else [after.key]
+        begun = set() if after is None else graph.take(after)
+        early: dict[str, Written] = {}
+        for job in self._jobs:
+            if job.goes_first and job.aside is None:
+                job.add_to(graph, first, begun)
+                early[job.name] = written[job.name] = job.written
+            elif job.goes_first:
+                early |= job.add_aside(graph, first, begun)
+        if early:
+            name = graph.add_done(early)
+            first, begun = [*first, name], {*begun, name}
+        for job in self._jobs:
+            if job.name in written:
+                continue
+            before = [name for name in job.follows if name not in early]
+            for name in before:
+                if name not in done:
+                    done[name] = graph.add_done({name: written[name]})
+            followed = [done[name] for name in before]
+            job.add_to(graph, [*first, *followed], begun.union(followed))
+            written[job.name] = job.written
+        return graph, written
+
+    def delayed(self, after: Delayed | None = None) -> Writing:
+        """What writes everything when it is computed; nothing is written before ``after`` is done."""
+        graph, written = self._graph(after)
+        asides = [job.aside for job in self._jobs if job.aside is not None]
+        name = graph.add_done(written, asides)
+        return Writing(name, HighLevelGraph(graph.layers, graph.dependencies))
+
+    def stored(self) -> list[da.Array]:
+        """Arrays of what is written, which read it again once it is."""
+        if any(job.goes_first for job in self._jobs):
+            raise AlignmentError(
+                "a source reads what the same call writes, so that no block of it can be written alone; "
+                "accepted: another target, or compute=True"
+            )
+        graph, _ = self._graph(None)
+        whole = HighLevelGraph(graph.layers, graph.dependencies)
+        return [job.stored(whole) for job in self._jobs]
+
+    def reading(self) -> list[da.Array]:
+        """Arrays that read what was written."""
+        return [job.reading() for job in self._jobs]
+
+
+class _Graph:
+    """Layers, each with those that it depends on."""
+
+    def __init__(self) -> None:
+        self.layers: dict[str, Any] = {}
+        self.dependencies: dict[str, set[str]] = {}
+        self.gate = Gate()
+
+    def add(self, name: str, layer: Any, dependencies: set[str]) -> None:
+        self.layers[name] = layer
+        self.dependencies[name] = dependencies
+
+    def add_done(self, written: dict[str, Written], asides: Sequence[Aside] = ()) -> str:
+        """Add what waits for layers that write, and removes what was put aside; returns its name."""
+        name = f"store-zarr-{uuid.uuid4().hex}"  # Each call writes anew, so none may stand for another.
+        self.add(name, Done(name, written, asides, self.gate), set(written))
+        return name
+
+    def take(self, collection: Any) -> set[str]:
+        """Add what a collection is made by; returns the layers that make it."""
+        graph = HighLevelGraph.from_collections("", {}, [collection])
+        for name in set(graph.layers) - {""}:
+            self.add(name, graph.layers[name], set(graph.dependencies[name]))
+        return set(graph.dependencies[""])
+
+
+class _Job:
+    """One source, where it goes, and how that is divided into tiles."""
+
+    def __init__(self, number: int, wanted: Job, journal: Journal | None, places: Places) -> None:
+        source, target, region = wanted.source, wanted.target, wanted.region
+        if not isinstance(source, da.Array) or not isinstance(target, Array):
+            raise TypeError(
+                f"cannot store {type(source).__name__} into {type(target).__name__}; accepted: dask arrays "
+                "and xzarr3 arrays"
+            )
+        target._check_writable()
+        if any(map(math.isnan, source.shape)):
+            raise SelectionError(
+                f"the blocks of the source for array '{target.name}' have unknown shapes; accepted: a source "
+                "after .compute_chunk_sizes()"
+            )
+        self.source, self.target, self.place = source, target, places.of(target)
+        self.selected = basic_selection(region, target.shape)
+        if any(s.step != 1 or s.reverse or s.drop for s in self.selected):
+            raise SelectionError(
+                f"not a region: {region!r}; accepted: slices without steps, one for a dimension"
+            )
+        shape = tuple(s.count for s in self.selected)
+        if shape != source.shape:
+            raise SelectionError(
+                f"a source of shape {source.shape} does not fit a region of shape {shape} of '{target.name}'"
+            )
+        self.number, self.journal = number, journal
+        self.name = f"{writing_label(target)}-{uuid.uuid4().hex}"
+        self.starts = tuple(chosen.start for chosen in self.selected)
+        self.axes = plan_axes(
+            target.metadata.chunk_grid.axes, self.starts, source.chunks, source.dtype.itemsize
+        )
+        self.follows: list[str] = []
+        """Names of jobs with which it shares units, each of which is changed by one after the other."""
+        self.in_place = wanted.in_place
+        self.goes_first = False
+        """Whether it reads what others of the same call write."""
+        self._rechunks = False
+        self.aside: Aside | None = None
+        slabs, live = (None, 0) if self.aligned else frontier(self.axes)
+        self.slabs, self.live = slabs, live * source.dtype.itemsize
+
+    @property
+    def aligned(self) -> bool:
+        """Whether tiles are blocks."""
+        return all(axis.aligned for axis in self.axes)
+
+    def set_aside(self) -> None:
+        """Keep all values in the store until nothing is read any more that they replace."""
+        pieces, self.axes = aside_axes(self.source.chunks, self.axes, self.source.dtype.itemsize, 0)
+        self.aside = Aside(self.target, pieces, self.axes, here=False)
+        self.slabs = None
+
+    def detour(self, most: float, cluster: bool, threads: int) -> None:
+        """Keep blocks somewhere else than in memory while they wait for others."""
+        source, target = self.source, self.target
+        way = "the workers' disks" if cluster else "a temporary directory"
+        if cluster:
+            self._rechunks = True
+            self.axes = [AxisTiles(axis.edges, axis.edges) for axis in self.axes]
+        else:
+            limit = most * _SHARE / threads
+            pieces, self.axes = aside_axes(source.chunks, self.axes, source.dtype.itemsize, limit)
+            self.aside = Aside(target, pieces, self.axes, here=True)
+        self.slabs = None
+        warnings.warn(
+            f"blocks of {shorten(source.chunksize)} for array '{printable(target.name)}', which is stored in "
+            f"units of {shorten(target.write_chunks)}, would take up to {format_bytes(self.live)} of memory "
+            f"while they wait for others, and may take {format_bytes(int(most))}; they go through {way}. "
+            "A higher "
+            "memory_limit, or blocks of other shapes, would be quicker",
+            LargeWriteWarning,
+            stacklevel=5,
+        )
+
+    def elements(self) -> _Box:
+        """The range of elements that is written along each dimension."""
+        return tuple((chosen.start, chosen.start + chosen.count) for chosen in self.selected)
+
+    def box(self) -> _Box:
+        """The range of units that is touched along each dimension."""
+        return tuple(
+            (units.index(chosen.start), units.index(chosen.stop - 1) + 1) if chosen.count else (0, 0)
+            for chosen, units in zip(self.selected, self.target.metadata.chunk_grid.axes, strict=True)
+        )
+
+    @property
+    def regions(self) -> Regions:
+        """Where each tile goes."""
+        return Regions(chunks_of(self.axes), self.starts)
+
+    @property
+    def _stage(self) -> str:
+        """Name of the layer that puts values aside."""
+        return f"stage-zarr-{self.name}"
+
+    @property
+    def written(self) -> Written:
+        """What the layer of the job writes."""
+        return Written(tuple(axis.count for axis in self.axes), self._finished, self.slabs)
+
+    @cached_property
+    def _finished(self) -> Container[Tile]:
+        if self.journal is None:
+            return ()
+        return self.journal.finished(self.number, self.target, self.regions)
+
+    def add_to(self, graph: _Graph, after: Sequence[Any], awaited: set[str]) -> None:
+        """Add what writes the tiles, once the keys ``after`` are done, which the layers ``awaited`` make."""
+        sink = Sink(self.target, self.number, self.journal, graph.gate)
+        name, source = self.name, self.source
+        if self.aside is not None:
+            if self._stage not in graph.layers:
+                self.add_aside(graph, after, awaited)
+            last = partial(copy_tile, sink, self.aside, self.starts)
+            layer = Tiles(name, self._stage, self.axes, self.starts, last, self._finished, after)
+            graph.add(name, layer, awaited | {self._stage})
+            return
+        if self._rechunks:
+            source = source.rechunk(chunks_of(self.axes), method="p2p")
+        needed = awaited | graph.take(source)
+        if not self.aligned:
+            write = partial(write_tile, sink)
+            layer = Tiles(name, source.name, self.axes, self.starts, write, self._finished, after)
+            graph.add(name, layer, needed)
+        else:
+            graph.add(name, self._blockwise(source, sink, after), needed)
+
+    def add_aside(self, graph: _Graph, after: Sequence[Any], awaited: set[str]) -> dict[str, Written]:
+        """Add what puts values aside; returns what its layer writes."""
+        aside, name = cast("Aside", self.aside), self._stage
+        zeros = (0,) * len(self.starts)
+        keep = partial(write_aside, aside, graph.gate)
+        layer = Tiles(name, self.source.name, aside.pieces, zeros, keep, (), after)
+        graph.add(name, layer, awaited | graph.take(self.source))
+        return {name: Written(tuple(axis.count for axis in aside.pieces))}
+
+    def _blockwise(self, source: da.Array, sink: Sink, after: Sequence[Any]) -> Any:
+        """The layer that writes blocks that are tiles."""
+        index = tuple(range(source.ndim))
+        return blockwise(
+            write_block,
+            self.name,
+            index,
+            source.name,
+            index,
+            sink,
+            None,
+            self.regions,
+            index,
+            *(each for key in after for each in (TaskRef(key), None)),
+            numblocks={source.name: source.numblocks},
+        )
+
+    def reading(self) -> da.Array:
+        """An array that reads what was written, tile by tile."""
+        chunks, region = [], []
+        for chosen, size, along in zip(self.selected, self.target.shape, chunks_of(self.axes), strict=True):
+            ends = [(length,) if length else () for length in (chosen.start, size - chosen.stop)]
+            chunks.append((*ends[0], *along, *ends[1]))
+            region.append(slice(chosen.start, chosen.stop))
+        target, prefix = self.target, f"read-zarr-{label(self.target)}"
+        found = read_in_chunks(read_block, target, target.dtype, chunks, prefix, target)[tuple(region)]
+        return cast("da.Array", found)
+
+    def stored(self, graph: HighLevelGraph) -> da.Array:
+        """An array of what is written, whose tiles are read once they are written."""
+        index = tuple(range(len(self.axes)))
+        counts = tuple(axis.count for axis in self.axes)
+        name = f"read-{self.name}"
+        layer = blockwise(
+            read_written,
+            name,
+            index,
+            self.name,
+            index,
+            self.target,
+            None,
+            self.regions,
+            index,
+            numblocks={self.name: counts},
+        )
+        layers = {**graph.layers, name: layer}
+        dependencies = {**graph.dependencies, name: {self.name}}
+        meta = np.empty((0,) * len(self.axes), self.target.dtype)
+        return da.Array(HighLevelGraph(layers, dependencies), name, chunks=chunks_of(self.axes), meta=meta)
+
+
+def _overlap(one: _Box, other: _Box) -> bool:
+    return all(low < end and start < high for (low, high), (start, end) in zip(one, other, strict=True))
+
+
+def _check_overlaps(jobs: Sequence[_Job]) -> None:
+    """Refuse two jobs that would write the same elements; of those that share units one follows the other."""
+    seen: dict[Place, list[_Job]] = {}
+    for job in jobs:
+        others = seen.setdefault(job.place, [])
+        for other in others:
+            if _overlap(job.elements(), other.elements()):
+                raise AlignmentError(
+                    f"two sources write the same elements of array '{job.target.name}'; accepted: regions "
+                    "that share none, or one call after the other"
+                )
+            if _overlap(job.box(), other.box()):
+                job.follows.append(other.name)
+        others.append(job)

@@ -1,0 +1,354 @@
+"""What reading a selection fetches, told without reading it: keys, byte ranges, requests, bytes.
+
+It comes from the plan that reading carries out. The indexes of shards are read and values are asked for their
+size, as reading would find them; no chunk is.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from xzarr3._types import JSON
+from xzarr3.codecs.pipeline import CodecChain
+from xzarr3.codecs.sharding import Shard
+from xzarr3.errors import ChunkError, printable
+from xzarr3.io.byte_ranges import windows
+from xzarr3.io.plan import ReadPlan
+from xzarr3.io.projection import ChunkProjection, Inner
+from xzarr3.io.read import Index, Within, shard_index
+from xzarr3.parallel import asked_threads, spread
+from xzarr3.stores import ValueReader
+
+if TYPE_CHECKING:
+    from xzarr3.array import Array
+    from xzarr3.io.executor import Engine
+    from xzarr3.io.selection import Fields
+
+_SHOWN = 20  # Values, and ranges of a value, that are spelled out.
+
+
+@dataclass(frozen=True)
+class Fetch:
+    """What is fetched of one stored value.
+
+    Parameters
+    ----------
+    key : str
+    coords : tuple of int
+        Coordinates of the unit of storage in the grid.
+    chunks : int
+        How many chunks are decoded: inner chunks, if the unit is a shard.
+    ranges : tuple of (int, int)
+        Start and length in bytes of each request. What is asked for whole is one range.
+    size : int or None
+        Size of the value in bytes, None if it is absent.
+    whole : bool
+        Whether the value is asked for whole.
+    indexes : int
+        How many of the requests are for the index of a shard as a whole, which reading keeps.
+    """
+
+    key: str
+    coords: tuple[int, ...]
+    chunks: int
+    ranges: tuple[tuple[int, int], ...]
+    size: int | None
+    whole: bool
+    indexes: int = 0
+
+    @property
+    def bytes_moved(self) -> int:
+        """Number of bytes in all ranges."""
+        return sum(length for _, length in self.ranges)
+
+    def __str__(self) -> str:
+        key = printable(self.key)
+        if self.size is None:
+            return f"{key}: absent, the fill value"
+        if self.whole:
+            return f"{key}: all {self.size} bytes"
+        shown = ", ".join(f"{start}+{length}" for start, length in self.ranges[:_SHOWN])
+        more = f", {len(self.ranges) - _SHOWN} more" if len(self.ranges) > _SHOWN else ""
+        moved = f"{self.bytes_moved} of {self.size} bytes"
+        return f"{key}: {moved} in {len(self.ranges)} requests: {shown}{more}"
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What reading a selection of an array fetches.
+
+    Printed, it is a summary and the first of the values; iterated over, it gives a :class:`Fetch` for each
+    value that is touched, which are looked at again.
+
+    What is counted is what a process asks for that has read nothing of these values before. Where the store
+    tells whether a value has changed, as directories do, reading keeps the indexes of shards, and the next
+    read makes ``index_requests`` fewer requests. A value that is absent is no request and no bytes, and
+    neither is asking whether there is one; nor is a look at the document of the array. A store that cannot
+    tell how large a value is has to read all of it for the explanation.
+
+    Parameters
+    ----------
+    name : str
+        Name of the array.
+    shape : tuple of int
+        Shape of the result.
+    units : int
+        Number of units of storage that are touched.
+    chunks : int
+        Number of chunks that are decoded; in shards, of inner chunks.
+    absent : int
+        Number of units that are not there.
+    requests : int
+        Number of requests: one for each value read whole, each byte range and each index of a shard.
+    index_requests : int
+        How many of these are for the indexes of shards; those of shards within shards do not count.
+    bytes_moved : int
+        Number of bytes that are asked for.
+    bytes_used : int
+        Number of bytes of the result; of elements of any size, those of numpy's array only.
+    first : tuple of Fetch
+        The first values that are touched.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    units: int
+    chunks: int
+    absent: int
+    requests: int
+    index_requests: int
+    bytes_moved: int
+    bytes_used: int
+    first: tuple[Fetch, ...]
+    _fetches: Callable[[], Iterator[Fetch]] = field(repr=False, compare=False)
+
+    def __iter__(self) -> Iterator[Fetch]:
+        return self._fetches()
+
+    def __str__(self) -> str:
+        ratio = f" ({self.bytes_moved / self.bytes_used:.3g} moved for each)" if self.bytes_used else ""
+        absent = f", of which {self.absent} absent" if self.absent else ""
+        indexes = f", of which {self.index_requests} for indexes of shards" if self.index_requests else ""
+        lines = [
+            f"read of shape {self.shape} from array '{printable(self.name)}'",
+            f"{'keys':<13}{self.units}{absent}",
+            f"{'chunks':<13}{self.chunks} decoded",
+            f"{'requests':<13}{self.requests}{indexes}",
+            f"{'bytes moved':<13}{self.bytes_moved}",
+            f"{'bytes used':<13}{self.bytes_used}{ratio}",
+            *(f"  {fetch}" for fetch in self.first),
+        ]
+        if self.units > len(self.first):
+            lines.append(f"  and {self.units - len(self.first)} more")
+        return "\n".join(lines)
+
+    def to_json(self) -> dict[str, JSON]:
+        """The summary, and all values with their ranges."""
+        return {
+            "array": self.name,
+            "shape": list(self.shape),
+            "keys": self.units,
+            "absent": self.absent,
+            "chunks": self.chunks,
+            "requests": self.requests,
+            "index_requests": self.index_requests,
+            "bytes_moved": self.bytes_moved,
+            "bytes_used": self.bytes_used,
+            "fetches": [
+                {
+                    "key": fetch.key,
+                    "coords": list(fetch.coords),
+                    "chunks": fetch.chunks,
+                    "ranges": [list(each) for each in fetch.ranges],
+                    "size": fetch.size,
+                    "whole": fetch.whole,
+                    "index_requests": fetch.indexes,
+                }
+                for fetch in self
+            ],
+        }
+
+
+def explain(
+    array: Array, plan: ReadPlan, fields: Fields | None = None, threads: int | None = None
+) -> Explanation:
+    """What carrying out a plan of an array fetches.
+
+    Parameters
+    ----------
+    array : Array
+    plan : ReadPlan
+    fields : str or list of str, optional
+        The fields of the elements that are wanted; all are fetched.
+    threads : int, optional
+        As many as would read.
+    """
+    engine = array.engine
+    number, shape, used = math.prod(plan.shape), plan.shape, array.dtype.itemsize
+    if fields is not None:
+        part = np.empty(0, array.dtype)[fields]
+        shape += part.shape[1:]
+        several = [*map(part.dtype.__getitem__, part.dtype.names or ())] if isinstance(fields, list) else []
+        used = sum(each.itemsize for each in several or [part.dtype]) * math.prod(part.shape[1:])
+
+    fetches = partial(_all_fetches, engine, plan, asked_threads(threads))
+    first: list[Fetch] = []
+    units = chunks = absent = requests = indexes = moved = 0
+    for fetch in fetches():
+        if len(first) < _SHOWN:
+            first.append(fetch)
+        units += 1
+        chunks += fetch.chunks
+        absent += fetch.size is None
+        requests += len(fetch.ranges)
+        indexes += fetch.indexes
+        moved += fetch.bytes_moved
+    return Explanation(
+        name=array.name,
+        shape=shape,
+        units=units,
+        chunks=chunks,
+        absent=absent,
+        requests=requests,
+        index_requests=indexes,
+        bytes_moved=moved,
+        bytes_used=number * used,
+        first=tuple(first),
+        _fetches=fetches,
+    )
+
+
+def _all_fetches(engine: Engine, plan: ReadPlan, threads: int | None) -> Iterator[Fetch]:
+    if math.prod(plan.shape) == 0:
+        return iter(())
+    _, pieces = engine.sharing(plan, threads)
+    return _fetches(engine, plan) if pieces == 1 else _joined(engine, plan, pieces)
+
+
+def _joined(engine: Engine, plan: ReadPlan, pieces: int) -> Iterator[Fetch]:
+    """What threads fetch that share a few shards: the pieces of each one together."""
+    found: dict[tuple[int, ...], Fetch] = {}
+    for fetch in _fetches(engine, plan, pieces):
+        before = found.get(fetch.coords)
+        if before is None or fetch.size is None:
+            found[fetch.coords] = fetch
+        else:
+            found[fetch.coords] = replace(
+                fetch,
+                chunks=before.chunks + fetch.chunks,
+                ranges=before.ranges + fetch.ranges,
+                whole=False,
+                indexes=before.indexes + fetch.indexes,
+            )
+    return iter(found.values())
+
+
+def _fetches(engine: Engine, plan: ReadPlan, pieces: int = 1) -> Iterator[Fetch]:
+    known: dict[tuple[int, ...], Index] = {}  # Indexes of shards of which another piece is read.
+    at_once = max(engine.waiting, 1)
+    for chain, units in plan.batches(pieces):
+        one = partial(_fetch_unit, engine, plan, chain, known if pieces > 1 else None)
+        while some := list(itertools.islice(units, at_once)):
+            yield from spread(one, some, at_once)
+
+
+def _fetch_unit(
+    engine: Engine,
+    plan: ReadPlan,
+    chain: CodecChain,
+    known: dict[tuple[int, ...], Index] | None,
+    unit: ChunkProjection,
+) -> Fetch:
+    coords = unit.coords
+    key = engine.key(coords)
+    reader = engine.store.reader().open(key)
+    if reader is None:
+        return Fetch(key, coords, 0, (), None, whole=False)
+    with reader:
+        try:
+            return _fetch(engine, plan, chain, unit.inner, reader, coords, known)
+        except ChunkError as error:
+            error.key, error.chunk = key, coords
+            raise
+
+
+def _fetch(
+    engine: Engine,
+    plan: ReadPlan,
+    chain: CodecChain,
+    inner: Inner,
+    reader: ValueReader,
+    coords: tuple[int, ...],
+    known: dict[tuple[int, ...], Index] | None,
+) -> Fetch:
+    key = engine.key(coords)
+    size = len(reader.read(0)) if reader.size is None else reader.size
+    ranges: list[tuple[int, int]] | None
+    chunks, indexes = 1, 0
+    if chain.shard is not None:
+        before = None if known is None else known.get(coords)
+        index = before
+        if index is None:
+            index = shard_index(chain.shard, reader, engine.store_identity, key)
+        chunks, ranges = _of_shard(plan, chain.shard, Within(reader, 0, size), index, inner)
+        if ranges is not None:
+            indexes = 1 if before is None else 0
+            ranges = ranges[1 - indexes :]
+            if known is not None:
+                known[coords] = index
+    else:
+        found = plan.elements(chain, inner) if chain.is_plain else None
+        ranges = None if found is None else [*zip(found.starts, found.lengths, strict=True)]
+    if ranges is None:
+        return Fetch(key, coords, chunks, ((0, size),), size, whole=True)
+    return Fetch(key, coords, chunks, tuple(ranges), size, whole=False, indexes=indexes)
+
+
+def _of_shard(
+    plan: ReadPlan, shard: Shard, reader: Within, index: Any, inner: Inner
+) -> tuple[int, list[tuple[int, int]] | None]:
+    """How many inner chunks are decoded, and the byte ranges asked for, the index first; None for all."""
+    wanted = plan.inner_chunks(shard, inner)
+    start = shard.index_start + (0 if shard.index_start >= 0 else reader.size)
+    ranges: list[tuple[int, int]] | None = None if wanted.whole else [(start, shard.index_size)]
+    chunks = 0
+    entries, units, _ = plan.present(shard, index, wanted)
+    if shard.inner.shard is None and not (shard.inner.is_plain and not wanted.whole):
+        if ranges is not None:
+            for window in windows(entries, plan.price):
+                ranges += [(first, length) for first, length, _ in window]
+        return len(entries), ranges
+    if shard.inner.is_plain and len(units) > 1:
+        spans, scattered = plan.spans(shard.inner, entries, units)
+        chunks = len(spans)
+        if ranges is not None:
+            for window in windows([(span.start, span.length) for span in spans], plan.price):
+                ranges += [(first, length) for first, length, _ in window]
+        entries, units = [[*entry] for entry, _ in scattered], [unit for _, unit in scattered]
+    for (offset, size), unit in zip(entries, units, strict=True):
+        number, parts = _of_inner(plan, shard.inner, Within(reader, offset, size), unit.inner)
+        chunks += number
+        if ranges is not None:
+            ranges += [(offset + first, length) for first, length in parts]
+    return chunks, ranges
+
+
+def _of_inner(
+    plan: ReadPlan, chain: CodecChain, reader: Within, inner: Inner
+) -> tuple[int, list[tuple[int, int]]]:
+    """The same of one inner chunk of which a part may be read."""
+    if chain.shard is not None:
+        index = chain.shard.decode_index(reader.read(chain.shard.index_start, chain.shard.index_size))
+        number, parts = _of_shard(plan, chain.shard, reader, index, inner)
+        return number, [(0, reader.size)] if parts is None else parts
+    found = plan.elements(chain, inner)
+    if found is None:
+        return 1, [(0, reader.size)]
+    return 1, [*zip(found.starts, found.lengths, strict=True)]

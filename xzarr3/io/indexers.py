@@ -1,0 +1,75 @@
+"""Ways to select from an array: numpy's, ``array.oindex``, ``array.vindex`` and ``array.blocks``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy.typing as npt
+
+from xzarr3._types import AnyArray
+from xzarr3.io.explain import Explanation, explain
+from xzarr3.io.plan import ReadPlan
+from xzarr3.io.selection import DimChoice, Points, Selection
+
+if TYPE_CHECKING:
+    from xzarr3.array import Array
+
+Parse: TypeAlias = Callable[[object, tuple[int, ...]], "tuple[DimChoice, ...] | Points"]
+
+
+class Indexer:
+    """Reads and writes an array with selections of one kind.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import xzarr3
+    >>> array = xzarr3.create_array(xzarr3.MemoryStore(), data=np.arange(12).reshape(3, 4), chunks=2)
+    >>> array.oindex[[0, 2], 1] = -1
+    >>> array.oindex.get((slice(None), [1, 3]), threads=1)
+    array([[-1,  3],
+           [ 5,  7],
+           [-1, 11]])
+
+    Parameters
+    ----------
+    array : Array
+    parse : callable
+        Works out a selection, given the shape of the array.
+    """
+
+    def __init__(self, array: Array, parse: Parse) -> None:
+        self._array = array
+        self._parse = parse
+
+    def get(
+        self, selection: Selection = ..., *, out: AnyArray | None = None, threads: int | None = None
+    ) -> AnyArray:
+        """Read a selection; see :meth:`xzarr3.Array.get`."""
+        fields, elements = self._array.split(selection)
+        return self._array.read_selected(self._parsed(elements), fields, out=out, threads=threads)
+
+    def set(self, selection: Selection, values: npt.ArrayLike, *, threads: int | None = None) -> None:
+        """Write to a selection; see :meth:`xzarr3.Array.set`."""
+        fields, elements = self._array.split(selection)
+        self._array.write_selected(self._parsed(elements), values, fields, threads=threads)
+
+    def plan(self, selection: Selection = ...) -> ReadPlan:
+        """What reading ``selection`` would touch."""
+        return self._array.engine.plan(self._parsed(self._array.split(selection)[1]))
+
+    def explain(self, selection: Selection = ..., *, threads: int | None = None) -> Explanation:
+        """What reading ``selection`` fetches; see :meth:`xzarr3.Array.explain`."""
+        fields, elements = self._array.split(selection)
+        return explain(self._array, self._array.engine.plan(self._parsed(elements)), fields, threads)
+
+    def __getitem__(self, selection: Selection) -> Any:
+        result = self.get(selection)
+        return result[()] if result.ndim == 0 else result
+
+    def __setitem__(self, selection: Selection, values: npt.ArrayLike) -> None:
+        self.set(selection, values)
+
+    def _parsed(self, elements: Selection) -> tuple[DimChoice, ...] | Points:
+        return self._parse(elements, self._array.shape)

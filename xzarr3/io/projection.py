@@ -1,0 +1,419 @@
+"""Dividing what is wanted of an array among the chunks of a grid, and of a chunk among its inner chunks.
+
+A selection is divided per dimension, into one :class:`AxisProjection` for each chunk along it, and never into
+a list of chunks, unless single elements are selected. Kinds of selections differ in how they say which
+elements of a chunk are wanted; each :class:`Addressing` is one way.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import operator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias, cast
+
+import numpy as np
+
+from xzarr3._types import AnyArray
+from xzarr3.grid import Edges, Steps
+from xzarr3.io.selection import DimChoice, DimIndices, DimSelection, Indices, as_progression
+
+Inner: TypeAlias = "tuple[Any, ...]"
+"""Which elements of a chunk are wanted: a slice with a step, or an array, for each dimension."""
+
+
+class AxisProjection(NamedTuple):
+    """What is wanted of a chunk along one dimension."""
+
+    coord: int
+    """Coordinate of the chunk in the grid."""
+    text: str
+    """The same as text."""
+    inner: Any
+    """The elements within the chunk: a slice, or an array in ascending order."""
+    outer: slice
+    """Where they lie in the result."""
+    whole: bool
+    """Whether these are all elements that the chunk shares with the array."""
+
+
+class ChunkProjection(NamedTuple):
+    """What is wanted of a chunk; each field holds those of the :class:`AxisProjection` of every dimension."""
+
+    coords: tuple[int, ...]
+    """Coordinates of the chunk in the grid."""
+    texts: tuple[str, ...]
+    """The same as text, of which the key of the chunk is made."""
+    inner: Inner
+    """Which elements of the chunk."""
+    outer: tuple[Any, ...]
+    """Where they lie in the result."""
+    whole: tuple[bool, ...]
+    """Whether these are, along each dimension, all elements that the chunk shares with the array."""
+
+
+# These run no Python code, as the classes themselves would for each chunk.
+_axis_projection = cast("Callable[[tuple[Any, ...]], AxisProjection]", partial(tuple.__new__, AxisProjection))
+chunk_projection = cast("Callable[[Iterable[Any]], ChunkProjection]", partial(tuple.__new__, ChunkProjection))
+"""Makes a projection of its five fields."""
+
+_LARGEST = np.iinfo(np.intp).max
+
+ONE = ChunkProjection((), (), (), (...,), ())
+"""The chunk of an array of no dimensions; the Ellipsis keeps its place a view."""
+
+
+def axis_parts(selected: DimChoice, axis: Steps | Edges, size: int) -> list[AxisProjection]:
+    """Divide what is selected of a dimension of ``size`` elements among the chunks of a grid."""
+    if isinstance(selected, DimIndices):
+        return _index_parts(selected.indices, axis, size)
+    if isinstance(axis, Steps):
+        return dimension_parts(selected, axis.length, size)
+    first, step, stop = selected.start, selected.step, selected.stop
+    parts: list[AxisProjection] = []
+    done = 0
+    while selected.count and first < stop:
+        start, end, base, length = axis.run_at(first, size)
+        within = DimSelection(first - start, step, -(-(min(end, stop) - first) // step))
+        for part in dimension_parts(within, length, end - start):
+            coord, place = base + part.coord, slice(done + part.outer.start, done + part.outer.stop)
+            parts.append(AxisProjection(coord, str(coord), part.inner, place, part.whole))
+        done += within.count
+        first += within.count * step
+    return parts
+
+
+def dimension_parts(selected: DimSelection, length: int, size: int) -> list[AxisProjection]:
+    """Divide what is selected of a dimension of ``size`` elements among chunks of ``length`` elements."""
+    if selected.count == 0:
+        return []
+    first, step, stop = selected.start, selected.step, selected.stop
+    parts: list[AxisProjection] = []
+    done = 0
+    while first < stop:
+        index = first // length
+        low = index * length
+        end = min(low + length, size)
+        count = -(-(min(end, stop) - first) // step)
+        inner = slice(first - low, first - low + (count - 1) * step + 1, step)
+        place = slice(done, done + count)
+        parts.append(_axis_projection((index, str(index), inner, place, count == end - low)))
+        done += count
+        first += count * step
+    return parts
+
+
+def _index_parts(indices: Indices, axis: Steps | Edges, size: int) -> list[AxisProjection]:
+    chunks, within = axis.locate(indices)
+    parts: list[AxisProjection] = []
+    for begin, end in _runs(chunks):
+        chunk = int(chunks[begin])
+        extent = min(axis.length_at(chunk), size - axis.start(chunk))
+        inner = within[begin:end]
+        whole = end - begin >= extent and len(np.unique(inner)) == extent
+        place = slice(begin, end)
+        parts.append(_axis_projection((chunk, str(chunk), _shortest(inner), place, whole)))
+    return parts
+
+
+def _runs(values: Indices, *more: Indices) -> Iterator[tuple[int, int]]:
+    """The runs of equal values, or of equal tuples of several values, from where to where."""
+    changes = values[1:] != values[:-1]
+    for other in more:
+        changes |= other[1:] != other[:-1]
+    edges = [0, *(np.flatnonzero(changes) + 1).tolist(), len(values)]
+    return itertools.pairwise(edges) if len(values) else iter(())
+
+
+def _shortest(inner: Indices) -> slice | Indices:
+    """Elements of a chunk as a slice, if they are a progression."""
+    found = as_progression(inner)
+    return inner if found is None else slice(found.start, found.stop, found.step)
+
+
+def _parts_within(inner: Any, length: int, size: int) -> list[AxisProjection]:
+    """Divide elements of a chunk, along one dimension, among inner chunks of ``length`` elements."""
+    if isinstance(inner, slice):
+        count = len(range(inner.start, inner.stop, inner.step))
+        return dimension_parts(DimSelection(inner.start, inner.step, count), length, size)
+    return _index_parts(inner, Steps(length), size)
+
+
+def split_part(part: AxisProjection, length: int, pieces: int) -> list[AxisProjection]:
+    """Cut what is wanted of a chunk at multiples of ``length``, its inner chunks, into about ``pieces``."""
+    inside = _parts_within(part.inner, length, _stop(part.inner))
+    run = -(-len(inside) // pieces)
+    found: list[AxisProjection] = []
+    for at in range(0, len(inside), run):
+        place = slice(inside[at].outer.start, inside[min(at + run, len(inside)) - 1].outer.stop)
+        outer = slice(part.outer.start + place.start, part.outer.start + place.stop)
+        found.append(part._replace(inner=_piece(part.inner, place), outer=outer, whole=False))
+    return found
+
+
+def _piece(inner: Any, place: slice) -> Any:
+    if not isinstance(inner, slice):
+        return inner[place]
+    start = inner.start + place.start * inner.step
+    return slice(start, start + (place.stop - place.start - 1) * inner.step + 1, inner.step)
+
+
+def _stop(inner: slice | Indices) -> int:
+    """One past the last wanted element."""
+    return int(inner.stop) if isinstance(inner, slice) else int(inner[-1]) + 1
+
+
+def _first(inner: slice | Indices) -> int:
+    return int(inner.start) if isinstance(inner, slice) else int(inner[0])
+
+
+def projections(parts: Sequence[Sequence[AxisProjection]]) -> Iterator[ChunkProjection]:
+    """The chunks whose projections along the dimensions these are, in C order."""
+    if not all(parts):
+        return iter(())
+    # A product for each field is quicker than one of all parts, each of whose combinations is taken apart.
+    columns = zip(*(zip(*along, strict=True) for along in parts), strict=True)
+    return map(chunk_projection, zip(*itertools.starmap(itertools.product, columns), strict=True))
+
+
+class Addressing(ABC):
+    """One way to tell which elements of a chunk are wanted.
+
+    The values of these elements make an array, of the shape of :meth:`take`.
+    """
+
+    def view(self, chunk: AnyArray) -> AnyArray:
+        """The chunk with its dimensions in the order in which the elements are told."""
+        return chunk
+
+    def index(self, inner: Inner) -> Inner:
+        """What numpy takes to select the elements from the view."""
+        return inner
+
+    def take(self, chunk: AnyArray, inner: Inner) -> AnyArray:
+        """The wanted elements."""
+        taken: AnyArray = self.view(chunk)[self.index(inner)]
+        return taken
+
+    def put(self, chunk: AnyArray, inner: Inner, values: AnyArray, fields: tuple[str, ...] = ()) -> None:
+        """Set these elements, or these fields of them to those of ``values``."""
+        view, index = self.view(chunk), self.index(inner)
+        if not fields:
+            view[index] = values
+        for name in fields:
+            view[name][index] = values[name]
+
+    @abstractmethod
+    def divide(
+        self, inner: Inner, lengths: tuple[int, ...], sizes: tuple[int, ...]
+    ) -> tuple[Any, list[ChunkProjection]]:
+        """Divide them among inner chunks of one shape.
+
+        Returns
+        -------
+        tuple
+            What selects the inner chunks, from an array of the shape of their grid and one more dimension,
+            in the order of C; and the inner chunks in that order.
+        """
+
+    @abstractmethod
+    def offsets(self, inner: Inner, strides: tuple[int, ...]) -> Indices:
+        """Where each element is, in bytes, in a chunk with these strides; of the shape of :meth:`take`."""
+
+    @abstractmethod
+    def touched(self, inner: Inner, lengths: tuple[int, ...]) -> int:
+        """About how many inner chunks hold them; never fewer than do."""
+
+    def same(self, one: Inner, other: Inner) -> bool:
+        """Whether these are surely the same elements."""
+        return one is other
+
+
+class Slices(Addressing):
+    """A slice for each dimension."""
+
+    def take(self, chunk: AnyArray, inner: Inner) -> AnyArray:
+        taken: AnyArray = chunk[inner]
+        return taken
+
+    def divide(
+        self, inner: Inner, lengths: tuple[int, ...], sizes: tuple[int, ...]
+    ) -> tuple[Any, list[ChunkProjection]]:
+        parts = [*map(_parts_within, inner, lengths, sizes)]
+        if not parts:
+            return (), [ONE]
+        # Mostly neighbours are wanted, which are selected without a copy.
+        if all(along[-1].coord - along[0].coord + 1 == len(along) for along in parts):
+            chosen: Any = tuple([slice(along[0].coord, along[-1].coord + 1) for along in parts])
+        else:
+            chosen = np.ix_(*([part.coord for part in along] for along in parts))
+        return chosen, [*projections(parts)]
+
+    def offsets(self, inner: Inner, strides: tuple[int, ...]) -> Indices:
+        total = np.zeros((1,) * len(inner), np.intp)
+        for axis, (chosen, stride) in enumerate(zip(inner, strides, strict=True)):
+            along = np.arange(chosen.start, chosen.stop, chosen.step) if isinstance(chosen, slice) else chosen
+            total = total + (along * stride).reshape(-1, *(1,) * (len(inner) - 1 - axis))
+        return total
+
+    def touched(self, inner: Inner, lengths: tuple[int, ...]) -> int:
+        return math.prod(
+            1 + (_stop(chosen) - 1) // length - _first(chosen) // length
+            for chosen, length in zip(inner, lengths, strict=True)
+        )
+
+    def same(self, one: Inner, other: Inner) -> bool:
+        return one == other
+
+
+class Mesh(Slices):
+    """A slice or an array for each dimension: all combinations are wanted."""
+
+    def index(self, inner: Inner) -> Inner:
+        if sum(not isinstance(chosen, slice) for chosen in inner) < 2:
+            return inner  # One array among slices numpy understands so itself.
+        return np.ix_(
+            *(
+                np.arange(chosen.start, chosen.stop, chosen.step) if isinstance(chosen, slice) else chosen
+                for chosen in inner
+            )
+        )
+
+    def take(self, chunk: AnyArray, inner: Inner) -> AnyArray:
+        return Addressing.take(self, chunk, inner)
+
+    def same(self, one: Inner, other: Inner) -> bool:
+        return all(
+            a == b if isinstance(a, slice) and isinstance(b, slice) else a is b
+            for a, b in zip(one, other, strict=True)
+        )
+
+
+class Pointwise(Addressing):
+    """Arrays that select together, along some dimensions, and slices along the others.
+
+    The arrays come first in what tells the elements, and the points first in the values.
+
+    Parameters
+    ----------
+    axes : tuple of int
+        The dimensions that arrays select from.
+    ndim : int
+        Number of dimensions of the array.
+    """
+
+    def __init__(self, axes: tuple[int, ...], ndim: int) -> None:
+        self.axes = axes
+        self.others = tuple(axis for axis in range(ndim) if axis not in axes)
+        self._order = axes + self.others
+        self._back = tuple(self._order.index(axis) for axis in range(ndim))
+        self._points = len(axes)
+
+    def view(self, chunk: AnyArray) -> AnyArray:
+        return chunk.transpose(self._order)
+
+    def units(
+        self,
+        points: tuple[Indices, ...],
+        axes: Sequence[Steps | Edges],
+        others: list[list[AxisProjection]],
+        finer: tuple[int, ...] | None = None,
+    ) -> tuple[Indices | None, Iterator[tuple[tuple[int, ...], ChunkProjection]]]:
+        """Divide points, and parts along the other dimensions, among the chunks of a grid.
+
+        Parameters
+        ----------
+        points : tuple of ndarray of int
+            The indices, for each dimension of :attr:`axes`.
+        axes : sequence of Steps or Edges
+            The grid, all dimensions.
+        others : list of list of AxisProjection
+            What is selected along each of the other dimensions.
+        finer : tuple of int, optional
+            Shape of inner chunks, whose points are to come together as well.
+
+        Returns
+        -------
+        tuple
+            The order of the points in which each chunk's come together, None if it is theirs already; and
+            the chunks, each with its shape.
+        """
+        located = [axes[axis].locate(indices) for axis, indices in zip(self.axes, points, strict=True)]
+        chunks, within = [chunk for chunk, _ in located], [inside for _, inside in located]
+        keys = [*chunks]
+        if finer is not None:
+            keys += [
+                inside // min(finer[axis], _LARGEST) for axis, inside in zip(self.axes, within, strict=True)
+            ]
+        order: Indices = np.lexsort(keys[::-1])
+        if np.all(order[1:] > order[:-1]):
+            return None, self._each_unit(within, chunks, axes, others)
+        within = [inside[order] for inside in within]
+        return order, self._each_unit(within, [chunk[order] for chunk in chunks], axes, others)
+
+    def _each_unit(
+        self,
+        within: list[Indices],
+        chunks: list[Indices],
+        axes: Sequence[Steps | Edges],
+        others: list[list[AxisProjection]],
+    ) -> Iterator[tuple[tuple[int, ...], ChunkProjection]]:
+        combinations = [*itertools.product(*others)]
+        regular = all(isinstance(axis, Steps) for axis in axes)
+        shape = tuple(axis.longest for axis in axes)
+        runs = [*_runs(*chunks)]
+        begins = [begin for begin, _ in runs]
+        firsts = zip(*(chunk[begins].tolist() for chunk in chunks), strict=True)
+        for (begin, end), at in zip(runs, firsts, strict=True):
+            ours = tuple([inside[begin:end] for inside in within])
+            for parts in combinations:
+                coords = at
+                if parts:
+                    first = (*at, *(part.coord for part in parts))
+                    coords = tuple([first[axis] for axis in self._back])
+                elif self._back != self._order:
+                    coords = tuple([at[axis] for axis in self._back])
+                inner = (*ours, *(part.inner for part in parts))
+                outer = (slice(begin, end), *(part.outer for part in parts))
+                if not regular:
+                    shape = tuple(axis.length_at(index) for axis, index in zip(axes, coords, strict=True))
+                yield shape, chunk_projection((coords, tuple(map(str, coords)), inner, outer, (False,)))
+
+    def divide(
+        self, inner: Inner, lengths: tuple[int, ...], sizes: tuple[int, ...]
+    ) -> tuple[Any, list[ChunkProjection]]:
+        slices = inner[self._points :]
+        others = [
+            _parts_within(part, lengths[axis], sizes[axis])
+            for part, axis in zip(slices, self.others, strict=True)
+        ]
+        order, units = self.units(inner[: self._points], [Steps(length) for length in lengths], others)
+        found = [unit for _, unit in units]
+        if order is not None:
+            found = [unit._replace(outer=(order[unit.outer[0]], *unit.outer[1:])) for unit in found]
+        coords = [unit.coords for unit in found]
+        return tuple(np.array(coords, np.intp).reshape(len(coords), -1).T), found
+
+    def offsets(self, inner: Inner, strides: tuple[int, ...]) -> Indices:
+        total = np.zeros(len(inner[0]), np.intp)
+        for indices, axis in zip(inner[: self._points], self.axes, strict=True):
+            total = total + indices * strides[axis]
+        for chosen, axis in zip(inner[self._points :], self.others, strict=True):
+            total = total[..., np.newaxis] + np.arange(chosen.start, chosen.stop, chosen.step) * strides[axis]
+        return total
+
+    def each_offset(self, inner: Inner, strides: tuple[int, ...]) -> list[int]:
+        """The same as a list, where there are points only."""
+        along = [strides[axis] for axis in self.axes]
+        points = zip(*(indices.tolist() for indices in inner), strict=True)
+        return [sum(map(operator.mul, point, along)) for point in points]
+
+    def touched(self, inner: Inner, lengths: tuple[int, ...]) -> int:
+        others = (
+            1 + (chosen.stop - 1) // lengths[axis] - chosen.start // lengths[axis]
+            for chosen, axis in zip(inner[self._points :], self.others, strict=True)
+        )
+        return len(inner[0]) * int(math.prod(others))

@@ -1,0 +1,425 @@
+"""Selections: what an index of an array means, worked out per dimension.
+
+All ways to select end in one of two forms. Basic, orthogonal and block selections are a product over the
+dimensions: for each one a :class:`DimSelection`, a forward progression of elements, or :class:`DimIndices`,
+any elements in ascending order. Selections of single elements, and masks of several dimensions, are
+:class:`Points`.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import EllipsisType
+from typing import Any, SupportsIndex, TypeAlias, TypeGuard, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from xzarr3.errors import SelectionError, shorten
+from xzarr3.grid import Grid
+
+BasicIndex: TypeAlias = "SupportsIndex | slice | EllipsisType"
+Fields: TypeAlias = "str | list[str]"
+BasicSelection: TypeAlias = "BasicIndex | Fields | tuple[BasicIndex | Fields, ...]"
+Indices: TypeAlias = npt.NDArray[np.intp]
+ArrayIndex: TypeAlias = "npt.NDArray[Any] | Sequence[Any]"
+Selection: TypeAlias = "BasicIndex | Fields | ArrayIndex | tuple[BasicIndex | Fields | ArrayIndex, ...]"
+"""What numpy takes as an index, but for ``newaxis``, and names of fields."""
+
+_BASIC = "integers, slices and one Ellipsis"
+_ANY = "integers, slices, one Ellipsis, and arrays of integers or of truth values"
+
+
+@dataclass(frozen=True, slots=True)
+class DimSelection:
+    """The elements selected along one dimension.
+
+    Parameters
+    ----------
+    start, step, count : int
+        The elements ``start``, ``start + step``, ..., ``count`` of them; ``step`` is at least 1.
+    reverse : bool
+        Whether the result runs the other way.
+    drop : bool
+        Whether an integer selected this, so that the result lacks the dimension.
+    """
+
+    start: int
+    step: int
+    count: int
+    reverse: bool = False
+    drop: bool = False
+
+    @property
+    def stop(self) -> int:
+        """One past the last selected element."""
+        return self.start + (self.count - 1) * self.step + 1 if self.count else self.start
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DimIndices:
+    """Elements selected along one dimension that are no progression.
+
+    Parameters
+    ----------
+    indices : ndarray of int
+        The elements in ascending order; one may occur several times.
+    order : ndarray of int, optional
+        Where in the result each of them belongs; None if they are wanted in this order.
+    """
+
+    indices: Indices
+    order: Indices | None = None
+
+    @property
+    def count(self) -> int:
+        """Number of selected elements."""
+        return len(self.indices)
+
+    @property
+    def start(self) -> int:
+        """The first selected element."""
+        return int(self.indices[0])
+
+    @property
+    def stop(self) -> int:
+        """One past the last selected element."""
+        return int(self.indices[-1]) + 1
+
+
+DimChoice: TypeAlias = DimSelection | DimIndices
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Points:
+    """Elements that several indices select together, and all of the other dimensions' for each of them.
+
+    Parameters
+    ----------
+    axes : tuple of int
+        The dimensions along which there are indices.
+    indices : tuple of ndarray of int
+        For each of these dimensions as many indices as there are points, none of them negative.
+    shape : tuple of int
+        Shape of the points in the result.
+    others : tuple of DimSelection
+        What is selected of the other dimensions, in their order.
+    position : int
+        How many of the other dimensions that are not dropped come before the points in the result.
+    """
+
+    axes: tuple[int, ...]
+    indices: tuple[Indices, ...]
+    shape: tuple[int, ...]
+    others: tuple[DimSelection, ...] = ()
+    position: int = 0
+
+
+def select_dimension(index: SupportsIndex | slice, size: int, axis: int) -> DimSelection:
+    """Work out the index of one dimension of length ``size``."""
+    if isinstance(index, slice):
+        try:
+            start, stop, step = index.indices(size)
+        except (TypeError, ValueError) as error:
+            raise SelectionError(f"axis {axis}: {error}; found {index!r}") from error
+        count = len(range(start, stop, step))
+        if step > 0:
+            return DimSelection(start, step, count)
+        return DimSelection(start + (count - 1) * step if count else 0, -step, count, reverse=True)
+    try:
+        at = operator.index(index)
+    except TypeError as error:
+        raise SelectionError(
+            f"axis {axis}: not a basic selection: {type(index).__name__}; accepted: {_BASIC}"
+        ) from error
+    if not -size <= at < size:
+        raise SelectionError(f"axis {axis}: index {at} is out of bounds for length {size}")
+    return DimSelection(at + size if at < 0 else at, 1, 1, drop=True)
+
+
+def split_fields(selection: Selection) -> tuple[Fields | None, Selection]:
+    """Take a selection apart into the fields it names, None if it names none, and the elements.
+
+    Raises
+    ------
+    SelectionError
+        If there are several names outside a list.
+
+    Examples
+    --------
+    >>> split_fields(("x", slice(1, 3)))
+    ('x', (slice(1, 3, None),))
+    """
+    indices = selection if isinstance(selection, tuple) else (selection,)
+    fields: list[Fields] = [index for index in indices if isinstance(index, str) or _is_names(index)]
+    if not fields:
+        return None, selection
+    if len(fields) > 1:
+        raise SelectionError(
+            f"not one selection of fields: {fields!r}; accepted: a name, or one list of names"
+        )
+    return fields[0], tuple(index for index in indices if not (isinstance(index, str) or _is_names(index)))
+
+
+def _is_names(index: object) -> TypeGuard[list[str]]:
+    return isinstance(index, list) and bool(index) and all(isinstance(name, str) for name in index)
+
+
+def basic_selection(selection: object, shape: Sequence[int]) -> tuple[DimSelection, ...]:
+    """Work out a basic selection.
+
+    Parameters
+    ----------
+    selection : int, slice, Ellipsis or a tuple of these
+    shape : sequence of int
+        Shape of the array that is selected from.
+
+    Raises
+    ------
+    SelectionError
+        If the selection is of another kind, has too many indices or is out of bounds.
+
+    Examples
+    --------
+    >>> basic_selection((..., slice(None, None, -2)), (3, 5))[1]
+    DimSelection(start=0, step=2, count=3, reverse=True, drop=False)
+    """
+    indices = _expanded(selection, shape, lambda index: 1, _BASIC)
+    return tuple(
+        select_dimension(cast("SupportsIndex | slice", index), size, axis)
+        for axis, (index, size) in enumerate(zip(indices, shape, strict=True))
+    )
+
+
+def numpy_selection(selection: object, shape: Sequence[int]) -> tuple[DimChoice, ...] | Points:
+    """Work out a selection as numpy means it: basic, or with arrays that select points together.
+
+    Raises
+    ------
+    SelectionError
+        If the selection does not fit the array, or has a ``newaxis``.
+
+    Examples
+    --------
+    >>> numpy_selection(([4, 0, 2], slice(None)), (5, 3))[0].indices
+    array([0, 2, 4])
+    >>> numpy_selection(([4, 0], [1, 1]), (5, 3)).shape
+    (2,)
+    """
+    # Most selections have no array, and are not to pay for those that do.
+    if not any(map(_is_array, selection if isinstance(selection, tuple) else (selection,))):
+        return basic_selection(selection, shape)
+    indices = _with_arrays(selection, shape)
+    arrays = [axis for axis, index in enumerate(indices) if isinstance(index, np.ndarray)]
+    plain = all(isinstance(indices[axis], (slice, np.ndarray)) for axis in range(len(shape)))
+    if plain and len(arrays) == 1 and cast("Indices", indices[arrays[0]]).ndim == 1:
+        return _product(indices, shape)
+    together = [axis for axis, index in enumerate(indices) if not isinstance(index, slice)]
+    # As numpy has it, an Ellipsis keeps them apart even where it stands for no dimension.
+    given = selection if isinstance(selection, tuple) else (selection,)
+    apart = [isinstance(index, slice) or index is ... for index in given]
+    adjacent = all(apart) or not any(apart[apart.index(False) : len(apart) - apart[::-1].index(False)])
+    return _points(indices, shape, together, together[0] if adjacent else 0)
+
+
+def orthogonal_selection(selection: object, shape: Sequence[int]) -> tuple[DimChoice, ...]:
+    """Work out a selection each of whose indices stands for itself: the product of all of them.
+
+    An array of truth values selects along one dimension; an array of no dimensions is an integer.
+
+    Raises
+    ------
+    SelectionError
+        If the selection does not fit the array, or an array has several dimensions.
+    """
+    indices = _with_arrays(selection, shape, flat=True)
+    return _product(indices, shape)
+
+
+def vectorized_selection(selection: object, shape: Sequence[int]) -> tuple[DimChoice, ...] | Points:
+    """Work out a selection whose arrays and integers select points together, which come first in the result.
+
+    Raises
+    ------
+    SelectionError
+        If the selection does not fit the array, or the arrays do not fit each other.
+
+    Examples
+    --------
+    >>> points = vectorized_selection(([0, 2], slice(None), [1, -1]), (3, 4, 5))
+    >>> points.axes, points.shape, [other.count for other in points.others]
+    ((0, 2), (2,), [4])
+    """
+    indices = _with_arrays(selection, shape)
+    together = [axis for axis, index in enumerate(indices) if not isinstance(index, slice)]
+    return _points(indices, shape, together, 0) if together else _product(indices, shape)
+
+
+def block_selection(selection: object, shape: Sequence[int], grid: Grid) -> tuple[DimSelection, ...]:
+    """Work out a selection of whole units of storage, by their coordinates in the grid.
+
+    Raises
+    ------
+    SelectionError
+        If it is no basic selection of the grid, or a slice has another step than 1.
+
+    Examples
+    --------
+    >>> from xzarr3.grid import RegularGrid
+    >>> block_selection((slice(1, 3),), (10,), RegularGrid((4,)))
+    (DimSelection(start=4, step=1, count=6, reverse=False, drop=False),)
+    """
+    counts = grid.counts(tuple(shape))
+    chosen = []
+    for at, (blocks, axis, size) in enumerate(
+        zip(basic_selection(selection, counts), grid.axes, shape, strict=True)
+    ):
+        if blocks.count > 1 and (blocks.step != 1 or blocks.reverse):
+            raise SelectionError(f"axis {at}: blocks can only be selected with a step of 1")
+        start = axis.start(blocks.start) if blocks.count else 0
+        last = blocks.stop - 1
+        stop = min(axis.start(last) + axis.length_at(last), size) if blocks.count else 0
+        chosen.append(DimSelection(start, 1, stop - start))
+    return tuple(chosen)
+
+
+def _is_array(index: object) -> bool:
+    return isinstance(index, (np.ndarray, list, tuple, range)) or getattr(index, "ndim", 0) != 0
+
+
+def _as_array(index: object, at: int) -> npt.NDArray[Any]:
+    """The index of a selection at a place as an array of integers or of truth values, as numpy takes it."""
+    try:
+        array = np.asarray(index)
+    except (TypeError, ValueError) as error:
+        raise SelectionError(f"index {at}: not an index: {shorten(index)}; accepted: {_ANY}") from error
+    if array.size == 0 and array.dtype.kind == "f" and not isinstance(index, np.ndarray):
+        array = array.astype(np.intp)
+    if array.dtype.kind not in "iub" or (array.dtype.kind == "b" and not array.ndim):
+        raise SelectionError(f"index {at}: not an index: an array of {array.dtype}; accepted: {_ANY}")
+    return array
+
+
+def _expanded(
+    selection: object, shape: Sequence[int], taken: Callable[[Any], int], accepted: str
+) -> tuple[object, ...]:
+    """An index for each dimension, of which some ``taken`` several; slices stand for those left out."""
+    indices = selection if isinstance(selection, tuple) else (selection,)
+    for index in indices:
+        if index is None or isinstance(index, (bool, np.bool_)):
+            raise SelectionError(f"not a selection: {index!r}; accepted: {accepted}")
+    gaps = [at for at, index in enumerate(indices) if index is ...]
+    if len(gaps) > 1:
+        raise SelectionError("a selection can have only one Ellipsis ('...')")
+    given = sum(taken(index) for index in indices if index is not ...)
+    if given > len(shape):
+        raise SelectionError(f"too many indices: {given} for an array of {len(shape)} dimensions")
+    rest = (slice(None),) * (len(shape) - given)
+    gap = gaps[0] if gaps else len(indices)
+    return (*indices[:gap], *rest, *indices[gap + 1 :])
+
+
+def _with_arrays(
+    selection: object, shape: Sequence[int], *, flat: bool = False
+) -> tuple[int | slice | Indices, ...]:
+    """An index for each dimension: a slice, an integer that is not negative, or an array of such.
+
+    With ``flat``, arrays of several dimensions are refused.
+    """
+    given = selection if isinstance(selection, tuple) else (selection,)
+    arrays = tuple(_as_array(index, at) if _is_array(index) else index for at, index in enumerate(given))
+
+    def taken(index: object) -> int:
+        return index.ndim if isinstance(index, np.ndarray) and index.dtype.kind == "b" else 1
+
+    found: list[int | slice | Indices] = []
+    for index in _expanded(arrays, shape, taken, _ANY):
+        axis = len(found)
+        if flat and isinstance(index, np.ndarray) and index.ndim > 1:
+            raise SelectionError(
+                f"axis {axis}: not an orthogonal selection: an array of {index.ndim} dimensions; accepted: "
+                "arrays of one dimension"
+            )
+        if not isinstance(index, np.ndarray):
+            if isinstance(index, slice):
+                select_dimension(index, shape[axis], axis)
+                found.append(index)
+            else:
+                found.append(select_dimension(cast("SupportsIndex", index), shape[axis], axis).start)
+        elif index.dtype.kind == "b":
+            expected = tuple(shape[axis : axis + index.ndim])
+            if index.shape != expected:
+                raise SelectionError(
+                    f"axis {axis}: a mask of shape {index.shape} for dimensions of shape {expected}"
+                )
+            found.extend(index.nonzero())
+        else:
+            found.append(_in_bounds(index, shape[axis], axis))
+    return tuple(found)
+
+
+def _in_bounds(index: npt.NDArray[Any], size: int, axis: int) -> int | Indices:
+    if index.size:
+        for at in (int(index.min()), int(index.max())):
+            if not -size <= at < size:
+                raise SelectionError(f"axis {axis}: index {at} is out of bounds for length {size}")
+    array: Indices = index.astype(np.intp)
+    if index.dtype.kind == "i":
+        array[array < 0] += size
+    return array if array.ndim else int(array)
+
+
+def _product(indices: Sequence[int | slice | Indices], shape: Sequence[int]) -> tuple[DimChoice, ...]:
+    return tuple(
+        _choice(index) if isinstance(index, np.ndarray) else select_dimension(index, size, axis)
+        for axis, (index, size) in enumerate(zip(indices, shape, strict=True))
+    )
+
+
+def _choice(indices: Indices) -> DimChoice:
+    """What an array selects along one dimension: a progression, if it is one."""
+    progression = as_progression(indices)
+    if progression is not None:
+        return progression
+    if np.all(indices[1:] >= indices[:-1]):
+        return DimIndices(indices)
+    order = np.argsort(indices, kind="stable")
+    return DimIndices(indices[order], order)
+
+
+def as_progression(indices: Indices) -> DimSelection | None:
+    """The progression that these indices are, forward or backward; None if they are none."""
+    count = len(indices)
+    if count == 0:
+        return DimSelection(0, 1, 0)
+    first = int(indices[0])
+    if count == 1:
+        return DimSelection(first, 1, 1)
+    last, step = int(indices[-1]), int(indices[1]) - first
+    if step == 0 or last - first != step * (count - 1) or not np.all(np.diff(indices) == step):
+        return None
+    return DimSelection(first, step, count) if step > 0 else DimSelection(last, -step, count, reverse=True)
+
+
+def _points(
+    indices: Sequence[int | slice | Indices], shape: Sequence[int], together: list[int], position: int
+) -> Points:
+    try:
+        arrays = np.broadcast_arrays(*(np.asarray(indices[axis], np.intp) for axis in together))
+    except ValueError as error:
+        shapes = [np.shape(cast("Any", indices[axis])) for axis in together]
+        raise SelectionError(f"index arrays of shapes {shapes} do not fit each other") from error
+    others = tuple(
+        select_dimension(index, shape[axis], axis)
+        for axis, index in enumerate(indices)
+        if isinstance(index, slice)
+    )
+    return Points(
+        tuple(together),
+        tuple(array.reshape(-1) for array in arrays),
+        arrays[0].shape,
+        others,
+        position,
+    )

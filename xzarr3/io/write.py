@@ -1,0 +1,196 @@
+"""Writing units of storage, as a plan divides the values: what one thread does.
+
+Each unit is replaced whole; one of which only a part is given is read before. A shard is put together from
+the inner chunks that change and, as they are stored, all others.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from functools import cached_property
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+
+from xzarr3._types import AnyArray, Buffer
+from xzarr3.codecs.base import ChunkSpec
+from xzarr3.codecs.pipeline import CodecChain
+from xzarr3.codecs.sharding import Shard
+from xzarr3.errors import ChunkDecodeError, ChunkError
+from xzarr3.io.projection import Addressing, Inner, Slices
+from xzarr3.io.read import forget_index, leased
+from xzarr3.stores.locks import key_lock
+from xzarr3.stores.readers import UNCHANGED, OversizedError, Unchanged, Writer
+from xzarr3.tracing.counters import for_array
+
+if TYPE_CHECKING:
+    from xzarr3.io.executor import Engine, Runs
+
+
+class UnitWriter:
+    """Writes units, for one thread within a ``with`` statement.
+
+    Parameters
+    ----------
+    engine : Engine
+    addressing : Addressing
+        How it is told which elements of a unit are given.
+    keep_empty : bool
+        Store units that hold only the fill value as well.
+    fields : tuple of str
+        The fields of the elements that are given; all, if there are none here.
+    left_out : list, optional
+        Gets the coordinates of the units that are not there afterwards.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        addressing: Addressing,
+        *,
+        keep_empty: bool,
+        fields: tuple[str, ...] = (),
+        left_out: list[tuple[int, ...]] | None = None,
+    ) -> None:
+        self._engine = engine
+        self._store = engine.store
+        self._open = ExitStack()
+        self._addressing = addressing
+        self._keep_empty = keep_empty
+        self._fields = fields
+        self._left_out = left_out
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open.close()
+
+    @cached_property
+    def _writer(self) -> Writer:
+        scratch = self._open.enter_context(leased())
+        return self._open.enter_context(self._store.writer(scratch, self._engine.largest_value))
+
+    @for_array(lambda writer: writer._engine)
+    def run(self, runs: Runs, source: AnyArray) -> int:
+        """Write the units that are left with their parts of ``source``; none of them is missing."""
+        while run := runs.take():
+            chain, units = run
+            for unit in units:
+                if runs.stopped:
+                    break
+                key = self._engine.key(unit.coords)
+                try:
+                    change = self._replace if all(unit.whole) and not self._fields else self.update
+                    stored = change(chain, key, unit.inner, source[unit.outer])
+                except ChunkError as error:
+                    error.key, error.chunk = key, unit.coords
+                    raise
+                if chain.shard is not None:  # Reading would ask in vain for the one that it knows.
+                    forget_index(chain.shard, self._engine.store_identity, key)
+                if not stored and self._left_out is not None:
+                    self._left_out.append(unit.coords)
+        return 0
+
+    def _replace(self, chain: CodecChain, key: str, inner: Inner, values: AnyArray) -> bool:
+        """Store a unit all of whose elements are given; returns whether it is there now."""
+        spec = chain.spec
+        if self._is_empty(spec, values):
+            with key_lock(self._engine.store_identity, key):
+                if self._engine.waiting or self._store.exists(key):
+                    self._store.erase(key)
+            return False
+        if values.shape != spec.shape or not isinstance(self._addressing, Slices) or _is_mesh(inner):
+            chunk = spec.data_type.filled(spec.shape, spec.fill_value)
+            self._addressing.put(chunk, inner, values)
+            values = chunk
+        pieces = chain.encoded_pieces(values, keep_empty=self._keep_empty)
+        # Not while another thread changes a part of what it has read before: this would be lost entirely.
+        with key_lock(self._engine.store_identity, key):
+            self._writer.set(key, pieces)
+        return True
+
+    @for_array(lambda writer: writer._engine)
+    def update(self, chain: CodecChain, key: str, inner: Inner, values: AnyArray) -> bool:
+        """Change a part of a unit, and lose no change of others to it; returns whether it is there now."""
+        spec = chain.spec
+        there = True
+
+        def change(stored: Buffer | None) -> list[Buffer] | Unchanged | None:
+            nonlocal there
+            there = True
+            if stored is None and self._is_empty(spec, values):
+                there = False
+                return UNCHANGED
+            if chain.shard is not None:
+                pieces = self._updated_shard(chain.shard, stored, inner, values)
+            else:
+                data = self._updated(chain, stored, inner, values)
+                pieces = [] if data is None else [data]
+            if pieces or stored is None or self._store.erases_conditionally:
+                there = bool(pieces)
+                return pieces or None
+            return chain.encoded_pieces(spec.data_type.filled(spec.shape, spec.fill_value))
+
+        try:
+            self._writer.update(key, change)
+        except OversizedError as error:
+            raise ChunkDecodeError(str(error), codec=chain.codecs[-1].name) from error
+        return there
+
+    def _updated(
+        self, chain: CodecChain, stored: Buffer | None, inner: Inner, values: AnyArray
+    ) -> Buffer | None:
+        """A stored chunk with a part of it replaced; None if it then holds the fill value only."""
+        spec = chain.spec
+        if stored is None:
+            chunk = spec.data_type.filled(spec.shape, spec.fill_value)
+        else:
+            chunk = np.array(chain.decode(stored), dtype=spec.dtype)
+        self._addressing.put(chunk, inner, values, self._fields)
+        if not self._keep_empty and spec.data_type.holds_only(chunk, spec.fill_value):
+            return None
+        return chain.encode(chunk, keep_empty=self._keep_empty)
+
+    def _updated_shard(
+        self, shard: Shard, stored: Buffer | None, inner: Inner, values: AnyArray
+    ) -> list[Buffer]:
+        """A stored shard with a part of it replaced, in pieces; none if no inner chunk is left."""
+        chosen, units = self._addressing.divide(inner, shard.grid.chunk_shape, shard.spec.shape)
+        entries: list[list[int] | None] = [None] * len(units)
+        if stored is not None:
+            entries = shard.read_index(stored)[chosen].reshape(-1, 2).tolist()
+        changes: dict[tuple[int, ...], Buffer | None] = {}
+        for entry, unit in zip(entries, units, strict=True):
+            new = values[unit.outer]
+            try:
+                if self._is_all(new, unit.inner, shard.inner.spec.shape):
+                    empty = self._is_empty(shard.inner.spec, new)
+                    data = None if empty else shard.inner.encode(new, keep_empty=self._keep_empty)
+                else:
+                    old = None if entry is None or stored is None else shard.cut(stored, entry)
+                    data = self._updated(shard.inner, old, unit.inner, new)
+            except ChunkError as error:
+                error.inner_chunk = unit.coords + (error.inner_chunk or ())
+                raise
+            changes[unit.coords] = data
+        return shard.rewritten(stored, changes)
+
+    def _is_all(self, values: AnyArray, inner: Inner, shape: tuple[int, ...]) -> bool:
+        """Whether these are all elements of a chunk, in their order."""
+        all_given = isinstance(self._addressing, Slices) and not _is_mesh(inner) and not self._fields
+        return all_given and values.shape == shape
+
+    def _is_empty(self, spec: ChunkSpec, values: AnyArray) -> bool:
+        """Whether values are not stored, because they are the fill value only."""
+        return (
+            not self._keep_empty and not self._fields and spec.data_type.holds_only(values, spec.fill_value)
+        )
+
+
+def _is_mesh(inner: Inner) -> bool:
+    """Whether there are arrays among the slices, which may name an element several times."""
+    return any(not isinstance(chosen, slice) for chosen in inner)

@@ -1,0 +1,1 @@
+"""What metadata say, whatever the format of the documents."""

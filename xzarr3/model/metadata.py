@@ -1,0 +1,234 @@
+"""What the metadata documents of arrays and groups say, whatever the format they are written in."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any
+
+from xzarr3._types import JSON, Scalar
+from xzarr3.codecs.base import ChunkSpec, Codec
+from xzarr3.codecs.pipeline import CodecChain
+from xzarr3.dtypes import ZDType
+from xzarr3.errors import MetadataError
+from xzarr3.model.chunk_keys import ChunkKeyEncoding
+from xzarr3.model.storage_transformers import StorageTransformer
+
+if TYPE_CHECKING:
+    from xzarr3.grid import Grid
+
+_MAX_DIMENSIONS = 64  # numpy's limit
+_MAX_SAID = 512
+_said: dict[tuple[int, int], tuple[tuple[Codec, ...], ZDType, str]] = {}
+_MAX_KEPT_FILL = 2**12  # Bytes of a fill value; chains with a larger one are not kept for other arrays.
+
+
+def check_shape(shape: tuple[int, ...]) -> None:
+    """Refuse a shape that no array can have.
+
+    Raises
+    ------
+    MetadataError
+        If it has too many dimensions, or a length is negative or beyond 63 bits.
+    """
+    if len(shape) > _MAX_DIMENSIONS:
+        raise MetadataError(
+            "too many dimensions", field="shape", found=len(shape), accepted=f"at most {_MAX_DIMENSIONS}"
+        )
+    for at, length in enumerate(shape):
+        if not 0 <= length < 2**63:
+            raise MetadataError(
+                "not a length", field=f"shape[{at}]", found=length, accepted="an integer from 0 to 2^63 - 1"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class ArrayMetadata:
+    """An array.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Length of each dimension.
+    data_type : ZDType
+        Type of the elements.
+    chunk_grid : Grid
+        How the array is divided into units of storage.
+    chunk_key_encoding : ChunkKeyEncoding
+        The keys of these units.
+    fill_value : scalar
+        Value of elements that were never written.
+    codecs : tuple of Codec
+        How a unit is encoded.
+    attributes : mapping
+        User attributes, as in the document.
+    dimension_names : tuple of str or None, optional
+        Names of the dimensions; None if the document has none.
+    storage_transformers : tuple of StorageTransformer
+        What stands between the array and the store, the first one next to the array.
+    ignored : mapping
+        Fields that are not known here but need not be understood; kept when the document is rewritten.
+    zarr_format : {3, 2, "3-draft"}
+        The format of the document.
+    fill_is_null : bool
+        Whether the document leaves open what elements are that were never written, as version 2 can.
+        They read as ``fill_value``, and chunks that hold nothing else are stored all the same.
+    """
+
+    shape: tuple[int, ...]
+    data_type: ZDType
+    chunk_grid: Grid
+    chunk_key_encoding: ChunkKeyEncoding
+    fill_value: Scalar
+    codecs: tuple[Codec, ...]
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    dimension_names: tuple[str | None, ...] | None = None
+    storage_transformers: tuple[StorageTransformer, ...] = ()
+    ignored: Mapping[str, JSON] = field(default_factory=dict)
+    zarr_format: int | str = 3
+    fill_is_null: bool = False
+
+    def __post_init__(self) -> None:
+        check_shape(self.shape)
+        self.chunk_grid.check(self.shape)
+
+    def stores_as(self, other: ArrayMetadata) -> bool:
+        """Whether the units of storage of ``other`` have the same keys and mean the same."""
+        return (
+            self.data_type == other.data_type
+            and self.chunk_grid.agrees(other.chunk_grid)
+            and self.chunk_key_encoding == other.chunk_key_encoding
+            and self.codecs == other.codecs
+            and self.storage_transformers == other.storage_transformers
+            and self.data_type.bits(self.fill_value) == other.data_type.bits(other.fill_value)
+        )
+
+    @cached_property
+    def _fill(self) -> _Fill:
+        try:
+            return _Fill(self.data_type.bits(self.fill_value), self.fill_value)
+        except MemoryError as error:
+            raise MetadataError(
+                f"no memory for one element of data type '{self.data_type.name}'",
+                field="data_type",
+                found=self.data_type.name,
+                accepted="smaller elements",
+            ) from error
+
+    @cached_property
+    def said(self) -> str:
+        """What tells codecs and data type from all others: equal ones may be of 1 and of 1.0, or of True."""
+        codecs, data_type = self.codecs, self.data_type
+        # The arrays of a dataset mostly have the same objects. Those that are kept here keep their id.
+        key = id(codecs), id(data_type)
+        kept = _said.get(key)
+        if kept is None:
+            kept = codecs, data_type, repr((codecs, data_type))
+            if len(_said) >= _MAX_SAID:
+                _said.clear()
+            _said[key] = kept
+        return kept[2]
+
+    @cached_property
+    def chain(self) -> CodecChain:
+        """The codecs, bound to the largest chunks: to all chunks, where these have the same shape."""
+        return self.chain_of(self.chunk_grid.largest)
+
+    def check_codecs(self) -> None:
+        """Refuse codecs that cannot encode the chunks of this array.
+
+        Raises
+        ------
+        MetadataError
+        """
+        _ = self.chain
+        if not self.chunk_grid.is_regular:
+            for shape in self.chunk_grid.sample_shapes():
+                self.chain_of(shape)
+
+    def chain_of(self, chunk_shape: tuple[int, ...]) -> CodecChain:
+        """The codecs, bound to chunks of this shape."""
+        fill = self._fill
+        make = _chain if len(fill.bits) <= _MAX_KEPT_FILL else _chain.__wrapped__
+        return make(self.codecs, chunk_shape, self.data_type, fill, self.said)
+
+
+@dataclass(frozen=True)
+class _Fill:
+    """A fill value that is compared by its bits, as a NaN equals none."""
+
+    bits: bytes
+    value: Scalar = field(compare=False)
+
+
+@lru_cache(maxsize=512)
+def _chain(
+    codecs: tuple[Codec, ...], shape: tuple[int, ...], data_type: ZDType, fill: _Fill, said: str
+) -> CodecChain:
+    """One chain for all arrays with such chunks; see :attr:`ArrayMetadata.said`."""
+    return CodecChain(codecs, ChunkSpec(shape, data_type, fill.value))
+
+
+@dataclass(frozen=True, eq=False)
+class GroupMetadata:
+    """A group.
+
+    Parameters
+    ----------
+    attributes : mapping
+        User attributes, as in the document.
+    consolidated : mapping of str to documents, optional
+        The documents of all nodes below, by their path relative to the group, if there is such metadata.
+    ignored : mapping
+        Fields that are not known here but need not be understood; kept when the document is rewritten.
+    zarr_format : {3, 2, "3-draft"}
+        The format of the document.
+    """
+
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    consolidated: Mapping[str, Any] | None = None
+    ignored: Mapping[str, JSON] = field(default_factory=dict)
+    zarr_format: int | str = 3
+
+    def __post_init__(self) -> None:
+        if self.consolidated is not None:
+            object.__setattr__(self, "consolidated", Consolidated.of(self.consolidated))
+
+
+class Consolidated(dict[str, Any]):
+    """The documents of the nodes below a group by relative path. They do not change.
+
+    Examples
+    --------
+    >>> below = Consolidated({"ocean": 1, "ocean/sst": 2, "ocean-ice": 3, "land": 4}).below("ocean")
+    >>> dict(below)
+    {'sst': 2}
+    """
+
+    @classmethod
+    def of(cls, documents: Mapping[str, Any]) -> Consolidated:
+        """``documents`` as an instance of this class."""
+        return documents if isinstance(documents, cls) else cls(documents)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return dict, (dict(self),)
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {path: at for at, path in enumerate(self)}
+
+    @cached_property
+    def _sorted(self) -> list[str]:
+        return sorted(self)
+
+    def below(self, relative: str) -> Consolidated:
+        """Those below a group, in their order here; found without a look at all others."""
+        prefix = f"{relative}/"
+        first, last = (bisect_left(self._sorted, end) for end in (prefix, f"{relative}0"))  # "0" follows "/".
+        paths = sorted(self._sorted[first:last], key=self._places.__getitem__)
+        return Consolidated({path[len(prefix) :]: self[path] for path in paths})
+
+
+NodeMetadata = ArrayMetadata | GroupMetadata

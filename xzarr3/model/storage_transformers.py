@@ -1,0 +1,138 @@
+"""Storage transformers: what may stand between an array and the store.
+
+Specification: Zarr v3 core, "Storage transformers". The text defines the extension point and no transformer,
+so the registry is empty until somebody registers one.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar, Self
+
+from xzarr3._types import JSON
+from xzarr3.dtypes.base import FOREIGN_ERRORS
+from xzarr3.errors import MetadataError, UnknownExtensionError, listed
+from xzarr3.stores import Store
+
+if TYPE_CHECKING:
+    from xzarr3.model.metadata import ArrayMetadata
+
+_known: dict[str, type[StorageTransformer]] = {}
+
+
+class StorageTransformer(ABC):
+    """A storage transformer with its configuration; immutable, hashable, compared by value.
+
+    Examples
+    --------
+    >>> from dataclasses import dataclass
+    >>> @register_storage_transformer
+    ... @dataclass(frozen=True)
+    ... class Plain(StorageTransformer):
+    ...     name = "example.plain"
+    ...     @classmethod
+    ...     def from_configuration(cls, configuration):
+    ...         return cls()
+    ...     def wrap(self, store, prefix, metadata):
+    ...         return store
+    >>> storage_transformer_names()
+    ['example.plain']
+    >>> _ = unregister_storage_transformer("example.plain")
+    """
+
+    name: ClassVar[str]
+
+    @classmethod
+    @abstractmethod
+    def from_configuration(cls, configuration: Mapping[str, JSON]) -> Self:
+        """Make the transformer that a metadata document describes.
+
+        Raises
+        ------
+        MetadataError
+            If the configuration lacks a field, has one too many or a wrong value.
+        """
+
+    def configuration(self) -> dict[str, JSON]:
+        """The configuration as a metadata document has it; empty if there is nothing to configure."""
+        return {}
+
+    def to_json(self) -> JSON:
+        """The transformer as a metadata document has it."""
+        configuration = self.configuration()
+        return {"name": self.name, "configuration": configuration} if configuration else {"name": self.name}
+
+    @abstractmethod
+    def wrap(self, store: Store, prefix: str, metadata: ArrayMetadata) -> Store:
+        """The store that the array sees.
+
+        Parameters
+        ----------
+        store : Store
+            The store itself, or what the next transformer made of it.
+        prefix : str
+            What the keys of the array's chunks begin with. The array asks for no other keys.
+        metadata : ArrayMetadata
+        """
+
+    def owns(self, key: str) -> bool:
+        """Whether a key that is no chunk's may be one that this transformer stores.
+
+        Parameters
+        ----------
+        key : str
+            The key without the array's prefix. Only keys that are owned are erased with an array.
+        """
+        return False
+
+
+def register_storage_transformer(cls: type[StorageTransformer]) -> type[StorageTransformer]:
+    """Add a storage transformer under its name, in place of an earlier one; returns it."""
+    _known[cls.name] = cls
+    return cls
+
+
+def unregister_storage_transformer(name: str) -> type[StorageTransformer]:
+    """Remove a storage transformer and return it."""
+    return _known.pop(name)
+
+
+def storage_transformer_names() -> list[str]:
+    """The names of all known storage transformers."""
+    return sorted(_known)
+
+
+def storage_transformer(name: str, configuration: Mapping[str, JSON]) -> StorageTransformer:
+    """The storage transformer that a metadata document describes.
+
+    Raises
+    ------
+    UnknownExtensionError
+        If there is none of this name.
+    MetadataError
+        If the configuration is not valid.
+    """
+    cls = _known.get(name)
+    if cls is None:
+        raise UnknownExtensionError(
+            "unknown storage transformer", field="name", found=name,
+            accepted=listed(storage_transformer_names()) or "none",
+        )  # fmt: skip
+    try:
+        return cls.from_configuration(configuration)
+    except MetadataError:
+        raise
+    except FOREIGN_ERRORS as error:
+        raise MetadataError(
+            f"storage transformer '{name}': {error}", field="configuration", found=dict(configuration)
+        ) from error
+
+
+def transformed(
+    store: Store, prefix: str, metadata: ArrayMetadata, transformers: tuple[StorageTransformer, ...]
+) -> Store:
+    """The store that an array sees through its transformers, the first of which is next to it."""
+    for transformer in reversed(transformers):
+        store = transformer.wrap(store, prefix, metadata)
+    return store

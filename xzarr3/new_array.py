@@ -1,0 +1,105 @@
+"""Making arrays: from what a user asks for to a new array in a store."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from xzarr3._types import AnyArray
+from xzarr3.array import Array
+from xzarr3.commit.swap import settle
+from xzarr3.dtypes import ZDType, parse_dtype
+from xzarr3.errors import MetadataError
+from xzarr3.formats import Format
+from xzarr3.formats.nonfinite import Telling, finite_attributes
+from xzarr3.grid import as_lengths
+from xzarr3.nodes.array_settings import array_metadata, is_auto
+from xzarr3.nodes.create import make_node
+from xzarr3.nodes.find import Look
+from xzarr3.stores import Store
+
+
+def _values(data: npt.ArrayLike, dtype: ZDType | npt.DTypeLike | None, format: Format, path: str) -> AnyArray:
+    """What is written into a new array; numpy alone would not know strings, bytes and structs in lists."""
+    try:
+        if dtype is None or np.ma.is_masked(data):
+            return np.asanyarray(data)
+        return parse_dtype(dtype, zarr_format=format.zarr_format).in_native_order().cast_array(data)
+    except MetadataError as error:
+        error.at(path=path, field="data" if error.field is None else None)
+        raise
+    except (TypeError, ValueError, ArithmeticError) as error:  # Lists of several lengths, say.
+        raise MetadataError(f"not an array: {error}", path=path, field="data", found=data) from error
+
+
+def _unwrapped(data: Any, path: str) -> tuple[Any, tuple[Any, ...] | None, Mapping[str, Any] | None]:
+    """The values of what is of xarray, the names of their dimensions and their attributes."""
+    xarray = sys.modules.get("xarray")  # Who has such data has imported it.
+    if xarray is not None and isinstance(data, (xarray.DataArray, xarray.Variable)):
+        return data.data, data.dims, finite_attributes(data.attrs, path)
+    return data, None, None
+
+
+def _given(asked: Any, found: Any) -> Any:
+    return found if asked is None else asked
+
+
+def make_array(
+    store: Store,
+    format: Format,
+    path: str,
+    *,
+    shape: int | Sequence[int] | None = None,
+    dtype: ZDType | npt.DTypeLike | None = None,
+    data: Any = None,
+    write_empty_chunks: bool = False,
+    overwrite: bool = False,
+    look: Look | None = None,
+    **options: Any,
+) -> Array:
+    """Make an array at a path that was checked, and the groups above it."""
+    with Telling():
+        data, names, described = _unwrapped(data, path)
+    if shape is None or (names is not None and len(as_lengths(shape)) == len(names)):
+        options["dimension_names"] = _given(options.get("dimension_names"), names)
+    options["attributes"] = _given(options.get("attributes"), described)
+    lazy = isinstance(data, getattr(sys.modules.get("dask.array"), "Array", ()))
+    if lazy:
+        from xzarr3.dask.creating import block_lengths
+
+        lengths = block_lengths(data, path)
+        if is_auto(options.get("chunks", "auto")) and options.get("shards") is None and shape is None:
+            options["chunks"] = lengths
+    values: Any = data if lazy or data is None else _values(data, dtype, format, path)
+    if values is not None:
+        shape = values.shape if shape is None else shape
+        dtype = values.dtype if dtype is None else dtype
+    if shape is None or dtype is None:
+        raise MetadataError(
+            "an array needs a shape and a data type", path=path, field="shape" if shape is None else "dtype",
+            accepted="'shape' and 'dtype', or 'data'",
+        )  # fmt: skip
+    try:
+        meta = array_metadata(shape=shape, dtype=dtype, format=format, **options)
+    except MetadataError as error:
+        error.at(path=path)
+        raise
+    if lazy:
+        from xzarr3.dask.creating import make_array_of_blocks
+
+        return make_array_of_blocks(
+            store, format, path, meta, values, write_empty_chunks=write_empty_chunks, overwrite=overwrite
+        )
+    array = Array(store, path, meta, format=format, write_empty_chunks=write_empty_chunks)
+    if values is not None:  # What cannot be stored is found before anything that is there is replaced.
+        values = array.fitted(values, array.shape)
+    if settle(store, path):
+        look = None
+    make_node(store, format, path, meta, overwrite=overwrite, look=look)
+    if values is not None:
+        array[...] = values
+    return array

@@ -1,0 +1,1 @@
+"""Nodes in a store: finding, making, changing and erasing them."""

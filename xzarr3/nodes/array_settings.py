@@ -1,0 +1,278 @@
+"""What a user asks of a new array, and the metadata that say it."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+import numpy.typing as npt
+
+from xzarr3._types import Scalar
+from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, ChunkSpec, Codec
+from xzarr3.codecs.bytes import BytesCodec
+from xzarr3.codecs.parsing import parse_codec, parse_codecs
+from xzarr3.codecs.pipeline import CodecChain
+from xzarr3.codecs.registry import default_serializer
+from xzarr3.dtypes import ZDType, parse_dtype
+from xzarr3.dtypes.base import FOREIGN_ERRORS
+from xzarr3.errors import DataTypeValidationError, MetadataError
+from xzarr3.formats import V3, Format, documents
+from xzarr3.grid import Grid, RegularGrid, as_lengths, grid_for
+from xzarr3.model.chunk_keys import ChunkKeyEncoding
+from xzarr3.model.metadata import ArrayMetadata, check_shape
+from xzarr3.model.storage_transformers import StorageTransformer, storage_transformer
+
+_AUTO_CHUNK = 4 * 2**20  # Bytes of a chunk where the user leaves its shape to us.
+
+
+def auto_chunks(shape: tuple[int, ...], itemsize: int, limit: int = _AUTO_CHUNK) -> tuple[int, ...]:
+    """A chunk shape of at most ``limit`` bytes: the longest dimension is halved until it fits.
+
+    Examples
+    --------
+    >>> auto_chunks((8760, 721, 1440), 4)
+    (69, 91, 90)
+    """
+    chunks = [max(1, length) for length in shape]
+    while math.prod(chunks) * itemsize > limit and max(chunks) > 1:
+        longest = chunks.index(max(chunks))
+        chunks[longest] = -(-chunks[longest] // 2)
+    return tuple(chunks)
+
+
+def array_metadata(
+    *,
+    shape: int | Sequence[int],
+    dtype: ZDType | npt.DTypeLike,
+    chunks: Any = "auto",
+    shards: Any = None,
+    filters: Any = "auto",
+    serializer: Any = "auto",
+    compressors: Any = "auto",
+    fill_value: object = None,
+    dimension_names: Sequence[str | None] | None = None,
+    attributes: Mapping[str, Any] | None = None,
+    chunk_key_encoding: ChunkKeyEncoding | Mapping[str, Any] | str | None = None,
+    storage_transformers: Sequence[StorageTransformer | Mapping[str, Any] | str] = (),
+    order: str = "C",
+    format: Format = V3,
+) -> ArrayMetadata:
+    """The metadata of a new array; see :func:`xzarr3.create_array` for the parameters.
+
+    Raises
+    ------
+    MetadataError
+        If they do not fit together.
+    """
+    try:
+        sizes = as_lengths(shape)
+    except TypeError as error:
+        raise MetadataError(
+            "not a shape", field="shape", found=shape, accepted="integers of at least 0"
+        ) from error
+    check_shape(sizes)
+    asked = parse_dtype(dtype, zarr_format=format.zarr_format)
+    # A struct whose fields have several byte orders, which only version 2 can say, keeps them.
+    mixed = format.byte_order_in_data_type and asked.byte_order == "mixed"
+    data_type = asked if mixed else asked.in_native_order()
+    fill = data_type.default_scalar() if fill_value is None else cast_fill_value(data_type, fill_value)
+    grid = _grid(chunks, sizes, data_type)
+    filters, packing = chosen_filters(filters, format)
+    serializer = chosen_serializer(serializer, asked, filters, format)
+    codecs: tuple[Codec, ...] = (
+        *_order(order, len(sizes), serializer, format),
+        *filters,
+        serializer,
+        *packing,
+        *parse_codecs(_compressors(compressors, serializer, format), BytesBytesCodec),
+    )
+    if shards is not None:
+        if not isinstance(grid, RegularGrid):
+            raise MetadataError(
+                "the chunks in shards have one shape", field="chunks", found=chunks,
+                accepted=f"{len(sizes)} integers; the shards may have several shapes",
+            )  # fmt: skip
+        from xzarr3.codecs.sharding import ShardingCodec
+
+        units = grid_for(shards, sizes, "shards")
+        lengths = _divided(grid.chunk_shape, units) if is_auto(chunks) else grid.chunk_shape
+        codecs = (ShardingCodec(lengths, codecs),)
+        grid = units
+    grid.check(sizes)
+    try:
+        names = None if dimension_names is None else tuple(dimension_names)
+    except TypeError as error:
+        raise MetadataError(
+            "not names of dimensions", field="dimension_names", found=dimension_names,
+            accepted=f"{len(sizes)} strings or None",
+        ) from error  # fmt: skip
+    if names is not None and (
+        len(names) != len(sizes) or not all(n is None or isinstance(n, str) for n in names)
+    ):
+        raise MetadataError(
+            f"the array has {len(sizes)} dimensions", field="dimension_names", found=list(names),
+            accepted=f"{len(sizes)} strings or None",
+        )  # fmt: skip
+    for unit in grid.sample_shapes():
+        # The chain has filled in what the codecs left open, such as blosc's size of an element.
+        codecs = CodecChain(codecs, ChunkSpec(unit, data_type, fill)).codecs
+    meta = ArrayMetadata(
+        shape=sizes,
+        data_type=data_type,
+        chunk_grid=grid,
+        chunk_key_encoding=_chunk_key_encoding(chunk_key_encoding, format.chunk_key_encoding),
+        fill_value=fill,
+        codecs=codecs,
+        attributes=documents.plain_attributes({} if attributes is None else attributes),
+        dimension_names=names,
+        storage_transformers=tuple(map(_storage_transformer, storage_transformers or ())),
+        zarr_format=format.zarr_format,
+    )
+    # What the format cannot say is found before anything is written, and what it says in another way, too.
+    for document in format.documents(meta, "").values():
+        documents.check(document)
+    return cast("ArrayMetadata", format.parse(format.hold(meta), ""))
+
+
+def cast_fill_value(data_type: ZDType, value: object) -> Scalar:
+    """A fill value as a user gives it, for a data type that may be anybody's class.
+
+    Raises
+    ------
+    DataTypeValidationError
+        If the data type cannot hold it.
+    """
+    try:
+        scalar: Scalar = data_type.cast_scalar(value)
+        return scalar
+    except MetadataError as error:
+        error.at(field="fill_value")
+        raise
+    except FOREIGN_ERRORS as error:
+        raise DataTypeValidationError(
+            f"value cannot be held by data type '{data_type.name}': {error}", field="fill_value", found=value
+        ) from error
+
+
+def _grid(chunks: Any, shape: tuple[int, ...], data_type: ZDType) -> Grid:
+    if is_auto(chunks):
+        return RegularGrid(auto_chunks(shape, data_type.item_size))
+    return grid_for(chunks, shape)
+
+
+def _order(order: str, ndim: int, serializer: ArrayBytesCodec, format: Format) -> tuple[ArrayArrayCodec, ...]:
+    """The codec that stores the elements of a chunk in an order other than C."""
+    if not isinstance(order, str) or order not in ("C", "F"):
+        raise MetadataError("not an order of elements", field="order", found=order, accepted="'C', 'F'")
+    if order == "C" or ndim < 2 or serializer.name in format.unordered_serializers:
+        return ()
+    from xzarr3.codecs.transpose import TransposeCodec
+
+    return (TransposeCodec(tuple(range(ndim))[::-1]),)
+
+
+def _storage_transformer(value: StorageTransformer | Mapping[str, Any] | str) -> StorageTransformer:
+    if isinstance(value, StorageTransformer):
+        return value
+    if isinstance(value, str):
+        return storage_transformer(value, {})
+    if not isinstance(value, Mapping):
+        raise MetadataError(
+            "not a storage transformer", field="storage_transformers", found=value,
+            accepted="a StorageTransformer, its name or its JSON",
+        )  # fmt: skip
+    return storage_transformer(str(value.get("name")), value.get("configuration", {}))
+
+
+def is_auto(value: Any) -> bool:
+    """Whether a setting is left open."""
+    return isinstance(value, str) and value == "auto"
+
+
+def chosen_filters(
+    filters: Any, format: Format
+) -> tuple[tuple[ArrayArrayCodec, ...], tuple[BytesBytesCodec, ...]]:
+    """The filters on arrays and, in version 2, those on bytes, which it has among them."""
+    if is_auto(filters):
+        return (), ()
+    if not format.configures_as_numcodecs:
+        return cast("tuple[ArrayArrayCodec, ...]", parse_codecs(filters, ArrayArrayCodec)), ()
+    parsed = parse_codecs(filters, (ArrayArrayCodec, BytesBytesCodec))
+    first = next((at for at, codec in enumerate(parsed) if isinstance(codec, BytesBytesCodec)), len(parsed))
+    late = [codec.name for codec in parsed[first:] if not isinstance(codec, BytesBytesCodec)]
+    if late:
+        raise MetadataError(
+            f"codec '{late[0]}' comes after one of bytes", field="filters",
+            found=[codec.name for codec in parsed], accepted="filters on arrays before filters on bytes",
+        )  # fmt: skip
+    return (
+        cast("tuple[ArrayArrayCodec, ...]", parsed[:first]),
+        cast("tuple[BytesBytesCodec, ...]", parsed[first:]),
+    )
+
+
+def _compressors(value: Any, serializer: ArrayBytesCodec, format: Format) -> Any:
+    if not is_auto(value):
+        return value
+    # A compressed shard could be read as a whole only, a compressed block of N5 not by N5.
+    return None if serializer.name in ("sharding_indexed", "n5_default") else format.default_compressor
+
+
+def chosen_serializer(
+    value: Any, data_type: ZDType, filters: tuple[ArrayArrayCodec, ...], format: Format
+) -> ArrayBytesCodec:
+    """The codec from arrays to bytes: the one that is asked for, or else the usual one after the filters."""
+    if is_auto(value) or value is None:
+        if any(codec.name == "numcodecs.categorize" for codec in filters):
+            return BytesCodec()  # What it makes of text are integers.
+        serializer = default_serializer(data_type)
+        if format.byte_order_in_data_type and isinstance(serializer, BytesCodec):
+            orders = {"big": "big", "mixed": sys.byteorder}
+            return replace(serializer, endian=orders.get(str(data_type.byte_order), serializer.endian))
+        return serializer
+    codec = parse_codec(value)
+    if not isinstance(codec, ArrayBytesCodec):
+        raise MetadataError(
+            f"codec '{codec.name}' cannot be used here", field="serializer", found=codec.name,
+            accepted="a codec from arrays to bytes",
+        )  # fmt: skip
+    return codec
+
+
+def _divided(lengths: tuple[int, ...], units: Grid) -> tuple[int, ...]:
+    """The largest lengths, none above ``lengths``, that divide all units evenly."""
+    divided = []
+    for length, axis in zip(lengths, units.axes, strict=True):
+        unit = math.gcd(*axis.distinct)
+        divided.append(next(n for n in range(min(length, unit), 0, -1) if unit % n == 0))
+    return tuple(divided)
+
+
+def _chunk_key_encoding(
+    value: ChunkKeyEncoding | Mapping[str, Any] | str | None, default: ChunkKeyEncoding
+) -> ChunkKeyEncoding:
+    if value is None:
+        return default
+    if isinstance(value, ChunkKeyEncoding):
+        return value
+    if isinstance(value, str):
+        return ChunkKeyEncoding(value)
+    if not isinstance(value, Mapping):
+        raise MetadataError(
+            "not a chunk key encoding", field="chunk_key_encoding", found=value,
+            accepted="a ChunkKeyEncoding, its name or its JSON",
+        )  # fmt: skip
+    options = {**value, **value.get("configuration", {})}
+    unknown = options.keys() - {"name", "separator", "configuration"}
+    if unknown:
+        raise MetadataError(
+            "unknown field", field=f"chunk_key_encoding.{min(unknown)}", found=value,
+            accepted="'name', 'separator'",
+        )  # fmt: skip
+    separator = str(options.get("separator", ""))
+    if "name" not in options:
+        return replace(default, separator=separator)
+    return ChunkKeyEncoding(str(options["name"]), separator)

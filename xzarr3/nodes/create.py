@@ -1,0 +1,170 @@
+"""Making nodes, and the groups above them, where there is room."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from contextlib import nullcontext
+
+from xzarr3.commit.lease import check_complete, lease_key
+from xzarr3.errors import NodeExistsError, NodeTypeError
+from xzarr3.formats import Format, documents
+from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
+from xzarr3.nodes.documents import _create, create_documents, refresh_consolidated, write_documents
+from xzarr3.nodes.erase import erase_node, orphans_of
+from xzarr3.nodes.find import Look, find_format, held_of, read_held
+from xzarr3.nodes.folding import check_names
+from xzarr3.nodes.node import ancestors, document_lock
+from xzarr3.parallel import spread
+from xzarr3.stores import Store
+
+
+def make_groups_above(store: Store, format: Format, path: str, look: Look | None = None) -> list[str]:
+    """Make the groups above a node that are not there yet, if the format wants them.
+
+    Consolidated copies are not brought up to date by this.
+
+    Returns
+    -------
+    list of str
+        Paths of the groups that were made, from the top down.
+
+    Raises
+    ------
+    NodeTypeError
+        If there is an array above.
+    IncompleteWriteError
+        If one above is just being replaced.
+    """
+    look = Look(store) if look is None else look
+    hierarchy = format.hierarchy_documents()
+    look.fetch([*hierarchy, *(key for above in ancestors(path) for key in format.defining_keys(above))])
+    missing = groups_missing(look, format, path)
+    for key, document in hierarchy.items():
+        if look.found(key)[0] is None:
+            _create(store, key, look.found(key)[1], documents.encode(document))
+    if format.implicit_groups or not missing:
+        return []
+    # Where they are away for a moment, none may come in their place.
+    check_complete(store, missing[0], f"group '/{missing[0]}'")
+    meta = GroupMetadata(zarr_format=format.zarr_format)
+    look.fetch(key for above in missing for key in format.documents(meta, above))
+
+    def make(above: str) -> bool:
+        if create_documents(look, store, format, above, meta):
+            return True
+        held = read_held(store, format, above)  # Somebody else was faster.
+        if held is not None and format.is_array(held):
+            raise _array_above(store, path, above)
+        return False
+
+    made = spread(make, missing[::-1], store.concurrency)
+    return [above for above, done in zip(missing[::-1], made, strict=True) if done]
+
+
+def groups_missing(look: Look, format: Format, path: str) -> list[str]:
+    """The groups above a node that are not there yet, from the bottom up.
+
+    Raises
+    ------
+    NodeTypeError
+        If there is an array above.
+    """
+    missing = []
+    look.fetch(key for above in ancestors(path) for key in format.defining_keys(above))
+    for above in reversed([*ancestors(path)]):
+        keys = format.defining_keys(above)
+        held = held_of(format, above, dict(zip(keys, look.values(keys), strict=True)))
+        if held is None:
+            missing.append(above)
+        elif format.is_array(held):
+            raise _array_above(look, path, above)
+    return missing
+
+
+def _array_above(store: Store, path: str, above: str) -> NodeTypeError:
+    return NodeTypeError(f"cannot make '/{path}' in {store}: '/{above}' is an array, not a group")
+
+
+def make_node(
+    store: Store,
+    format: Format,
+    path: str,
+    meta: NodeMetadata,
+    *,
+    overwrite: bool,
+    look: Look | None = None,
+) -> None:
+    """Make a node at a path that was checked, and the groups above it.
+
+    Parameters
+    ----------
+    store : Store
+    format : Format
+    path : str
+    meta : ArrayMetadata or GroupMetadata
+    overwrite : bool
+        Erase what is there.
+    look : Look, optional
+        :meth:`Look.around` the path, if it was taken already.
+
+    Raises
+    ------
+    NodeExistsError
+        If there is one and ``overwrite`` is not set, or something is there that may be chunks of an array
+        whose documents cannot be read.
+    NodeTypeError
+        If there is an array above.
+    IncompleteWriteError
+        If the root, or a group above, is just being replaced.
+    """
+    if store.read_only:
+        store._check_writable()
+    check_names(store, format, path)
+    is_array = isinstance(meta, ArrayMetadata)
+    if look is None:
+        look = Look.around(store, path)
+    look.fetch(format.documents(meta, path))
+    # With the lock, what one thread erases is not what another has just made.
+    with document_lock(store) if overwrite else nullcontext():
+        if overwrite:
+            erase_node(store, path, new=(format, meta))
+        else:
+            orphans = orphans_of(look, format, path, meta) if isinstance(meta, ArrayMetadata) else ()
+            _check_room(store, look, path, None if is_array else format, orphans)
+            if not path and (store.renames_trees or not (look.listable and _has_no_lease(look))):
+                check_complete(store, path, "array" if is_array else "group")
+        made = make_groups_above(store, format, path, None if overwrite else look)
+        if overwrite:
+            write_documents(store, format, {path: meta}, replaces=not store.renames_trees)
+        elif not create_documents(look, store, format, path, meta):
+            raise _there_is_one(store, path)
+        refresh_consolidated(store, format, [*made, path])
+
+
+def _has_no_lease(look: Look) -> bool:
+    """Whether a list, which was asked for anyway, shows that nobody replaces the root."""
+    return lease_key("") not in look.list_dir("")[0]
+
+
+def _there_is_one(store: Store, path: str) -> NodeExistsError:
+    return NodeExistsError(
+        f"there is a node at '/{path}' in {store} already; accepted: overwrite=True to replace it"
+    )
+
+
+def _check_room(
+    store: Store, look: Look, path: str, for_group_of: Format | None, orphans: Collection[str]
+) -> None:
+    """Refuse a path at which there is a node, or what a new array would take for its chunks.
+
+    A group that is only implied by what is below it makes room for one of this format with a document.
+    """
+    format = find_format(look, path)
+    implied = format is not None and not any(look.exists(key) for key in format.defining_keys(path))
+    if format is not None and not (implied and format == for_group_of):
+        raise _there_is_one(store, path)
+    if orphans:
+        raise NodeExistsError(
+            f"there are {len(orphans)} keys at '/{path}' in {store} that the new array would take for its "
+            f"chunks, such as {min(orphans)!r}; accepted: overwrite=True to erase them, or another path"
+        )

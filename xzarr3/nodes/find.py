@@ -1,0 +1,485 @@
+"""Finding nodes in a store: their documents, their formats, and what is below a group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+
+from xzarr3._types import Buffer, ByteRange
+from xzarr3.errors import MetadataError, StoreCapabilityError
+from xzarr3.formats import DRAFT, DraftFormat, Format, ZarrFormat, documents, parse_format
+from xzarr3.formats.base import MAX_NAMES, Document, Fetch, Held, node_prefix
+from xzarr3.formats.v2 import V2
+from xzarr3.formats.v3 import DOCUMENT, V3
+from xzarr3.model.metadata import GroupMetadata, NodeMetadata
+from xzarr3.nodes.node import ancestors
+from xzarr3.nodes.revalidation import note_all
+from xzarr3.options import max_document_bytes
+from xzarr3.parallel import spread
+from xzarr3.stores import Store
+from xzarr3.stores.base import ABSENT, OversizedError, check_key, cut
+
+
+class Look(Store):
+    """What a store holds, looked at once: what was read is not read again, and many keys are read together.
+
+    Parameters
+    ----------
+    store : Store
+    """
+
+    _tells = False
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(read_only=store.read_only)
+        self.concurrency = store.concurrency
+        self._store = store
+        self._found: dict[str, tuple[Buffer | None, object]] = {}
+        self._listed: dict[str, tuple[set[str], set[str]]] = {}
+
+    def __repr__(self) -> str:
+        return repr(self._store)
+
+    @property
+    def identity(self) -> object:
+        return self._store.identity
+
+    @property
+    def listable(self) -> bool:
+        return self._store.listable
+
+    def fetch(self, keys: Iterable[str]) -> None:
+        """Read those of the keys that were not read yet."""
+        wanted = [key for key in dict.fromkeys(keys) if key not in self._found]
+        if self.concurrency == 1 and self._store._has("reader"):  # Where it takes no request to look.
+            for key in wanted:
+                _check_size(self._store, key)
+        found = spread(self._store.get_versioned, wanted, self.concurrency)
+        self._found.update(zip(wanted, found, strict=True))
+
+    def found(self, key: str) -> tuple[Buffer | None, object]:
+        """The value of a key, and its version."""
+        self.fetch([key])
+        return self._found[key]
+
+    def _get(self, key: str, byte_range: ByteRange | None) -> Buffer | None:
+        value = self.found(key)[0]
+        return value if value is None or byte_range is None else cut(value, byte_range)
+
+    def values(self, keys: Iterable[str]) -> list[Buffer | None]:
+        """The values of several keys, read together."""
+        wanted = list(keys)
+        self.fetch(wanted)
+        return [self._found[key][0] for key in wanted]
+
+    def _list_dir(self, prefix: str) -> tuple[set[str], set[str]]:
+        if prefix not in self._listed:
+            self._listed[prefix] = self._store.list_dir(prefix)
+        return self._listed[prefix]
+
+    def _list(self, prefix: str) -> Iterator[str]:
+        return self._store.list_prefix(prefix)
+
+    @classmethod
+    def around(cls, store: Store, path: str, *, listed: bool = False) -> Look:
+        """A look at all documents that tell what there is at a path, and above it.
+
+        With ``listed`` one list tells where answers have to be waited for that nothing is at the path itself.
+        """
+        look = cls(store)
+        own = [node_prefix(path) + DOCUMENT, *V2.document_keys(path)]
+        above = [
+            key
+            for place in ancestors(path)
+            for key in (node_prefix(place) + DOCUMENT, *V2.defining_keys(place))
+        ]
+        looks: list[Callable[[], object]] = [partial(look.fetch, above)]
+        if listed and store.listable and store.concurrency > 1:
+            looks.append(partial(look.list_dir, node_prefix(path)))
+        spread(lambda ask: ask(), looks, store.concurrency)
+        if not any(look._listed.get(node_prefix(path), ("fetch",))):
+            look._found.update((key, (None, ABSENT)) for key in own)
+        look.fetch(own)
+        return look
+
+
+def read_documents(store: Store, keys: Sequence[str], path: str = "") -> list[Document | None]:
+    """The JSON objects under several keys, read together; None for those that are not there."""
+    values = document_values(store, keys)
+    return [
+        None if value is None else documents.decode(value, path, key.rpartition("/")[2])
+        for key, value in zip(keys, values, strict=True)
+    ]
+
+
+def document_values(store: Store, keys: Sequence[str]) -> list[Buffer | None]:
+    """The values of documents, read together, None for those that are not there.
+
+    Raises
+    ------
+    MetadataError
+        If one is larger than a document may be, before it is held wherever the store can tell.
+    """
+    if isinstance(store, Look):
+        return store.values(keys)
+    limit = max_document_bytes()
+
+    def read(key: str) -> Buffer | None:
+        try:
+            return store.reader(limit=limit).get(check_key(key))
+        except OversizedError as error:
+            raise _oversized(key, error.size) from error
+
+    values = spread(read, keys, store.concurrency)
+    note_all(store, zip(keys, values, strict=True))
+    return values
+
+
+def _oversized(key: str, size: int) -> MetadataError:
+    path, _, name = key.rpartition("/")
+    return documents.oversized(size, path, name)
+
+
+def _check_size(store: Store, key: str) -> None:
+    """Refuse a document that is larger than documents may be."""
+    reader = store.reader().open(check_key(key))
+    if reader is not None:
+        with reader:
+            if reader.size is not None and reader.size > max_document_bytes():
+                raise _oversized(key, reader.size)
+
+
+def fetcher(store: Store, path: str) -> Fetch:
+    """What gives a format the documents of a node; none of them is read twice."""
+    known: dict[str, Document | None] = {}
+
+    def fetch(keys: Sequence[str]) -> list[Document | None]:
+        wanted = [key for key in keys if key not in known]
+        known.update(zip(wanted, read_documents(store, wanted, path), strict=True))
+        return [known[key] for key in keys]
+
+    return fetch
+
+
+def read_held(store: Store, format: Format, path: str, *, consolidated: bool = True) -> Held | None:
+    """The documents of a node, or None if it has none."""
+    return format.fetch(path, fetcher(store, path), consolidated=consolidated)
+
+
+def read_metadata(
+    store: Store, format: Format, path: str, *, consolidated: bool = True, again: bool = False
+) -> NodeMetadata | None:
+    """What the documents of a node say, or None if there is no such node.
+
+    With ``again`` without the warnings that were given before.
+    """
+    held = read_held(store, format, path, consolidated=consolidated)
+    if held is not None:
+        return format.parse_again(held, path) if again else format.parse(held, path)
+    if _is_implied(store, format, path):
+        return GroupMetadata(zarr_format=format.zarr_format)
+    return None
+
+
+def _is_implied(store: Store, format: Format, path: str) -> bool:
+    """Whether there is a group because something is below it."""
+    return format.implicit_groups and store.listable and any(store.list_dir(format.listing_prefix(path)))
+
+
+def exists(store: Store, format: Format, path: str) -> bool:
+    """Whether there is a node."""
+    if any(spread(store.exists, format.defining_keys(path), store.concurrency)):
+        return True
+    return _is_implied(store, format, path)
+
+
+def find_format(store: Store, path: str, zarr_format: ZarrFormat | None = None) -> Format | None:
+    """The format of the node at a path, or None if there is no node of the format that is asked for.
+
+    Where a node is stored in two formats, version 3 comes before version 2.
+    """
+    if V3.answers_to(zarr_format):
+        document = _entry_or_document(store, path)
+        if document is not None and not _is_entry_point(document, path):
+            return V3
+    if V2.answers_to(zarr_format) and exists(store, V2, path):
+        return V2
+    draft = _draft(store) if DRAFT.answers_to(zarr_format) else None
+    return draft if draft is not None and exists(store, draft, path) else None
+
+
+def _draft(store: Store) -> DraftFormat | None:
+    """The draft, as the entry point of a hierarchy has it; None if there is no entry point."""
+    return _draft_of(_entry_or_document(store, ""))
+
+
+def _draft_of(entry: Document | None) -> DraftFormat | None:
+    if entry is None or not _is_entry_point(entry, ""):
+        return None
+    return DraftFormat.from_entry_point(entry)
+
+
+def _entry_or_document(store: Store, path: str) -> Document | None:
+    return read_documents(store, [node_prefix(path) + DOCUMENT], path)[0]
+
+
+def _is_entry_point(document: Document, path: str) -> bool:
+    return not path and DraftFormat.is_entry_point(document)
+
+
+def find_node(
+    store: Store,
+    path: str,
+    zarr_format: ZarrFormat | None = None,
+    *,
+    use_consolidated: bool = True,
+    alone: bool = False,
+    together: bool = False,
+) -> tuple[Format, NodeMetadata] | None:
+    """The node at a path and its format, or None if there is none of the format that is asked for.
+
+    Parameters
+    ----------
+    store : Store
+    path : str
+    zarr_format : {3, 2, "3-draft"}, optional
+    use_consolidated : bool
+        Look at consolidated metadata.
+    alone : bool
+        Believe consolidated metadata about the group itself, too, so that one document is enough.
+    together : bool
+        Ask for the documents of all formats at once, rather than for as few as possible.
+
+    Raises
+    ------
+    MetadataError
+        If its documents are not valid.
+    """
+    get = fetcher(store, path)
+    document = None
+    if together:
+        with suppress(MetadataError):  # It is raised where the document is needed.
+            get((node_prefix(path) + DOCUMENT, *V2.reading_keys(path, consolidated=use_consolidated)))
+    if V3.answers_to(zarr_format):
+        (document,) = get((node_prefix(path) + DOCUMENT,))
+        if document is not None and not _is_entry_point(document, path):
+            return V3, V3.parse(document if use_consolidated else V3.without_consolidated(document), path)
+    if document is not None and zarr_format is None:
+        with suppress(MetadataError):  # It is raised where the document is needed.
+            draft = _draft_of(document)
+            get([*V2.reading_keys(path), *(() if draft is None else draft.reading_keys(path))])
+    if V2.answers_to(zarr_format):
+        held = V2.fetch_consolidated(path, get) if alone and use_consolidated else None
+        if held is None:
+            held = V2.fetch(path, get, consolidated=use_consolidated)
+        if held is not None:
+            return V2, V2.parse(held, path)
+    if DRAFT.answers_to(zarr_format):
+        format = _draft_of(get((DOCUMENT,))[0])
+        held = None if format is None else format.fetch(path, get)
+        if format is not None and held is not None:
+            return format, format.parse(held, path)
+        if format is not None and _is_implied(store, format, path):
+            return format, GroupMetadata(zarr_format=format.zarr_format)
+    return None
+
+
+def find_consolidated(
+    store: Store, zarr_format: ZarrFormat | None = None
+) -> tuple[Format, GroupMetadata | None]:
+    """The root, if it is a group with consolidated metadata; and the format that was found or is left."""
+    get = fetcher(store, "")
+    if V3.answers_to(zarr_format):
+        (document,) = get((DOCUMENT,))
+        if document is not None or not V2.answers_to(zarr_format):
+            is_node = document is not None and not _is_entry_point(document, "")
+            return V3, _consolidated(V3.parse(document, "")) if is_node and document is not None else None
+    held = V2.fetch_consolidated("", get) if V2.answers_to(zarr_format) else None
+    return V2, None if held is None else _consolidated(V2.parse(held, ""))
+
+
+def _consolidated(meta: NodeMetadata) -> GroupMetadata | None:
+    return meta if isinstance(meta, GroupMetadata) and meta.consolidated is not None else None
+
+
+def format_for_new(store: Store, path: str, zarr_format: ZarrFormat | None) -> Format:
+    """The format in which a node is made: the one that is asked for, or else that of what is there already.
+
+    Raises
+    ------
+    MetadataError
+        If the groups above are stored in another format, which would hide them.
+    """
+    if not isinstance(store, Look):
+        store = Look.around(store, path)
+    found = None
+    for above in [*ancestors(path)][::-1]:
+        found = find_format(store, above)
+        if found is not None:
+            break
+    if found is None and path:
+        found = _draft(store)
+    if zarr_format is None:
+        try:
+            return found or find_format(store, path) or _draft(store) or V3
+        except MetadataError:  # Whatever is there is in nobody's way, or is replaced.
+            return V3
+    wanted = parse_format(zarr_format)
+    if found is not None and not found.answers_to(wanted.zarr_format):
+        raise MetadataError(
+            f"the groups above are stored in format {found.zarr_format} and no other can be below",
+            path=path,
+            field="zarr_format",
+            found=zarr_format,
+            accepted=f"{found.zarr_format!r}, or another place",
+        )
+    return found or wanted
+
+
+def _check_listable(store: Store, path: str) -> None:
+    if not store.listable:
+        raise StoreCapabilityError(
+            f"{store} cannot list, so what is in the group '/{path}' cannot be found; accepted: "
+            "consolidated metadata in the group, which xzarr3.consolidate_metadata() makes where its files "
+            "can be written; or the path of a node, as in open_array(store, path) and group[name]"
+        )
+
+
+def children(store: Store, format: Format, path: str) -> list[str]:
+    """The names of the nodes directly below a group, found by listing the store.
+
+    Raises
+    ------
+    StoreCapabilityError
+        If the store cannot list.
+    """
+    _check_listable(store, path)
+    sure, possible = format.child_names(*store.list_dir(format.listing_prefix(path)), path)
+    prefix = node_prefix(path)
+    names = sorted(sure | possible)
+    asked = {name: format.defining_keys(prefix + name) for name in names if name not in sure}
+    keys = [key for each in asked.values() for key in each]
+    there = {
+        key
+        for key, is_there in zip(keys, spread(store.exists, keys, store.concurrency), strict=True)
+        if is_there
+    }
+    return [name for name in names if name in sure or not there.isdisjoint(asked[name])]
+
+
+def load_below(
+    store: Store,
+    format: Format,
+    path: str,
+    *,
+    max_depth: int | None = None,
+    leave_out: Collection[str] = (),
+) -> dict[str, Held | MetadataError]:
+    """The documents of the nodes below a group by relative path, or why they cannot be read.
+
+    Level by level the store is listed, and then all documents there are read together.
+
+    Parameters
+    ----------
+    store : Store
+    format : Format
+    path : str
+        Path of the group.
+    max_depth : int, optional
+        How many levels below the first to go down; None for all.
+    leave_out : collection of str
+        Names directly below the group that are not looked at.
+
+    Raises
+    ------
+    StoreCapabilityError
+        If the store cannot list.
+    """
+    _check_listable(store, path)
+    found: dict[str, Held | MetadataError] = {}
+    level, depth, skipped = [path], 0, len(node_prefix(path))
+    while level and (max_depth is None or depth <= max_depth):
+        if level[0].count("/") >= MAX_NAMES:
+            raise MetadataError(
+                "groups within groups", path=level[0], accepted=f"paths of at most {MAX_NAMES} names"
+            )
+        listings = spread(
+            store.list_dir, [format.listing_prefix(above) for above in level], store.concurrency
+        )
+        wanted: dict[str, tuple[str, ...]] = {}
+        for above, (keys, prefixes) in zip(level, listings, strict=True):
+            sure, possible = format.child_names(keys, prefixes, above)
+            for name in sorted(sure | possible):
+                if depth or name not in leave_out:
+                    child = node_prefix(above) + name
+                    wanted[child] = format.reading_keys(child, consolidated=False, listed=keys)
+        asked = [key for keys in wanted.values() for key in keys]
+        values = dict(zip(asked, document_values(store, asked), strict=True))
+        level = []
+        for child, own in wanted.items():
+            held = _held(format, child, {key: values[key] for key in own})
+            if held is None and format.implicit_groups:
+                held = format.hold(GroupMetadata(zarr_format=format.zarr_format))
+            if held is not None:
+                found[child[skipped:]] = held
+                if not isinstance(held, MetadataError) and not format.is_array(held):
+                    level.append(child)
+        depth += 1
+    return found
+
+
+def held_of(format: Format, path: str, values: Mapping[str, Buffer | None]) -> Held | None:
+    """The documents of a node, given all its values by key; None if they make no node."""
+    found = {
+        key: documents.decode(value, path, key.rpartition("/")[2])
+        for key, value in values.items()
+        if value is not None
+    }
+    return format.held(path, found)
+
+
+def metadata_of(format: Format, path: str, values: Mapping[str, Buffer | None]) -> NodeMetadata | None:
+    """What the documents of a node say, without the warnings that were given before."""
+    held = held_of(format, path, values)
+    return None if held is None else format.parse_again(held, path)
+
+
+def _held(format: Format, path: str, values: Mapping[str, Buffer | None]) -> Held | MetadataError | None:
+    try:
+        return held_of(format, path, values)
+    except MetadataError as error:
+        return error
+
+
+def held_below(store: Store, format: Format, path: str) -> dict[str, Held]:
+    """The documents of all nodes below a group, by relative path, found by listing the store.
+
+    Raises
+    ------
+    MetadataError
+        If one of them is not a JSON object.
+    """
+    found = load_below(store, format, path)
+    for held in found.values():
+        if isinstance(held, MetadataError):
+            raise held
+    return {below: found[below] for below in depth_first(found)}
+
+
+def depth_first(paths: Iterable[str]) -> Iterator[str]:
+    """Those of relative paths to which nodes lead, each followed by what is below it.
+
+    Examples
+    --------
+    >>> list(depth_first(["b", "a", "b/d", "b/c", "lost/e"]))
+    ['b', 'b/d', 'b/c', 'a']
+    """
+    below: dict[str, list[str]] = {}
+    for path in paths:
+        below.setdefault(path.rpartition("/")[0], []).append(path)
+    waiting = below.get("", [])[::-1]
+    while waiting:
+        path = waiting.pop()
+        yield path
+        waiting.extend(below.get(path, [])[::-1])

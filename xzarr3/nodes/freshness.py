@@ -1,0 +1,394 @@
+"""Whether an array that is open is still the one that is stored, and whether its values have changed.
+
+Readers and writers check that the document is the one with which the array was opened, or describes the same
+array: :func:`read_steadily`, :func:`check_current` and :func:`check_to_write`. Dask names tasks by
+:func:`token`, which differs once values or documents have changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, cast
+
+from xzarr3._types import Buffer
+from xzarr3.commit.lease import LeaseLostError, check_complete
+from xzarr3.errors import ChangedError, StoreError, Xzarr3Error
+from xzarr3.formats.base import Held
+from xzarr3.formats.fill_value_attribute import coding, recoded
+from xzarr3.model.metadata import ArrayMetadata, NodeMetadata
+from xzarr3.nodes import changes, revalidation
+from xzarr3.nodes.find import metadata_of, read_held
+from xzarr3.nodes.node import ancestors
+from xzarr3.parallel import spread
+
+if TYPE_CHECKING:
+    from xzarr3.array import Array
+
+MOST_STAMPED = 1024
+"""Units of storage, or directories of them, up to which dask's names tell of a change of each one."""
+_SOME = 256  # Of more, so many are looked at.
+_ATTEMPTS = 3  # To read one version of an array that is being changed.
+
+
+def read_steadily(array: Array, read: Callable[[], int], number: int, *, leaves: bool = False) -> int:
+    """Read units that are all of one version of the array, or else raise.
+
+    Whoever replaces an array takes its document away first and stores the new one last, which no other
+    one is equal to. So all that was read is of one version if the document is the same afterwards as it
+    was at any time before. If it has changed, all is read again: it may have been an attribute, or the
+    length. Where answers are waited for, a document that was seen within
+    :data:`xzarr3.nodes.revalidation.RECENT` seconds is good enough for one unit that was there.
+
+    Parameters
+    ----------
+    read : callable
+        Reads, and returns how many units were not there.
+    number : int
+        How many units it reads.
+    leaves : bool
+        As :meth:`xzarr3.io.executor.Engine.read` has it.
+
+    Raises
+    ------
+    ChangedError
+        If the array was removed or replaced since it was opened, or others kept changing its document.
+    IncompleteWriteError
+        If it is just being replaced.
+    """
+    if not array.has_document:
+        return read()
+    for _ in range(_ATTEMPTS):
+        if number > 1 or array._known.version is None:
+            version = array.store.version(array._key)
+            if version is None:
+                missing, is_steady = _read_looking(array, read, number, leaves)
+                if is_steady:
+                    return missing
+                continue
+            array._check_current(version)
+        before = array._known.version
+        try:
+            missing = read()
+        except Xzarr3Error:  # What was replaced may well be unreadable.
+            array._check_current()
+            raise
+        version = array.store.version(array._key)
+        if version is None:
+            raise _vanished(array)
+        if version != before:
+            array._check_current(version)
+        if array._is_decoded:
+            for each in _decoded_like(array):
+                _check_coding(each)
+        if version == before:
+            return missing
+    raise ChangedError(
+        f"array '{array.name}' of {array.store} was replaced, or its document changed, each of the "
+        f"{_ATTEMPTS} times that it was read; accepted: the same again, once nobody writes to it"
+    )
+
+
+def _read_looking(array: Array, read: Callable[[], int], number: int, leaves: bool) -> tuple[int, bool]:
+    """Read where it takes a request to look at the document; and whether all is of one version."""
+    own = revalidation.noted(array.store, array._key)
+    before = own or _noted_above(array, number)
+    if before is None and (number > 1 or array.store.concurrency <= 1):
+        own = before = _look_at_own(array)
+    due = [each for each in _decoded_like(array) if _needs_look(each)]
+    later = number > 1 and array in due and len(_document_keys(array)) == 1
+    if later:  # It is looked at after the chunks anyway.
+        due.remove(array)
+    try:
+        missing = _read_and_look(read, due, leaves)
+    except Xzarr3Error:
+        if later:
+            _look_at_own(array)
+        raise
+    if number <= 1 and not missing:
+        return missing, True
+    after = _look_at_own(array)
+    if before is None:
+        return missing, False
+    return missing, after == before if own else after.mark == before.mark
+
+
+def _noted_above(array: Array, number: int) -> revalidation.Note | None:
+    """What was read of a document that may hold a copy of this one, and is then stored with it.
+
+    It may not have been, and then all is read again, which is not for several rounds of requests.
+    """
+    if number > array.store.concurrency:
+        return None
+    keys = [array.format.consolidated_key(above) for above in ancestors(array.path)]
+    found = (revalidation.noted(array.store, key) for key in keys if key is not None)
+    return next((note for note in found if note is not None), None)
+
+
+def _read_and_look(read: Callable[[], int], due: Sequence[Array], leaves: bool) -> int:
+    """Read, and look meanwhile at documents that have to be looked at."""
+    if not due:
+        return read()
+
+    def tried(work: Callable[[], object]) -> object:
+        try:
+            return work()
+        except Xzarr3Error as error:
+            return error
+
+    works: list[Callable[[], object]] = [read, *(partial(_look, array) for array in due)]
+    found = spread(tried, works, 1 + len(due), leaves=leaves)
+    for outcome in (*found[1:], found[0]):  # What was replaced may well be unreadable.
+        if isinstance(outcome, Xzarr3Error):
+            raise outcome
+    return cast("int", found[0])
+
+
+def _decoded_like(array: Array) -> tuple[Array, ...]:
+    """The arrays by whose documents values are decoded, this one first."""
+    return (array,) if array._bounded is None else (array, array._bounded)
+
+
+def _document_keys(array: Array) -> tuple[str, ...]:
+    """The keys of the documents that readers look at."""
+    attributes = array.format.attributes_key(array.path, array=True)
+    return (array._key, attributes) if array._is_decoded and attributes != array._key else (array._key,)
+
+
+def _needs_look(array: Array) -> bool:
+    """Whether the documents have to be looked at; what was seen of them a moment ago is checked."""
+    seen = revalidation.last(array.store, _document_keys(array))
+    changed = changes.last(array.store, array.path).documents  # By this process.
+    if seen is not None and seen.tells and seen.time >= max(array._known_at, changed):
+        _check_seen(array, seen)
+        return False
+    return changed > array._known_at or time.monotonic() - array._known_at >= revalidation.RECENT
+
+
+def _look(array: Array, keys: tuple[str, ...] | None = None) -> revalidation.Note:
+    """Look at the documents that tell how values are decoded, or at some of them, and compare them."""
+    keys = keys or _document_keys(array)
+    seen = revalidation.look(array.store, keys, partial(parsed, array))
+    if seen.note is None:
+        raise _vanished(array)
+    _check_seen(array, seen, coded=keys == _document_keys(array))
+    return seen.note
+
+
+def _look_at_own(array: Array) -> revalidation.Note:
+    """Look at the document that comes last when the array is stored."""
+    return _look(array, (array._key,))
+
+
+def _check_seen(array: Array, seen: revalidation.Seen, *, coded: bool = True) -> None:
+    if seen.metadata is None:
+        return
+    found = same(array, seen.metadata)
+    array._check_shape(found)
+    how = recoded(found, array.metadata) if array._is_decoded and coded else None
+    if how is not None:
+        raise _decoded_otherwise(array, how)
+
+
+def parsed(array: Array, stored: Sequence[Buffer | None]) -> NodeMetadata | None:
+    """What the documents say that make this an array, or also tell how its values are decoded."""
+    keys = array._key, *_document_keys(array)[1:]
+    return metadata_of(array.format, array.path, dict(zip(keys, stored, strict=False)))
+
+
+def check_to_write(array: Array) -> None:
+    """Refuse to write to an array that was replaced; one that is in the making has no document yet."""
+    keys = (array._key,)
+    seen = revalidation.last(array.store, keys)
+    if seen is None or seen.metadata is not None or not seen.is_recent:
+        seen = revalidation.look(array.store, keys, partial(parsed, array), to_write=True)
+    if seen.metadata is not None:
+        array._check_shape(same(array, seen.metadata))
+
+
+def check_current(array: Array, version: object | None = None) -> None:
+    """Refuse to go on if the array was replaced since it was opened, if the store can tell at once.
+
+    The version of its document may have been asked for already.
+    """
+    known = array._known
+    version = array.store.version(array._key) if version is None else version
+    if version is None or version == known.version:
+        return
+    coding_version = _coding_version(array, version)
+    held = read_held(array.store, array.format, array.path, consolidated=False)
+    opened, known.held = known.held, None
+    if held is None or opened is None or repr(held) != repr(opened):  # Where 0.0 is not -0.0.
+        found = _same_as(array, held)
+        array._check_shape(found)
+        known.recoded = recoded(found, array.metadata)
+    known.version, known.coding_version = version, coding_version
+
+
+def _coding_version(array: Array, version: object) -> object:
+    """Tells versions apart of what values are decoded by, given that of the array's document."""
+    attributes = array.format.attributes_key(array.path, array=True)
+    return version if attributes == array._key else (version, array.store.version(attributes))
+
+
+def _check_coding(array: Array) -> None:
+    """Refuse values that are decoded in another way by now, if the store can tell that at once."""
+    known, version = array._known, array.store.version(array._key)
+    if version is None:
+        return
+    version = _coding_version(array, version)
+    if version != known.coding_version:
+        held = read_held(array.store, array.format, array.path, consolidated=False)
+        known.recoded = recoded(_same_as(array, held), array.metadata)
+        known.coding_version = version
+    if known.recoded is not None:
+        raise _decoded_otherwise(array, known.recoded)
+
+
+def _decoded_otherwise(array: Array, how: str) -> ChangedError:
+    return ChangedError(
+        f"array '{array.name}' of {array.store} was replaced since it was opened, and what is stored now "
+        f"would be decoded wrongly: {how}; accepted: opening it again, with consolidated=False if it was "
+        "opened from consolidated metadata that are out of date"
+    )
+
+
+def check_shape(array: Array, found: ArrayMetadata) -> None:
+    """Refuse an array that was made shorter since it was opened."""
+    if any(now < then for now, then in zip(found.shape, array.shape, strict=True)):
+        raise StoreError(
+            f"array '{array.name}' of {array.store} has shape {found.shape} now and had {array.shape} when "
+            "it was opened; accepted: opening it again"
+        )
+
+
+def _vanished(array: Array) -> Xzarr3Error:
+    more = check_complete(array.store, array.path, f"array '{array.name}'")
+    return ChangedError(
+        f"array '{array.name}' of {array.store} vanished: the document that was there when it was opened "
+        f"is gone{more}; accepted: opening it again once it has been written"
+    )
+
+
+def stored_metadata(array: Array) -> ArrayMetadata:
+    """What the stored document says now, which another handle may have changed.
+
+    Raises
+    ------
+    ChangedError
+        If it is gone, or of an array that is stored in another way.
+    """
+    return _same_as(array, read_held(array.store, array.format, array.path, consolidated=False))
+
+
+def _same_as(array: Array, held: Held | None) -> ArrayMetadata:
+    return same(array, None if held is None else array.format.parse_again(held, array.path))
+
+
+def same(array: Array, found: NodeMetadata | None, shape: tuple[int, ...] | None = None) -> ArrayMetadata:
+    """Refuse metadata that are not of this array any more, or of another shape, if one is given."""
+    if not isinstance(found, ArrayMetadata) or not found.stores_as(array.metadata):
+        raise ChangedError(
+            f"array '{array.name}' of {array.store} was removed or replaced since it was opened; "
+            "accepted: opening it again"
+        )
+    if shape is not None and found.shape != shape:  # By somebody who does not know of leases.
+        raise LeaseLostError(
+            f"array '{array.name}' of {array.store} got shape {found.shape} while its shape {shape} was "
+            "being changed; accepted: one who changes it at a time"
+        )
+    return found
+
+
+def tells_changes(array: Array) -> bool:
+    """Whether dask's names tell of every change of values that :func:`_stamps` can notice.
+
+    Where the store cannot tell, they are made of what the documents said when the array was opened, and
+    of what this process has written.
+    """
+    return array.store.tells_changes and array.engine.store.tells_changes
+
+
+def note_values(array: Array) -> None:
+    """Note that this process changes values, for dask's names where the store cannot tell."""
+    if not tells_changes(array):
+        changes.note_values(array.store, array.path)
+
+
+def _stamps(array: Array) -> object:
+    """What changes whenever the values of units do, at the price of no more than about a thousand looks.
+
+    Where there are few units, each one is looked at. Of more, all directories that they lie in are, as a
+    file that is replaced or erased changes its directory; and some of the files, as there are programs
+    that write into files in place: what these do elsewhere is missed, which :func:`xzarr3.from_zarr` says
+    and which a write that is taken up again does not rely on. Where the directories are very
+    many as well, or there are none, some of them are looked at and the root, which each write of ours
+    changes, even one of another array.
+    """
+    # Storage transformers may keep the values under other keys, or somewhere else.
+    counts, key, store = array.cdata_shape, array.engine.key, array.engine.store
+    if math.prod(counts) <= MOST_STAMPED:
+        return store.stamp(_Made(lambda: map(key, _sample(counts, MOST_STAMPED))))
+    many = math.prod(counts[:-1]) > MOST_STAMPED
+    rows = _sample(counts[:-1], _SOME if many else MOST_STAMPED)
+    folders = _Made(lambda: dict.fromkeys(key((*at, 0)).rpartition("/")[0] for at in rows))
+    stamps = [store.stamp(folders), store.stamp(_Made(lambda: map(key, _sample(counts, _SOME))))]
+    if not all(isinstance(stamp, list) for stamp in stamps):
+        return stamps
+    looked_at: Any = stamps[0]
+    if many or not any(looked_at):
+        stamps.append(store.stamp([""]))
+    return stamps
+
+
+def token(array: Array) -> object:
+    """What dask names an array by, which differs once its values or its documents have changed."""
+    stamps: tuple[object, object] = array._tag, changes.last(array.store, array.path).mark
+    if tells_changes(array):
+        stamps = array.store.stamp([array._key]), _stamps(array)
+    if all(isinstance(stamp, list) for stamp in stamps):  # Of which dask would look at every number.
+        stamps = hashlib.blake2b(repr(stamps).encode(), digest_size=16).hexdigest(), None
+    place = array.store.identity, array.store._told_apart()
+    options: list[str] = [] if array.missing == "fill" else [array.missing]
+    if array._bounded is not None:
+        options.append(repr(coding(array._bounded.metadata)))
+    return ("xzarr3.Array", place, array.path, array._known.text, stamps, *options)
+
+
+def _sample(counts: tuple[int, ...], most: int) -> Iterator[tuple[int, ...]]:
+    """Coordinates in a grid: of all its elements, or of some that lie evenly in it."""
+    number = math.prod(counts)
+    if number <= most:
+        yield from itertools.product(*map(range, counts))
+        return
+    for n in range(most):
+        at = n * (number - 1) // (most - 1)
+        coords = []
+        for count in reversed(counts):
+            at, rest = divmod(at, count)
+            coords.append(rest)
+        yield tuple(reversed(coords))
+
+
+class _Made(Sequence[str]):
+    """Keys that are made when they are looked at, which most stores do not do for a stamp."""
+
+    def __init__(self, make: Callable[[], Iterable[str]]) -> None:
+        self._make = make
+
+    @cached_property
+    def _keys(self) -> list[str]:
+        return list(self._make())
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def __getitem__(self, at: Any) -> Any:
+        return self._keys[at]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._keys)

@@ -1,0 +1,131 @@
+"""Nodes of a hierarchy in a store: their paths, their documents, and how they are erased.
+
+Specification: Zarr v3 core, "Stored representation", "Node names", "Storage".
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+from xzarr3.errors import InvalidKeyError, ReadOnlyError
+from xzarr3.formats import Format, ZarrFormat
+from xzarr3.formats.base import MAX_NAMES
+from xzarr3.formats.v3 import V3
+from xzarr3.model.metadata import NodeMetadata
+from xzarr3.nodes.attributes import Attributes
+from xzarr3.stores import Store
+from xzarr3.stores.base import check_key
+from xzarr3.stores.locks import key_lock
+
+
+def document_lock(store: Store) -> AbstractContextManager[object]:
+    """Held while documents of a store are read to be changed, so that no thread undoes the change of another.
+
+    Threads that change another store do not wait for it.
+    """
+    return key_lock(store.identity, "\0documents")
+
+
+class Node(ABC):
+    """What arrays and groups have in common.
+
+    Parameters
+    ----------
+    store : Store
+    path : str
+        Path of the node in its hierarchy, without a leading ``/``; empty for the root.
+    format : Format
+        How the hierarchy is stored.
+    read_only : bool
+        Refuse every write.
+    """
+
+    metadata: NodeMetadata
+
+    def __init__(self, store: Store, path: str, format: Format, *, read_only: bool) -> None:
+        self.store = store
+        self.path = path
+        self.format = format
+        self.read_only = read_only or store.read_only or not format.writable
+
+    @property
+    def zarr_format(self) -> ZarrFormat:
+        """The format in which the node is stored: 3, 2 or "3-draft"."""
+        return self.format.zarr_format
+
+    @property
+    def name(self) -> str:
+        """Path of the node in its hierarchy, with a leading ``/``."""
+        return f"/{self.path}"
+
+    @property
+    def basename(self) -> str:
+        """Last name of the path."""
+        return self.path.rpartition("/")[2]
+
+    @property
+    def attrs(self) -> MutableMapping[str, Any]:
+        """The user attributes; a change is written to the store at once."""
+        return Attributes(self._attributes, self._change_attributes)
+
+    def _attributes(self) -> Mapping[str, Any]:
+        return self.metadata.attributes
+
+    @abstractmethod
+    def _change_attributes(self, change: Callable[[dict[str, Any]], Mapping[str, Any]]) -> None:
+        """Apply ``change`` to the attributes that are stored now, and store the result."""
+
+    def _check_writable(self) -> None:
+        if self.read_only:
+            self.store._check_writable()  # It may know better why.
+            if not self.format.writable:
+                raise ReadOnlyError(
+                    f"'{self.name}' of {self.store} is stored as tools did before version 3 was final, which "
+                    "is only read; accepted: xzarr3.copy() to another format"
+                )
+            raise ReadOnlyError(f"'{self.name}' of {self.store} is open for reading only")
+
+
+def normal_path(path: str) -> str:
+    """The path of a node without slashes around it; the root is the empty path.
+
+    Raises
+    ------
+    InvalidKeyError
+        If a name in it is empty or climbs, or there are too many of them.
+
+    Examples
+    --------
+    >>> normal_path("/ocean/sst"), normal_path("/")
+    ('ocean/sst', '')
+    """
+    if not isinstance(path, str):
+        raise InvalidKeyError(f"a path must be a string, found {type(path).__name__}")
+    stripped = path.strip("/")
+    if stripped.count("/") >= MAX_NAMES:
+        raise InvalidKeyError(f"a path of {stripped.count('/') + 1} names; accepted: at most {MAX_NAMES}")
+    return check_key(stripped) if stripped else ""
+
+
+def check_new_path(path: str, format: Format = V3) -> str:
+    """The normal path of a node that is to be made.
+
+    Raises
+    ------
+    InvalidKeyError
+        If the format does not permit one of the names in it.
+    """
+    normal = normal_path(path)
+    for name in normal.split("/") if normal else ():
+        format.check_name(name, path)
+    return normal
+
+
+def ancestors(path: str) -> Iterator[str]:
+    """The paths of the groups above a node, from the root on."""
+    names = path.split("/") if path else []
+    for depth in range(len(names)):
+        yield "/".join(names[:depth])

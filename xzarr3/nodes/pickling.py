@@ -1,0 +1,212 @@
+"""Recipes: what arrays are pickled to, and what handles share that were unpickled in one process.
+
+A task carries the array that it reads or writes, so that arrays arrive at a worker by the thousands, on its
+event loop. What arrives is small: where the array is, and what its documents say, as JSON. It is not even
+parsed before the array is used, which may import a codec, and then once for all handles on the same array.
+
+They share what does not change: the store, the metadata, the codecs bound to chunks, and that the stored
+document was found to agree with them. A handle that is resized, or told to read in another way, changes no
+other one.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
+
+from xzarr3.errors import MetadataError
+from xzarr3.formats import Format, ZarrFormat, documents, format_of, name_of
+from xzarr3.formats.base import Held
+from xzarr3.io.executor import Engine
+from xzarr3.io.missing import Missing
+from xzarr3.model.metadata import ArrayMetadata, Consolidated, NodeMetadata
+from xzarr3.model.storage_transformers import transformed
+from xzarr3.nodes.node import Node
+from xzarr3.stores import Store
+from xzarr3.stores.locks import fork_safe
+from xzarr3.stores.sharing import keep_beside
+
+if TYPE_CHECKING:
+    from xzarr3.array import Array
+
+_MOST_PARSED = 512
+_LARGE = 2**16  # Bytes of documents; larger ones are not kept for nodes to come.
+_MOST_BELOW = 8  # Groups whose consolidated metadata are kept.
+_LARGE_BELOW = 2**20
+
+
+class Known:
+    """What handles with the same metadata know of an array.
+
+    Parameters
+    ----------
+    store : Store
+    path : str
+    format : Format
+    metadata : ArrayMetadata, optional
+        What the documents say, if that is known already.
+    text : bytes, optional
+        The documents, if it is not.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_engine",
+        "_metadata",
+        "_text",
+        "coding_version",
+        "format",
+        "held",
+        "path",
+        "recoded",
+        "store",
+        "version",
+    )
+
+    def __init__(
+        self,
+        store: Store,
+        path: str,
+        format: Format,
+        metadata: ArrayMetadata | None = None,
+        text: bytes | None = None,
+    ) -> None:
+        self.store = store
+        self.path = path
+        self.format = format
+        self._metadata = metadata
+        self._text = text
+        self._engine: Engine | None = None
+        self.version: object | None = None
+        """That of the stored document which was found to agree with the metadata."""
+        self.coding_version: object | None = None
+        """Those of the stored documents of which ``recoded`` tells."""
+        self.recoded: str | None = None
+        """How these tell to decode values in another way; None if they do not."""
+        self.held: Held | None = None
+        """The documents that were parsed, until they were compared with those that are stored."""
+
+    @property
+    def text(self) -> bytes:
+        """The documents as JSON."""
+        if self._text is None:
+            self._text = to_text(self.format, self.metadata, self.path)
+        return self._text
+
+    @property
+    def metadata(self) -> ArrayMetadata:
+        """What the documents say.
+
+        Raises
+        ------
+        MetadataError
+            If it is something that is not known in this process, such as a codec that is not installed.
+        """
+        if self._metadata is None:
+            found = from_text(self.format, self.text, self.path)
+            if not isinstance(found, ArrayMetadata):
+                raise MetadataError("not the documents of an array", path=self.path)
+            with _lock:  # Another thread may have been faster.
+                self._metadata = self._metadata or found
+        return self._metadata
+
+    @property
+    def engine(self) -> Engine:
+        """What reads and writes the units of storage."""
+        if self._engine is None:
+            prefix, metadata = self.format.chunk_prefix(self.path), self.metadata
+            store = transformed(self.store, prefix, metadata, metadata.storage_transformers)
+            engine = Engine(store, prefix, metadata)
+            with _lock:
+                self._engine = self._engine or engine
+        return self._engine
+
+
+_lock = fork_safe(threading.Lock())
+_known: WeakValueDictionary[object, Known] = WeakValueDictionary()
+
+
+def known(store: Store, path: str, format: Format, text: bytes) -> Known:
+    """What this process knows of an array whose documents are ``text``, which is not looked at."""
+    key = id(store), path, format, text  # The store lives as long as what is known of its arrays.
+    found = _known.get(key)
+    if found is None:
+        made = Known(store, path, format, text=text)
+        with _lock:
+            found = _known.setdefault(key, made)
+    if len(text) <= _LARGE:
+        keep_beside(store, key, found)
+    return found
+
+
+def state_of(array: Array) -> tuple[object, ...]:
+    """What an array is pickled to."""
+    special: tuple[object, ...] = ()
+    if array._tag or array._is_decoded or not array.has_document:
+        special = array._tag, array._is_decoded, array._bounded, array.has_document
+    return (
+        array.store, array.path, name_of(array.format), array._known.text,
+        array.read_only, array.write_empty_chunks, array.missing, *special,
+    )  # fmt: skip
+
+
+def restore(
+    array: Array,
+    store: Store,
+    path: str,
+    format: Format | ZarrFormat,
+    text: bytes,
+    read_only: bool,
+    write_empty_chunks: bool,
+    missing: Missing,
+    tag: str | None = None,
+    is_decoded: bool = False,
+    bounded: Array | None = None,
+    has_document: bool = True,
+) -> None:
+    """Make a new handle the one that was pickled to :func:`state_of` it."""
+    Node.__init__(array, store, path, format_of(format), read_only=read_only)
+    array._known = known(store, path, array.format, text)
+    array._known_at = -math.inf  # Pickling says nothing of how old the documents are.
+    array.write_empty_chunks = write_empty_chunks
+    array.missing = missing
+    array._tag, array._is_decoded, array._bounded = tag, is_decoded, bounded
+    array.has_document = has_document
+
+
+def to_text(format: Format, metadata: NodeMetadata, path: str) -> bytes:
+    """The documents of a node as JSON, which is the same for equal documents."""
+    return documents.encode(format.hold(metadata, path), path, compact=True)
+
+
+def from_text(format: Format, text: bytes, path: str) -> NodeMetadata:
+    """What the documents of a node say."""
+    parse = _parsed if len(text) <= _LARGE else _parsed.__wrapped__
+    return parse(format, text, path)
+
+
+def below_to_text(below: Mapping[str, Held] | None) -> bytes | Mapping[str, Held] | None:
+    """The documents of the nodes below a group as JSON, unless there are some that cannot be read."""
+    if below is None or any(isinstance(held, MetadataError) for held in below.values()):
+        return below
+    return documents.encode(below, compact=True)
+
+
+def below_from_text(text: bytes) -> Consolidated:
+    """The documents of the nodes below a group, the same for the groups of equal recipes."""
+    parse = _parsed_below if len(text) <= _LARGE_BELOW else _parsed_below.__wrapped__
+    return parse(text)
+
+
+@lru_cache(maxsize=_MOST_BELOW)
+def _parsed_below(text: bytes) -> Consolidated:
+    return Consolidated(documents.decode(text))
+
+
+@lru_cache(maxsize=_MOST_PARSED)
+def _parsed(format: Format, text: bytes, path: str) -> NodeMetadata:
+    return format.parse_again(documents.decode(text, path), path)

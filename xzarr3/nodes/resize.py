@@ -1,0 +1,176 @@
+"""Resizing arrays and appending to them, one writer at a time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, cast
+
+import numpy.typing as npt
+
+from xzarr3._types import AnyArray, Buffer
+from xzarr3.codecs.base import Codec
+from xzarr3.commit.lease import LeaseLostError
+from xzarr3.commit.length import Length, turn
+from xzarr3.errors import ChangedError, OutcomeUnknownError, SelectionError, StoreError
+from xzarr3.grid import Grid, as_lengths
+from xzarr3.io.selection import basic_selection
+from xzarr3.io.stored_units import are_few, stored_units
+from xzarr3.model.metadata import ArrayMetadata, NodeMetadata
+from xzarr3.nodes.documents import refresh_copies
+from xzarr3.nodes.find import document_values, metadata_of
+from xzarr3.nodes.freshness import same
+
+if TYPE_CHECKING:
+    from xzarr3.array import Array
+    from xzarr3.codecs.sharding import ShardingCodec
+    from xzarr3.codecs.transpose import TransposeCodec
+
+
+def resize(array: Array, shape: int | tuple[int, ...]) -> None:
+    """Change the shape; see :meth:`xzarr3.Array.resize`."""
+    array._check_writable()
+    try:
+        new = as_lengths(shape)
+    except TypeError as error:
+        raise SelectionError(f"not a shape: {shape!r}; accepted: {array.ndim} integers") from error
+    if len(new) != array.ndim or any(length < 0 for length in new):
+        raise SelectionError(f"array '{array.name}' of shape {array.shape} cannot get shape {new}")
+    _with_lease(array, partial(_resize, array, new))
+
+
+def append(array: Array, data: npt.ArrayLike, axis: int) -> None:
+    """Add data behind the array; see :meth:`xzarr3.Array.append`."""
+    array._check_writable()
+    values = array._cast(data, array.metadata.data_type)
+    if not -array.ndim <= axis < array.ndim:
+        raise SelectionError(
+            f"axis {axis} is out of bounds for array '{array.name}' of {array.ndim} dimensions"
+        )
+    _with_lease(array, partial(_append, array, values, axis % array.ndim))
+
+
+def _with_lease(array: Array, change: Callable[[Length], None]) -> None:
+    """Change the shape as the only one who does, and again if that could not be kept up."""
+    deadline = time.monotonic() + array.store.conflict_deadline
+    prefix = array.format.chunk_prefix(array.path) if array.path else ""
+    with turn(array.store, array._key):
+        while True:
+            try:
+                with Length(array.store, prefix, array._key, deadline) as length:
+                    change(length)
+                break
+            except LeaseLostError:
+                if time.monotonic() >= deadline:
+                    raise
+    refresh_copies(array.store, array.format, array.path)
+
+
+def _resize(array: Array, shape: tuple[int, ...], length: Length) -> None:
+    stored = at_first(array, length)
+    after = resized(stored, shape)
+    old = array._over(length, stored)
+    # A write or an append that was cut off may have left something where the array is going to be.
+    erase_beyond(old, tuple(map(max, shape, stored.shape)), after.chunk_grid, may_list=True)
+    shrinks = any(now < then for now, then in zip(shape, stored.shape, strict=True))
+
+    def change(found: NodeMetadata) -> NodeMetadata:
+        return resized(same(array, found, stored.shape), shape)
+
+    array._change_document(array._key, change, length=length)
+    if shrinks:
+        # Whoever has taken the lease away may have added to the array already. What is left beyond its
+        # end is erased when it grows.
+        with suppress(LeaseLostError):
+            erase_beyond(array._over(length, after), stored.shape, after.chunk_grid)
+
+
+def _append(array: Array, values: AnyArray, axis: int, length: Length) -> None:
+    stored = at_first(array, length)
+    old = stored.shape
+    fits = values.ndim == array.ndim and all(
+        at == axis or values.shape[at] == old[at] for at in range(array.ndim)
+    )
+    if not fits:
+        raise SelectionError(
+            f"cannot append shape {values.shape} to '{array.name}' of shape {old} along axis {axis}"
+        )
+    shape = tuple(n + values.shape[at] if at == axis else n for at, n in enumerate(old))
+    grown = array._over(length, resized(stored, shape))
+
+    def change(found: NodeMetadata) -> NodeMetadata:
+        return resized(same(array, found, old), shape)
+
+    try:
+        region = (slice(None),) * axis + (slice(old[axis], None),)
+        grown._write(basic_selection(region, shape), values)
+        array._change_document(array._key, change, length=length)
+    except (LeaseLostError, OutcomeUnknownError, ChangedError):
+        raise  # Another writer may own the rows past the end by now.
+    except BaseException as error:
+        try:
+            erase_beyond(array._over(length, stored), shape, grown.metadata.chunk_grid)
+        except StoreError as another:
+            error.add_note(f"what was written behind the array could not be erased: {another}")
+        raise
+
+
+def at_first(array: Array, length: Length) -> ArrayMetadata:
+    """What the document said when the lease had been taken."""
+    values: dict[str, Buffer | None] = {array._key: length.document}
+    if not array.format.one_document:
+        keys = array.format.reading_keys(array.path, consolidated=False)
+        others = [key for key in keys if key != array._key]
+        values.update(zip(others, document_values(array.store, others), strict=True))
+    return same(array, metadata_of(array.format, array.path, values))
+
+
+def resized(stored: ArrayMetadata, shape: tuple[int, ...]) -> ArrayMetadata:
+    """The metadata of an array that gets another shape."""
+    grid = stored.chunk_grid.resized(shape, _inner_shape(stored.codecs, len(shape)))
+    return replace(stored, shape=shape, chunk_grid=grid)
+
+
+def erase_beyond(array: Array, old: tuple[int, ...], grid: Grid, *, may_list: bool = False) -> None:
+    """Erase what was within the shape ``old``, which ``grid`` divides, and is beyond the present one.
+
+    With ``may_list``, not in a store that cannot list, if there are too many units to ask for each.
+    """
+    for axis, new in enumerate(array.shape):
+        if new >= old[axis]:
+            continue
+        # Along the axes before this one, what is beyond the shape is erased already.
+        region = tuple(
+            slice(new, old[axis])
+            if at == axis
+            else slice(min(array.shape[at], old[at]) if at < axis else old[at])
+            for at in range(array.ndim)
+        )
+        if may_list and not array.engine.store.listable and not are_few(region, old, grid):
+            continue
+        beyond = []
+        for coords in stored_units(array, region, old, grid):
+            start = grid.axes[axis].start(coords[axis])
+            if start >= new:
+                beyond.append(array.engine.key(coords))
+            else:
+                lengths = grid.chunk_shape_at(coords)
+                inner = tuple(slice(new - start if at == axis else 0, n, 1) for at, n in enumerate(lengths))
+                array.engine.clear(coords, inner, keep_empty=array._keeps_empty)
+        if beyond:
+            array.engine.store.erase_values(beyond)
+
+
+def _inner_shape(codecs: Iterable[Codec], ndim: int) -> tuple[int, ...] | None:
+    """Shape of the inner chunks that codecs divide a chunk into, as the array has its dimensions."""
+    order = list(range(ndim))
+    for codec in codecs:
+        if codec.name == "transpose":
+            order = [order[axis] for axis in cast("TransposeCodec", codec).order]
+        elif codec.name == "sharding_indexed":
+            lengths = cast("ShardingCodec", codec).chunk_shape
+            return tuple(lengths[order.index(axis)] for axis in range(ndim))
+    return None

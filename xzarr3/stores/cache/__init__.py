@@ -1,0 +1,1 @@
+"""A store that keeps what was read from a slow one."""

@@ -1,0 +1,336 @@
+"""What a :class:`~xzarr3.stores.CacheStore` keeps in a directory, for many processes.
+
+All files lie in a folder of its own, ``xzarr3-cache-1``, which belongs to one user alone. Their names are
+hashes of the store's identity and the key, and name the part. A file holds, all numbers in little-endian
+order:
+
+* the bytes ``xz3cach2`` and a CRC-32 of all that follows, 4 bytes;
+* the lengths of the key and of the version, 4 bytes each, and the size of the whole value or -1, 8 bytes;
+* when the value was surely this one, in seconds since 1970, as a float of 8 bytes;
+* the key, the version as Python writes it, and what is kept.
+
+A file gets its name when it is complete, and does not change then; before it is called ``t-new``. Whoever
+adds one holds the lock of the file ``ledger``, where it is counted before. What is removed or replaced stays
+counted until there seems to be no more room; then all files are counted. So they never take more than the
+limit. Whoever writes a value to the store holds the lock of its stripe and leaves a new random number there,
+by which others see that what they have read may be what was there before. A killed process holds no lock.
+
+Nobody waits long for a lock in order to read: what is read is not kept then. Who writes waits for half a
+minute.
+
+Why not :mod:`diskcache`: it unpickles what it finds in its directory, has no checksums, and would be one more
+dependency. The caches of fsspec keep whole files, without checksums.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import errno
+import hashlib
+import os
+import re
+import stat
+import struct
+import threading
+import time
+import weakref
+from collections.abc import Collection, Iterator
+
+from isal import isal_zlib
+
+from xzarr3._types import Buffer
+from xzarr3.errors import StoreError, StorePermissionError, shorten
+from xzarr3.stores.cache.memory import HEAD, WHOLE, Entry, Kept, Part
+from xzarr3.stores.local import platform
+from xzarr3.stores.local.platform import Folder
+from xzarr3.stores.sharing import is_plain
+
+FOLDER = "xzarr3-cache-1"
+"""The folder in which all files of a cache lie."""
+
+_MAGIC = b"xz3cach2"
+_SUMMED_FROM = len(_MAGIC) + 4
+_FIELDS = struct.Struct("<IIqd")
+_START = _SUMMED_FROM + _FIELDS.size
+_COUNT = struct.Struct("<Q")
+_BLOCK = 4096  # Bytes that a file takes are a multiple of it.
+_LOCKS = [f"l-{at:02}" for at in range(64)]
+_TOUCHED = 10**9  # Nanoseconds after which it is noted again that a file was used.
+_PAUSE = 0.0005  # Seconds
+_PATIENCE = 0.003  # Seconds that a reader waits for the lock of a stripe,
+_LEDGER_PATIENCE = 0.1  # for the ledger,
+_QUEUE = 1.0  # and for other threads that want the ledger.
+_DEADLINE = 30.0  # Seconds that a writer waits.
+_SPARE = 10  # This part of the limit is left free when room is made.
+_FLAGS = platform.NO_FOLLOW | getattr(os, "O_NONBLOCK", 0)
+_TEMPORARY, _LEDGER = "t-new", "ledger"
+_IS_VALUE = re.compile(r"v-[0-9a-f]{40}(-[0-9a-z-]+)?", re.ASCII)
+
+
+class DirectoryKept(Kept):
+    """Values in a directory; those that were not used the longest make room for others.
+
+    Parameters
+    ----------
+    path : str
+    max_bytes : int
+        What all files take together, those of other processes counted.
+    identity : object
+        That of the store.
+    """
+
+    def __init__(self, path: str, max_bytes: int, identity: object) -> None:
+        self.path = path
+        self._hash = hashlib.blake2b(repr(identity).encode("utf-8", "surrogatepass"), digest_size=20)
+        self._files: set[int] = set()
+        super().__init__(max_bytes)
+        self._open()
+
+    def reset(self) -> None:
+        """A lock lasts as long as what it was taken with is open anywhere, which is not to be in a child."""
+        super().reset()
+        self._turn = threading.Lock()
+        for descriptor in self._files:
+            os.close(descriptor)
+        self._files = set()
+
+    def _open(self) -> None:
+        folder = os.path.join(self.path, FOLDER)
+        try:
+            os.makedirs(self.path, mode=0o700, exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(folder, 0o700)
+            opened = platform.open_folder(folder)
+        except OSError as error:
+            kind = StorePermissionError if isinstance(error, PermissionError) else StoreError
+            raise kind(
+                f"cannot keep a cache in '{folder}': {error.strerror or error}; accepted: a directory that "
+                "can be written, and no link"
+            ) from error
+        info = os.stat(opened)
+        if not platform.is_own(info):
+            platform.close_folder(opened)
+            raise StorePermissionError(
+                f"cannot keep a cache in '{folder}', which belongs to user {info.st_uid} with mode "
+                f"{stat.S_IMODE(info.st_mode):#o}; accepted: one of this user, with mode 0o700"
+            )
+        self._folder: Folder = opened
+        self._closing = weakref.finalize(self, platform.close_folder, opened)
+
+    @contextlib.contextmanager
+    def _locked(self, name: str, patience: float, *, shared: bool = False) -> Iterator[int]:
+        """A file of ours with a lock on it, which is made if need be; BlockingIOError if somebody has it."""
+        flags = os.O_RDWR | os.O_CREAT | _FLAGS
+        try:
+            descriptor = platform.open_at(self._folder, name, flags, 0o600)
+        except FileNotFoundError:  # Somebody has removed the folder.
+            self._closing()
+            self._open()
+            descriptor = platform.open_at(self._folder, name, flags, 0o600)
+        files = self._files
+        files.add(descriptor)
+        try:
+            end, pause = time.monotonic() + patience, _PAUSE
+            while not platform.lock_file(descriptor, shared=shared):
+                if time.monotonic() >= end:
+                    reason = f"another process has held a lock for {patience:g} s"
+                    raise BlockingIOError(errno.EAGAIN, reason, name)
+                time.sleep(pause)
+                pause = min(1.2 * pause, 0.01)
+            yield descriptor
+        finally:
+            if files is self._files:  # Not in a child forked meanwhile, where it is closed.
+                files.discard(descriptor)
+                platform.unlock_file(descriptor)
+                os.close(descriptor)
+
+    def _name(self, key: str, part: Part) -> str:
+        named = self._hash.copy()
+        named.update(f"\0{key}".encode("utf-8", "surrogatepass"))
+        suffix = part if isinstance(part, str) else f"{part[0]}-{'' if part[1] is None else part[1]}"
+        return f"v-{named.hexdigest()}-{suffix}"
+
+    def _stripe(self, key: str) -> str:
+        return _LOCKS[int(self._name(key, WHOLE)[2:4], 16) % len(_LOCKS)]
+
+    def _read(self, name: str, length: int | None = None) -> tuple[bytes, int]:
+        """What a file begins with, and when it was used; nothing if it cannot be read, or is none."""
+        try:
+            descriptor = platform.open_at(self._folder, name, os.O_RDONLY | _FLAGS)
+        except OSError:
+            return b"", 0
+        try:
+            info = os.fstat(descriptor)
+            size = info.st_size if length is None else min(info.st_size, length)
+            is_file = stat.S_ISREG(info.st_mode)
+            return platform.read_at(descriptor, size, 0) if is_file else b"", info.st_mtime_ns
+        except OSError:
+            return b"", 0
+        finally:
+            os.close(descriptor)
+
+    def find(self, key: str, part: Part) -> Entry | None:
+        """What is kept of a value, of any age, if its file is as it was written."""
+        name = self._name(key, part)
+        data, used = self._read(name)
+        if data and time.time_ns() - used > _TOUCHED:
+            with contextlib.suppress(OSError):
+                platform.touch_at(self._folder, name)
+        return _entry(data, key) if data else None
+
+    def ticket(self, key: str) -> object | None:
+        """To be taken before a value is read; None if it cannot be kept, since it is being written."""
+        with contextlib.suppress(OSError), self._locked(self._stripe(key), _PATIENCE) as stripe:
+            return platform.pread(stripe, 16, 0)
+        return None
+
+    def keep(self, key: str, part: Part, entry: Entry, ticket: object | None) -> None:
+        """Keep something, unless that would be too large or the ticket is not good any more."""
+        pieces = _pieces(key, entry)
+        size = _taken(sum(map(len, pieces)))
+        if size > self.max_bytes or ticket is None or not self._turn.acquire(timeout=_QUEUE):
+            return
+        try:
+            # Where there is no room on the disk, or the folder is gone: what is not kept is read again.
+            with contextlib.suppress(OSError), self._locked(_LEDGER, _LEDGER_PATIENCE) as ledger:
+                data = platform.pread(ledger, _COUNT.size, 0)
+                total = _COUNT.unpack(data)[0] if len(data) == _COUNT.size else self.max_bytes
+                if total + size > self.max_bytes:
+                    total = self._evict(self.max_bytes - size)
+                _put(ledger, _COUNT.pack(total + size))
+                try:
+                    self._add(self._name(key, part), pieces, self._stripe(key), ticket)
+                finally:
+                    self._remove(_TEMPORARY)  # It has got its name, mostly.
+        finally:
+            self._turn.release()
+
+    def _add(self, name: str, pieces: list[Buffer], stripe: str, ticket: object) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _FLAGS
+        descriptor = platform.open_at(self._folder, _TEMPORARY, flags, 0o600)
+        try:
+            platform.write_all(descriptor, [memoryview(piece).cast("B") for piece in pieces])
+        finally:
+            os.close(descriptor)
+        with self._locked(stripe, _PATIENCE) as locked:
+            if platform.pread(locked, 16, 0) == ticket:
+                platform.replace_at(self._folder, _TEMPORARY, name)
+
+    def _values(self) -> Iterator[tuple[int, int, str]]:
+        """When each value was used, the bytes that it takes, and its name."""
+        for entry in platform.scan_at(self._folder):
+            if _IS_VALUE.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+                with contextlib.suppress(FileNotFoundError):
+                    info = entry.stat(follow_symlinks=False)
+                    yield info.st_mtime_ns, _taken(info.st_size), entry.name
+
+    def _evict(self, room: int) -> int:
+        """Count the files, and remove those for which there is no room; returns what the others take."""
+        files = sorted(self._values(), reverse=True)
+        total = sum(size for _, size, _ in files)
+        while files and total > room - min(room, self.max_bytes // _SPARE):
+            _, size, name = files.pop()
+            self._remove(name)
+            total -= size
+        return total
+
+    def _remove(self, name: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            platform.unlink_at(self._folder, name)
+
+    @property
+    def size(self) -> int:
+        """Bytes that all files take."""
+        try:
+            with contextlib.ExitStack() as locks:
+                with contextlib.suppress(BlockingIOError):  # Who has it may add a file meanwhile.
+                    locks.enter_context(self._locked(_LEDGER, _QUEUE))
+                return sum(size for _, size, _ in self._values())
+        except OSError as error:
+            raise self._failed("count values of", error) from error
+
+    def _failed(self, what: str, error: OSError) -> StoreError:
+        return StoreError(
+            f"cannot {what} the cache in '{self.path}': {error.strerror or error}; accepted: a "
+            "directory that can be written and locked"
+        )
+
+    @contextlib.contextmanager
+    def writing(self, keys: Collection[str], prefix: str | None = None) -> Iterator[None]:
+        """Forget values, and keep none of them within a ``with`` statement, in which they are written.
+
+        Parts of a value are of no use without its head, which is forgotten.
+
+        Parameters
+        ----------
+        keys : collection of str
+        prefix : str, optional
+            Also all values whose keys begin with it.
+        """
+        with contextlib.ExitStack() as locks:
+            try:
+                for name in {self._stripe(key) for key in keys} if prefix is None else _LOCKS:
+                    # Others may write at the same time.
+                    stripe = locks.enter_context(self._locked(name, _DEADLINE, shared=True))
+                    _put(stripe, os.urandom(16))
+                for name in [self._name(key, part) for key in keys for part in (WHOLE, HEAD)]:
+                    self._remove(name)
+                if prefix is not None:
+                    wanted = prefix.encode("utf-8", "surrogatepass")
+                    for _, _, name in self._values():
+                        data, _ = self._read(name, _START + len(wanted))
+                        if not data or data[_START:] == wanted:
+                            self._remove(name)
+            except OSError as error:
+                raise self._failed("remove values from", error) from error
+            yield
+
+
+def _put(descriptor: int, data: bytes) -> None:
+    """Let a file begin with a few bytes."""
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    os.write(descriptor, data)
+
+
+def _taken(length: int) -> int:
+    return -(-max(length, 1) // _BLOCK) * _BLOCK
+
+
+def _pieces(key: str, entry: Entry) -> list[Buffer]:
+    name = key.encode("utf-8", "surrogatepass")
+    version = repr(entry.version if is_plain(entry.version) else None).encode()
+    size = -1 if entry.size is None else entry.size
+    summed = _FIELDS.pack(len(name), len(version), size, entry.checked) + name + version
+    checksum = isal_zlib.crc32(entry.value, isal_zlib.crc32(summed))
+    return [_MAGIC + checksum.to_bytes(4, "little") + summed, entry.value]
+
+
+def _entry(data: bytes, key: str) -> Entry | None:
+    """What a file holds, None if it is not as it was written."""
+    view = memoryview(data)
+    if len(data) < _START or view[:_SUMMED_FROM] != _MAGIC + isal_zlib.crc32(view[_SUMMED_FROM:]).to_bytes(
+        4, "little"
+    ):
+        return None
+    key_length, version_length, size, checked = _FIELDS.unpack_from(data, _SUMMED_FROM)
+    end = _START + key_length
+    if data[_START:end] != key.encode("utf-8", "surrogatepass"):
+        return None
+    version = _version(data[end : end + version_length])
+    return Entry(view[end + version_length :], version, None if size < 0 else size, checked)
+
+
+def _version(text: bytes) -> object | None:
+    if text != b"None":
+        with contextlib.suppress(ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+            found: object = ast.literal_eval(text.decode(errors="replace"))
+            return found
+    return None
+
+
+def check_place(directory: object) -> str:
+    """The absolute path of the directory of a cache."""
+    if not isinstance(directory, (str, os.PathLike)):
+        raise TypeError(f"not a directory of a cache: {shorten(directory)}; accepted: a path or None")
+    return os.path.abspath(os.path.expanduser(os.fspath(directory)))

@@ -1,0 +1,1 @@
+"""A file system of fsspec as a store."""

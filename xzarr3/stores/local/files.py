@@ -1,0 +1,491 @@
+"""Reading and writing the files of a :class:`~xzarr3.LocalStore`: its readers and its writers."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import itertools
+import os
+import stat
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from xzarr3._types import Buffer
+from xzarr3.errors import ConflictError, StoreError
+from xzarr3.stores.base import check_key, flat, negative_length
+from xzarr3.stores.local import platform
+from xzarr3.stores.local.erase import Eraser
+from xzarr3.stores.local.folders import NO_MORE, OTHER_KIND, TEMPORARY
+from xzarr3.stores.local.locks import FileLock, LockingError, LockTimeoutError
+from xzarr3.stores.local.platform import Folder
+from xzarr3.stores.locks import key_lock
+from xzarr3.stores.readers import UNCHANGED, Change, OversizedError, Reader, Scratch, ValueReader, Writer
+
+if TYPE_CHECKING:
+    from xzarr3.stores.local.store import LocalStore
+
+T = TypeVar("T")
+
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+_ATTEMPTS = 100
+_SHORT = 512  # Characters; no system has a limit for paths that is lower.
+_SETTLED = 10**9  # Nanoseconds
+
+_serial = itertools.count()
+
+
+def version_of(info: os.stat_result) -> object:
+    """What tells the states of a file from each other; a copy may have the time of its original."""
+    return info.st_dev, info.st_ino, info.st_mtime_ns, info.st_ctime_ns, info.st_size
+
+
+class FileReader(ValueReader):
+    """Parts of an open file: the same version of it, even if it is replaced meanwhile."""
+
+    def __init__(self, store: LocalStore, key: str, descriptor: int, info: os.stat_result) -> None:
+        self._store = store
+        self._key = key
+        self._descriptor = descriptor
+        self.info = info
+        self.size: int = info.st_size
+
+    @property
+    def version(self) -> object | None:
+        info = self.info
+        changed = max(info.st_mtime_ns, info.st_ctime_ns)
+        # A file changed just now may change again within the same tick of the clock its times are taken from.
+        if time.time_ns() - changed < _SETTLED:
+            return None
+        return version_of(info)
+
+    def _read(self, read: Callable[..., T], *what: object) -> T:
+        try:
+            return read(self._descriptor, self.size, *what)
+        except OSError as error:
+            self._store._fail("read", self._key, error)
+
+    def read(self, start: int, length: int | None = None) -> Buffer:
+        return self._read(_part_of, start, length)
+
+    def read_ranges(self, starts: Sequence[int], lengths: Sequence[int]) -> list[Buffer]:
+        return self._read(_parts_of, starts, lengths)
+
+    def iter_ranges(self, starts: Sequence[int], lengths: Sequence[int]) -> Iterator[Buffer]:
+        return map(self.read, starts, lengths)
+
+    def read_into(self, start: int, out: memoryview) -> int:
+        return self._read(_part_into, start, out)
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            descriptor, self._descriptor = self._descriptor, -1
+            os.close(descriptor)
+
+
+# Parts of an open file of a known size, beyond which the system refuses to hear of places.
+
+
+def _part_of(descriptor: int, size: int, start: int, length: int | None) -> Buffer:
+    if start < 0:
+        start = max(size + start, 0)
+    wanted = max(size - start, 0)
+    if length is not None:
+        if length < 0:
+            raise negative_length(length)
+        wanted = min(wanted, length)
+    return platform.read_at(descriptor, wanted, start) if wanted else b""
+
+
+def _parts_of(descriptor: int, size: int, starts: Sequence[int], lengths: Sequence[int]) -> list[Buffer]:
+    parts: list[Buffer] = []
+    with contextlib.suppress(OSError, OverflowError, ValueError):  # Told apart below.
+        parts += map(platform.pread, itertools.repeat(descriptor), lengths, starts)
+    if len(parts) != len(starts) or sum(map(len, parts)) != sum(lengths):  # Read less at once, or failed.
+        each = zip(starts, lengths, strict=True)
+        return [_part_of(descriptor, size, start, length) for start, length in each]
+    return parts
+
+
+def _part_into(descriptor: int, size: int, start: int, out: memoryview) -> int:
+    if start >= size:
+        return 0
+    count = platform.preadv(descriptor, [out], start)
+    if count != len(out):
+        count += platform.read_into_at(descriptor, out[count:], start + count)
+    return count
+
+
+class LocalReader(Reader):
+    """Reads files."""
+
+    _store: LocalStore
+
+    def __init__(self, store: LocalStore, scratch: Scratch | None, limit: int) -> None:
+        super().__init__(store, scratch, limit)
+        self._base = store._base
+        self._open = store._open
+
+    def get(self, key: str) -> Buffer | None:  # All in one function, as chunks are read by it.
+        if self._scratch is None:
+            self._store._path(check_key(key))  # Paths of nodes that users give may be none of files.
+        try:
+            descriptor = self._open(self._base + key, platform.OPEN)
+        except OSError as error:
+            self._store._nothing(key, error)
+            return None
+        try:
+            info = os.fstat(descriptor)
+            if stat.S_ISREG(info.st_mode):
+                size = info.st_size
+                if size > self._limit:
+                    raise OversizedError(size, self._limit)
+                scratch = self._scratch
+                if scratch is None:
+                    memory = memoryview(bytearray(size))
+                else:
+                    if len(scratch.memory) < size:
+                        scratch.memory = memoryview(bytearray(max(size, 2**17)))
+                    memory = scratch.memory[:size]
+                count = platform.preadv(descriptor, [memory], 0)
+                if count != size:
+                    count += platform.read_into_at(descriptor, memory[count:], count)
+                return memory[:count]
+        except OSError as error:
+            self._store._fail("read", key, error)
+        finally:
+            os.close(descriptor)
+        self._store._not_a_file(key, info.st_mode)
+        return None
+
+    def _read(self, key: str, read: Callable[..., T], *what: object) -> tuple[int, T] | None:
+        """The size of a file, and what is read of it; None if there is none."""
+        try:
+            descriptor = self._open(self._base + key, platform.OPEN)
+        except OSError as error:
+            self._store._nothing(key, error)
+            return None
+        try:
+            info = os.fstat(descriptor)
+            if stat.S_ISREG(info.st_mode):
+                return info.st_size, read(descriptor, info.st_size, *what)
+        except OSError as error:
+            self._store._fail("read", key, error)
+        finally:
+            os.close(descriptor)
+        self._store._not_a_file(key, info.st_mode)
+        return None
+
+    def get_ranges(
+        self, key: str, starts: Sequence[int], lengths: Sequence[int]
+    ) -> tuple[int, list[Buffer]] | None:
+        return self._read(key, _parts_of, starts, lengths)
+
+    def get_into(self, key: str, start: int, out: memoryview) -> tuple[int, int] | None:
+        return self._read(key, _part_into, start, out)
+
+    def open(
+        self, key: str, part: tuple[int, int] | None = None, version: object | None = None
+    ) -> ValueReader | None:
+        return self._store._opened(check_key(key))
+
+
+class _RetryError(Exception):
+    """Something failed that may be otherwise once the directories are opened anew."""
+
+    def __init__(self, doing: str, error: OSError) -> None:
+        super().__init__(doing)
+        self.doing = doing
+        self.error = error
+
+
+class FileWriter(Writer):
+    """Puts values into files, and changes them, each under its lock."""
+
+    _store: LocalStore
+
+    def __init__(self, store: LocalStore, scratch: Scratch | None = None, limit: int = sys.maxsize) -> None:
+        super().__init__(store, scratch, limit)
+        self._memory = Scratch() if scratch is None else scratch
+        self.folders = Eraser(store)
+        self._beginning = f"{TEMPORARY}{os.getpid()}-"
+        self._end = f"-{os.urandom(4).hex()}"
+        self._wrote = False
+        self._lock = FileLock() if store.locks else None
+        self._above: str | None = None
+
+    def close(self) -> None:
+        self._leave()
+        try:
+            if self._wrote:
+                self._store._touch()
+        finally:
+            self.folders.forget()
+
+    def check(self, key: str) -> None:
+        """Refuse a key under which nothing can be stored."""
+        path = self._store._path(check_key(key))
+        if len(path) > _SHORT:
+            self._store._check_length(path, key)
+
+    def set(self, key: str, pieces: Sequence[Buffer]) -> None:
+        self.check(key)
+        contents = [flat(piece, key) for piece in pieces]
+        above, _, name = key.rpartition("/")
+        self._persistently(key, lambda: self._put(key, contents, self._enter(key, above), name))
+        if self._store.fsync:
+            self.sync(key, above)
+
+    def touch(self) -> None:
+        """Let the root tell of the change, at the first one and at the end."""
+        if not self._wrote:  # Before all is written, too: the writer may be killed.
+            self._store._touch()
+            self._wrote = True
+
+    def sync(self, key: str, above: str) -> None:
+        """Wait until the disk knows the name of a value."""
+        try:
+            self.folders.sync(self.folders.real(above))
+        except FileNotFoundError:  # Somebody has just erased it.
+            return
+        except OSError as error:
+            self._store._fail("write", key, error)
+
+    def update(self, key: str, change: Change) -> None:
+        self.check(key)
+        store = self._store
+        with key_lock(self._store._lock_identity, key):
+            end = time.monotonic() + store.conflict_deadline
+            conflicts = 0
+            while not self._persistently(key, lambda: self._attempt(key, change, end)):
+                conflicts += 1
+                if time.monotonic() >= end:
+                    raise ConflictError(
+                        f"cannot change key '{key}' of {store}: others replaced it {conflicts} times within "
+                        f"{store.conflict_deadline:g} s; accepted: fewer writers of it, or a longer "
+                        "conflict_deadline"
+                    )
+
+    def _persistently(self, key: str, act: Callable[[], T]) -> T:
+        """Do something, again with directories opened anew if one of them has gone, or too many are open."""
+        failures = 0
+        while True:
+            try:
+                return act()
+            except _RetryError as again:
+                if failures >= (1 if again.error.errno in NO_MORE else _ATTEMPTS):
+                    self._store._fail(again.doing, key, again.error)
+            failures += 1
+            self._leave()
+            self.folders.forget()
+
+    @contextlib.contextmanager
+    def locked(self, key: str) -> Iterator[None]:
+        """Hold the lock of a key."""
+        self.check(key)
+        above, _, name = key.rpartition("/")
+        with key_lock(self._store._lock_identity, key):
+            end = time.monotonic() + self._store.conflict_deadline
+            self._persistently(key, lambda: self._acquire(key, self._enter(key, above), name, end))
+            try:
+                yield
+            finally:
+                self._release()
+                self._tidy(key, above)
+
+    def _attempt(self, key: str, change: Change, end: float) -> bool:
+        """Change a value; returns False if somebody replaced it meanwhile."""
+        above, _, name = key.rpartition("/")
+        ready: Sequence[Buffer] | None = None
+        if self._reach(key, above, self.folders.resolve) is None:
+            made = change(None)
+            if made is UNCHANGED or made is None:
+                return True
+            ready = made
+        folder = self._enter(key, above)
+        self._acquire(key, folder, name, end)
+        kept = True
+        try:
+            reader = self._open(key, folder, name)
+            try:
+                stored = None if reader is None else self._whole(reader)
+                if reader is not None and not platform.POSIX:  # What is open cannot be replaced there.
+                    reader.close()
+                pieces = ready if stored is None and ready is not None else change(stored)
+
+                def may_replace() -> bool:
+                    self._check_lock(key)
+                    return _is_still(reader, folder, name)
+
+                if pieces is UNCHANGED or (pieces is None and stored is None):
+                    kept = stored is not None
+                elif pieces is None:
+                    if not self._erase(key, folder, name, may_replace):
+                        return False
+                    kept = False
+                elif not self._put(key, [flat(piece, key) for piece in pieces], folder, name, may_replace):
+                    return False
+            finally:
+                if reader is not None:
+                    with contextlib.suppress(OSError):  # It was only read.
+                        reader.close()
+        finally:
+            self._release()
+        if not kept:
+            self._tidy(key, above)
+        elif self._store.fsync:
+            self.sync(key, above)
+        return True
+
+    def _reach(self, key: str, above: str, reach: Callable[[str], T]) -> T:
+        """Go to a directory, away from the one whose lock file is open if that is another one."""
+        if above != self._above:
+            self._leave()  # As long as the directory of its lock is open.
+            self._above = above
+        try:
+            return reach(above)
+        except OSError as error:
+            raise self._retry("write", key, error) from error
+
+    def _enter(self, key: str, above: str) -> Folder:
+        """An open directory, which is made if it is not there."""
+        return self._reach(key, above, self._made)
+
+    def _made(self, above: str) -> Folder:
+        try:
+            return self.folders.make(above)
+        except OSError as error:
+            if error.errno not in OTHER_KIND:
+                raise
+            return self.folders.make(self.folders.real(above))
+
+    def _retry(self, doing: str, key: str, error: OSError) -> _RetryError:
+        if error.errno not in NO_MORE and error.errno != errno.ENOENT:
+            self._store._fail(doing, key, error)
+        return _RetryError(doing, error)
+
+    def _acquire(self, key: str, folder: Folder, name: str, end: float) -> None:
+        if self._lock is None:
+            return
+        try:
+            self._lock.acquire(folder, name, end)
+        except LockTimeoutError as error:
+            raise ConflictError(
+                f"cannot change key '{key}' of {self._store}: somebody else held its lock for "
+                f"{self._store.conflict_deadline:g} s; accepted: fewer writers of it, or a longer "
+                "conflict_deadline"
+            ) from error
+        except LockingError as error:
+            raise StoreError(
+                f"cannot lock key '{key}' of {self._store}: {error.strerror}; accepted: a file system with "
+                "locks, or LocalStore(..., locks=False) if no other process writes to it"
+            ) from error
+        except OSError as error:
+            raise self._retry("lock", key, error) from error
+
+    def _check_lock(self, key: str) -> None:
+        if self._lock is not None and not self._lock.held:
+            raise StoreError(
+                f"cannot change key '{key}' of {self._store}: the process was forked in the middle of it; "
+                "accepted: to fork at another time"
+            )
+
+    def _release(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
+
+    def _leave(self) -> None:
+        self._above = None
+        if self._lock is not None:
+            self._lock.leave()
+
+    def _open(self, key: str, folder: Folder, name: str) -> FileReader | None:
+        """The open file of a value."""
+        store = self._store
+
+        def opened(path: str, flags: int) -> int:
+            try:
+                if store.follow_links:
+                    return platform.open_at(folder, name, flags)
+                return store._open_inside(path, flags)
+            except OSError as error:
+                if error.errno in NO_MORE:
+                    raise _RetryError("read", error) from error
+                raise
+
+        return store._opened(key, opened)
+
+    def _whole(self, reader: FileReader) -> Buffer:
+        if reader.size > self._limit:
+            raise OversizedError(reader.size, self._limit)
+        memory = self._memory.part(reader.size)
+        return memory[: reader.read_into(0, memory)]
+
+    def _put(
+        self,
+        key: str,
+        contents: Sequence[memoryview],
+        folder: Folder,
+        name: str,
+        may_replace: Callable[[], bool] | None = None,
+    ) -> bool:
+        """Write a value into a new file, which then gets its name if it still may; returns whether it did."""
+        temporary = f"{self._beginning}{next(_serial)}{self._end}"
+        try:
+            descriptor = platform.open_at(folder, temporary, _CREATE)
+        except OSError as error:
+            raise self._retry("write", key, error) from error
+        try:
+            try:
+                platform.write_all(descriptor, contents)
+                if self._store.fsync:
+                    platform.sync(descriptor)
+            finally:
+                os.close(descriptor)
+            if may_replace is not None and not may_replace():
+                platform.unlink_at(folder, temporary)
+                return False
+            platform.replace_at(folder, temporary, name)
+        except BaseException as error:
+            with contextlib.suppress(OSError):  # The write has failed; that error is the one to report.
+                platform.unlink_at(folder, temporary)
+            if isinstance(error, OSError):
+                self._store._fail("write", key, error)
+            raise
+        self.touch()
+        return True
+
+    def _erase(self, key: str, folder: Folder, name: str, may_erase: Callable[[], bool]) -> bool:
+        try:
+            if not may_erase():
+                return False
+            platform.unlink_at(folder, name)
+        except FileNotFoundError:
+            return True
+        except OSError as error:
+            self._store._fail("erase", key, error)
+        self.touch()
+        return True
+
+    def _tidy(self, key: str, above: str) -> None:
+        """Remove the directory that a lock was needed in, if it is empty."""
+        self._leave()
+        try:
+            place = self.folders.real(above)
+        except OSError:  # Not to be reached, or not ours: it stays.
+            return
+        self.folders.prune(place)
+        if self._store.fsync:
+            self.folders.sync_gone({place}, key)
+
+
+def _is_still(reader: FileReader | None, folder: Folder, name: str) -> bool:
+    """Whether a name is that of the file that was read, None for that of none."""
+    try:
+        now = platform.stat_at(folder, name, follow_symlinks=True)
+    except FileNotFoundError:
+        return reader is None
+    if reader is None:
+        return stat.S_ISDIR(now.st_mode)  # Which is no value, and not replaced by one.
+    return version_of(now) == version_of(reader.info)

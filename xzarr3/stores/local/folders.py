@@ -1,0 +1,334 @@
+"""Directories below a root, reached so that no link can lead out of it.
+
+A path is walked from the root on, one name at a time, and no link is followed on the way. What was checked is
+then what is open: a directory that somebody replaces by a link meanwhile is not entered any more, but where
+the system opens no directories (see :mod:`xzarr3.stores.local.platform`). Paths are ``/``-separated and
+relative to the root, which itself may be a link.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Generator
+from types import TracebackType
+from typing import Self
+
+from xzarr3.stores.local import platform
+from xzarr3.stores.local.platform import Folder, close_folder, open_folder
+
+TEMPORARY = ".xzarr3-partial-"
+"""What the files begin with that values are written to before they get their names."""
+STAGED = ".xzarr3-staged-"
+"""What a directory at the root begins with whose values are still to be moved to their places."""
+OTHER_KIND = frozenset({errno.ENOTDIR, errno.ELOOP})
+"""The errors for a name that is a link or a file, and not a directory."""
+_MISSING = frozenset({errno.ENOENT, errno.ENOTDIR})
+_KEPT = 6  # Directories of one writer; there may be many, and a process has not many descriptors.
+NO_MORE = frozenset({errno.EMFILE, errno.ENFILE})
+"""The errors when there are no more descriptors."""
+_ATTEMPTS = 100
+
+
+def is_taken(key: str) -> bool:
+    """Whether a name in a key is one that temporary files have."""
+    return TEMPORARY in key and any(name.startswith(TEMPORARY) for name in key.split("/"))
+
+
+class LeadsOutError(OSError):
+    """A directory that is not below the root, because a link leads out of it."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(errno.ELOOP, "a link leads out of the store", folder)
+
+
+class Folders:
+    """Directories below ``root``, for one operation: some of them stay open until its end."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._open: dict[str, Folder] = {}
+        self._made_above: set[str] = set()
+        self._synced: set[str] = set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.forget()
+
+    def open(self, folder: str) -> Folder:
+        """``folder``, open until the next call.
+
+        Raises
+        ------
+        OSError
+            If it is not there, or a name of it is a link or a file.
+        """
+        found = self._open.get(folder)
+        if found is not None:
+            return found
+        try:
+            return self._opened(folder)
+        except OSError as error:
+            if error.errno not in NO_MORE or not self._open:
+                raise
+        self.forget()
+        return self._opened(folder)
+
+    def _opened(self, folder: str) -> Folder:
+        if not folder:
+            return self._keep("", open_folder(self._root, follow_symlinks=True))
+        parent, _, last = folder.rpartition("/")
+        names = [last] if parent in self._open else folder.split("/")
+        start = here = self._open[parent] if parent in self._open else self.open("")
+        try:
+            for name in names:
+                above, here = here, open_folder(name, here)
+                if above != start:
+                    close_folder(above)
+        except BaseException:
+            if here != start:
+                close_folder(here)
+            raise
+        return self._keep(folder, here)
+
+    def _keep(self, folder: str, opened: Folder) -> Folder:
+        if len(self._open) >= _KEPT:
+            oldest = next(kept for kept in self._open if kept)  # The root is needed again and again.
+            close_folder(self._open.pop(oldest))
+        self._open[folder] = opened
+        return opened
+
+    def make(self, folder: str) -> Folder:
+        """``folder``, open until the next call, which is made if it is not there.
+
+        Raises
+        ------
+        OSError
+            If that is not possible, or a name of it is a link or a file.
+        """
+        for _ in range(_ATTEMPTS):
+            try:
+                return self._made(folder)
+            except FileNotFoundError:  # Somebody removes empty directories just now.
+                self.forget()
+        return self._made(folder)
+
+    def _made(self, folder: str) -> Folder:
+        try:
+            return self.open(folder)
+        except FileNotFoundError:
+            above = folder.rpartition("/")[0]
+        if above not in self._open:
+            self._made_above.update(map(os.path.dirname, _make_root(self._root)))
+            for at, letter in enumerate(above):
+                if letter == "/":
+                    self._made(above[:at])
+            self._made(above)
+        if folder:
+            with contextlib.suppress(FileExistsError):
+                platform.make_at(self.open(above), folder.rpartition("/")[2])
+            self._synced.discard(above)
+        return self.open(folder)
+
+    def forget(self) -> None:
+        """Find all directories anew, because one of them has gone."""
+        for opened in self._open.values():
+            with contextlib.suppress(OSError):  # Nothing was written through it that could be lost.
+                close_folder(opened)
+        self._open.clear()
+
+    def real(self, folder: str) -> str:
+        """The path of ``folder`` without the links in it; it need not be there.
+
+        Raises
+        ------
+        LeadsOutError
+            If a link leads out of the root.
+        OSError
+            If that cannot be found out.
+        """
+        try:
+            self.open(folder)
+        except OSError as error:
+            if error.errno in OTHER_KIND:
+                return self.without_links(folder)
+            if error.errno != errno.ENOENT:
+                raise
+        return folder
+
+    def resolve(self, folder: str) -> str | None:
+        """The path of ``folder`` without the links in it, or None if it is not there.
+
+        Raises
+        ------
+        LeadsOutError
+            If a link leads out of the root.
+        OSError
+            If that cannot be found out.
+        """
+        for _ in range(_ATTEMPTS):
+            real = self.real(folder)
+            try:
+                self.open(real)
+            except OSError as error:
+                if error.errno == errno.ENOENT:
+                    return None
+                if error.errno not in OTHER_KIND:
+                    raise
+                if self.without_links(folder) == real:
+                    return None  # There is a file where a directory was expected.
+            else:
+                return real
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), folder)
+
+    def without_links(self, folder: str) -> str:
+        """The path of what the links in ``folder`` lead to, as it is at this moment.
+
+        Raises
+        ------
+        LeadsOutError
+            If that is not below the root.
+        """
+        inside = os.path.join(os.path.realpath(self._root), "")
+        real = os.path.join(os.path.realpath(os.path.join(self._root, folder)), "")
+        if not real.startswith(inside):
+            raise LeadsOutError(folder)
+        return real[len(inside) : -1].replace(os.sep, "/")
+
+    def scan(self, folder: str) -> Generator[os.DirEntry[str]]:
+        """What is in ``folder``. The entries are good until the next one is asked for."""
+        return platform.scan_at(self.open(folder))
+
+    def unlink(self, folder: str, name: str) -> None:
+        """Remove a file or a link, if it is there; a directory stays."""
+        opened = self.open(folder)
+        try:
+            platform.unlink_at(opened, name)
+        except FileNotFoundError:
+            return
+        except (IsADirectoryError, PermissionError):  # The latter is what some systems say of a directory.
+            if not stat.S_ISDIR(platform.stat_at(opened, name).st_mode):
+                raise
+
+    def rmdir(self, folder: str) -> None:
+        """Remove a directory.
+
+        Raises
+        ------
+        OSError
+            If it is not empty, or cannot be removed for another reason.
+        """
+        above, _, name = folder.rpartition("/")
+        platform.rmdir_at(self.open(above), name)
+        kept = self._open.pop(folder, None)
+        if kept is not None:
+            close_folder(kept)
+
+    def lstat(self, path: str) -> os.stat_result:
+        """What is known of a name, which may be a link.
+
+        Raises
+        ------
+        OSError
+            If it is not there, or a link on the way leads out of the root.
+        """
+        above, _, name = path.rpartition("/")
+        return platform.stat_at(self._inside(above), name)
+
+    def rename(self, source: str, target: str) -> None:
+        """Rename what is below the root to another name below it.
+
+        Raises
+        ------
+        OSError
+            If that is not possible, or a link on the way leads out of the root.
+        """
+        above, _, name = source.rpartition("/")
+        to, _, renamed = target.rpartition("/")
+        start = platform.same_folder(self._inside(above))
+        try:
+            platform.rename_at(start, name, self._inside(to), renamed)
+        finally:
+            close_folder(start)
+
+    def _inside(self, folder: str) -> Folder:
+        """An open directory, which links may lead to, but not out of the root."""
+        real = self.resolve(folder)
+        if real is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), folder)
+        return self.open(real)
+
+    def sync(self, folder: str) -> None:
+        """Let the disk know of the names in ``folder``, and of the directories that lead there.
+
+        Raises
+        ------
+        OSError
+            If that fails; :class:`FileNotFoundError` if it has gone.
+        """
+        start = here = self.open("")
+        reached = ""
+        try:
+            for name in filter(None, folder.split("/")):
+                if reached not in self._synced:  # Somebody else may have made what is in it just now.
+                    platform.sync_folder(here)
+                    self._synced.add(reached)
+                above, here = here, open_folder(name, here)
+                if above != start:
+                    close_folder(above)
+                reached = f"{reached}/{name}" if reached else name
+            platform.sync_folder(here)
+        finally:
+            if here != start:
+                close_folder(here)
+        for place in tuple(self._made_above):
+            platform.sync_folder(place)
+            self._made_above.discard(place)
+
+    def links_to_folder(self, folder: str, name: str) -> bool | None:
+        """Whether something is a link to a directory; None if it is a directory itself.
+
+        Raises
+        ------
+        OSError
+            If that cannot be found out.
+        """
+        opened = self.open(folder)
+        try:
+            mode = platform.stat_at(opened, name).st_mode
+            if stat.S_ISDIR(mode):
+                return None
+            return stat.S_ISLNK(mode) and stat.S_ISDIR(
+                platform.stat_at(opened, name, follow_symlinks=True).st_mode
+            )
+        except OSError as error:
+            if error.errno in _MISSING or error.errno == errno.ELOOP:
+                return False
+            raise
+
+
+def _make_root(folder: str) -> list[str]:
+    """Make a directory and those above it, as many as the system permits; returns those that were made."""
+    missing = []
+    made = []
+    while True:
+        try:
+            os.mkdir(folder)
+            made.append(folder)
+            break
+        except FileExistsError:
+            break
+        except FileNotFoundError:
+            missing.append(folder)
+            folder = os.path.dirname(folder)
+    for below in reversed(missing):
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(below)
+        made.append(below)
+    return made

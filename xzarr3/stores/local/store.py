@@ -1,0 +1,459 @@
+"""A store in a directory of the local file system.
+
+Specification: Zarr v3, "File system store". A key is a path below the root, a value is a file.
+
+Reading follows links, unless it is told to stay within the root. What writes and erases goes through links
+within the root only, and nothing is erased behind a link that lies below an erased prefix: the link itself
+is. Files are read and written in :mod:`~xzarr3.stores.local.files`, directories are walked in
+:mod:`~xzarr3.stores.local.folders`, keys are erased in :mod:`~xzarr3.stores.local.erase`, locks are in
+:mod:`~xzarr3.stores.local.locks`, and what systems do differently is in :mod:`~xzarr3.stores.local.platform`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import math
+import os
+import socket
+import stat
+import sys
+from collections.abc import Callable, Generator, Iterator, Sequence
+from functools import cached_property
+from typing import Any, NoReturn, TypeVar
+
+from xzarr3._types import Buffer, ByteRange
+from xzarr3.errors import InvalidKeyError, StoreError, StorePermissionError, printable, shorten
+from xzarr3.stores.base import KeySet, Store
+from xzarr3.stores.local import platform
+from xzarr3.stores.local.erase import Eraser
+from xzarr3.stores.local.files import FileReader, FileWriter, LocalReader, version_of
+from xzarr3.stores.local.folders import STAGED, TEMPORARY, Folders, LeadsOutError, is_taken
+from xzarr3.stores.local.platform import Folder
+from xzarr3.stores.readers import Reader, Scratch, Writer
+from xzarr3.stores.sharing import reduced
+
+T = TypeVar("T")
+
+_ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR})
+_IS_LINK = frozenset({errno.ELOOP, errno.EMLINK})
+_ATTEMPTS = 100
+_OF_EACH = frozenset(("_identity", "_base", "_lock_identity"))
+
+
+class LocalStore(Store):
+    """Values are files below a directory.
+
+    A value is replaced atomically: it is written to a temporary file beside its place and moved there.
+    A failed or interrupted write leaves the old value. What a killed writer leaves beside it is no key; once
+    it is an hour old, it is removed with the prefix that it lies below, or by :meth:`sweep`.
+
+    :meth:`update`, and what writes a part of a chunk or a shard, loses no change that other threads,
+    processes and hosts make in the same way. It holds a lock of the key from reading the old value to
+    replacing it, in a lock file beside the value, which is gone afterwards. A network mount has to support
+    locks for that, and the hosts have to be of one kind. Who replaces a value whole takes no lock: if that
+    happens while a part of the old one is being changed, it is noticed up to the moment before the new one
+    gets its name, and the change is made again; after that moment, the last one wins.
+
+    Pickled while the directory is there, it is not made anew by whoever writes elsewhere: a process on
+    another machine that does not share the directory gets an error, and no directory of its own.
+
+    A key that has a value cannot be the beginning of another key: ``a`` and ``a/b`` exclude each other. File
+    systems that do not tell upper from lower case, or that change the form of letters, merge such keys.
+
+    Parameters
+    ----------
+    root : str or path
+        The directory. It need not exist; the first write makes it.
+    read_only : bool
+        Refuse every write.
+    fsync : bool
+        Wait until the disk has what is written or erased, so that it is there after the system has crashed.
+    locks : bool
+        Whether processes take turns where they change parts of values. Without, threads of one process do;
+        that is for file systems that have no locks, and only one process may write then.
+    follow_links : bool
+        Whether reading and listing follow links out of the root. Otherwise such keys are refused, as they
+        are when writing; links within the root are always followed.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> store = LocalStore(tempfile.mkdtemp())
+    >>> store.set("c/0", b"value")
+    >>> bytes(store.get("c/0"))
+    b'value'
+    >>> store.set("../escape", b"")
+    Traceback (most recent call last):
+    xzarr3.errors.InvalidKeyError: invalid key '../escape'; accepted: ...
+    """
+
+    request_bytes = 2**12
+    over_read = math.inf
+    renames_trees = True
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        *,
+        read_only: bool = False,
+        fsync: bool = False,
+        locks: bool = True,
+        follow_links: bool = True,
+    ) -> None:
+        super().__init__(read_only=read_only)
+        self.fsync = fsync
+        self.locks = locks
+        self.follow_links = follow_links
+        self.root = os.path.abspath(os.path.expanduser(os.fspath(root)))
+        if not platform.is_name(self.root):
+            raise StoreError(f"no store at {shorten(self.root)}; accepted: a path that the system can name")
+        self._was_there = False  # When it was pickled; one made elsewhere would be seen by nobody else.
+
+    def __repr__(self) -> str:
+        return f"<LocalStore '{printable(self.root)}'>"
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and (other.root, other._options()) == (self.root, self._options())
+
+    def __hash__(self) -> int:
+        return hash(self.root)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return reduced(self, LocalStore)
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__ | {"_was_there": self._was_there or os.path.isdir(self.root)}
+        return {name: value for name, value in state.items() if name not in _OF_EACH}
+
+    def _check_writable(self) -> None:
+        super()._check_writable()
+        if self._was_there and not os.path.isdir(self.root):
+            raise StoreError(
+                f"the directory of {self} was there when the store was pickled and is not there for process "
+                f"{os.getpid()} of {socket.gethostname()}; accepted: a directory that all processes share"
+            )
+
+    def _options(self) -> dict[str, bool]:
+        return {name: getattr(self, name) for name in ("read_only", "fsync", "locks", "follow_links")}
+
+    @property
+    def identity(self) -> object:
+        return "LocalStore", os.path.realpath(self.root)
+
+    @property
+    def writes_conditionally(self) -> bool:  # type: ignore[override]
+        """Whether processes take turns."""
+        return self.locks
+
+    @property
+    def folder(self) -> str:
+        return self.root
+
+    @property
+    def survives_crashes(self) -> bool:
+        """Whether the disk has what was stored."""
+        return self.fsync
+
+    @cached_property
+    def _base(self) -> str:
+        return os.path.join(self.root, "")
+
+    @cached_property
+    def _lock_identity(self) -> object:
+        return self.identity
+
+    def _path(self, key: str) -> str:
+        if TEMPORARY in key and is_taken(key):
+            raise InvalidKeyError(
+                f"invalid key {shorten(key)}; names that begin with '{TEMPORARY}' are taken"
+            )
+        if not platform.is_key(key):
+            raise InvalidKeyError(f"invalid key {shorten(key)}; accepted: text that the file system can name")
+        return self._base + key
+
+    def _check_prefix(self, prefix: str) -> None:
+        if prefix:
+            self._path(prefix[:-1])
+
+    def check_inside(self, folder: str, key: str) -> None:
+        """Refuse a key below a directory that is a link out of the root."""
+        with Folders(self.root) as folders:
+            self._resolve(folders, folder[len(self._base) :].replace(os.sep, "/"), key, "write")
+
+    def _nothing(self, key: str, error: OSError) -> None:
+        """See to it that there really is nothing where a file could not be opened."""
+        path = self._base + key
+        if platform.is_folder_error(error, path):
+            return
+        if error.errno not in _ABSENT or (
+            error.errno == errno.ENOENT and (os.path.islink(path) or platform.is_hidden(path))
+        ):
+            self._fail("read", key, error)
+
+    def _not_a_file(self, key: str, mode: int) -> None:
+        if not stat.S_ISDIR(mode):
+            raise StoreError(f"cannot read key '{key}' of {self}: it is neither a file nor a directory")
+
+    def _fail(self, doing: str, key: str, error: OSError) -> NoReturn:
+        if isinstance(error, StoreError):  # It tells all of that.
+            raise error
+        if isinstance(error, LeadsOutError):
+            text = f"key '{key}' leads out of {self} through a link; accepted: a link within it"
+            raise InvalidKeyError(text) from error
+        text = f"cannot {doing} key '{key}' of {self}: {error.strerror or error}"
+        if isinstance(error, PermissionError):
+            raise StorePermissionError(f"{text}; accepted: a path this user may {doing}") from error
+        raise StoreError(text) from error
+
+    # Readable
+
+    def _get(self, key: str, byte_range: ByteRange | None) -> Buffer | None:
+        reader = self._opened(key)
+        if reader is None:
+            return None
+        with reader:
+            return reader.read(*(byte_range or (0, None)))
+
+    def _exists(self, key: str) -> bool:
+        path = self._path(key)
+        try:
+            return stat.S_ISREG(self._stat(path).st_mode)
+        except OSError as error:
+            if error.errno in _ABSENT:
+                return False
+            self._fail("read", key, error)
+
+    @property
+    def _open(self) -> Callable[[str, int], int]:
+        """What opens the file of a path."""
+        return os.open if self.follow_links else self._open_inside
+
+    @property
+    def _stat(self) -> Callable[[str], os.stat_result]:
+        return os.stat if self.follow_links else self._stat_inside
+
+    def _open_inside(self, path: str, flags: int) -> int:
+        """Open a file without following a link out of the root."""
+
+        def act(folder: Folder, name: str) -> int | None:
+            try:
+                return platform.open_at(folder, name, flags | platform.NO_FOLLOW)
+            except OSError as error:
+                if error.errno not in _IS_LINK:
+                    raise
+                return None
+
+        return self._inside(path[len(self._base) :], act)
+
+    def _stat_inside(self, path: str) -> os.stat_result:
+        def act(folder: Folder, name: str) -> os.stat_result | None:
+            info = platform.stat_at(folder, name)
+            return None if stat.S_ISLNK(info.st_mode) else info
+
+        return self._inside(path[len(self._base) :], act)
+
+    def _inside(self, key: str, act: Callable[[Folder, str], T | None]) -> T:
+        """Do something with a name in an open directory, which returns None if the name is that of a link."""
+        here = key
+        with Folders(self.root) as folders:
+            for _ in range(_ATTEMPTS):
+                above, _, name = here.rpartition("/")
+                place = folders.resolve(above)
+                if place is None:
+                    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+                done = act(folders.open(place), name)
+                if done is not None:
+                    return done
+                here = folders.without_links(f"{place}/{name}" if place else name)
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+
+    def _opened(self, key: str, opened: Callable[[str, int], int] | None = None) -> FileReader | None:
+        """The open file of a value; who knows its directory may open it in that."""
+        path = self._path(key)
+        try:
+            descriptor = (opened or self._open)(path, platform.OPEN)
+        except OSError as error:
+            self._nothing(key, error)
+            return None
+        try:
+            info = os.fstat(descriptor)
+        except OSError as error:
+            os.close(descriptor)
+            self._fail("read", key, error)
+        if not stat.S_ISREG(info.st_mode):
+            os.close(descriptor)
+            self._not_a_file(key, info.st_mode)
+            return None
+        return FileReader(self, key, descriptor, info)
+
+    def _reader(self, scratch: Scratch | None, limit: int) -> Reader:
+        return LocalReader(self, scratch, limit)
+
+    def _get_partial_values(self, wanted: Sequence[tuple[str, ByteRange]]) -> list[Buffer | None]:
+        places: dict[str, list[int]] = {}
+        for at, (key, _) in enumerate(wanted):
+            places.setdefault(key, []).append(at)
+        found: list[Buffer | None] = [None] * len(wanted)
+        for key, parts in places.items():
+            reader = self._opened(key)
+            if reader is not None:
+                with reader:
+                    for at in parts:
+                        found[at] = reader.read(*wanted[at][1])
+        return found
+
+    def stamp(self, keys: Sequence[str]) -> object:
+        return [self.version(key) for key in keys]
+
+    def version(self, key: str) -> object | None:
+        try:
+            info = self._stat(self._base + key)
+        except OSError:  # There is none, or none to be seen; reading it will say which.
+            return None
+        return version_of(info)
+
+    # Writeable
+
+    def _touch(self) -> None:
+        """Let the root's time of modification tell of every change: xarray names its tasks after it."""
+        with contextlib.suppress(OSError):  # The write itself is done; some systems keep no such time.
+            os.utime(self.root)
+
+    def _set(self, key: str, value: bytes) -> None:
+        with self._file_writer(None, sys.maxsize) as writer:
+            writer.set(key, [value])
+
+    def _writer(self, scratch: Scratch | None, limit: int) -> Writer:
+        return self._file_writer(scratch, limit)
+
+    def _file_writer(self, scratch: Scratch | None, limit: int) -> FileWriter:
+        return FileWriter(self, scratch, limit)
+
+    @contextlib.contextmanager
+    def _locked(self, key: str) -> Iterator[None]:
+        with FileWriter(self) as writer, writer.locked(key):
+            yield
+
+    def _check_length(self, path: str, key: str) -> None:
+        """Store nothing so deep that no path leads there."""
+        try:
+            os.lstat(path)
+        except OSError as error:
+            if error.errno == errno.ENAMETOOLONG:
+                self._fail("write", key, error)
+
+    def _erase_values(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            self._path(key)
+        with Eraser(self) as folders:
+            folders.erase_values(keys)
+
+    def _erase_prefix(self, prefix: str) -> None:
+        self._path(prefix[:-1])
+        with Eraser(self) as folders:
+            folders.erase_prefix(prefix)
+
+    def _resolve(self, folders: Folders, above: str, key: str, doing: str) -> str | None:
+        try:
+            return folders.resolve(above)
+        except OSError as error:
+            self._fail(doing, key, error)
+
+    def prune(self, folder: str) -> None:
+        """Remove a directory and its parents while they are empty, up to but without the root."""
+        with Eraser(self) as folders:
+            try:
+                place = folders.resolve(folder[len(self._base) :])
+            except OSError:  # Not to be reached, or not ours: it stays.
+                return
+            if place:
+                folders.prune(place)
+
+    def _sweep(self, prefix: str) -> None:
+        """Remove temporary files that killed writers left below ``prefix``, once they are an hour old.
+
+        Directories that hold nothing else go with them. Links are not followed.
+        """
+        self._check_prefix(prefix)
+        with Eraser(self) as folders:
+            folders.sweep(prefix)
+
+    # Listable
+
+    def _list(self, prefix: str) -> Iterator[str]:
+        waiting = [prefix]
+        while waiting:
+            keys, prefixes = self._list_dir(waiting.pop())
+            yield from keys
+            waiting.extend(prefixes)
+
+    def _is_circle(self, key: str, prefix: str) -> bool:
+        """Whether a link in a directory leads to that directory or to one above it."""
+        try:
+            target = os.stat(self._base + key)
+            above = prefix
+            while not os.path.samestat(target, os.stat(self._base + above)):
+                if not above:
+                    return False
+                above = above[: above.rfind("/", 0, -1) + 1]
+        except FileNotFoundError:  # Just removed: then there is nothing to list.
+            return True
+        except OSError as error:
+            self._fail("list", key, error)
+        return True
+
+    def _list_dir(self, prefix: str) -> tuple[KeySet, KeySet]:
+        self._check_prefix(prefix)
+        if self.follow_links:
+            return self._names(prefix, platform.scan_at(self._base + prefix))
+        with Folders(self.root) as folders:
+            place = self._resolve(folders, prefix[:-1], prefix, "list")
+            if place is None:
+                return set(), set()
+            return self._names(
+                prefix, folders.scan(place), lambda name: folders.without_links(f"{place}/{name}".lstrip("/"))
+            )
+
+    def _names(
+        self,
+        prefix: str,
+        entries: Generator[os.DirEntry[str]],
+        check_link: Callable[[str], object] | None = None,
+    ) -> tuple[KeySet, KeySet]:
+        keys: KeySet = set()
+        prefixes: KeySet = set()
+        try:
+            for entry in entries:
+                if _is_hidden(entry):
+                    continue
+                key, is_link = prefix + entry.name, entry.is_symlink()
+                if is_link and check_link is not None:
+                    check_link(entry.name)
+                if not self._is_folder(entry, prefix):
+                    keys.add(key)
+                elif not is_link or not self._is_circle(key, prefix):
+                    prefixes.add(f"{key}/")
+        except LeadsOutError as error:
+            self._fail("list", prefix + entry.name, error)
+        except OSError as error:
+            if error.errno not in _ABSENT:
+                self._fail("list", prefix, error)
+        finally:
+            entries.close()
+        return keys, prefixes
+
+    def _is_folder(self, entry: os.DirEntry[str], prefix: str) -> bool:
+        try:
+            return entry.is_dir()
+        except OSError as error:
+            if error.errno == errno.ELOOP:  # A link to itself; who reads it hears of that.
+                return False
+            self._fail("list", prefix + entry.name, error)
+
+
+def _is_hidden(entry: os.DirEntry[str]) -> bool:
+    """Whether it is a temporary file, or a directory of values that are still to be moved."""
+    if entry.name.startswith(STAGED):
+        return entry.is_dir(follow_symlinks=False)
+    return entry.name.startswith(TEMPORARY)

@@ -1,0 +1,200 @@
+"""A store that tells what is asked of another one: to a logger, as records and as a table of totals.
+
+Keys and numbers are told, never values, nor the texts of errors.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from typing import Any, NamedTuple
+
+from xzarr3.errors import shorten
+from xzarr3.stores.locks import fork_safe
+from xzarr3.stores.open import StoreLike
+from xzarr3.stores.sharing import reduced
+from xzarr3.stores.wrappers import WrapperStore
+from xzarr3.tracing import events
+from xzarr3.tracing.events import Listener
+
+_counting = fork_safe(threading.Lock())
+
+
+class Request(NamedTuple):
+    """What was asked of a store, and how that ended."""
+
+    operation: str
+    """The method of the store, of a reader or a writer of it, or of an open value."""
+    key: str
+    """The key or the prefix; the first one of several."""
+    start: int | None
+    """First byte of a part, or of the first one of several; a negative one counts from the end."""
+    length: int | None
+    """Bytes asked for; None if it is all there is."""
+    number: int
+    """How many values, parts or keys were asked for or listed."""
+    size: int
+    """Bytes that were read or written."""
+    began: float
+    """When, in seconds since 1970."""
+    seconds: float
+    """How long it took."""
+    outcome: str
+    """``ok``, ``absent``, ``changed`` or the name of the error."""
+
+
+class Total(NamedTuple):
+    """What all requests of one operation amount to."""
+
+    operation: str
+    requests: int
+    size: int
+    seconds: float
+    absent: int
+    failed: int
+
+
+class Summary(tuple[Total, ...]):
+    """The totals of all operations; a table when it is printed."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        columns = zip(*(row[1:] for row in self), strict=True) if self else ((0,),) * 5
+        everything = Total("total", *(sum(column) for column in columns))
+        width = max(len(row.operation) for row in (*self, everything, _TITLE))
+        lines = [f"{'operation':<{width}}  requests       bytes   seconds  absent  failed"]
+        lines += [
+            f"{row.operation:<{width}}  {row.requests:8}  {_bytes(row.size):>10}  {row.seconds:8.3f}  "
+            f"{row.absent:6}  {row.failed:6}"
+            for row in (*self, everything)
+        ]
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+
+_TITLE = Total("operation", 0, 0, 0.0, 0, 0)
+
+
+def _bytes(number: int) -> str:
+    amount, units = float(number), ["PB", "TB", "GB", "MB", "kB"]
+    if number < 1000:
+        return f"{number} B"
+    while amount >= 999.95 and units:
+        amount /= 1000
+        unit = units.pop()
+    return f"{amount:.1f} {unit}"
+
+
+class LoggingStore(WrapperStore):
+    """Hands everything on to another store, and tells what was asked of it and how long that took.
+
+    While nobody listens, which is when the logger is not enabled for the level and no records are kept, this
+    costs next to nothing. What is in progress when somebody begins to listen may stay untold.
+
+    Parameters
+    ----------
+    store : Store, path or URL
+    logger : logging.Logger, optional
+        By default the one called ``xzarr3.stores``.
+    level : int
+        The level of the messages.
+    keep : int
+        How many of the newest requests are kept as records; 0 keeps none, and counts none either.
+
+    Attributes
+    ----------
+    records : tuple of Request
+        The newest requests, the oldest of them first.
+
+    Examples
+    --------
+    >>> from xzarr3 import MemoryStore
+    >>> store = LoggingStore(MemoryStore({"a": b"12345", "b": b"123"}))
+    >>> _ = store.get("a", (1, 3)), store.get("none")
+    >>> for request in store.records:
+    ...     print(request.operation, request.key, request.start, request.length, request.outcome)
+    get a 1 3 ok
+    get none None None absent
+    >>> store.summary()[0][:3]
+    ('get', 2, 3)
+    """
+
+    def __init__(
+        self,
+        store: StoreLike,
+        logger: logging.Logger | None = None,
+        level: int = logging.DEBUG,
+        *,
+        keep: int = 10_000,
+    ) -> None:
+        super().__init__(store)
+        self.logger = logging.getLogger("xzarr3.stores") if logger is None else logger
+        self.level = level
+        self.keep = keep
+        self._begin()
+
+    def _begin(self) -> None:
+        self._records: deque[Request] = deque(maxlen=self.keep)
+        self._totals: dict[str, list[Any]] = {}
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return reduced(self, LoggingStore)
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__.copy()
+        del state["_records"], state["_totals"]  # What happens elsewhere is counted there.
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._begin()
+
+    @property
+    def records(self) -> tuple[Request, ...]:
+        """The newest requests, the oldest of them first."""
+        with _counting:
+            return tuple(self._records)
+
+    def summary(self) -> Summary:
+        """The totals of all requests so far, of each operation; those of several threads add up."""
+        with _counting:
+            return Summary(Total(name, *self._totals[name]) for name in sorted(self._totals))
+
+    def clear(self) -> None:
+        """Forget all requests so far."""
+        with _counting:
+            self._begin()
+
+    def _listening(self, operation: str) -> tuple[Listener, ...]:
+        if operation in self._makes_again or not (self.keep > 0 or self.logger.isEnabledFor(self.level)):
+            return ()
+        return (self._note,)
+
+    def _note(self, asked: events.Request) -> None:
+        outcome = "ok" if asked.outcome in ("erased", "kept") else asked.outcome
+        if self.keep:
+            request = Request(
+                asked.operation, asked.key, asked.start, asked.length, asked.number, asked.size, asked.began,
+                asked.seconds, outcome,
+            )  # fmt: skip
+            with _counting:
+                self._records.append(request)
+                total = self._totals.get(asked.operation)
+                if total is None:
+                    total = self._totals[asked.operation] = [0, 0, 0.0, 0, 0]
+                total[0] += 1
+                total[1] += asked.size
+                total[2] += asked.seconds
+                if outcome != "ok":
+                    total[3 if outcome == "absent" else 4] += outcome != "changed"
+        if self.logger.isEnabledFor(self.level):
+            where = "" if asked.start is None else f" from {asked.start}"
+            where += "" if asked.length is None else f", {asked.length} bytes asked for"
+            where += "" if asked.number == 1 else f", {asked.number} in all"
+            self.logger.log(
+                self.level, "%s %s%s: %d bytes in %.6f s, %s",
+                asked.operation, shorten(asked.key, 1000), where, asked.size, asked.seconds, outcome,
+            )  # fmt: skip

@@ -1,0 +1,1 @@
+"""Object storage and web servers as stores, by obstore."""

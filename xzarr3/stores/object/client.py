@@ -1,0 +1,431 @@
+"""Requests to an object store: one client for all stores of a recipe, its bounds, and trying again.
+
+obstore signs requests, keeps connections, bounds the time of an answer and tries again what it knows to be
+safe. A client belongs to the process that made it. It is made at its first request, and shared by all copies
+of a store that are read back from pickles, so that they have one pool of connections and one bound together.
+
+The threads of obstore do not come along when a process is forked, and whoever uses it in the child waits for
+ever. There it is an error, therefore, if it was loaded before the fork.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from functools import lru_cache
+from typing import Any, TypeVar
+
+from xzarr3.errors import StoreError
+from xzarr3.parallel import pause, undisturbed, waiters
+from xzarr3.stores.base import OversizedError
+from xzarr3.stores.in_flight import reserved
+from xzarr3.stores.object.errors import AnswerError, Failure, describe, scrub
+from xzarr3.stores.object.options import Recipe, accepted, is_forked, read_by_obstore, settled
+from xzarr3.tracing.counters import add
+from xzarr3.tracing.events import sent
+
+Result = TypeVar("Result")
+
+_FIRST_PAUSE = 0.1  # Seconds
+_LONGEST_PAUSE = 15.0
+_KEPT = 32  # Clients of a process, most of which nobody uses just now: the next task may.
+_CONNECT = 5.0  # Seconds
+_SENDING = 180.0  # Seconds without an answer while much is sent.
+_LONG = 2**20  # Bytes; larger values may take a while to send.
+_LONGEST_ANSWER = 86400.0  # Seconds for one answer, as long as it keeps coming.
+_GLANCE = 0.5  # Seconds after which a waiting thread looks whether it is still to wait.
+PAGE = 1000
+"""Most names that services put on one page of a list."""
+_PAGES = ("text/html", "application/xhtml")
+
+
+def _refuse_forked() -> None:
+    """See to it that the threads of obstore are here, if it was loaded."""
+    if is_forked():
+        raise StoreError(
+            f"process {os.getpid()} was forked from one that had loaded obstore, whose threads are not here, "
+            "so that no request would ever be answered; accepted: processes started by the method 'spawn' or "
+            "'forkserver' of multiprocessing, or a parent that uses no object store before it forks"
+        )
+
+
+def _usable() -> Any:
+    """The package obstore.
+
+    Raises
+    ------
+    StoreError
+        If it is not installed, or was loaded before this process was forked.
+    """
+    _refuse_forked()
+    try:
+        import obstore.store
+    except ImportError as error:
+        raise StoreError(
+            "object storage and HTTP need the package obstore, which cannot be imported; accepted: "
+            "pip install 'xzarr3[object]'"
+        ) from error
+    return obstore
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came of a value: all of it, a part, or only what is known of it.
+
+    Parameters
+    ----------
+    body : memoryview
+    first : int
+        Where in the value the body begins.
+    size : int
+        Of the whole value, in bytes.
+    tag, generation : str, optional
+        What names this version of the value.
+    modified : datetime, optional
+        When the value was stored, as far as the answer tells.
+    """
+
+    body: memoryview
+    first: int
+    size: int
+    tag: str | None
+    generation: str | None
+    modified: datetime | None
+
+    @property
+    def is_named(self) -> bool:
+        """Whether something names this version."""
+        return self.tag is not None or self.generation is not None
+
+    @property
+    def version(self) -> tuple[str | None, str | None, int]:
+        """What tells this version from others, if something names it."""
+        return self.tag, self.generation, self.size
+
+    @property
+    def mark(self) -> tuple[object, ...]:
+        """What is equal for parts of one version, as well as can be told."""
+        return *self.version, None if self.is_named else self.modified
+
+
+class Pace:
+    """When to try again: pauses that grow, with a share of chance, until a number or the time is used up.
+
+    Parameters
+    ----------
+    retries : int
+    deadline : float
+        Seconds.
+    longest : float, optional
+        Seconds of the longest pause.
+    """
+
+    def __init__(self, retries: int, deadline: float, longest: float | None = None) -> None:
+        self._longest = _LONGEST_PAUSE if longest is None else longest
+        self._left = retries
+        self._end = time.monotonic() + deadline
+        self._pause = _FIRST_PAUSE
+        self.attempts = 1
+
+    def again(self, failure: Failure) -> bool:
+        """Wait for the next attempt; returns whether there may be one and it makes sense."""
+        seconds = self._pause * random.uniform(0.5, 1.0)
+        if (
+            not failure.passing
+            or self._left <= 0
+            or time.monotonic() + seconds >= self._end
+            or not pause(seconds)
+        ):
+            return False
+        add({"retries": 1})
+        self._pause = min(2 * self._pause, self._longest)
+        self._left -= 1
+        self.attempts += 1
+        return True
+
+
+class Client:
+    """A client of obstore and what its users share.
+
+    Parameters
+    ----------
+    recipe : Recipe
+    concurrency : int
+        How many requests there are at most at a time.
+    retries : int
+    timeout, deadline : float
+        Seconds without a byte, and seconds after which nothing is tried again.
+    ready : object, optional
+        A store of obstore that cannot be made again, to be used as it is.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        concurrency: int,
+        retries: int,
+        timeout: float,
+        deadline: float,
+        ready: Any = None,
+    ) -> None:
+        self.recipe = recipe
+        self.place_is_known = recipe.kind in ("http", "local", "")
+        self.confirmed: set[str] = set()
+        """Kinds of conditions that the service was seen to keep."""
+        self.ignored: set[str] = set()
+        """Kinds of conditions that it was seen to ignore."""
+        self.confirming = threading.Lock()
+        self._slots = threading.Semaphore(concurrency)
+        self._retries = retries
+        self._timeout = timeout
+        self._deadline = deadline
+        self._lock = threading.Lock()
+        self._ready = ready
+        self._stores: dict[tuple[bool, bool], Any] = {}
+        self._web: Any = None
+        if recipe.private_headers():
+            from xzarr3.stores.object.web import Web
+
+            self._web = Web(recipe, timeout)
+
+    def made(self, *, once: bool = False, sends: bool = False) -> Any:
+        """The store of obstore for a kind of requests.
+
+        Parameters
+        ----------
+        once : bool
+            Whether obstore must not make a request again. It would make a conditional put again after an
+            error of the service, and then take what it stored itself for somebody else's.
+        sends : bool
+            Whether much is sent, so that the answer may be long in coming.
+        """
+        if self._ready is not None:
+            return self._ready
+        if (once, sends) not in self._stores:
+            with self._lock:
+                if (once, sends) not in self._stores:
+                    self._stores[once, sends] = self._make(once, sends)
+        return self._stores[once, sends]
+
+    def _make(self, once: bool, sends: bool) -> Any:
+        recipe = self.recipe
+        obstore = _usable()
+        arguments = dict(recipe.arguments)
+        if recipe.kind == "local":
+            return obstore.store.LocalStore(**arguments)
+        if "config" in arguments:
+            arguments["config"] = settled(recipe.kind, arguments["config"], recipe.address)
+        arguments["client_options"] = {
+            "timeout": timedelta(seconds=max(self._deadline, _LONGEST_ANSWER)),
+            "read_timeout": timedelta(seconds=max(self._deadline, _SENDING) if sends else self._timeout),
+            "connect_timeout": timedelta(seconds=min(self._timeout, _CONNECT)),
+            **arguments.get("client_options", {}),
+        }
+        # obstore looks at the time before a pause, not after it: the last attempt begins before the deadline.
+        longest = min(_LONGEST_PAUSE, self._deadline / 4)
+        arguments["retry_config"] = {
+            "max_retries": 0 if once else self._retries,
+            "retry_timeout": timedelta(seconds=self._deadline - longest),
+            "backoff": {
+                "init_backoff": timedelta(seconds=min(_FIRST_PAUSE, longest)),
+                "max_backoff": timedelta(seconds=longest),
+            },
+        }
+        if recipe.kind == "s3" and "credential_provider" not in arguments:
+            session = self._session()
+            if session is not None:
+                arguments["credential_provider"] = session
+                arguments["config"] = {**getattr(session, "config", {}), **arguments["config"]}
+        url = arguments.pop("url", None)
+        try:
+            return getattr(obstore.store, recipe.class_name)(*(() if url is None else (url,)), **arguments)
+        except (obstore.exceptions.BaseError, OSError, ValueError, TypeError, RuntimeError) as error:
+            text = scrub(str(error).partition("\n\nDebug source")[0], recipe.secrets)
+        raise StoreError(f"no client for {recipe.address}: {text}; accepted: {accepted(recipe.kind)}")
+
+    def _session(self) -> Any:
+        """Credentials as boto3 finds them, where a profile or a file of credentials says so."""
+        profile, config = self.recipe.profile, self.recipe.arguments["config"]
+        if profile is None:
+            if any(name in config for name in ("access_key_id", "skip_signature", "web_identity_token_file")):
+                return None
+            shared = os.environ.get("AWS_SHARED_CREDENTIALS_FILE", os.path.expanduser("~/.aws/credentials"))
+            named = os.environ.get("AWS_PROFILE") or os.path.exists(shared)
+            if os.environ.get("AWS_ACCESS_KEY_ID") or not named:
+                return None
+        try:
+            import boto3
+            from botocore.exceptions import BotoCoreError
+            from obstore.auth.boto3 import Boto3CredentialProvider
+        except ImportError as error:
+            if profile is None:
+                return None
+            raise StoreError(
+                f"{self.recipe.address}: a profile of AWS needs the package boto3, which is not installed; "
+                "accepted: pip install boto3, or 'key' and 'secret' in storage_options"
+            ) from error
+        try:
+            return Boto3CredentialProvider(boto3.Session(profile_name=profile))
+        except (BotoCoreError, ValueError) as error:
+            if profile is None and isinstance(error, ValueError):
+                return None
+            text = scrub(str(error), self.recipe.secrets)
+        raise StoreError(
+            f"no credentials for {self.recipe.address}: {text}; accepted: a profile that is there"
+        )
+
+    def once(
+        self,
+        call: Callable[[Any, Any], Result],
+        operation: str,
+        *,
+        size: int = 0,
+        sends: bool = False,
+        alone: bool = True,
+    ) -> Result | Failure:
+        """Make a request; ``call`` gets the package obstore and the store.
+
+        Parameters
+        ----------
+        call : callable
+        operation : {"get", "get_range", "head", "list", "put", "delete"}
+            What is told of it. For the last two Ctrl-C is heard when the answer is there.
+        size : int
+            Bytes that are sent.
+        sends : bool
+            See :meth:`made`; so it is for many bytes, too.
+        alone : bool
+            Whether obstore must not make it again.
+        """
+        obstore: Any = _usable()
+        sends |= size > _LONG
+        package, store = (self._web, None) if self._web else (obstore, self.made(once=alone, sends=sends))
+        if not self._admitted():
+            return Failure("it is not wanted any more, because something done at the same time has failed")
+        telling = sent(operation)
+
+        def told() -> Result:
+            with telling:
+                found = call(package, store)
+                telling.size = size or len(getattr(found, "body", b""))
+                return found
+
+        try:
+            return (undisturbed if operation in ("put", "delete") else _interruptible)(told)
+        except AnswerError as error:
+            return error.failure
+        except (obstore.exceptions.BaseError, OSError, ValueError, TypeError, RuntimeError) as error:
+            insisted = getattr(error, "insisted", False)
+            return replace(describe(error, self.recipe.secrets), insisted=insisted)
+        finally:
+            self._slots.release()
+
+    def _admitted(self) -> bool:
+        """Wait for one of the requests that may be made at a time; returns whether it is still wanted."""
+        while not self._slots.acquire(timeout=_GLANCE):
+            if not pause(0):
+                return False
+        return True
+
+    def request(
+        self, call: Callable[[Any, Any], Result], operation: str, *, size: int = 0, sends: bool = False
+    ) -> Result | Failure:
+        """Make a request, and again as long as that may help.
+
+        obstore does that, but for lists whose answer ends early, values without a tag of which the rest does
+        not come, deletions without an answer, which it thinks must not be made twice, and what S3 refuses
+        because another change of the same key is under way.
+        """
+        pace = Pace(self._retries, self._deadline)
+        tried = 0
+        while True:
+            found = self.once(call, operation, size=size, sends=sends, alone=False)
+            if not isinstance(found, Failure):
+                return found
+            tried += found.attempts
+            if found.attempts > 1 or found.insisted or not pace.again(found):
+                return replace(found, attempts=tried)
+
+    def read(self, path: str, options: dict[str, Any] | None, limit: int | None = None) -> Answer | Failure:
+        """Ask for a value or a part of it.
+
+        Parameters
+        ----------
+        path : str
+        options : dict, optional
+            Of obstore; ``{"head": True}`` asks for no bytes.
+        limit : int, optional
+            How many bytes there may be; more are not fetched.
+        """
+        wanted = options or {}
+        head = "head" in wanted
+
+        def call(package: Any, store: Any) -> Answer:
+            result = package.get(store, path, options=options)
+            kind = result.attributes.get("Content-Type")
+            if (
+                kind is not None
+                and kind.lower().startswith(_PAGES)
+                and not path.endswith((".html", ".htm", ".xhtml"))
+            ):
+                raise AnswerError(
+                    Failure("the answer is an HTML page, as of a server that asks to log in", 200)
+                )
+            meta = result.meta
+            first, stop = result.range
+            if head:
+                body = memoryview(b"")
+            else:
+                size = stop - first
+                if limit is not None and size > limit:
+                    raise OversizedError(size, limit)
+                with reserved(size):
+                    try:
+                        body = memoryview(result.bytes())
+                    except Exception as error:
+                        # obstore has asked for the rest, on condition of the tag, and does not say how often.
+                        error.insisted = meta["e_tag"] is not None  # type: ignore[attr-defined]
+                        raise
+                if len(body) != size:
+                    raise AnswerError(
+                        Failure(
+                            f"the body has {len(body)} bytes, {size} were promised",
+                            passing=True,
+                            ambiguous=True,
+                        )
+                    )
+            modified = meta["last_modified"]
+            if modified.timestamp() <= 0:  # So obstore has it where an answer does not tell.
+                modified = None
+            return Answer(body, first, meta["size"], meta["e_tag"], meta["version"], modified)
+
+        return self.request(call, "head" if head else "get_range" if "range" in wanted else "get")
+
+
+def _interruptible(call: Callable[[], Result]) -> Result:
+    """Have another thread read, where this is the one that hears of Ctrl-C: only while it waits in Python."""
+    if threading.current_thread() is not threading.main_thread():
+        return call()
+    try:
+        waiting = waiters.get().submit(call)
+    except RuntimeError:  # The interpreter is shutting down and starts no more threads.
+        return call()
+    return waiting.result()
+
+
+def client_of(recipe: Recipe, concurrency: int, retries: int, timeout: float, deadline: float) -> Client:
+    """The client of this process for a recipe and bounds, with what obstore reads in the environment now."""
+    _refuse_forked()  # There no client is dropped in favour of another: to take it apart may last for ever.
+    return _client(recipe, concurrency, retries, timeout, deadline, read_by_obstore(recipe.kind))
+
+
+@lru_cache(maxsize=_KEPT)
+def _client(
+    recipe: Recipe, concurrency: int, retries: int, timeout: float, deadline: float, variables: object
+) -> Client:
+    return Client(recipe, concurrency, retries, timeout, deadline)

@@ -1,0 +1,503 @@
+"""URLs and options of object stores, in the words of fsspec and of obstore, and the recipe made from them.
+
+Only the common words of fsspec are known here; what else there is goes to obstore as it is, which refuses
+what it does not know. A recipe is all it takes to make a client: it is compared, pickled and sent to other
+processes. It holds secrets, so that it is never shown; what may be shown of a place is its
+:attr:`Recipe.address`.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import pickle
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from xzarr3.errors import StoreError, listed
+from xzarr3.stores.object.errors import scrub
+
+OBJECT_SCHEMES: Final = frozenset(
+    ("s3", "s3a", "gs", "gcs", "az", "azure", "abfs", "abfss", "adl", "http", "https")
+)
+"""The schemes of URLs that :class:`~xzarr3.stores.ObjectStore` is for."""
+SETTINGS: Final = frozenset(
+    {
+        *("concurrency", "retries", "deadline", "timeout", "absent_status", "request_bytes"),
+        *("over_read", "conditional", "read_only"),
+    }
+)
+"""Arguments of the store itself, which may be among the options, too."""
+
+_KINDS = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs", "http": "http", "https": "http"}
+TITLES: Final = {"s3": "S3", "gs": "Google Cloud Storage", "az": "Azure", "http": "HTTP"}
+_CLASSES = {
+    "s3": "S3Store",
+    "gs": "GCSStore",
+    "az": "AzureStore",
+    "http": "HTTPStore",
+    "local": "LocalStore",
+}
+_PREFIXES = {"s3": ("aws_",), "gs": ("google_",), "az": ("azure_storage_", "azure_")}  # Of obstore's names.
+_ENDPOINT = {"s3": "endpoint", "gs": "base_url", "az": "endpoint"}
+_CONTAINER = {"s3": "bucket", "gs": "bucket", "az": "container_name"}
+# What others call an option, and what it is called here; obstore's own names have lost their prefix by then.
+SPELLINGS: Final[dict[str, dict[str, str]]] = {
+    "s3": {
+        "key": "access_key_id",
+        "secret": "secret_access_key",
+        "token": "session_token",
+        "anon": "skip_signature",
+        "requester_pays": "request_payer",
+        "profile_name": "profile",
+        "endpoint_url": "endpoint",
+        "endpoint_url_s3": "endpoint",
+        "region_name": "region",
+        "default_region": "region",
+    },
+    "gs": {
+        "anon": "skip_signature",
+        "endpoint": "base_url",
+        "endpoint_url": "base_url",
+        "service_account_file": "service_account",
+        "service_account_path": "service_account",
+    },
+    "az": {
+        "anon": "skip_signature",
+        "endpoint_url": "endpoint",
+        "account": "account_name",
+        "access_key": "account_key",
+        "sas_token": "sas_key",
+        "bearer_token": "token",
+    },
+    "http": {},
+}
+# What a connection string of Azure calls an option, in lower case, and what it is called here.
+_CONNECTION = {
+    "accountname": "account_name",
+    "accountkey": "account_key",
+    "sharedaccesssignature": "sas_key",
+    "blobendpoint": "endpoint",
+    "usedevelopmentstorage": "use_emulator",
+}
+_COMMON = ("verify", "allow_http", "headers", "client_kwargs", "client_options")
+# Of fsspec: how its own caches and loops work, which are not here.
+_WITHOUT_EFFECT = frozenset(
+    {
+        *("default_block_size", "default_cache_type", "default_fill_cache", "skip_instance_cache", "project"),
+        *("use_listings_cache", "listings_expiry_time", "max_paths", "asynchronous", "cache_regions"),
+        "use_ssl",  # The endpoint says it.
+    }
+)
+_SECRET = re.compile("key|secret|token|password|sas_")
+# The options that say where something is, and the variables of the environment that do; the first one counts.
+_PLACES: dict[str, dict[str, tuple[str, ...]]] = {
+    "s3": {
+        "endpoint": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
+        "region": ("AWS_REGION", "AWS_DEFAULT_REGION"),
+        "s3_express": ("AWS_S3_EXPRESS",),
+    },
+    "gs": {"base_url": ("GOOGLE_BASE_URL",)},
+    "az": {
+        "account_name": ("AZURE_STORAGE_ACCOUNT_NAME",),
+        "endpoint": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
+    },
+    "http": {},
+}
+_READ_BY_OBSTORE = {"s3": ("AWS_",), "gs": ("GOOGLE_",), "az": ("AZURE_", "MSI_", "IDENTITY_")}
+_BUCKET = re.compile(r"arn:[a-z0-9:_-]+|[^/\\?#@:\s\x00-\x1f\x7f]+")
+ANYWHERE: Final = frozenset(
+    ("user-agent", "accept", "accept-encoding", "accept-language", "range", "if-match")
+)
+"""Headers that any server may see."""
+_DROPPED = frozenset(("authorization", "cookie"))  # By obstore, where a server redirects to another one.
+_forked = False
+
+
+def is_forked() -> bool:
+    """Whether this process was forked from one that had loaded obstore, whose threads are not here."""
+    return _forked
+
+
+def _note_fork() -> None:
+    global _forked
+    _forked |= "obstore" in sys.modules
+
+
+if hasattr(os, "register_at_fork"):  # This module is imported with the package, to hear of every fork.
+    os.register_at_fork(after_in_child=_note_fork)
+
+
+@dataclass(frozen=True, repr=False)
+class Recipe:
+    """What it takes to make a client of obstore.
+
+    Parameters
+    ----------
+    kind : str
+        ``"s3"``, ``"gs"``, ``"az"``, ``"http"`` or ``"local"``; empty for other ready stores.
+    class_name : str
+        The class of obstore.
+    arguments : mapping
+        What it is made with; secrets are among it.
+    address : str
+        Where it is, without anything secret.
+    profile : str, optional
+        Whose credentials boto3 is to find.
+    secrets : tuple of str
+        What must not be seen anywhere.
+    """
+
+    kind: str
+    class_name: str
+    arguments: Mapping[str, Any] = field(repr=False)
+    address: str
+    profile: str | None = None
+    secrets: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<Recipe of {self.address}>"
+
+    def key(self) -> object:
+        """What is equal for equal recipes."""
+        return self.kind, self.class_name, _frozen(self.arguments), self.profile
+
+    def private_headers(self) -> dict[str, str]:
+        """All headers, if some of them would follow a redirect of a web server to another one; else none."""
+        headers = dict(self.arguments.get("client_options", {}).get("default_headers", {}))
+        private = any(name.lower() not in ANYWHERE | _DROPPED for name in headers)
+        return headers if private and self.kind == "http" else {}
+
+    def __hash__(self) -> int:
+        return hash(self.key())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Recipe) and other.key() == self.key()
+
+
+@dataclass(frozen=True, repr=False)
+class Place:
+    """What a URL and its options say.
+
+    Parameters
+    ----------
+    recipe : Recipe
+    prefix : str
+        What keys begin with, empty or ending with ``/``.
+    settings : mapping
+        Arguments of the store that were among the options.
+    """
+
+    recipe: Recipe
+    prefix: str
+    settings: Mapping[str, Any]
+
+
+def parse(url: str, options: Mapping[str, Any] | None = None) -> Place:
+    """The place that a URL names.
+
+    Raises
+    ------
+    StoreError
+        If it is no URL of an object store, or options contradict each other or the URL.
+
+    Examples
+    --------
+    >>> place = parse("s3://bucket/era5.zarr", {"anon": True, "endpoint_url": "http://localhost:9000"})
+    >>> place.recipe.kind, place.prefix, place.recipe.address
+    ('s3', 'era5.zarr/', 's3://bucket at http://localhost:9000')
+    """
+    given = dict(_dictionary("storage_options", {"storage_options": options}))
+    scheme, mark, rest = url.partition("://")
+    scheme = scheme.lower()
+    if not mark or scheme not in OBJECT_SCHEMES:
+        raise StoreError(
+            f"not a URL of an object store: {scrub(url)}; accepted: {', '.join(sorted(OBJECT_SCHEMES))}"
+        )
+    kind = _KINDS.get(scheme, "az")
+    login: dict[str, str] = {}
+    account = None
+    settings = {name: given.pop(name) for name in sorted(SETTINGS & given.keys())}
+    if kind == "http":
+        try:
+            (place, login), prefix = _of_web(url), ""
+        except ValueError:
+            raise StoreError(
+                f"not a URL: what follows '{scheme}://' is no host with a path and a port; accepted: as in "
+                "https://example.org/era5.zarr, https://[::1]:8080/era5.zarr"
+            ) from None
+    else:
+        place, _, prefix = rest.partition("/")
+        if kind == "az" and "@" in place:
+            place, _, host = place.partition("@")
+            account = host.partition(".")[0]
+        if not _BUCKET.fullmatch(place):
+            shown = "***" if ":" in rest else _public(rest)
+            raise StoreError(
+                f"no {'container' if kind == 'az' else 'bucket'} in the URL {scheme}://{shown}; "
+                f"accepted: '{scheme}://', its name without ':' and '@', '/' and the path"
+            )
+    wanted = _named(kind, given)
+    if account is not None and wanted.setdefault("account_name", account) != account:
+        raise _differ(kind, "account_name")
+    if login:
+        wanted["headers"] = login | wanted.get("headers", {})
+    return Place(_recipe(kind, place, wanted), _prefix(prefix, url), settings)
+
+
+def accepted(kind: str) -> str:
+    """The options that are known, for a message."""
+    names = listed(sorted({*SPELLINGS[kind], *_COMMON, *SETTINGS}))
+    return f"{names}, " + (
+        "and more with s3://, gs:// and az://"
+        if kind == "http"
+        else f"what {_CLASSES[kind]} of obstore takes"
+    )
+
+
+def _of_web(url: str) -> tuple[str, dict[str, str]]:
+    """The address of a web server, and the header that the user and the password in its URL become."""
+    parts = urlsplit(url)
+    if not parts.hostname or parts.port == 0 or parts.query or parts.fragment:
+        raise StoreError(
+            "not the URL of a directory: it has a query, a fragment or no host; accepted: 'https://', a host "
+            "and a path, '?' and '#' in it spelled as '%3F' and '%23'; headers={...} for what signs requests"
+        )
+    login = {}
+    if parts.username is not None:
+        pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        login = {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
+    return f"{parts.scheme}://{_server(parts)}{parts.path.rstrip('/')}", login
+
+
+def _canonical(kind: str, spelling: str) -> str:
+    name = spelling.lower()
+    for prefix in _PREFIXES.get(kind, ()):
+        name = name.removeprefix(prefix)
+    return SPELLINGS[kind].get(name, name)
+
+
+def _named(kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options by one name each, and what fsspec hands on to the library that it uses among them."""
+    outer = {spelling: value for spelling, value in given.items() if spelling != "client_kwargs"}
+    inner = dict(_dictionary("client_kwargs", given))
+    if kind == "az" and "connection_string" in outer:
+        inner |= _of_connection(outer.pop("connection_string"))
+    wanted: dict[str, Any] = {}
+    for spelling, value in (*outer.items(), *inner.items()):
+        name = _canonical(kind, str(spelling))
+        if value is None or name in _WITHOUT_EFFECT:
+            continue
+        if name == _ENDPOINT.get(kind) and isinstance(value, str):
+            value = value.rstrip("/")
+        if wanted.setdefault(name, value) != value:
+            raise _differ(kind, name)
+    for name in ("headers", "client_options"):
+        _dictionary(name, wanted)
+    if kind == "gs" and "token" in wanted:
+        _settle_token(wanted)
+    return wanted
+
+
+def _differ(kind: str, name: str) -> StoreError:
+    return StoreError(f"storage_options of {TITLES[kind]}: '{name}' has two values; accepted: one of them")
+
+
+def _dictionary(name: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """An option that is itself a dictionary, empty if it is not given."""
+    value = options.get(name)
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise StoreError(
+            f"'{name}' of an object store is no dictionary with names for keys: {type(value).__name__}; "
+            "accepted: as in {'anon': True}"
+        )
+    return value
+
+
+def _of_connection(text: object) -> dict[str, str]:
+    """The options that a connection string of Azure lists; what it says of other services does not count."""
+    if text is None:
+        return {}
+    pairs = [part.strip().partition("=") for part in str(text).split(";")]
+    parts = {name.lower(): value for name, _, value in pairs if value}
+    found = {option: parts[name] for name, option in _CONNECTION.items() if name in parts}
+    if "endpoint" in found:  # Beside a shared access signature nothing else names the account.
+        found.setdefault("account_name", found["endpoint"].partition("://")[2].partition(".")[0])
+    elif "account_name" in found and "endpointsuffix" in parts:
+        scheme = parts.get("defaultendpointsprotocol", "https")
+        found["endpoint"] = f"{scheme}://{found['account_name']}.blob.{parts['endpointsuffix']}"
+    if not found.keys() & {"account_name", "use_emulator"}:
+        raise StoreError(
+            "storage_options of Azure: 'connection_string' names no account; accepted: "
+            "'AccountName=...;AccountKey=...', 'BlobEndpoint=...;SharedAccessSignature=...'"
+        )
+    return found
+
+
+def _settle_token(wanted: dict[str, Any]) -> None:
+    """gcsfs's ``token``: "anon", a file, or what would be in it."""
+    token = wanted.pop("token")
+    if isinstance(token, Mapping):
+        token = json.dumps(dict(token))
+    if token == "anon":
+        wanted["skip_signature"] = True
+    elif not isinstance(token, str) or token in ("cache", "browser"):
+        raise StoreError(
+            "storage_options of Google Cloud Storage: 'token' is no text, 'cache' or 'browser'; accepted: "
+            "'anon', the path of a file with credentials, its content, 'google_default'; bearer_token= for a "
+            "token"
+        )
+    elif token.lstrip().startswith("{"):
+        wanted["service_account_key"] = token
+    elif token not in ("google_default", "cloud"):
+        wanted["application_credentials"] = os.path.expanduser(token)
+
+
+def _recipe(kind: str, place: str, wanted: dict[str, Any]) -> Recipe:
+    secrets = [value for name, value in wanted.items() if _SECRET.search(name) and isinstance(value, str)]
+    client = dict(wanted.pop("client_options", {}))
+    if wanted.pop("verify", True) is False:
+        client["allow_invalid_certificates"] = True
+    headers = {**client.get("default_headers", {}), **wanted.pop("headers", {})}
+    if headers:
+        client["default_headers"] = headers
+        secrets += map(str, headers.values())
+    for secret in list(secrets):
+        secrets += [*secret.split(" "), unquote(secret)]
+        if secret.lstrip().startswith("{"):
+            secrets += re.findall(r"\"([^\"]{12,})\"", secret)
+    provider, profile = wanted.pop("credential_provider", None), wanted.pop("profile", None)
+    wanted.update(_of_environment(kind, wanted))
+    endpoint = place if kind == "http" else wanted.get(_ENDPOINT[kind])
+    if wanted.pop("allow_http", str(endpoint).lower().startswith("http://")):
+        client["allow_http"] = True
+    arguments: dict[str, Any] = {"client_options": client}
+    if kind == "http":
+        if wanted:
+            raise StoreError(
+                f"storage_options of HTTP: {listed(sorted(wanted))} not known; accepted: {accepted(kind)}"
+            )
+        arguments["url"] = address = place
+    else:
+        arguments["config"] = {**wanted, _CONTAINER[kind]: place}
+        if provider is not None:
+            arguments["credential_provider"] = provider
+        address = _address(kind, place, endpoint, wanted)
+    return Recipe(
+        kind, _CLASSES[kind], arguments, address, profile, tuple(dict.fromkeys(filter(None, secrets)))
+    )
+
+
+def _of_environment(kind: str, wanted: Mapping[str, Any]) -> dict[str, str]:
+    """What the environment says of the place, where the options do not."""
+    found = {}
+    for option, names in _PLACES[kind].items():
+        value = next((os.environ[name] for name in names if os.environ.get(name)), None)
+        if value is not None and option not in wanted:
+            found[option] = value.rstrip("/")
+    return found
+
+
+def settled(kind: str, config: Mapping[str, Any], address: str) -> dict[str, Any]:
+    """Options for obstore that leave nothing of the place to the environment, which may have changed.
+
+    Raises
+    ------
+    StoreError
+        If that cannot be: the store was made where the environment named no place, and now it does.
+    """
+    for option in _of_environment(kind, config).keys() - {"region"}:
+        raise StoreError(
+            f"the environment names the {option.replace('_', ' ')} of {address} now, but did not when the "
+            f"store was made; accepted: '{option}' in storage_options, or the same environment"
+        )
+    complete = dict(config)
+    if kind == "s3" and "endpoint" in complete:
+        complete["aws_endpoint_url_s3"] = complete.pop("endpoint")  # It counts more than all variables.
+    return complete
+
+
+def read_by_obstore(kind: str) -> tuple[tuple[str, str], ...]:
+    """What else obstore reads in the environment, credentials above all."""
+    prefixes = _READ_BY_OBSTORE.get(kind, ())
+    return tuple(sorted(item for item in os.environ.items() if prefixes and item[0].startswith(prefixes)))
+
+
+def _address(kind: str, place: str, endpoint: object, config: Mapping[str, Any]) -> str:
+    """Where something is, and nothing that is secret: no user, password or query."""
+    if endpoint is None:
+        account = config.get("account_name", "") if kind == "az" else ""
+        return f"{kind}://{place}" + (f" of {account}" if account else "")
+    try:
+        parts = urlsplit(str(endpoint))
+    except ValueError:
+        parts = urlsplit("")
+    if parts.scheme not in ("http", "https"):
+        raise StoreError("an endpoint is no URL; accepted: as in https://example.org:9000")
+    return f"{kind}://{place} at {parts.scheme}://{_server(parts)}{parts.path.rstrip('/')}"
+
+
+def _server(parts: SplitResult) -> str:
+    """Host and port, without user and password."""
+    return parts.netloc.rpartition("@")[2].lower()
+
+
+def _public(rest: str) -> str:
+    """What follows ``://``, without what may be user and password."""
+    user, _, public = rest.rpartition("@")
+    return f"***@{scrub(public)}" if user else scrub(public)
+
+
+def _prefix(path: str, url: str) -> str:
+    names = path.removesuffix("/")
+    if not names:
+        return ""
+    if any(name in ("", ".", "..") for name in names.split("/")) or re.search(r"[\x00-\x1f\x7f]", names):
+        raise StoreError(
+            f"not the URL of a directory: {_public(url.partition('://')[2])}; accepted: names separated by "
+            "single '/', none of them '.' or '..', no control characters"
+        )
+    return names + "/"
+
+
+def _frozen(value: object) -> object:
+    """``value`` as something that can be compared and is a key; a copy from another process is the same."""
+    if isinstance(value, Mapping):
+        return frozenset((name, _frozen(inner)) for name, inner in value.items())
+    if isinstance(value, str):
+        return value
+    try:
+        return pickle.dumps(value)
+    except (pickle.PicklingError, TypeError, AttributeError):
+        return id(value)
+
+
+def of_ready(store: Any) -> tuple[Recipe, str] | None:
+    """The recipe of a ready store of obstore and its prefix; None if it cannot be made again."""
+    name = type(store).__name__
+    kind = next((kind for kind, found in _CLASSES.items() if found == name), None)
+    if kind is None:
+        return None
+    positional, arguments = store.__getnewargs_ex__()
+    arguments = {key: value for key, value in arguments.items() if value is not None}
+    first = str(positional[0]) if positional and positional[0] is not None else ""
+    if kind == "local":
+        root = first or "/"
+        return Recipe(kind, name, {**arguments, "prefix": root}, f"obstore.LocalStore {root}"), ""
+    options = dict(arguments.get("config", {}))
+    options |= {key: arguments[key] for key in ("client_options", "credential_provider") if key in arguments}
+    if kind == "http":
+        place = parse((first or str(arguments["url"])).rstrip("/"), options)
+        return place.recipe, place.prefix
+    if kind == "s3" and "endpoint_url_s3" not in options and os.environ.get("AWS_ENDPOINT_URL_S3"):
+        options.pop("endpoint", None)  # The variable counts more.
+    container = options.pop(_CONTAINER[kind], None) or first
+    place = parse(f"{kind}://{container}/{arguments.get('prefix', '')}", options)
+    return place.recipe, place.prefix

@@ -1,0 +1,148 @@
+"""Requests to web servers with headers that are meant for one server only.
+
+The client within obstore sends every header on to where a server redirects, except ``Authorization`` and
+``Cookie``, and cannot be told otherwise. Another host must not see the others: where there are such headers,
+requests are made by the standard library, each with a connection of its own.
+"""
+
+from __future__ import annotations
+
+import http.client
+import re
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from datetime import datetime
+from email.message import Message
+from email.utils import parsedate_to_datetime
+from typing import IO, Any
+from urllib.parse import quote, urlsplit
+
+from xzarr3.errors import StoreError, listed
+from xzarr3.stores.object.errors import AnswerError, Failure, describe_status, scrub
+from xzarr3.stores.object.options import ANYWHERE, Recipe
+
+_SPAN = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
+
+
+def _origin(url: str) -> tuple[str, str | None, int | None]:
+    parts = urlsplit(url)
+    return parts.scheme, parts.hostname, parts.port
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Follows a redirect to another server without what only the first one may see."""
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Any, newurl: str
+    ) -> urllib.request.Request | None:
+        new = super().redirect_request(req, fp, code, msg, headers, newurl)
+        if new is None:
+            return None
+        new.method = req.get_method()
+        if urlsplit(newurl).scheme not in ("https", urlsplit(req.full_url).scheme):
+            raise AnswerError(Failure("the server redirects to a plain address"))
+        if _origin(newurl) != _origin(req.full_url):
+            new.headers = {name: value for name, value in new.headers.items() if name.lower() in ANYWHERE}
+        return new
+
+
+class Web:
+    """What stands in for obstore: its function ``get``.
+
+    Parameters
+    ----------
+    recipe : Recipe
+    timeout : float
+        Seconds without a byte.
+    """
+
+    def __init__(self, recipe: Recipe, timeout: float) -> None:
+        options = recipe.arguments["client_options"]
+        unknown = options.keys() - {"default_headers", "allow_http", "allow_invalid_certificates"}
+        if unknown:
+            raise StoreError(
+                f"{recipe.address}: client_options {listed(sorted(unknown))} beside headers for one server "
+                "only; accepted: SSL_CERT_FILE and https_proxy in the environment"
+            )
+        context = ssl.create_default_context()
+        if options.get("allow_invalid_certificates"):
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        self._opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context), _Redirects)
+        self._url = recipe.arguments["url"]
+        self._headers = {**recipe.private_headers(), "Accept-Encoding": "identity"}
+        self._timeout = timeout
+
+    def get(self, store: None, path: str, *, options: Mapping[str, Any] | None = None) -> _Result:
+        """Ask for a value or a part of it, as obstore does."""
+        asked = dict(options or {})
+        request = urllib.request.Request(
+            f"{self._url}/{quote(path)}", headers=self._headers, method="HEAD" if "head" in asked else "GET"
+        )
+        span = asked.get("range")
+        if isinstance(span, tuple):
+            request.add_header("Range", f"bytes={span[0]}-{span[1] - 1}")
+        elif span is not None:
+            request.add_header("Range", f"bytes={span.get('offset', '')}-{span.get('suffix', '')}")
+        if "if_match" in asked:
+            request.add_header("If-Match", asked["if_match"])
+        try:
+            answer = self._opener.open(request, timeout=self._timeout)
+        except urllib.error.HTTPError as error:
+            with error:
+                body = error.read(4096).decode("latin-1")
+                raise AnswerError(describe_status(error.code, body)) from None
+        except (OSError, http.client.HTTPException) as error:
+            raise _failure(error) from None
+        if "head" in asked:
+            answer.close()
+        try:
+            return _Result(answer, span)
+        except AnswerError:
+            answer.close()
+            raise
+
+
+def _failure(error: Exception) -> AnswerError:
+    """What an error of the standard library means."""
+    cause = getattr(error, "reason", error)
+    unreachable = isinstance(cause, ConnectionRefusedError)
+    passing = not isinstance(cause, ssl.SSLCertVerificationError)
+    text = scrub(f"{type(cause).__name__}: {cause}")
+    return AnswerError(Failure(text, passing=passing, unreachable=unreachable))
+
+
+class _Result:
+    """An answer, with what obstore's have of it that is used here."""
+
+    def __init__(self, answer: Any, span: Any) -> None:
+        self._answer = answer
+        headers: Message = answer.headers
+        length, modified = headers.get("Content-Length"), headers.get("Last-Modified")
+        if length is None or not length.isdigit() or modified is None:
+            lacking = "Last-Modified" if modified is None else "Content-Length"
+            raise AnswerError(Failure(f"the answer has no {lacking}", answer.status))
+        first, stop, size = 0, int(length), int(length)
+        if span is not None:
+            found = _SPAN.fullmatch(headers.get("Content-Range", ""))
+            if found is not None:
+                first, stop, size = int(found[1]), int(found[2]) + 1, int(found[3])
+            if isinstance(span, dict):
+                span = span.get("offset", size - span.get("suffix", 0)), size
+            if found is None or (max(span[0], 0), min(span[1], size)) != (first, stop):
+                text = f"the answer is not the range that was asked for (status {answer.status})"
+                raise AnswerError(Failure(text, 200, sort="whole"))
+        self.range = first, stop
+        self.attributes = {"Content-Type": headers.get("Content-Type")}
+        when: datetime = parsedate_to_datetime(modified)
+        self.meta = {"size": size, "e_tag": headers.get("ETag"), "version": None, "last_modified": when}
+
+    def bytes(self) -> bytes:
+        """The body."""
+        try:
+            with self._answer as answer:
+                body: bytes = answer.read()
+        except (OSError, http.client.HTTPException) as error:
+            raise _failure(error) from None
+        return body

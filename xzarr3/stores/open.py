@@ -1,0 +1,146 @@
+"""Which store a path, a URL or another library's object stands for."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import Any, Literal, TypeAlias
+from urllib.parse import unquote, urlsplit
+
+from xzarr3.errors import StoreError, StoreOptionError, listed, shorten
+from xzarr3.stores.base import Store
+from xzarr3.stores.local.store import LocalStore
+from xzarr3.stores.object.options import OBJECT_SCHEMES
+
+StoreLike: TypeAlias = Any
+"""A path, a URL, a :class:`Store`, a store of obstore, or a mapper of fsspec."""
+
+Mode: TypeAlias = Literal["r", "r+", "a"]
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)(::|://)")
+_ACCEPTED = "a path, a URL, a Store, a store of obstore, a mapper or file system of fsspec"
+
+
+def open_store(
+    store: StoreLike,
+    storage_options: Mapping[str, Any] | None = None,
+    *,
+    mode: Mode = "r",
+) -> Store:
+    """The store that a path, a URL or a ready store stands for. Only a zip is looked at yet.
+
+    Parameters
+    ----------
+    store : path, URL, Store, store of obstore, or mapper of fsspec
+        ``s3://``, ``gs://``, ``az://`` and ``http(s)://`` are an :class:`~xzarr3.stores.ObjectStore`, other
+        URLs and chains of them, such as ``tar://::ftp://``, what fsspec knows. What ends with ``.zip``
+        and is no directory is a :class:`~xzarr3.stores.ZipStore`.
+    storage_options : mapping, optional
+        What the store takes besides: credentials, ``anon``, ``endpoint_url``, ``concurrency``, ...
+    mode : {"r", "r+", "a"}
+        Whether a zip is opened for additions, and made if it is not there. It is complete once its store is
+        closed. Other stores can be written in any case.
+
+    Raises
+    ------
+    StoreError
+        If there is no store for the URL.
+    StoreOptionError
+        If there are options that have no meaning for it; also a TypeError.
+    TypeError
+        If it is none of these.
+
+    Examples
+    --------
+    >>> open_store("/data/era5.zarr")
+    <LocalStore '/data/era5.zarr'>
+    >>> open_store("/data/era5.zarr", {"fsync": True, "read_only": True}).read_only
+    True
+    """
+    options = dict(storage_options or {})
+    if isinstance(store, Store):
+        _refuse_options(store, options)
+        return store
+    if any(_package(cls) == "obstore" for cls in type(store).__mro__):
+        from xzarr3.stores.object.store import ObjectStore
+
+        return ObjectStore(store, storage_options=options)
+    if isinstance(store, (str, os.PathLike)):
+        return _open_location(os.fspath(store), options, mode)
+    if hasattr(store, "fs") or any(_package(cls) == "fsspec" for cls in type(store).__mro__):
+        from xzarr3.stores.fsspec.store import store_for
+
+        _refuse_options(store, options)
+        return store_for(store)
+    raise TypeError(f"not a store: {type(store).__name__}; accepted: {_ACCEPTED}")
+
+
+def _package(cls: type) -> str:
+    return cls.__module__.partition(".")[0]
+
+
+def _open_location(location: str, options: dict[str, Any], mode: Mode) -> Store:
+    if not location:
+        raise StoreError("no store at the empty path; accepted: a path, '.' for the current directory")
+    found = _SCHEME.match(location)
+    scheme = None if found is None else found[1].lower()
+    if found is not None and found[2] == "::":
+        return _fsspec(location, options)
+    if scheme is None or scheme == "file":
+        path = location if scheme is None else _path(location)
+        if _is_zip(path) and not os.path.isdir(path):
+            from xzarr3.stores.zip.store import ZipStore
+
+            return ZipStore(path, **_keywords({"mode": mode, **options}, path, "mode", "fsync"))
+        return LocalStore(path, **_keywords(options, path, "read_only", "fsync", "locks", "follow_links"))
+    if scheme in OBJECT_SCHEMES:
+        from xzarr3.stores.object.store import ObjectStore
+
+        above, _, name = location.rstrip("/").rpartition("/")
+        if not _is_zip(name):
+            return ObjectStore.from_url(location, storage_options=options)
+        from xzarr3.stores.zip.store import ZipStore
+
+        return ZipStore(ObjectStore.from_url(above, storage_options=options), name, mode=mode)
+    return _fsspec(location, options)
+
+
+def _fsspec(url: str, options: dict[str, Any]) -> Store:
+    from xzarr3.stores.fsspec.store import FsspecStore
+
+    return FsspecStore.from_url(url, storage_options=options)
+
+
+def _is_zip(name: str) -> bool:
+    return name.lower().endswith(".zip")
+
+
+def _path(location: str) -> str:
+    """The path that a ``file://`` URL names."""
+    url = urlsplit(location)
+    if url.netloc not in ("", "localhost") or not url.path.startswith("/") or url.query or url.fragment:
+        raise StoreError(
+            f"not a URL of a directory: {location!r}; accepted: 'file:///' and an absolute path, '#' and '?' "
+            "in it spelled as '%23' and '%3F'"
+        )
+    return unquote(url.path)
+
+
+def _keywords(options: dict[str, Any], path: str, *accepted: str) -> dict[str, Any]:
+    """Options of a store on the local file system, where few have a meaning."""
+    unknown = sorted(set(options) - set(accepted))
+    if unknown:
+        raise StoreOptionError(
+            f"storage_options {listed(unknown)} have no meaning for {shorten(path)}; "
+            f"accepted: {listed(accepted)}"
+        )
+    return options
+
+
+def _refuse_options(store: object, options: dict[str, Any]) -> None:
+    if options:
+        raise StoreOptionError(
+            f"storage_options {listed(sorted(options))} have no meaning for a {type(store).__name__}, "
+            "which has its own; accepted: none"
+        )

@@ -1,0 +1,1 @@
+"""A zip file as a store."""

@@ -1,0 +1,379 @@
+"""How a zip comes to its place.
+
+A zip that is written grows in a file beside its place (or, as a value of another store, in a directory for
+temporary files); it gets there when it is complete, in one step. Who adds to one adds to a copy of it. What
+nobody has brought to its place in the end stays in that file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import itertools
+import mmap
+import os
+import shutil
+import struct
+import tempfile
+import time
+import uuid
+import zipfile
+from collections.abc import Iterable, Sequence
+from operator import attrgetter
+from typing import NoReturn
+from zipfile import ZipInfo
+
+from xzarr3.errors import (
+    ConflictError,
+    InvalidKeyError,
+    NodeExistsError,
+    NodeNotFoundError,
+    StoreCapabilityError,
+    StoreError,
+    StorePermissionError,
+    Xzarr3Error,
+    shorten,
+)
+from xzarr3.stores.base import BytesReader, Store, ValueReader
+from xzarr3.stores.local import platform
+from xzarr3.stores.local.locks import FileLock, LockingError, LockTimeoutError
+from xzarr3.stores.zip.read import (
+    UNIX,
+    Directory,
+    crc32,
+    digest_of,
+    open_path,
+    raw_name,
+    read_directory,
+)
+
+_NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+_BLOCK = 2**22
+_FULL16 = 0xFFFF
+_MODE = 0o100644 << 16
+_PATIENCE = 0.2  # Seconds; somebody may just be about to remove the file of a lock.
+
+_ONE = "accepted: one writer at a time, the threads of one process"
+
+TEMPORARY = ".xzarr3-zip-"
+"""What the names of zips that are being written begin with."""
+LOCK = ".xzarr3-ziplock-"
+"""What the names of their locks begin with."""
+
+
+def new_member(key: str, contents: Iterable[memoryview]) -> tuple[ZipInfo, bytes]:
+    """What a zip says of a value that is stored as it is, and its header.
+
+    Raises
+    ------
+    InvalidKeyError
+        If a zip cannot have a member of that name.
+    """
+    info = ZipInfo(key)
+    info.filename = key
+    info.create_system, info.external_attr = UNIX, _MODE
+    size = crc = 0
+    for content in contents:
+        size += content.nbytes
+        crc = crc32(content, crc)
+    info.file_size = info.compress_size = size
+    info.CRC = crc
+    try:
+        return info, info.FileHeader()
+    except (UnicodeEncodeError, struct.error) as error:
+        raise InvalidKeyError(
+            f"invalid key {shorten(key)}; accepted: text that UTF-8 can spell with at most {_FULL16} bytes"
+        ) from error
+
+
+def _fail(doing: str, where: str, error: OSError | OverflowError) -> NoReturn:
+    text = f"cannot {doing} {where}: {getattr(error, 'strerror', None) or error}"
+    if isinstance(error, PermissionError):
+        raise StorePermissionError(f"{text}; accepted: a file this user may {doing}") from error
+    raise StoreError(text) from error
+
+
+class Draft:
+    """A zip that is being written, in a file of its own, which begins with what the zip held before.
+
+    Parameters
+    ----------
+    where : str
+        The name of the zip, for messages.
+    mode : str
+        ``r+``, ``a``, ``w`` or ``x``.
+    """
+
+    path = ""
+    """The place of the file; empty if there is none, or not any more."""
+    _descriptor = -1
+
+    def __init__(self, where: str, mode: str) -> None:
+        self.where = where
+        self.replaces = mode == "w"
+        self.old: Directory | None = None
+        """What the zip held before."""
+        self.end = 0
+        """Where the next value will be."""
+        self.lineage = uuid.uuid4().hex
+        try:
+            self._descriptor, self.path = self._made()
+            source = None if self.replaces else self._found()
+            if source is None and mode == "r+":
+                raise NodeNotFoundError(f"there is no {where}; accepted: a zip that is there, or mode 'a'")
+            if source is not None and mode == "x":
+                raise NodeExistsError(f"there is {where} already; accepted: mode 'a' or 'w'")
+            if source is not None:
+                with source:
+                    self._take(source)
+            reader = open_path(self.path)
+            if reader is None:
+                raise StoreError(
+                    f"cannot write {where}: somebody removed '{self.path}'; accepted: one writer"
+                )
+            self.reader = reader
+        except BaseException as error:
+            self.release()
+            if isinstance(error, OSError) and not isinstance(error, Xzarr3Error):
+                _fail("write", where, error)
+            raise
+
+    def _made(self) -> tuple[int, str]:
+        """See that nobody else writes the zip, and make the file; returns its descriptor and its place."""
+        raise NotImplementedError
+
+    def _found(self) -> ValueReader | None:
+        """What is at the place."""
+        raise NotImplementedError
+
+    def _place(self, total: int) -> None:
+        """Bring the file to the place."""
+        raise NotImplementedError
+
+    def _take(self, source: ValueReader) -> None:
+        """Begin with the values of another zip."""
+        old = read_directory(source, self.where)
+        for info in itertools.chain(old.members.values(), old.others):
+            # Its entry is written anew, where it is UTF-8; the name in its header stays as it is.
+            name = info.filename
+            if (name != info.orig_filename or not name.isascii()) and name.encode() != raw_name(info):
+                raise StoreError(
+                    f"cannot add to {self.where}: member {shorten(name)}: its name is not in UTF-8; "
+                    "accepted: mode 'r', or a zip without such members, as ZipStore.pack makes"
+                )
+        for at in range(0, old.start, _BLOCK):
+            self._write([memoryview(source.read(at, min(_BLOCK, old.start - at)))])
+        if self.end != old.start:
+            raise StoreError(f"cannot copy {self.where}: it ends before its end; accepted: a whole zip file")
+        self.old = old
+
+    def _write(self, pieces: Sequence[memoryview]) -> None:
+        """Write pieces behind the others; where that fails, the next ones are written to the same place."""
+        os.lseek(self._descriptor, self.end, os.SEEK_SET)
+        platform.write_all(self._descriptor, pieces)
+        self.end += sum(map(len, pieces))
+
+    def append(self, info: ZipInfo, header: bytes, contents: Sequence[memoryview]) -> int:
+        """Write a value behind the others, one thread at a time; returns where its data begin."""
+        info.header_offset = self.end
+        try:
+            self._write([memoryview(header), *contents])
+            self.reader.size = self.end
+        except (OSError, OverflowError) as error:
+            _fail("write", f"key '{info.filename}' of {self.where}", error)
+        return info.header_offset + len(header)
+
+    def commit(self, members: Iterable[ZipInfo]) -> bytes:
+        """Write the directory and bring the zip to its place; returns the digest of the directory.
+
+        Raises
+        ------
+        StoreError
+            If that fails. What is at the place is then what was there before, and it can be tried again.
+        """
+        try:
+            total = self._complete(members)
+            digest = digest_of(platform.read_at(self._descriptor, total - self.end, self.end))
+            self._place(total)
+            return digest
+        except OSError as error:
+            if isinstance(error, Xzarr3Error):
+                raise
+            _fail("write", self.where, error)
+
+    def _complete(self, members: Iterable[ZipInfo]) -> int:
+        """Write the directory; returns the size of the zip."""
+        others, comment = ([], b"") if self.old is None else (self.old.others, self.old.comment)
+        with open(self._descriptor, "wb", 2**20, closefd=False) as stream:
+            stream.seek(self.end)
+            try:
+                with zipfile.ZipFile(stream, "w") as archive:
+                    archive.comment = comment
+                    archive.infolist().extend(sorted([*others, *members], key=attrgetter("header_offset")))
+            except (struct.error, ValueError, zipfile.LargeZipFile) as error:
+                raise StoreError(f"the directory of {self.where} cannot be written: {error}") from error
+            return stream.truncate()
+
+    def keep(self, members: Iterable[ZipInfo]) -> str:
+        """Have what was written outlive :meth:`release`; says where it is."""
+        os.stat(self.path)  # Somebody may have removed it.
+        try:
+            self._complete(members)
+            what = "what was written is in"
+        except OSError:
+            what = "the values that were written, without a directory (see 'zip -FF'), are in"
+        path, self.path = self.path, ""
+        return f"{what} '{path}' until somebody writes the zip again"
+
+    def _changed(self) -> str:
+        return (
+            f"cannot write {self.where}: somebody else changed it; what was written is in '{self.path}' "
+            f"until this is closed; {_ONE}"
+        )
+
+    def release(self) -> None:
+        """Remove the file, if it is still there, and let others write."""
+        path, self.path = self.path, ""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+        if path:
+            with contextlib.suppress(OSError):  # Somebody else has removed it, or still reads it.
+                platform.unlink_at(*os.path.split(path))
+
+
+class PathDraft(Draft):
+    """A zip that will be a file.
+
+    Parameters
+    ----------
+    path : str
+        Its place, with no link in it.
+    mode, where : str
+        See :class:`Draft`.
+    fsync : bool
+        Whether to wait until all is on the disk.
+    """
+
+    def __init__(self, path: str, mode: str, where: str, fsync: bool) -> None:
+        self._target = path
+        self._fsync = fsync
+        self._above, name = os.path.split(path)
+        # Always the same, so that only one is written, and the next one removes what is left of it. It is no
+        # temporary file of a LocalStore, which would remove it after an hour without a value.
+        long = len(os.fsencode(name)) > 200
+        self._name = hashlib.blake2b(os.fsencode(name), digest_size=16).hexdigest() if long else name
+        self._before: tuple[object, ...] | None = None
+        self._folder: platform.Folder = ""
+        self._lock = FileLock(f"{LOCK}{self._name}")
+        super().__init__(where, mode)
+
+    def _made(self) -> tuple[int, str]:
+        os.makedirs(self._above, exist_ok=True)
+        self._folder = platform.open_folder(self._above, follow_symlinks=True)
+        try:
+            self._lock.acquire(self._folder, self._name, time.monotonic() + _PATIENCE)
+        except (LockTimeoutError, LockingError) as error:
+            missing = "its file system has no locks; accepted: one that has"
+            if isinstance(error, LockTimeoutError):
+                missing = "another ZipStore is writing it, in this process or in another; " + _ONE
+            raise StoreError(
+                f"cannot write {self.where}: {missing}, or a directory that ZipStore.pack makes a zip of"
+            ) from error
+        name = f"{TEMPORARY}{self._name}"
+        with contextlib.suppress(FileNotFoundError):
+            platform.unlink_at(self._above, name)  # Left by a writer that was killed.
+        path = os.path.join(self._above, name)
+        return os.open(path, _NEW, 0o666), path
+
+    def _found(self) -> ValueReader | None:
+        with contextlib.suppress(FileNotFoundError):
+            self._before = _state(os.stat(self._target))
+            if not os.access(self._target, os.W_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return open_path(self._target)
+
+    def _place(self, total: int) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            status = os.stat(self._target)
+            if not self.replaces and self._before is None:
+                raise NodeExistsError(self._changed())
+            if not self.replaces and _state(status) != self._before:
+                raise ConflictError(self._changed())
+            platform.copy_mode(self._descriptor, status.st_mode)
+        whole = self.path
+        if not platform.POSIX:  # One that is open cannot be moved.
+            whole = f"{self.path}.whole"
+            with open(self.path, "rb") as source, open(whole, "wb") as copy:
+                shutil.copyfileobj(source, copy, _BLOCK)
+        if self._fsync:
+            with open(whole, "r+b") as file:
+                platform.sync(file.fileno())
+        platform.replace_at(self._above, os.path.basename(whole), os.path.basename(self._target))
+        if whole == self.path:
+            self.path = ""
+        if self._fsync:
+            platform.sync_folder(self._above)
+
+    def release(self) -> None:
+        super().release()
+        self._lock.leave()
+        folder, self._folder = self._folder, ""
+        platform.close_folder(folder)
+
+
+def _state(info: os.stat_result) -> tuple[object, ...]:
+    return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns
+
+
+class ValueDraft(Draft):
+    """A zip that will be a value of another store.
+
+    Parameters
+    ----------
+    store : Store
+    key : str
+    mode, where : str
+        See :class:`Draft`.
+    """
+
+    def __init__(self, store: Store, key: str, mode: str, where: str) -> None:
+        self._store = store
+        self._key = key
+        self._name = store.identity, key, os.getpid()
+        self._version: object = None
+        super().__init__(where, mode)
+
+    def _made(self) -> tuple[int, str]:
+        self._store._check_writable()
+        if _written.setdefault(self._name, self) is not self:
+            raise StoreError(f"cannot write {self.where}: another ZipStore is writing it; {_ONE}")
+        return tempfile.mkstemp(prefix="xzarr3-", suffix=".zip")
+
+    def _found(self) -> ValueReader | None:
+        value, self._version = self._store.get_versioned(self._key)
+        return None if value is None else BytesReader(value)
+
+    def _place(self, total: int) -> None:
+        value = memoryview(mmap.mmap(self._descriptor, total, access=mmap.ACCESS_READ))
+        if self.replaces:
+            self._store.set(self._key, value)
+            return
+        try:
+            done = self._store.compare_and_set(self._key, self._version, value)
+        except StoreCapabilityError:
+            done = self._store.get_versioned(self._key)[1] == self._version
+            if done:
+                self._store.set(self._key, value)
+        if not done:
+            raise ConflictError(self._changed())
+
+    def release(self) -> None:
+        super().release()
+        if _written.get(self._name) is self:
+            del _written[self._name]
+
+
+_written: dict[object, ValueDraft] = {}
+"""The values that this process is writing; its number keeps a forked child from waiting."""

@@ -1,0 +1,280 @@
+"""What reading and writing costs, counted while a ``with`` statement lasts: :func:`trace`."""
+
+from __future__ import annotations
+
+import html
+import os
+import shutil
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from xzarr3.errors import printable
+from xzarr3.tracing import counters
+from xzarr3.tracing.counters import FIELDS, FOLDERS, KINDS, Collector, Counts, Numbers, Snapshot
+
+if TYPE_CHECKING:
+    from xzarr3.tracing.workers import Listening
+
+_SECONDS = ("request_seconds", "decode_seconds", "encode_seconds")
+_folders = threading.Lock()
+
+
+def trace() -> Trace:
+    """Count what reading and writing costs, within a ``with`` statement.
+
+    All of this process is counted, whatever thread it runs in, until the statement ends: requests to stores,
+    bytes, repeated requests, the time spent waiting for answers, the work of codecs, chunks that were absent
+    and indexes of shards. So is what workers of the default client of dask.distributed do meanwhile, also
+    those that join later, and processes that this one starts, such as those of the scheduler ``"processes"``.
+    Traces may be nested, and each counts all of it.
+
+    Of most stores a request is a call of one of the operations that the store implements. Of object stores it
+    is what is really sent, attempts that fail included, but not what obstore itself repeats: pages of lists
+    and uploads in parts. Of file systems of fsspec it is what these are asked, which may repeat it or answer
+    from a cache. Of stores around other stores the inner one counts.
+
+    Workers tell what they have counted twice a second, and when the trace ends. One that dies takes what it
+    did since with it. A cluster that is closed within the statement ends with what it told before. Processes
+    that were there before, such as those of a pool of one's own, are not counted, unless they are workers.
+
+    Returns
+    -------
+    Trace
+
+    Examples
+    --------
+    >>> import numpy as np, xzarr3
+    >>> array = xzarr3.create_array(xzarr3.MemoryStore(), "sst", data=np.arange(8.0), chunks=2)
+    >>> with trace() as t:
+    ...     _ = array[:3]
+    >>> t.arrays["/sst"]["requests"], t.total["bytes_decoded"]
+    (2, 32)
+    """
+    return Trace()
+
+
+class Trace:
+    """A report on what was counted by :func:`trace`; a table when it is printed, also before it is complete.
+
+    Attributes
+    ----------
+    total : dict of str to number
+        All that was counted. ``requests`` are of the kinds ``get``, ``get_range``, ``head`` (also opening a
+        value), ``list``, ``put`` and ``delete``; ``absent`` and ``failed`` are answers to these. Times in
+        seconds are summed over threads and processes. Chunks are those of shards, where these are read in
+        parts or written, and else the units of storage.
+    arrays : dict of str to dict
+        The same of each array by its path; those of several hierarchies that have the same path count
+        together. The path is empty for what belongs to none: documents and lists.
+    seconds : float
+        How long it took.
+    processes : int
+        How many processes did something.
+    """
+
+    def __init__(self) -> None:
+        self._own = Collector("")
+        self._others: dict[str, Snapshot] = {}
+        self._lock = threading.Lock()
+        self._folder: str | None = None
+        self._listening: Listening | None = None
+        self._began: float | None = None
+        self._ended: float | None = None
+
+    def __enter__(self) -> Self:
+        if self._began is not None:
+            raise RuntimeError("a trace is used once; accepted: another one, of xzarr3.trace()")
+        try:
+            self._folder = tempfile.mkdtemp(prefix="xzarr3-trace-")
+            name = os.path.basename(self._folder)
+        except OSError:  # Then processes are not counted.
+            name = f"xzarr3-trace-{uuid.uuid4().hex}"
+        self._own = Collector(name, self._folder)
+        try:
+            if "distributed" in sys.modules:
+                from xzarr3.tracing.workers import listening
+
+                self._listening = listening(name, self._heard)
+        except BaseException:
+            self._clean()
+            raise
+        if self._folder is not None:
+            with _folders:
+                os.environ[FOLDERS] = os.pathsep.join([*_named(), self._folder])
+        self._began = time.perf_counter()
+        counters.begin(self._own)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if self._listening is not None:
+                self._listening.end()
+            self._read_folder()
+        finally:
+            counters.end(self._own)
+            self._ended = time.perf_counter()
+            self._clean()
+
+    def _clean(self) -> None:
+        folder, self._folder = self._folder, None
+        if folder is not None:
+            with _folders:
+                left = [name for name in _named() if name != folder]
+                if left:
+                    os.environ[FOLDERS] = os.pathsep.join(left)
+                else:
+                    os.environ.pop(FOLDERS, None)
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _heard(self, snapshot: Snapshot) -> None:
+        """Take what another process has counted."""
+        if snapshot.trace != self._own.trace or snapshot.source == self._own.source:
+            return
+        with self._lock:
+            known = self._others.get(snapshot.source)
+            if known is None or known.serial < snapshot.serial:
+                self._others[snapshot.source] = snapshot
+
+    def _read_folder(self) -> None:
+        if self._folder is not None:
+            for snapshot in counters.put_there(self._folder):
+                self._heard(snapshot)
+
+    def _counts(self) -> list[Counts]:
+        self._read_folder()
+        with self._lock:
+            return [self._own.snapshot().counts, *(other.counts for other in self._others.values())]
+
+    @property
+    def seconds(self) -> float:
+        """How long it took, or takes until now."""
+        if self._began is None:
+            return 0.0
+        return (time.perf_counter() if self._ended is None else self._ended) - self._began
+
+    @property
+    def processes(self) -> int:
+        """How many processes did something."""
+        return sum(1 for counts in self._counts() if counts)
+
+    @property
+    def arrays(self) -> dict[str, Numbers]:
+        """What was counted for each array, by its path; the empty path is everything else."""
+        found: dict[str, Numbers] = {}
+        for counts in self._counts():
+            for path, numbers in counts.items():
+                _sum(found.setdefault(path, {}), numbers)
+        return {path: _all_of(found[path]) for path in sorted(found, key=lambda path: (not path, path))}
+
+    @property
+    def total(self) -> Numbers:
+        """All that was counted."""
+        found: Numbers = {}
+        for numbers in self.arrays.values():
+            _sum(found, numbers)
+        return _all_of(found)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The numbers, as JSON could hold them."""
+        return {
+            "seconds": self.seconds,
+            "processes": self.processes,
+            "total": self.total,
+            "arrays": self.arrays,
+        }
+
+    def _tables(self) -> Iterable[list[list[str]]]:
+        total, arrays = self.total, self.arrays
+        yield [
+            ["requests", "get", "get range", "head", "list", "put", "delete", "absent", "failed", "retries"],
+            ["", *(_text(kind, total[kind]) for kind in (*KINDS, "absent", "failed", "retries"))],
+        ]
+        yield [
+            ["array", *(title for title, _ in _COLUMNS)],
+            *(
+                [printable(path) or "(no array)", *(_text(field, numbers[field]) for _, field in _COLUMNS)]
+                for path, numbers in arrays.items()
+            ),
+            ["total", *(_text(field, total[field]) for _, field in _COLUMNS)],
+        ]
+
+    def _title(self) -> str:
+        number = self.processes
+        still = ", still counting" if self._began is not None and self._ended is None else ""
+        return f"{self.seconds:.3f} s, {number} process{'' if number == 1 else 'es'}{still}"
+
+    def __str__(self) -> str:
+        parts = [self._title()]
+        for rows in self._tables():
+            widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+            parts.append(
+                "\n".join(
+                    "  ".join(
+                        text.ljust(width) if at == 0 else text.rjust(width)
+                        for at, (text, width) in enumerate(zip(row, widths, strict=True))
+                    ).rstrip()
+                    for row in rows
+                )
+            )
+        return "\n\n".join(parts)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        parts = [f"<p>{html.escape(self._title())}</p>"]
+        for titles, *rows in self._tables():
+            head = "".join(f"<th>{html.escape(text)}</th>" for text in titles)
+            body = "".join(
+                "<tr>" + "".join(f"<td>{html.escape(text)}</td>" for text in row) + "</tr>" for row in rows
+            )
+            parts.append(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
+        return "".join(parts)
+
+
+_COLUMNS = (
+    ("requests", "requests"),
+    ("read", "bytes_read"),
+    ("written", "bytes_written"),
+    ("waiting s", "request_seconds"),
+    ("decoded", "bytes_decoded"),
+    ("decode s", "decode_seconds"),
+    ("encoded", "bytes_encoded"),
+    ("encode s", "encode_seconds"),
+    ("absent chunks", "chunks_absent"),
+    ("indexes read", "indexes_read"),
+    ("kept", "indexes_kept"),
+)
+
+
+def _named() -> list[str]:
+    """The folders that the environment names."""
+    return [name for name in os.environ.get(FOLDERS, "").split(os.pathsep) if name]
+
+
+def _sum(found: Numbers, numbers: Numbers) -> None:
+    for field, number in numbers.items():
+        found[field] = found.get(field, 0) + number
+
+
+def _all_of(numbers: Numbers) -> Numbers:
+    return {field: numbers.get(field, 0) for field in FIELDS}
+
+
+def _text(field: str, number: float) -> str:
+    if field in _SECONDS:
+        return f"{number:.3f}"
+    if not field.startswith("bytes"):
+        return f"{number:,}"
+    amount, units = float(number), ["TiB", "GiB", "MiB", "KiB", "B"]
+    while amount >= 1024 and len(units) > 1:
+        amount /= 1024
+        units.pop()
+    return f"{number} B" if len(units) == 5 else f"{amount:.1f} {units[-1]}"

@@ -1,0 +1,696 @@
+"""Storing what was planned: values, more along a dimension, new groups and variables; all of it or none.
+
+Values are stored first: those that are appended behind their arrays, where no reader looks, and new groups
+and variables without documents. Documents follow, those of arrays that grow on condition that nobody else has
+changed their lengths since; see :mod:`xzarr3.commit.length`. Consolidated copies come last, once.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from operator import attrgetter
+from typing import Any, cast
+
+from xzarr3.api import open_group
+from xzarr3.array import Array
+from xzarr3.commit.lease import Lease, LeaseLostError, release_together
+from xzarr3.commit.replace import Replacement
+from xzarr3.commit.resume import Resumption, Settings
+from xzarr3.commit.stage import Room
+from xzarr3.commit.swap import sweep
+from xzarr3.dask.journal import Journal, Written, fingerprint
+from xzarr3.dask.write import Job
+from xzarr3.errors import (
+    ChangedError,
+    ConflictError,
+    MetadataError,
+    NodeExistsError,
+    OutcomeUnknownError,
+    StoreError,
+)
+from xzarr3.formats import Format, documents
+from xzarr3.formats.base import Held, node_prefix
+from xzarr3.group import Group
+from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
+from xzarr3.nodes import revalidation
+from xzarr3.nodes.documents import (
+    Before,
+    change_document,
+    copies_to_follow,
+    nodes_now,
+    refresh_consolidated,
+    store_documents,
+)
+from xzarr3.nodes.find import depth_first, find_consolidated, read_held
+from xzarr3.nodes.freshness import same, stored_metadata
+from xzarr3.nodes.resize import at_first, erase_beyond, resized
+from xzarr3.parallel import spread
+from xzarr3.stores import Store
+from xzarr3.xarray.compare import Change, ChangedGroup, Plan
+from xzarr3.xarray.encode import is_lazy
+from xzarr3.xarray.execute import reads_below
+from xzarr3.xarray.past_end import Growing, SharedLength
+from xzarr3.xarray.plan import PlannedArray, PlannedGroup, stored_documents
+
+_STRAGGLING = 0.25  # Seconds that other processes get to store what they were just storing.
+_decisive = attrgetter("shape", "attributes", "dimension_names", "fill_is_null")
+"""What a plan rests on, besides how values are stored, which each array compares itself."""
+
+
+class OutdatedPlanError(ConflictError):
+    """The documents of arrays that grow were other ones when this was planned, or in a copy of them."""
+
+
+class Placement:
+    """New nodes on their way to where there is nothing, or what they replace: groups, or an array.
+
+    Parameters
+    ----------
+    store : Store
+    format : Format
+    path : str
+        Path of the uppermost node.
+    groups : mapping of str to PlannedGroup
+        The groups by path relative to that node, which has the empty path; none if it is an array.
+    arrays : mapping of str to PlannedArray
+        The arrays in the same way.
+    consolidated : bool
+        Whether the root shall hold the documents of all nodes.
+    overwrite : bool
+        Replace what is there; otherwise there must be nothing.
+    resume : bool
+        Keep what was written if the write is cut off, and go on from there if it was.
+    in_place : bool
+        Erase what is replaced before the first value is stored, where nothing can be renamed.
+    lease : Lease, optional
+        That of the place, if the caller has it.
+
+    Raises
+    ------
+    ValueError
+        If what is erased would be read afterwards.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        format: Format,
+        path: str,
+        groups: Mapping[str, PlannedGroup],
+        arrays: Mapping[str, PlannedArray],
+        *,
+        consolidated: bool = False,
+        overwrite: bool,
+        resume: bool = False,
+        in_place: bool = False,
+        lease: Lease | None = None,
+    ) -> None:
+        lazy = [array.data for array in arrays.values() if is_lazy(array.data)]
+        if in_place and any(reads_below(lazy, store, path)):
+            raise ValueError(
+                f"variables are made of what is in '/{path}' of {store}, which would be erased before it is "
+                "read; accepted: replace='staged', which keeps it until all is written"
+            )
+        self.path = path
+        self.consolidated = consolidated
+        self._format = format
+        self._groups = {
+            relative: GroupMetadata(attributes=group.attributes, zarr_format=format.zarr_format)
+            for relative, group in groups.items()
+        }
+        self._arrays = {relative: array.metadata for relative, array in arrays.items()}
+        places = {relative: f"{node_prefix(path)}{relative}" if relative else path for relative in arrays}
+        self._stored = {place: arrays[relative].stored for relative, place in places.items()}
+        self._stored.update(self._group_documents())
+        self.resumed: Resumption | None = None
+        """What tells this write from others, if it can be taken up again."""
+        if resume:
+            written = [
+                Written(places[name], each.metadata, each.write_empty_chunks, each.metadata.shape, each.data)
+                for name, each in sorted(arrays.items())
+            ]
+            plan = fingerprint("create", format, path, written)
+            self.resumed = Resumption(store, path, plan, self._stored[path])
+        below = dict.fromkeys(name.partition("/")[0] for name in (*arrays, *groups) if name)
+        self.replacement = Replacement(
+            store,
+            format,
+            path,
+            [*below] if groups else None,
+            {places[relative]: metadata for relative, metadata in self._arrays.items()},
+            overwrite=overwrite,
+            how="mode 'w'",
+            resumed=self.resumed,
+            lease=lease,
+            in_place=in_place,
+            is_alone=bool(groups),
+        )
+        self.jobs = [
+            Job(each.data, self._target(places[relative], each), ...) for relative, each in arrays.items()
+        ]
+
+    def _target(self, path: str, planned: PlannedArray) -> Array:
+        return Array(
+            self.replacement.store,
+            path,
+            planned.metadata,
+            format=self._format,
+            write_empty_chunks=planned.write_empty_chunks,
+        )
+
+    def _group_documents(self) -> Iterator[tuple[str, dict[str, bytes]]]:
+        """The documents of the groups by key, for each path."""
+        for relative, meta in self._groups.items():
+            path = f"{node_prefix(self.path)}{relative}".rstrip("/")
+            held = self.held() if self.consolidated and not path else None
+            found = self._format.documents(meta, path, held)
+            if not path:  # Without these there is no hierarchy, so they come last.
+                found = {**found, **self._format.hierarchy_documents()}
+            yield path, {key: documents.encode(document, path) for key, document in found.items()}
+
+    def store_documents(self) -> None:
+        """Store the documents, where no reader looks yet."""
+        self.replacement.check_again()
+        place = self.replacement
+        store_documents(place.store, self._format, self._stored, last=self.path, replaces=place.replaces)
+
+    def nodes(self) -> dict[str, NodeMetadata]:
+        """The nodes by relative path, each followed by what is below it: zarr-python 3.1 takes no others."""
+        nodes: dict[str, NodeMetadata] = {**self._arrays, **self._groups}
+        return {"": nodes.pop(""), **{relative: nodes[relative] for relative in depth_first(nodes)}}
+
+    def held(self) -> dict[str, Held]:
+        """The documents of all nodes below the group as it holds them, by relative path."""
+        prefix = node_prefix(self.path)
+        nodes = self.nodes().items()
+        return {name: self._format.hold(meta, prefix + name) for name, meta in nodes if name}
+
+    def group(self, store: Store) -> Group:
+        """The group that was written."""
+        meta = replace(self._groups[""], consolidated=self.held() if self.consolidated else None)
+        return Group(store, self.path, meta, format=self._format)
+
+
+@dataclass(eq=False)
+class _Begun:
+    """What was begun and is to be ended."""
+
+    lengths: dict[str, SharedLength] = field(default_factory=dict)
+    is_ours: bool = False
+    """Whether what is behind the arrays was written for this, and by nobody else."""
+    unplaced: set[str] = field(default_factory=set)
+    """Paths of what is in a place of its own, and to be removed with it if the write fails."""
+    rooms: list[Room] = field(default_factory=list)
+    """Where what is in a place of its own has begun."""
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        for length in self.lengths.values():  # The process that began may have no more to do with it.
+            if length.is_exclusive:
+                length.lease.go_on(self)
+
+
+class Commit:
+    """Carries out a plan: it is begun, then dask writes its jobs, then it is finished, or discarded.
+
+    Parameters
+    ----------
+    plan : Plan
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.store, self.format, self.path = plan.store, plan.format, plan.path
+        self._groups = plan.changed
+        self._consolidated = plan.consolidated
+        self._keep_empty = bool(plan.asked.write_empty_chunks)
+        self.jobs: list[Job] = []
+        """What is written by dask."""
+        self._eager: list[Job] = []
+        self._lengths: dict[str, SharedLength] = {}
+        self.settings: list[tuple[Change, Array]] = []
+        """What is set in arrays that are there, and what it is written to."""
+        self._placed: list[Placement] = []
+        self._resumed: Settings | None = None
+        self.journal: Journal | None = None
+        self._stored: dict[str, GroupMetadata] = {}
+        """Groups by path that were there, as they were stored last."""
+        for path, groups in plan.new.items():
+            self._create(path, groups, plan)
+        for group in plan.changed:
+            for change in group.changes:
+                self._plan(change)
+            for variable in group.added:
+                self._add(node_prefix(group.group.path) + variable.name, variable)
+        if plan.asked.resume and self.journal is None:
+            self._resume()
+
+    def _create(self, path: str, groups: Mapping[str, PlannedGroup], plan: Plan) -> None:
+        """Plan new groups; documents above those that are there follow with these."""
+        alone = not plan.changed
+        arrays = {
+            node_prefix(relative) + variable.name: variable
+            for relative, group in groups.items()
+            for variable in group.variables
+        }
+        created = Placement(
+            self.store,
+            self.format,
+            path,
+            groups,
+            arrays,
+            consolidated=self._consolidated and alone,
+            overwrite=plan.asked.mode == "w",
+            resume=plan.asked.resume and alone,
+            in_place=plan.asked.in_place,
+        )
+        self._place(created)
+        if created.resumed is not None:
+            self.journal = Journal(self.store, created.resumed.journal, created.resumed.plan)
+
+    def _add(self, path: str, variable: PlannedArray, *, replaced: bool = False) -> None:
+        """Plan an array that is written in a place of its own, and put where it belongs as a whole."""
+        new = partial(
+            Placement,
+            self.store,
+            self.format,
+            path,
+            {},
+            {"": variable},
+            lease=self._lengths[path].lease if path in self._lengths else None,
+        )
+        try:
+            self._place(new(overwrite=replaced))
+        except NodeExistsError:
+            if read_held(self.store, self.format, path, consolidated=False) is not None:
+                raise
+            # What a killed write has left is no node yet.
+            self.store.erase_values(
+                [key for key in self.format.document_keys(path) if self.store.exists(key)]
+            )
+            self._place(new(overwrite=True))
+
+    def _place(self, placement: Placement) -> None:
+        self._placed.append(placement)
+        self._write(*placement.jobs)
+        placement.jobs = []
+
+    def _write(self, *jobs: Job) -> None:
+        for job in jobs:
+            if is_lazy(job.source):
+                self.jobs.append(job)
+            elif job.source.size:
+                self._eager.append(job)
+
+    def _plan(self, change: Change) -> None:
+        array = change.array
+        if change.grows or change.rewritten:
+            prefix = self.format.chunk_prefix(array.path)
+            self._lengths[array.path] = SharedLength(self.store, prefix, array._key)
+        if change.rewritten:
+            stored = stored_documents(self.format, change.metadata, array.path)
+            written = PlannedArray(array.basename, change.data, change.metadata, stored, self._keep_empty)
+            self._add(array.path, written, replaced=True)
+            return
+        kind = Growing if change.grows else Array
+        store = self._lengths[array.path].store if change.grows else self.store
+        target = kind(
+            store, array.path, change.metadata, format=self.format, write_empty_chunks=self._keep_empty
+        )
+        if isinstance(target, Growing):
+            target.grown_from = array.shape
+        self._write(Job(change.data, target, change.region, in_place=not change.grows))
+        self.settings.append((replace(change, data=None) if is_lazy(change.data) else change, target))
+
+    def _resume(self) -> None:
+        """Go on where a write of the same plan was cut off: what was written, and the leases, stay then.
+
+        What is appended is known by what it is, not by where it goes. So if the documents tell of it already,
+        it is not appended once more. What is set is found in place: what others set there since the write was
+        cut off stays, in tiles that it had finished, as if they had come after it.
+        """
+        if self._placed:
+            raise ValueError(
+                "resume=True goes with mode 'w-' and 'w', and with values of variables that are there; found "
+                "a write that adds variables to a group, or stores one anew in other units; accepted: "
+                "resume=False"
+            )
+        grown = {change.array.path: change for change, _ in self.settings if change.grows}
+        written = [_written(job, grown.get(job.target.path)) for job in self.jobs]
+        plan = fingerprint(f"set, append to {sorted(grown)}", self.format, self.path, written)
+        keys = [target._key for change, target in self.settings if not change.grows]
+        places = {path: [[part.start, part.stop] for part in each.region] for path, each in grown.items()}
+        self._resumed = resumed = Settings(self.store, self.path, plan, keys, places)
+        self.journal = Journal(self.store, resumed.journal, plan)
+        for length in self._lengths.values():
+            length.lease.plan = plan
+        if resumed.was_appended({path: (at.array, at.region, at.data) for path, at in grown.items()}):
+            self.jobs, self._eager, self.settings = [], [], []
+
+    @property
+    def only_creates(self) -> bool:
+        """Whether all of it is new, or replaces what is there as a whole."""
+        return not self._groups
+
+    def begin(self) -> _Begun:
+        """Make room for values, before the first one is stored; what is returned is for those below."""
+        begun = _Begun()
+
+        def begin(placement: Placement) -> Room:
+            room = placement.replacement.begin()
+            begun.unplaced.add(placement.path)
+            return room
+
+        resumed = self._resumed
+        try:
+            if resumed is not None:
+                resumed.reserve()
+            if resumed is None or not resumed.is_done:
+                self._take(begun)
+            if resumed is not None and not resumed.is_done:
+                resumed.begin(length.lease for length in begun.lengths.values())
+            begun.rooms = spread(begin, self._placed, self.store.concurrency)
+        except BaseException as error:
+            self.discard(begun, error)
+            raise
+        return begun
+
+    def _take(self, begun: _Begun) -> None:
+        """Keep others from changing the lengths of arrays, and see that nobody has.
+
+        The first one alone, so that of two who want the same ones only one gets any.
+        """
+        wanted = sorted(self._lengths)
+
+        def take(path: str) -> None:
+            mine = self._lengths[path]
+            mine.begin(self.store.conflict_deadline)
+            begun.lengths[path] = mine
+            if mine.is_exclusive:
+                mine.lease.ends_with(begun)
+
+        for paths in (wanted[:1], wanted[1:]):
+            spread(take, paths, self.store.concurrency)
+        for group in self._groups:
+            for change in group.changes:
+                if change.array.path in begun.lengths:
+                    self._check_unchanged(change, begun.lengths[change.array.path])
+        for change, target in self.settings:
+            if change.grows:
+                length = begun.lengths[change.array.path]
+                target.write_empty_chunks = target.write_empty_chunks or length.keeps_empty
+                revalidation.remember(
+                    target.store, target._key, length.document, change.array.metadata, length.read_at
+                )
+        begun.is_ours = True
+
+    def _check_unchanged(self, change: Change, length: SharedLength) -> None:
+        array = change.array
+        found = at_first(array, length)
+        if _decisive(found) != _decisive(array.metadata):
+            raise OutdatedPlanError(
+                f"array '{array.name}' of {self.store} has shape {found.shape} now, and had {array.shape} "
+                "when this write was planned, or other attributes: somebody else has appended to it; nothing "
+                "was appended; accepted: the same call again"
+            )
+
+    def room(self, begun: _Begun) -> str:
+        """What tells where it has begun from what is made there once that was removed."""
+        terms = [length.lease.term for _, length in sorted(begun.lengths.items())]
+        return " ".join([*(room.id for room in begun.rooms), *terms])
+
+    def _enter(self, begun: _Begun) -> None:
+        for placement, room in zip(self._placed, begun.rooms, strict=False):  # Fewer, if it failed to begin.
+            placement.replacement.enter(room)
+
+    def finish(self, begun: _Begun) -> None:
+        """Write all that is not in dask arrays, which were written, and let documents tell of it."""
+        self._enter(begun)
+        try:
+            if self.journal is not None:
+                self.journal.flush()
+            # Mostly small coordinates, each of which is waited for.
+            spread(lambda job: job.target.set(job.region, job.source), self._eager, self.store.concurrency)
+            if self._resumed is not None:
+                self._resumed.check()
+            replaced = [begun.lengths[each.path] for each in self._placed if each.path in begun.lengths]
+            spread(SharedLength.verify, replaced, self.store.concurrency)
+            spread(Placement.store_documents, self._placed, self.store.concurrency)
+            for placement in self._placed:
+                begun.unplaced.discard(placement.path)  # From here on it removes itself.
+                placement.replacement.put(placement.nodes(), consolidate=placement.consolidated)
+            before = Before.of_root(self.store, self.format) if self._groups else None
+        except BaseException as error:
+            self.discard(begun, error)
+            raise
+        self._grow(begun, before)
+        try:
+            self._release(begun)
+            self._follow(before)
+            if self._resumed is not None:
+                self._end(self._resumed)
+        except BaseException as error:
+            if self._resumed is not None:
+                self._resumed.leave(error)
+            raise
+
+    def _end(self, resumed: Settings) -> None:
+        """Remove what others left, and last what was kept so that the write could be taken up again."""
+        for length in self._lengths.values() if resumed.is_done else ():
+            length.clear_left()
+        try:
+            sweep(self.store)
+        except StoreError as error:
+            warnings.warn(
+                f"all is written to {self.store}, but not all could be removed that writes had left which "
+                f"were cut off: {error}",
+                stacklevel=4,
+            )
+        resumed.end()  # A kill after that is taken for one before the write: it would append once more.
+
+    def _grow(self, begun: _Begun, before: Before | None) -> None:
+        """Let the documents of arrays that grow tell of it, all of them together."""
+        growing = [(change, begun.lengths[change.array.path]) for change, _ in self.settings if change.grows]
+
+        def grow(job: tuple[Change, SharedLength]) -> BaseException | None:
+            change, length = job
+            array = change.array
+
+            def changed(found: NodeMetadata) -> NodeMetadata:
+                stored = same(array, found, array.shape)
+                return resized(stored, change.metadata.shape)
+
+            try:
+                stored = change_document(
+                    self.store, self.format, array.path, array._key, changed, length=length
+                )
+            except Exception as error:  # noqa: BLE001 - raised below
+                return error
+            if before is not None and change.metadata.shape != array.shape:
+                before.nodes[array.path] = stored
+            return None
+
+        try:
+            outcomes = spread(grow, growing, self.store.concurrency)
+        except BaseException as interruption:  # Which documents tell of it is not known.
+            self._take_back([change for change, _ in growing], interruption)
+            self.discard(begun, interruption)
+            raise
+        failed = [error for error in outcomes if error is not None]
+        if not failed:
+            return
+        error = failed[0]
+        done = [change for (change, _), outcome in zip(growing, outcomes, strict=True) if outcome is None]
+        self._take_back(done, error)
+        self.discard(begun, error)
+        if isinstance(error, LeaseLostError) and not isinstance(error, OutcomeUnknownError):
+            raise ConflictError(f"{error}; nothing was appended; accepted: the same call again") from error
+        raise error
+
+    def _take_back(self, grown: Sequence[Change], error: BaseException) -> None:
+        """Shorten arrays again that have grown before ``error``, or may have."""
+        for change in grown:
+            try:
+                self._shrink(change)
+            except (StoreError, MetadataError) as another:
+                error.add_note(
+                    f"'{change.array.name}' may be {change.metadata.shape} already, and could not be made "
+                    f"{change.array.shape} again: {another}; accepted: .resize({change.array.shape}) of it"
+                )
+
+    def _shrink(self, change: Change) -> None:
+        """Take back that an array has grown, if it has and nobody else has changed it since."""
+        array = change.array
+
+        def changed(found: NodeMetadata) -> NodeMetadata:
+            if isinstance(found, ArrayMetadata) and found.shape == array.shape:
+                return found
+            return resized(same(array, found, change.metadata.shape), array.shape)
+
+        change_document(self.store, self.format, array.path, array._key, changed)
+
+    def _release(self, begun: _Begun) -> None:
+        """Let others change the lengths."""
+        lengths = list(begun.lengths.values())
+        with suppress(StoreError):  # Each that is still held says so below.
+            release_together([length.lease for length in lengths if length.is_exclusive])
+        spread(lambda each: each.__exit__(None, None, None), lengths, self.store.concurrency)
+        begun.lengths.clear()
+
+    def _follow(self, before: Before | None = None) -> None:
+        """Bring attributes and copies up to date when all values are written, and documents tell of them.
+
+        ``before`` is the document of the root as it was before these did.
+        """
+        if not self._groups:
+            return
+        with copies_to_follow(self._groups[0].group.path):
+            changed: list[str] = []
+            done = self._stored = {}
+            for group in reversed(self._groups):  # From the bottom up, so that each holds what is below it.
+                self._refresh(group, changed, before)
+            if self._consolidated and not self._is_consolidated():
+                options: Any = {"zarr_format": self.format.zarr_format, "use_consolidated": False}
+                open_group(self.store, mode="r+", **options).consolidate()
+            elif changed:
+                besides = done if self.format.one_document else ()
+                refresh_consolidated(self.store, self.format, changed, besides=besides, before=before)
+
+    def _refresh(self, group: ChangedGroup, changed: list[str], before: Before | None) -> None:
+        """Set the attributes of a group, and bring the copies that it holds up to date.
+
+        ``changed`` are the nodes below that did, and gets those of this group.
+        """
+        path, format = group.group.path, self.format
+        own = [each.array.path for each in group.changes if each.metadata != each.array.metadata]
+        own += [node_prefix(path) + variable.name for variable in group.added]
+        names = [name for name in [*own, *changed] if name.startswith(node_prefix(path))]
+        attributes = group.attributes
+        if attributes == group.group.metadata.attributes:
+            attributes = None
+        key = format.attributes_key(path, array=False)
+        # Readers of the copies shall see all that is new, or nothing of it.
+        copies = names if key == format.consolidated_key(path) and format.one_document else []
+        if copies or attributes is not None:
+            since = before if before is not None and before.key == key else None
+            change = partial(_with_copies, self.store, format, path, copies, attributes, since)
+            stored = change_document(self.store, format, path, key, change, before=since)
+            self._stored[path] = cast("GroupMetadata", stored)
+        if own or attributes is not None:
+            changed += [path, *own]
+
+    def _is_consolidated(self) -> bool:
+        if self.format.one_document and "" in self._stored:
+            return self._stored[""].consolidated is not None
+        try:
+            _, root = find_consolidated(self.store, self.format.zarr_format)
+        except MetadataError:
+            return False
+        return isinstance(root, GroupMetadata) and root.consolidated is not None
+
+    def discard(self, begun: _Begun, error: BaseException) -> None:
+        """Remove what was written before ``error``, for good."""
+        self._enter(begun)
+        if self.journal is not None:
+            self.journal.close(error)
+        held = dict(begun.lengths)
+        begun.lengths.clear()
+        if self._resumed is not None:  # The leases stay, too: they tell that nobody else was there since.
+            _end_all(SharedLength.leave, held, error)
+            self._resumed.leave(error)
+            return
+        for placement in self._placed:
+            if placement.path in begun.unplaced:
+                begun.unplaced.discard(placement.path)
+                placement.replacement.discard(error, close=True)
+        if begun.is_ours and not isinstance(error, OutcomeUnknownError):
+            self._erase_behind(held, error)
+        _end_all(lambda each: each.__exit__(type(error), error, None), held, error)
+
+    def _erase_behind(self, held: Mapping[str, SharedLength], error: BaseException) -> None:
+        """Erase what was written behind arrays, when no task of this write can store more of it.
+
+        Tasks in other processes look for the lease before they store a value. Those that had found it there
+        get a moment to end.
+        """
+        for length in held.values():
+            try:
+                length.take_anew()
+            except StoreError as another:
+                error.add_note(f"tasks that have not ended may write behind the array: {another}")
+        self._erase_behind_once(held, error)
+        if any(length.shared for length in held.values()):
+            time.sleep(_STRAGGLING)
+            self._erase_behind_once(held, error)
+
+    def _erase_behind_once(self, held: Mapping[str, SharedLength], error: BaseException) -> None:
+        for change, target in self.settings:
+            owner = held.get(change.array.path)
+            if owner is None:
+                continue
+            array = change.array
+            try:
+                if stored_metadata(array).shape == array.shape:
+                    behind = target.metadata.chunk_grid
+                    erase_beyond(array._over(owner, array.metadata), target.shape, behind)
+            except (LeaseLostError, ChangedError):
+                continue  # What is behind the array is no matter of ours any more.
+            except StoreError as another:
+                error.add_note(f"what was written behind the array could not be erased: {another}")
+
+    def group(self) -> Group:
+        """The group that was written."""
+        if self.only_creates:
+            return self._placed[0].group(self.store)
+        if self.path in self._stored:
+            return Group(
+                self.store, self.path, self._stored[self.path], format=self.format, use_consolidated=False
+            )
+        options: Any = {"zarr_format": self.format.zarr_format}
+        return open_group(self.store, self.path, mode="r+", use_consolidated=False, **options)
+
+
+def _written(job: Job, grown: Change | None) -> Written:
+    """Which values are set, and where; what is appended goes to the end, wherever that is."""
+    target, where = job.target, [job.target.shape, [[part.start, part.stop] for part in job.region]]
+    if grown is not None:
+        ends = zip(job.region, grown.array.shape, strict=True)
+        where = [[at.stop - at.start, "end" if at.start == end else at.start] for at, end in ends]
+    return Written(target.path, target.metadata, target.write_empty_chunks, where, job.source)
+
+
+def _with_copies(
+    store: Store,
+    format: Format,
+    path: str,
+    names: Sequence[str],
+    attributes: dict[str, Any] | None,
+    before: Before | None,
+    found: NodeMetadata,
+) -> NodeMetadata:
+    """A group with other attributes, and with the nodes below as they are now if it has copies of them."""
+    changed = found if attributes is None else replace(found, attributes=attributes)
+    if not isinstance(changed, GroupMetadata) or changed.consolidated is None:
+        return changed
+    held = dict(changed.consolidated)
+    for name, meta in zip(names, nodes_now(store, format, names, before), strict=True):
+        if meta is not None:
+            held[name[len(node_prefix(path)) :]] = format.hold(meta, name)
+    ordered = dict.fromkeys([*depth_first(held), *held])  # Copies of what is below no group stay, too.
+    return replace(changed, consolidated={relative: held[relative] for relative in ordered})
+
+
+def _end_all(
+    end: Callable[[SharedLength], None], held: Mapping[str, SharedLength], error: BaseException
+) -> None:
+    for length in held.values():
+        try:
+            end(length)
+        except StoreError as another:
+            error.add_note(
+                f"others may have to wait, as key '{length.lease.key}' could not be removed yet: {another}"
+            )

@@ -1,0 +1,543 @@
+"""Datasets that are to be written against what is there: what is new, and what is other values of what is.
+
+Nothing here changes a store.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+from xarray import Dataset, Variable, conventions
+
+from xzarr3.api import open_group
+from xzarr3.array import Array
+from xzarr3.commit.swap import format_swapped
+from xzarr3.errors import (
+    MetadataError,
+    NodeExistsError,
+    NodeNotFoundError,
+    ReadOnlyError,
+    StoreCapabilityError,
+    listed,
+)
+from xzarr3.formats import Format, ZarrFormat, parse_format
+from xzarr3.formats.base import node_prefix
+from xzarr3.formats.fill_value_attribute import fill_value_is_mask
+from xzarr3.group import Group
+from xzarr3.model.metadata import ArrayMetadata
+from xzarr3.nodes.find import find_format, format_for_new
+from xzarr3.nodes.resize import resized
+from xzarr3.parallel import spread
+from xzarr3.stores import Store
+from xzarr3.xarray.encode import encode_attributes
+from xzarr3.xarray.plan import (
+    Node,
+    PlannedArray,
+    PlannedGroup,
+    Request,
+    encoded_coordinates,
+    growing_dimensions,
+    naming,
+    plan_arrays,
+    plan_group,
+    stored_name,
+)
+from xzarr3.xarray.recode import (
+    InexactTimesError,
+    decoded_as_stored,
+    encode_as_stored,
+    finer,
+    fitted,
+    fitting,
+    inherits_units,
+    widened,
+)
+from xzarr3.xarray.region import find_region
+from xzarr3.xarray.variables import as_variable
+
+_PAUSES = (0.0, 0.02, 0.1, 0.3)  # Seconds
+
+
+@dataclass(frozen=True, eq=False)
+class Change:
+    """New values for a region of an array that is there, and the metadata that it gets.
+
+    ``data`` are the values of the region, or all values where ``rewritten``; None once they are with dask.
+    """
+
+    array: Array
+    data: Any
+    region: tuple[slice, ...]
+    metadata: ArrayMetadata
+    rewritten: bool = False
+
+    @property
+    def grows(self) -> bool:
+        """Whether the array gets another shape in its place."""
+        return not self.rewritten and self.metadata.shape != self.array.shape
+
+
+@dataclass(frozen=True, eq=False)
+class ChangedGroup:
+    """What happens to one group."""
+
+    group: Group
+    changes: list[Change]
+    added: list[PlannedArray]
+    attributes: dict[str, Any] | None
+    """Those that the group gets; None to leave it as it is."""
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What a call of :func:`xzarr3.to_zarr` writes.
+
+    Parameters
+    ----------
+    store : Store
+    path : str
+        Path of the group that is written.
+    format : Format
+    asked : Request
+    changed : list of ChangedGroup
+        What happens to groups that are there, from the top down.
+    new : mapping
+        New groups by the path of the uppermost one, and by path relative to that.
+    consolidated : bool
+        Whether the root shall hold the documents of all nodes.
+    """
+
+    store: Store
+    path: str
+    format: Format
+    asked: Request
+    changed: list[ChangedGroup]
+    new: dict[str, dict[str, PlannedGroup]]
+    consolidated: bool
+
+
+def compare(nodes: Mapping[str, Node], store: Store, path: str, asked: Request) -> Plan:
+    """What writes datasets, which are given by path relative to ``path``, to a store.
+
+    Raises
+    ------
+    ValueError, TypeError, StoreError
+        As :func:`xzarr3.to_zarr` does, of a tree with a note that says which group it is about.
+    """
+
+    changed = {} if asked.mode in ("w", "w-") else _changed_groups(nodes, store)
+    format = changed[""].group.format if changed else _format_to_write(store, path, asked.zarr_format)
+    new: dict[str, dict[str, PlannedGroup]] = {}
+    for relative in nodes:
+        if relative in changed:
+            continue
+        with _about(nodes, relative) as node:
+            planned = plan_group(node, format)
+        top = _above(relative, new)
+        if top is None:
+            new[relative] = {"": planned}
+        else:
+            new[top][relative[len(node_prefix(top)) :]] = planned
+    return Plan(
+        store,
+        path,
+        format,
+        asked,
+        [*changed.values()],
+        {nodes[top].path: groups for top, groups in new.items()},
+        asked.mode != "r+" and _to_be_consolidated(asked.consolidated, store, format, path),
+    )
+
+
+@contextmanager
+def _about(nodes: Mapping[str, Node], relative: str) -> Iterator[Node]:
+    """Say in errors of a ``with`` statement which group of a tree they are about."""
+    try:
+        yield nodes[relative]
+    except Exception as error:
+        if len(nodes) > 1:
+            error.add_note(f"raised for the group '/{nodes[relative].path}'")
+        raise
+
+
+def _changed_groups(nodes: Mapping[str, Node], store: Store) -> dict[str, ChangedGroup]:
+    """What happens to those groups that are there, by relative path, from the top down."""
+    if store.read_only:
+        raise ReadOnlyError(f"cannot write to {store}, which is read-only")
+
+    def changes_of(relative: str) -> ChangedGroup | None:
+        with _about(nodes, relative) as node:
+            return _changes(node, store)
+
+    changed: dict[str, ChangedGroup] = {}
+    absent: set[str] = set()
+    for _, level in groupby(nodes, lambda relative: relative.count("/") + bool(relative)):
+        # Below a group that is not there, there are none.
+        there = [relative for relative in level if _above(relative, absent) is None]
+        for relative, found in zip(there, spread(changes_of, there, store.concurrency), strict=True):
+            if found is None:
+                absent.add(relative)
+            else:
+                changed[relative] = found
+    return changed
+
+
+def _above(path: str, paths: Container[str]) -> str | None:
+    """The uppermost group among ``paths`` that is the one at ``path`` or above it."""
+    names = path.split("/") if path else []
+    return next((up for n in range(len(names) + 1) if (up := "/".join(names[:n])) in paths), None)
+
+
+def _format_to_write(store: Store, path: str, zarr_format: ZarrFormat | None) -> Format:
+    if path:
+        return format_for_new(store, path, zarr_format)
+    if zarr_format is not None:
+        return parse_format(zarr_format)
+    try:
+        found = find_format(store, "") or format_swapped(store)
+    except MetadataError:  # Whatever is there is in nobody's way, or is replaced.
+        found = None
+    return found if found is not None and found.writable else parse_format(3)
+
+
+def _to_be_consolidated(asked: bool | None, store: Store, format: Format, path: str) -> bool:
+    """Whether the root shall hold the documents of all nodes after a write at ``path``."""
+    if format.consolidated_key("") is None:
+        if asked:
+            raise format.refuse(
+                "", "consolidated_metadata", "consolidated=True", "consolidated=None or False"
+            )
+        return False
+    return (not path or store.listable) if asked is None else asked  # Documents of others have to be found.
+
+
+def _changes(node: Node, store: Store) -> ChangedGroup | None:
+    """What happens to a group that is there; None if there is nothing and one may be made."""
+    dataset, path, asked = node.dataset, node.path, node.asked
+    mode, append_dim = asked.mode, asked.append_dim
+    there = _found(node, store)
+    if there is None:
+        if asked.region is not None:
+            raise NodeNotFoundError(f"there is no group '/{path}' in {store}, so it has no region")
+        return None
+    group, arrays, other = there
+    if not arrays:  # Whatever is written is new.
+        growing_dimensions(dataset, append_dim)
+    mask = fill_value_is_mask(group.format)
+    slices: dict[Hashable, slice] = {}
+    if asked.region is not None:
+        lookup = partial(_stored_variable, arrays, mask)
+        dataset, slices = find_region(dataset, asked.region, mode, append_dim, lookup)
+    for name in asked.encoding:
+        if name in arrays:
+            raise ValueError(f"variable {name!r} already exists, but encoding was provided")
+    if append_dim is not None and arrays:
+        _check_appended(dataset, arrays, append_dim)
+        _check_labels(dataset, arrays, append_dim, mask)
+    variables, attributes = encoded_coordinates(dataset, asked.encoding)
+    given = {name: var for name, var in variables.items() if stored_name(name) in arrays}
+    new = {name: var for name, var in variables.items() if name not in given}
+    if mode == "r+" and new:
+        raise ValueError(
+            f"dataset contains non-pre-existing variables {list(new)!r}, which is not allowed in to_zarr() "
+            "with ``mode='r+'``. To allow writing new variables, set ``mode='a'``."
+        )
+    _check_new(new, other, path, append_dim if arrays else None, slices, arrays)
+    if mode == "a-" and append_dim is not None:
+        given = {name: var for name, var in given.items() if append_dim in var.dims}
+    decoded = decoded_as_stored(arrays, mask)
+    changes = _Encoder(arrays, decoded, slices, append_dim, asked.widen_units).changes(given)
+    added = plan_arrays(new, node, group.format, () if append_dim is None else (append_dim,))
+    encoded = None if mode == "r+" else encode_attributes(attributes, path=path)
+    return ChangedGroup(group, changes, added, encoded)
+
+
+def _found(node: Node, store: Store) -> tuple[Group, dict[str, Array], list[str]] | None:
+    """The group at a path, its arrays by name, and the names of other nodes; None if there is no group.
+
+    Arrays of several lengths along the dimension that grows are those of another append that stores its
+    documents, or was killed meanwhile. It gets a moment to end.
+    """
+    append_dim = node.asked.append_dim
+    for pause in _PAUSES:
+        time.sleep(pause)
+        group = _find_group(store, node.path, node.asked)
+        if group is None:
+            return None
+        arrays, others = _children(group, map(stored_name, node.dataset.variables), append_dim)
+        found = group, arrays, others
+        if append_dim is None or len(set(_lengths(arrays).get(str(append_dim), {}).values())) <= 1:
+            break
+    return found
+
+
+def _find_group(store: Store, path: str, asked: Request) -> Group | None:
+    """The group to write to, bound to what its documents say; None if there may be none."""
+    mode, zarr_format = asked.mode, asked.zarr_format
+    try:
+        if mode == "r+":  # Nothing but values changes, so that the consolidated copy will do.
+            return open_group(store, path, zarr_format=zarr_format, use_consolidated=asked.consolidated)
+        copies = None if asked.from_copies else False
+        return open_group(store, path, mode="r+", zarr_format=zarr_format, use_consolidated=copies)
+    except NodeNotFoundError as error:
+        if mode == "r+":
+            error.add_note("to_zarr(..., compute=False) makes a dataset of which regions can be written")
+            raise
+        other = None if zarr_format is None else find_format(store, path)
+        if other is not None:
+            raise ValueError(
+                f"what is at '/{path}' in {store} is of Zarr format {other.zarr_format}, and "
+                f"zarr_format={zarr_format!r} was asked for; accepted: {other.zarr_format!r} or None"
+            ) from error
+        return None
+
+
+def _children(
+    group: Group, wanted: Iterable[str], append_dim: Hashable | None
+) -> tuple[dict[str, Array], list[str]]:
+    """The arrays directly below a group by name, to be written to, and the names of other nodes.
+
+    Where the store cannot tell what there is, only those that are wanted. Arrays that grow are as a copy of
+    their documents has them, if the group was opened with copies: once their leases are held, the documents
+    are read and compared.
+    """
+    arrays, others = {}, []
+    copied = _growing_copies(group, append_dim)
+    nodes: list[tuple[str, object]] = [*copied.items()]
+    try:
+        nodes += group.load(leave_out=copied)
+    except StoreCapabilityError:
+        nodes += [(name, group.get(name)) for name in wanted if name not in copied]
+    for name, node in nodes:
+        if isinstance(node, MetadataError):
+            raise node
+        if isinstance(node, Array):
+            arrays[name] = Array(node.store, node.path, node.metadata, format=node.format)
+        elif node is not None:
+            others.append(name)
+    return arrays, others
+
+
+def _growing_copies(group: Group, append_dim: Hashable | None) -> dict[str, Array]:
+    """The arrays that have a dimension, by name, as the copies have them that a group was opened with."""
+    found = {}
+    for name, held in (group.copies or {}).items():
+        node = group._bound(name, held) if append_dim is not None and "/" not in name else None
+        if isinstance(node, Array) and append_dim in (node.dimension_names or ()):
+            found[name] = node
+    return found
+
+
+def _stored_variable(arrays: Mapping[str, Array], mask: bool, name: Hashable) -> Variable | None:
+    array = arrays.get(stored_name(name))
+    return None if array is None else as_variable(array, mask)
+
+
+def _lengths(arrays: Mapping[str, Array]) -> dict[str, dict[str, int]]:
+    """The lengths of dimensions, and which variable has which."""
+    found: dict[str, dict[str, int]] = {}
+    for name, array in arrays.items():
+        for dim, size in zip(array.dimension_names or (), array.shape, strict=False):
+            if dim is not None:
+                found.setdefault(dim, {})[name] = size
+    return found
+
+
+def _check_appended(dataset: Dataset, arrays: Mapping[str, Array], append_dim: Hashable) -> None:
+    """Refuse to append along a dimension that is not there, or to some of the variables that have it."""
+    lengths = _lengths(arrays)
+    if append_dim not in lengths:
+        sizes = {dim: max(found.values()) for dim, found in lengths.items()}
+        raise ValueError(f"append_dim={append_dim!r} does not match any existing dataset dimensions {sizes}")
+    along = lengths[str(append_dim)]
+    if len(set(along.values())) > 1:
+        shortest = min(along.values())
+        longer = [name for name, size in along.items() if size != shortest]
+        raise ValueError(
+            f"variables have different lengths along {append_dim!r}, {along}, as after an append that was "
+            f"cut off while it stored documents; accepted: making them {shortest} long, by "
+            f"xzarr3.open_array(store, name, mode='r+').resize(...) of {listed(longer)}"
+        )
+    given = [stored_name(name) for name, var in dataset.variables.items() if append_dim in var.dims]
+    absent = [name for name in along if name not in given]
+    if absent and given:
+        raise ValueError(
+            f"variables {listed(absent)} have the dimension {append_dim!r} in the store and are not in "
+            f"the dataset, so that they would be shorter than {listed(given)}; accepted: a dataset with all "
+            "of them"
+        )
+    if not given:
+        raise ValueError(
+            f"no variable of the dataset has the dimension {append_dim!r}; accepted: {listed(along)} with it"
+        )
+
+
+def _check_labels(dataset: Dataset, arrays: Mapping[str, Array], append_dim: Hashable, mask: bool) -> None:
+    """Refuse to append values beside which other coordinates are stored than they have.
+
+    Floating point coordinates may differ by a thousandth of the distance between them.
+    """
+    kept = [
+        name
+        for name, var in dataset.variables.items()
+        if name != append_dim and var.dims == (name,) and stored_name(name) in arrays
+    ]
+    kept = [name for name in kept if arrays[stored_name(name)].shape == dataset[name].shape]
+
+    def are_same(name: Hashable) -> bool:
+        there = conventions.decode_cf_variable(name, as_variable(arrays[stored_name(name)], mask)).values
+        given = dataset[name].values
+        if there.dtype.kind == given.dtype.kind == "f":
+            near = np.median(np.abs(np.diff(there))) / 1000 if len(there) > 1 else 0
+            return np.allclose(there, given, rtol=0 if near > 0 else 1e-6, atol=near, equal_nan=True)
+        return np.array_equal(there, given)
+
+    same = spread(are_same, kept, next(iter(arrays.values())).store.concurrency)
+    others = [name for name, is_same in zip(kept, same, strict=True) if not is_same]
+    if others:
+        raise ValueError(
+            f"the coordinates {listed(others)} have other values than in the store, which has one of each "
+            f"for what is there and what is appended along {append_dim!r}; accepted: the same values, as "
+            f"after .reindex_like() or .interp_like(), or a dataset without them, .drop_vars({others!r})"
+        )
+
+
+def _check_new(
+    new: Mapping[Hashable, Variable],
+    others: Sequence[str],
+    path: str,
+    append_dim: Hashable | None,
+    slices: Mapping[Hashable, slice],
+    arrays: Mapping[str, Array],
+) -> None:
+    """Refuse new variables that would not go with those that are there."""
+    lengths: Mapping[Any, Mapping[str, int]] = _lengths(arrays)
+    for name, var in new.items():
+        if stored_name(name) in others:
+            raise NodeExistsError(
+                f"there is a group '/{node_prefix(path)}{stored_name(name)}' where variable {name!r} would "
+                "be; accepted: another name, for instance by .rename()"
+            )
+        if append_dim is not None and append_dim in var.dims:
+            raise ValueError(
+                f"variable {name!r} is not in the store and would be shorter along {append_dim!r} than those "
+                f"that are; accepted: a write of it for all of {append_dim!r} first, with mode='a'"
+            )
+        partly = [dim for dim in var.dims if dim in slices]
+        if partly:
+            raise ValueError(
+                f"variable {name!r} is not in the store, so that no region of it can be written along "
+                f"{listed(partly)}; accepted: a write of it for all of these first, with mode='a'"
+            )
+        for dim, size in var.sizes.items():
+            there = lengths.get(dim, {})
+            if there and size not in there.values():
+                raise ValueError(
+                    f"conflicting sizes for dimension {dim!r}: length {size} on {name!r} and in the store "
+                    f"{there}; accepted: variables of the same lengths"
+                )
+
+
+@dataclass(frozen=True)
+class _Encoder:
+    """Encodes what is written to the variables of a group, and works out where it goes."""
+
+    _arrays: Mapping[str, Array]
+    _decoded: Mapping[Hashable, Variable]
+    _slices: Mapping[Hashable, slice]
+    _append_dim: Hashable | None
+    _widens: bool
+
+    def changes(self, variables: Mapping[Hashable, Variable]) -> list[Change]:
+        """What happens to variables that are there.
+
+        Raises
+        ------
+        ValueError
+            If they cannot be stored as they are there.
+        """
+        found: dict[str, Change] = {}
+        units: dict[str, str] = {}  # That are needed, by the variable whose units they are.
+        for key, variable in variables.items():
+            name = stored_name(key)
+            with naming(key, variable):
+                if name not in self._decoded:
+                    raise MetadataError(
+                        "xarray needs the names of the dimensions",
+                        path=self._arrays[name].path,
+                        field="dimension_names",
+                        found=self._arrays[name].dimension_names,
+                        accepted=f"{self._arrays[name].ndim} names",
+                    )
+                try:
+                    found[name] = self._change(variable, name)
+                except InexactTimesError as error:
+                    if not self._widens or error.units is None:
+                        raise
+                    owner = self._owner(name)
+                    units[owner] = finer(units.get(owner), error.units)
+        for owner, needed in units.items():
+            for name in self._sharing(owner):
+                new = {stored_name(key): var for key, var in variables.items()}.get(name)
+                found[name] = self._widened(new, name, needed)
+        # Bounds say their units themselves then, and are in place before what they bound has others.
+        return sorted(found.values(), key=lambda each: each.rewritten and each.array.basename in units)
+
+    def _owner(self, name: str) -> str:
+        """The variable that has the units of this one among its attributes."""
+        if inherits_units(self._arrays[name], self._decoded[name]):
+            for other, array in self._arrays.items():
+                if array.metadata.attributes.get("bounds") == name:
+                    return other
+        return name
+
+    def _sharing(self, owner: str) -> list[str]:
+        """A variable, and that which takes its units from it."""
+        bounds = self._arrays[owner].metadata.attributes.get("bounds")
+        if isinstance(bounds, str) and bounds in self._decoded and self._owner(bounds) == owner:
+            return [bounds, owner]
+        return [owner]
+
+    def _place(self, array: Array, sizes: Mapping[Hashable, int]) -> tuple[ArrayMetadata, tuple[slice, ...]]:
+        """The metadata that an array gets, and the region that is written."""
+        shape, region = [], []
+        for dim, size in zip(array.dimension_names or (), array.shape, strict=True):
+            start, stop = 0, size
+            if dim in self._slices:
+                start, stop, _ = self._slices[dim].indices(size)
+            elif dim == self._append_dim:
+                start, stop = size, size + sizes[dim]
+            shape.append(max(stop, size))
+            region.append(slice(start, max(start, stop)))
+        return resized(array.metadata, tuple(shape)), tuple(region)
+
+    def _change(self, variable: Variable, name: str) -> Change:
+        array = self._arrays[name]
+        encoded = encode_as_stored(variable, name, array, self._decoded[name])
+        encoded = fitting(name, encoded, array, self._slices, self._append_dim)
+        metadata, region = self._place(array, encoded.sizes)
+        return Change(array, fitted(encoded, name, array), region, metadata)
+
+    def _widened(self, variable: Variable | None, name: str, units: str) -> Change:
+        """A variable that is stored anew in finer units of time."""
+        array, stored = self._arrays[name], self._decoded[name]
+        if variable is not None:
+            plain = Variable(variable.dims, variable._data, fastpath=True)
+            ordered = fitting(name, plain, array, self._slices, self._append_dim)
+            metadata, region = self._place(array, ordered.sizes)
+            variable = variable.transpose(*ordered.dims)
+        else:
+            metadata, region = array.metadata, ()
+        attributes = {**array.metadata.attributes, "units": units}
+        calendar = stored.encoding.get("calendar")
+        if calendar is not None:
+            attributes["calendar"] = calendar
+        values = widened(variable, name, array, stored, units, metadata.shape, region)
+        return Change(array, values, region, replace(metadata, attributes=attributes), rewritten=True)

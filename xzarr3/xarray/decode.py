@@ -1,0 +1,268 @@
+"""Decoding of stored variables into datasets, as the CF conventions have it and xarray does it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from copy import copy
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+from xarray import Coordinates, Dataset, Variable, conventions
+
+from xzarr3._types import AnyArray
+from xzarr3.array import Array
+from xzarr3.errors import Xzarr3Error, shorten
+from xzarr3.io.missing import Region
+from xzarr3.xarray import chunked
+from xzarr3.xarray.lazy import LazyArray
+from xzarr3.xarray.prefetch import Ahead, InTurn
+from xzarr3.xarray.unpack import folded
+from xzarr3.xarray.variables import Xzarr3DataStore, as_variable
+
+# Attributes that say that values are encoded, besides units of time and _FillValue.
+_CODING = frozenset(("missing_value", "scale_factor", "add_offset", "_Unsigned", "_Encoding", "dtype"))
+_TIME_LIKE = re.compile("since|day|hour|minute|second")
+
+
+def decoded_datasets(
+    stores: Mapping[str, Xzarr3DataStore],
+    *,
+    decode_coords: bool | Literal["coordinates", "all"] = True,
+    mask_and_scale: bool | Mapping[str, bool] = True,
+    decode_times: Any = True,
+    concat_characters: bool | Mapping[str, bool] = True,
+    use_cftime: bool | Mapping[str, bool] | None = None,
+    decode_timedelta: Any = None,
+) -> dict[str, Dataset]:
+    """Decode what stores hold, without indexes, which xarray makes itself."""
+    options = {
+        "mask_and_scale": mask_and_scale,
+        "decode_times": decode_times,
+        "concat_characters": concat_characters,
+        "use_cftime": use_cftime,
+        "decode_timedelta": decode_timedelta,
+    }
+    loaded = {path: store.load() for path, store in stores.items()}  # type: ignore[no-untyped-call]
+    arrays = {
+        path: {name: _lazy_array(var) for name, var in stored.items()} for path, (stored, _) in loaded.items()
+    }
+    for path, (stored, _) in loaded.items():
+        _set_bounded(stored, arrays[path])
+    for path, store in stores.items():
+        if store.group.missing != "fill":
+            _set_places(arrays[path], store.mask, options)
+    concurrency = max((store.group.store.concurrency for store in stores.values()), default=1)
+    ahead = Ahead(concurrency)
+    times = {path: dict.fromkeys(_times(stored, decode_times)) for path, (stored, _) in loaded.items()}
+    ahead.look_at_ends(arrays[path][name] for path, names in times.items() for name in names)
+    datasets = {
+        path: _decoded_dataset(dict(stored), dict(attributes), decode_coords, options)
+        for path, (stored, attributes) in loaded.items()
+    }
+    ahead.expect(
+        arrays[path][name]
+        for path, dataset in datasets.items()
+        for name, var in dataset.variables.items()
+        if var.dims == (name,) and (concurrency > 1 or name in times[path])
+    )
+    for path, store in stores.items():
+        if store.group.store.concurrency > 1 and store.group.missing == "fill":
+            variables = datasets[path].variables.items()
+            lazies = [arrays[path][name] for name, var in variables if var.dims != (name,)]
+            InTurn(store.group.store.concurrency, lazies)
+    return datasets
+
+
+def _decoded_dataset(
+    stored: dict[Any, Variable],
+    stored_attributes: dict[Any, Any],
+    decode_coords: bool | Literal["coordinates", "all"],
+    options: Mapping[str, Any],
+) -> Dataset:
+    variables, attributes, coord_names = _decoded(stored, stored_attributes, decode_coords, options)
+    variables = {name: chunked.Variable.of(var) for name, var in variables.items()}
+    coords = {name: var for name, var in variables.items() if name in coord_names or var.dims == (name,)}
+    data_vars = {name: var for name, var in variables.items() if name not in coords}
+    dims = {dim for var in variables.values() for dim in var.dims}
+    if all(variables[dim].dims == (dim,) for dim in dims if dim in variables):
+        # Nothing is to be merged, nor converted.
+        return Dataset._construct_direct(
+            {**data_vars, **coords}, set(coords), attrs=dict(attributes) or None, close=_close_nothing
+        )
+    dataset = Dataset(data_vars, Coordinates(coords, indexes={}), attributes)
+    dataset.set_close(_close_nothing)
+    return dataset
+
+
+def _lazy_array(variable: Variable) -> LazyArray:
+    """What a variable that was made here reads from."""
+    lazy: LazyArray = variable._data.array  # type: ignore[union-attr]
+    return lazy
+
+
+def _set_bounded(stored: Mapping[Hashable, Variable], arrays: Mapping[Hashable, LazyArray]) -> None:
+    """Tell bounds whose units they have, which are not among their own attributes."""
+    for name, var in stored.items():
+        bounds, units = var.attrs.get("bounds"), var.attrs.get("units")
+        if not (isinstance(bounds, str) and isinstance(units, str) and "since" in units):
+            continue
+        if bounds in stored and "bounds" not in stored[bounds].attrs:  # What has bounds is none of another.
+            arrays[bounds].array._bounded = arrays[name].array
+
+
+def _set_places(arrays: Mapping[Hashable, LazyArray], mask: bool, options: Mapping[str, Any]) -> None:
+    coords = {name: lazy.array for name, lazy in arrays.items() if lazy.array.dimension_names == (name,)}
+    decode = partial(_decoded_variable, mask=mask, options=options)
+    for lazy in arrays.values():
+        lazy.places = Places(lazy.array.dimension_names or (), coords, decode)
+
+
+def _decoded_variable(name: Hashable, array: Array, *, mask: bool, options: Mapping[str, Any]) -> Variable:
+    """An array as a variable, decoded as those of its dataset are."""
+    return _decoded({name: as_variable(array, mask)}, {}, False, options)[0][name]
+
+
+def _times(variables: Mapping[Hashable, Variable], decode_times: Any) -> Iterator[Hashable]:
+    """The names of those variables whose first and last values are looked at to decode them."""
+    for name, var in variables.items():
+        decoded = decode_times.get(name, True) if isinstance(decode_times, Mapping) else decode_times
+        units, bounds = var.attrs.get("units"), var.attrs.get("bounds")
+        if decoded and isinstance(units, str) and "since" in units:
+            yield name
+            if isinstance(bounds, str) and bounds in variables:
+                yield bounds
+
+
+def _close_nothing() -> None:
+    """What closes a dataset: xarray wants there to be something, but no store holds anything open."""
+
+
+def _decoded(
+    variables: dict[Any, Variable],
+    attributes: dict[Any, Any],
+    decode_coords: bool | Literal["coordinates", "all"],
+    options: Mapping[str, Any],
+) -> tuple[Mapping[Any, Variable], Mapping[Any, Any], set[Any]]:
+    """Do what ``xarray.conventions.decode_cf_variables`` does, but decode only what needs it.
+
+    A variable whose values are what is stored, as most are, would come back with two entries of its
+    encoding changed, after a dozen copies of it were made.
+    """
+    mask = options["mask_and_scale"]
+    if (
+        decode_coords not in (True, False, "coordinates")
+        or mask not in (True, False)
+        or options["use_cftime"] is not None
+        or any(isinstance(option, Mapping) for option in options.values())
+        or any(var.dtype.kind == "S" for var in variables.values())
+    ):
+        return conventions.decode_cf_variables(variables, attributes, decode_coords=decode_coords, **options)
+    coded = {name: var for name, var in variables.items() if not _is_plain(var, mask)}
+    for var in list(coded.values()):
+        bounds = var.attrs.get("bounds")  # Bounds are in the units of what they bound.
+        if isinstance(bounds, str) and bounds in variables:
+            coded[bounds] = variables[bounds]
+    decoded, _, _ = conventions.decode_cf_variables(coded, {}, decode_coords=False, **options)
+    for var in decoded.values():
+        _unpack_when_read(var)
+    coord_names: set[Any] = set()
+    for name, var in variables.items():
+        attrs = var.attrs
+        if name in decoded:
+            variables[name] = decoded[name]
+            attrs = decoded[name].attrs
+        else:
+            if mask and "_FillValue" in attrs:
+                var.encoding["_FillValue"] = attrs.pop("_FillValue")
+            var.encoding.setdefault("dtype", var.dtype)
+        if decode_coords and isinstance(attrs.get("coordinates"), str):
+            text = attrs.pop("coordinates")
+            variables[name].encoding["coordinates"] = text
+            coord_names.update(other for other in text.split() if other in variables)
+    if decode_coords and isinstance(attributes.get("coordinates"), str):
+        coord_names.update(attributes.pop("coordinates").split())
+    return variables, attributes, coord_names
+
+
+def _unpack_when_read(var: Variable) -> None:
+    """Let values that are packed be unpacked while they are read, where xarray would do so afterwards."""
+    found = folded(var._data)
+    if found is not None and isinstance(found[0].array, LazyArray):
+        lazy, unpacking = found[0].array, found[1]
+        lazy.unpack(unpacking)
+        var._data = found[0]
+
+
+def _is_plain(var: Variable, mask: bool) -> bool:
+    """Whether the CF conventions leave the values of a variable as they are stored."""
+    attrs = var.attrs
+    if var.dtype.kind not in "biufc" or not _CODING.isdisjoint(attrs):
+        return False
+    units = attrs.get("units")
+    if units is not None and (not isinstance(units, str) or _TIME_LIKE.search(units)):
+        return False
+    if mask and "_FillValue" in attrs:
+        fill_value = attrs["_FillValue"]
+        if var.dtype.kind != "f" or not isinstance(fill_value, (float, np.floating)):
+            return False
+        return math.isnan(fill_value)
+    return True
+
+
+_Decode = Callable[[Hashable, Array], Variable]
+
+
+class Places:
+    """Puts parts of a variable into words by its index coordinates.
+
+    Parameters
+    ----------
+    dims : tuple of hashable
+        Dimensions of the variable.
+    coords : mapping
+        The arrays of index coordinates, by dimension; those of other dimensions do not matter.
+    decode : callable
+        Gives the decoded variable for the name and the array of a coordinate; to be pickled.
+    """
+
+    def __init__(self, dims: tuple[Hashable, ...], coords: Mapping[Hashable, Array], decode: _Decode) -> None:
+        self._dims = dims
+        self._coords = {dim: coords[dim] for dim in dims if dim in coords}
+        self._decode = decode
+
+    def __call__(self, region: Region) -> str:
+        """A region by ranges of coordinates, or of indices along dimensions that have none to tell.
+
+        The coordinates are read when they are needed, which is hardly ever.
+        """
+        if not self._dims:
+            return "[...]"
+        return ", ".join(map(self._range, self._dims, region))
+
+    def _range(self, dim: Hashable, part: slice) -> str:
+        named = None if dim not in self._coords else self._values(dim, part)
+        return f"{dim}[{part.start}:{part.stop}]" if named is None else f"{dim} {named}"
+
+    def _values(self, dim: Hashable, part: slice) -> str | None:
+        array = copy(self._coords[dim])
+        array.missing = "error"  # What is absent itself tells nothing.
+        try:
+            variable = self._decode(dim, array)
+            first, last = (variable[at].values for at in (part.start, part.stop - 1))
+        except (Xzarr3Error, ValueError, OverflowError):
+            return None  # Nor does what cannot be read or decoded; the error at hand is another one.
+        return f"{_text(first)} to {_text(last)}" if first.ndim == 0 else None
+
+
+def _text(value: AnyArray) -> str:
+    """A coordinate as people write it: of a date no time of day if that is midnight."""
+    if value.dtype.kind == "M":
+        text = str(np.datetime_as_string(value, unit="auto"))
+        return text if "T" in text or text.count("-") == 2 else str(value.astype("datetime64[D]"))
+    found: Any = value.item()
+    if hasattr(found, "isoformat"):  # A date in another calendar.
+        return str(found.isoformat()).removesuffix("T00:00:00")
+    return str(found) if isinstance(found, (int, float)) else shorten(found, 40)

@@ -1,0 +1,249 @@
+"""Carrying out a write with dask: what begins and ends it, and what becomes of it when a task fails."""
+
+from __future__ import annotations
+
+import math
+import threading
+import uuid
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+import dask
+import dask.threaded
+from dask._task_spec import DataNode, Task, TaskRef
+from dask.base import get_scheduler
+from dask.delayed import Delayed
+from dask.highlevelgraph import HighLevelGraph, Layer, MaterializedLayer
+
+from xzarr3.array import Array
+from xzarr3.dask.cleanup import Writing, fetched
+from xzarr3.dask.sources import Place, Places
+from xzarr3.dask.write import Job, Writes, plan_writes
+from xzarr3.errors import ConflictError
+from xzarr3.progress import Asked, shown
+from xzarr3.stores import Store, in_flight
+
+if TYPE_CHECKING:
+    from xzarr3.xarray.commit import Commit
+
+
+class Started:
+    """A write that has begun, of which the values in dask arrays are still to be written."""
+
+    def __init__(self, write: Commit) -> None:
+        self.write = write
+        self._blocks = plan_writes(write.jobs, journal=write.journal) if write.jobs else None
+        self.begun = write.begin()
+
+    def write_blocks(self, progress: Asked, options: Mapping[str, Any] | None) -> None:
+        """Write what is in dask arrays; ``options`` are for the scheduler."""
+        write, blocks = self.write, self._blocks
+        if blocks is not None:
+            number = len(write.jobs)
+            try:
+                shown(
+                    blocks.delayed(),
+                    blocks.sizes,
+                    f"writing {number} variable{'' if number == 1 else 's'} to {write.store}",
+                    progress,
+                    **{**_workers(write.store, write.jobs), **_for_scheduler(options)},
+                )
+            except BaseException as error:
+                write.discard(self.begun, error)
+                raise
+
+
+def written_later(write: Commit, opened: Store | None) -> Delayed:
+    """What does all that was planned when it is computed, and closes a store that was opened for it."""
+    blocks = plan_writes(write.jobs) if write.jobs else None
+    token = uuid.uuid4().hex
+    plan, begin = f"plan-zarr-{token}", f"begin-zarr-{token}"
+    beginning: Any = MaterializedLayer({begin: Task(begin, Begun, begin, TaskRef(plan))})
+    beginning.cleanups = [Abandoning(plan, begin)]
+    layers: dict[str, Layer] = {
+        plan: MaterializedLayer({plan: DataNode(plan, write)}),
+        begin: beginning,
+    }
+    begun = HighLevelGraph(layers, {plan: set(), begin: {plan}})
+    finish = partial(_finished, opened)
+    return _ending(blocks, finish, begun, [plan, begin])
+
+
+def _ending(
+    blocks: Writes | None,
+    end: Callable[..., None],
+    before: HighLevelGraph | None = None,
+    needed: Sequence[str] = (),
+) -> Writing:
+    """What writes blocks once the tasks ``needed`` are done, and calls ``end`` with what all these give."""
+    graph = HighLevelGraph({}, {}) if before is None else before
+    keys = [*needed]
+    if blocks is not None:
+        written = blocks.delayed(Delayed(keys[-1], graph) if keys else None)
+        graph = written.dask
+        keys.append(written.key)
+    key = f"end-zarr-{uuid.uuid4().hex}"
+    last = MaterializedLayer({key: Task(key, end, *map(TaskRef, keys))})
+    layers: dict[str, Layer] = {**graph.layers, key: last}
+    return Writing(key, HighLevelGraph(layers, {**graph.dependencies, key: set(keys)}))
+
+
+def templated(write: Commit, opened: Store | None) -> Delayed:
+    """Make a new dataset without what is in dask arrays, and give what writes that when it is computed.
+
+    Raises
+    ------
+    ValueError
+        If what is replaced would be read afterwards.
+    """
+    store, jobs = write.store, write.jobs
+    read = reads_below([job.source for job in jobs], store, write.path)
+    for job, is_replaced in zip(jobs, read, strict=True):
+        if is_replaced:
+            raise ValueError(
+                f"array '{job.target.name}' is made of what is in {store} and would be replaced before "
+                "it is read; accepted: compute='later', which keeps it until all is written"
+            )
+    targets = [
+        Array(store, at.path, at.metadata, format=at.format, write_empty_chunks=at.write_empty_chunks)
+        for at in (job.target for job in jobs)
+    ]
+    write.jobs = []
+    write.finish(write.begin())
+    if opened is not None and opened.publishes_at_close:
+        cast("Any", opened).flush()
+    placed = [Job(job.source, target, ...) for job, target in zip(jobs, targets, strict=True)]
+    return _ending(plan_writes(placed) if placed else None, partial(_closed, opened))
+
+
+def _closed(opened: Store | None, blocks: object = None) -> None:
+    """Close a store opened for blocks that were written."""
+    with opened or nullcontext():
+        pass
+
+
+def _for_scheduler(options: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What ``dask.array.store`` takes and the scheduler understands."""
+    own = ("lock", "flush", "compute", "return_stored", "load_stored", "regions")
+    return {key: value for key, value in (options or {}).items() if key not in own}
+
+
+def _finished(opened: Store | None, write: Commit, begun: Begun, stored: object = None) -> None:
+    """Finish a write that has begun and whose blocks were written, and close a store opened for it."""
+    with opened or nullcontext():
+        begun.finish(write, stored)
+
+
+def _workers(store: Store, jobs: list[Job]) -> dict[str, int]:
+    """How many of dask's threads write at a time, where the user leaves it open and they have to wait."""
+    set_up = dask.config.get("num_workers", None) or dask.config.get("pool", None)
+    if store.concurrency <= 1 or set_up or get_scheduler() not in (None, dask.threaded.get):
+        return {}
+    blocks = [math.prod(map(max, job.source.chunks)) * job.source.dtype.itemsize for job in jobs]
+    return {"num_workers": in_flight.at_once(store.concurrency, 4 * max(blocks, default=0))}
+
+
+class Begun:
+    """A write that has begun. Where it travels the plan stays behind, of which there is a task."""
+
+    def __init__(self, key: str, write: Commit) -> None:
+        self.key = key
+        self.attempt = uuid.uuid4().hex
+        """What tells it from the same write when that is begun again."""
+        self._write: Commit | None = write
+        self._begun = write.begin()
+        self.room = write.room(self._begun)
+        self._is_over = False
+        self._guard = threading.Lock()
+        _here[key] = self
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_write": None, "_guard": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _guard=threading.Lock())
+
+    @property
+    def is_original(self) -> bool:
+        """Whether it was begun in this process, where the plan is."""
+        return self._write is not None
+
+    def finish(self, write: Commit, stored: object = None) -> None:
+        """Finish the write, if all of its tasks have ``stored`` their values where it has begun.
+
+        Raises
+        ------
+        ConflictError
+            If what some of them stored was removed since.
+        """
+        if isinstance(stored, frozenset) and not stored <= {self.room}:
+            raise self._given_up(write)
+        with self._guard:
+            self._is_over = True
+        write.finish(self._begun)
+
+    def _given_up(self, write: Commit) -> ConflictError:
+        error = ConflictError(
+            "values are gone that this write had stored before a worker was lost, or it was computed again: "
+            "an earlier attempt at it was cleaned up since; nothing was put in its place; accepted: the same "
+            "again, or a new call"
+        )
+        self.abandon(error, write)
+        return error
+
+    def abandon(self, error: BaseException, write: Commit | None = None) -> None:
+        """Remove what was written before ``error``, once; who comes second waits until that is done."""
+        with self._guard:
+            write = self._write if write is None else write
+            if not self._is_over and write is not None:
+                self._is_over = True
+                write.discard(self._begun, error)
+
+
+_here: weakref.WeakValueDictionary[str, Begun] = weakref.WeakValueDictionary()
+"""What was begun in this process, by the key of the task that did."""
+
+
+class Abandoning:
+    """Gives up what a task has begun.
+
+    Parameters
+    ----------
+    plan, begin : str
+        Keys of the tasks that give the plan of the write and begin it.
+    """
+
+    def __init__(self, plan: str, begin: str) -> None:
+        self._plan, self.begin = plan, begin
+
+    def __call__(self, error: BaseException) -> None:
+        """Give it up, if it was begun in this process."""
+        begun = _here.get(self.begin)
+        if begun is not None:
+            begun.abandon(error)
+
+    def held(self, begun: Sequence[Any]) -> Callable[[BaseException], None] | None:
+        """What gives it up, wherever in a cluster it was begun; not the same that was begun again since."""
+        mine = next((each for each in begun if each.key == self.begin), None)
+        if mine is None:  # It failed to begin, and has cleaned up itself.
+            return lambda error: None
+        if mine.is_original:
+            return cast("Begun", mine).abandon
+        found = fetched([self._plan])
+        return None if found is None else partial(mine.abandon, write=found[0])
+
+
+def reads_below(sources: Sequence[Any], store: Store, path: str) -> list[bool]:
+    """Which dask arrays are known to be made of a node, or of what is below it."""
+    places = Places()
+    where, top = places.at(store, path)
+
+    def is_below(place: Place) -> bool:
+        return place[0] == where and (
+            not top or place[1] == top or place[1].startswith(f"{top.rstrip('/')}/")
+        )
+
+    return [any(map(is_below, places.read_in(source.dask.layers))) for source in sources]

@@ -1,0 +1,88 @@
+"""Values that are stored behind arrays, where no reader looks until their documents tell of it.
+
+Other processes may store them, too, as long as the write goes on that has taken the lease.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import Any, cast
+
+from xzarr3.array import Array
+from xzarr3.commit.length import GuardedStore, Length
+from xzarr3.dask.sources import BEHIND
+from xzarr3.errors import ChangedError
+from xzarr3.model.metadata import ArrayMetadata
+from xzarr3.nodes import freshness, revalidation
+from xzarr3.stores import Store
+
+
+class Growing(Array):
+    """An array as it will be, of which the document does not tell yet."""
+
+    grown_from: tuple[int, ...] = ()
+    """Its shape as the document tells it."""
+
+    def _check_shape(self, found: ArrayMetadata) -> None:
+        """Whoever replaces the array does not look for the lease of who appends to it."""
+        if found.shape != self.grown_from:
+            raise ChangedError(
+                f"array '{self.name}' of {self.store} got shape {found.shape} while its shape "
+                f"{self.grown_from} was appended to: it was replaced, or somebody else has changed its "
+                "length; accepted: opening it again"
+            )
+
+    def _check_to_write(self) -> None:
+        """With the lease held, one look is good for several tasks where answers have to be waited for."""
+        keys = (self._key,)
+        seen = revalidation.last(self.store, keys)
+        is_held = cast("BehindStore", self.store)._length.is_exclusive
+        if not (is_held and self.store.concurrency > 1 and seen is not None and seen.is_recent):
+            seen = revalidation.look(self.store, keys, partial(freshness.parsed, self), to_write=True)
+        self._check_shape(freshness.same(self, seen.metadata))
+
+    def _check_current(self, version: object | None = None) -> None:
+        self._check_to_write()
+
+    def __getstate__(self) -> tuple[object, ...]:
+        return self.grown_from, super().__getstate__()
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self.grown_from, rest = state
+        super().__setstate__(rest)
+
+
+class BehindStore(GuardedStore):
+    """What stores values behind an array, which is no place that others read from."""
+
+    @property
+    def identity(self) -> object:
+        return BEHIND, super().identity
+
+
+class SharedLength(Length):
+    """A right to change a length that other processes can go on with, which write what its owner planned."""
+
+    def __init__(self, store: Store, prefix: str, key: str, deadline: float = 0.0) -> None:
+        super().__init__(store, prefix, key, deadline)
+        self.store = BehindStore(store, self)
+        self._is_copy = False
+        self.shared = False
+        """Whether there may be copies of it, in other processes mostly."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        self.shared = True
+        return {**self.__dict__, "_is_copy": True}
+
+    def begin(self, conflict_deadline: float) -> None:
+        """Take the lease."""
+        self._deadline = time.monotonic() + conflict_deadline
+        self.__enter__()
+
+    def verify_now_and_then(self) -> None:
+        """A copy cannot know that the write has failed, other than from the store."""
+        if self._is_copy and self.document:
+            self.verify()
+        else:
+            super().verify_now_and_then()

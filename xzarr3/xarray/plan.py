@@ -1,0 +1,371 @@
+"""What :func:`xzarr3.to_zarr` is asked for, and the arrays and groups that datasets become.
+
+Everything is worked out and checked before the first byte is written. Nothing here looks at a store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from xarray import DataArray, Dataset, DataTree, Variable, conventions
+from xarray.backends.api import DATAARRAY_NAME, DATAARRAY_VARIABLE
+
+from xzarr3.dtypes import ZDType, parse_dtype
+from xzarr3.errors import DataTypeValidationError, InvalidKeyError, MetadataError, listed, shorten
+from xzarr3.formats import Format, ZarrFormat, documents
+from xzarr3.formats.base import node_prefix
+from xzarr3.formats.fill_value_attribute import encode_fill_value, fill_value_is_mask
+from xzarr3.formats.nonfinite import finite_marks
+from xzarr3.model.metadata import ArrayMetadata, NodeMetadata
+from xzarr3.nodes.array_settings import array_metadata
+from xzarr3.nodes.node import check_new_path
+from xzarr3.xarray.encode import (
+    array_settings,
+    encode_attributes,
+    encode_values,
+    is_lazy,
+    make_from_kept,
+    stored_dtype,
+)
+
+_RESERVED = ("__zarr", ".xzarr3-")
+_UNNAMED = "__values__"  # xarray's name in stores for a variable whose name is None.
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Request:
+    """What a call of :func:`xzarr3.to_zarr` asks for besides the data and their place; see there."""
+
+    mode: str
+    encoding: Mapping[Any, Mapping[Any, Any]]
+    consolidated: bool | None
+    append_dim: Hashable | None
+    region: Any
+    write_empty_chunks: bool | None
+    write_inherited_coords: bool
+    zarr_format: ZarrFormat | None
+    widen_units: bool
+    resume: bool
+    in_place: bool = False
+    from_copies: bool = False
+    """Plan what is appended after consolidated metadata, which are checked once the leases are held."""
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """A dataset, the path of its group, and what is asked for of it alone."""
+
+    path: str
+    dataset: Dataset
+    asked: Request
+
+
+def nodes_of(data: Dataset | DataArray | DataTree, path: str, asked: Request) -> dict[str, Node]:
+    """The datasets to write at ``path`` and below, by path relative to that, from the top down.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If what is asked for does not go with the data.
+    """
+    if not isinstance(data, DataTree):
+        return {"": Node(path, as_dataset(data), asked)}
+    unknown = set(asked.encoding) - set(data.groups)
+    if unknown:
+        raise ValueError(
+            f"unexpected encoding group name(s) provided: {unknown}; accepted: {listed(data.groups)}"
+        )
+    nodes = {}
+    for name, node in data.subtree_with_keys:  # It may be a part of a tree, whose top gets what it inherits.
+        relative = "" if node is data else name
+        place = f"{node_prefix(path)}{relative}".rstrip("/")
+        check_group_path(place)
+        dataset = node.to_dataset(inherit=asked.write_inherited_coords or node is data)
+        own = replace(
+            asked,
+            encoding=asked.encoding.get(node.path) or {},
+            append_dim=asked.append_dim if asked.append_dim in dataset.dims else None,
+            region=_region_of(dataset, asked.region),
+        )
+        nodes[relative] = Node(place, dataset, own)
+    if isinstance(asked.region, Mapping):
+        dims = {dim for node in nodes.values() for dim in node.dataset.dims}
+        beyond = [dim for dim in asked.region if dim not in dims]
+        if beyond:
+            raise ValueError(f"dimensions {listed(beyond)} in ``region`` are those of no node of the tree")
+    if asked.append_dim is not None and all(node.asked.append_dim is None for node in nodes.values()):
+        raise ValueError(f"append_dim={asked.append_dim!r} is no dimension of any node of the tree")
+    return nodes
+
+
+def _region_of(dataset: Dataset, region: Any) -> Any:
+    """What of a region goes for one node: nothing, if it has no variables."""
+    if not isinstance(region, Mapping):
+        return region
+    if not dataset.variables:
+        return None
+    return {dim: part for dim, part in region.items() if dim in dataset.dims} or region
+
+
+def as_dataset(data: Dataset | DataArray) -> Dataset:
+    if isinstance(data, Dataset):
+        return data
+    if not isinstance(data, DataArray):
+        raise TypeError(
+            f"not a dataset: {type(data).__name__}; accepted: xarray.Dataset, xarray.DataArray, "
+            "xarray.DataTree"
+        )
+    if data.name is not None and data.name not in data.coords and data.name not in data.dims:
+        return data.to_dataset()
+    # The names by which xarray.open_dataarray finds an array without a usable name.
+    dataset = data.to_dataset(name=DATAARRAY_VARIABLE)
+    if data.name is not None:
+        dataset.attrs[DATAARRAY_NAME] = data.name
+    return dataset
+
+
+@dataclass(frozen=True, eq=False)
+class PlannedArray:
+    """A variable with encoded values, None once they are on their way, and the array it will be.
+
+    ``stored`` are its documents by key.
+    """
+
+    name: str
+    data: Any
+    metadata: ArrayMetadata
+    stored: dict[str, bytes]
+    write_empty_chunks: bool
+
+
+@dataclass(frozen=True, eq=False)
+class PlannedGroup:
+    """The variables of a dataset and its attributes, encoded."""
+
+    variables: list[PlannedArray]
+    attributes: dict[str, Any]
+
+
+def check_group_path(path: str) -> None:
+    """Refuse the path of a group that no new group may have, whatever the format."""
+    if "\\" in path:
+        raise InvalidKeyError(f"invalid name {path!r} of a group; accepted: one with no '\\' in it")
+    for part in path.split("/"):
+        check_reserved(part)
+
+
+def growing_dimensions(dataset: Dataset, append_dim: Hashable | None = None) -> frozenset[Hashable]:
+    """The dimensions along which more is going to be appended to a new dataset.
+
+    Raises
+    ------
+    ValueError
+        If the dataset does not have the one that is asked for.
+    """
+    if append_dim is not None and append_dim not in dataset.dims:
+        raise ValueError(
+            f"append_dim={append_dim!r} does not match any existing dataset dimensions {dict(dataset.sizes)}"
+        )
+    unlimited = dataset.encoding.get("unlimited_dims", ())
+    found = {unlimited} if isinstance(unlimited, str) else set(unlimited or ())
+    return frozenset((found | ({append_dim} - {None})) & set(dataset.dims))
+
+
+def plan_group(node: Node, format: Format) -> PlannedGroup:
+    """Everything that will be written of a new group but the chunks."""
+    dataset = node.dataset
+    growing = growing_dimensions(dataset, node.asked.append_dim)
+    check_new_path(node.path, format)
+    for name in dataset.variables:
+        check_name(name, format)
+    variables, attributes = encoded_coordinates(dataset, node.asked.encoding)
+    planned = plan_arrays(variables, node, format, growing)
+    return PlannedGroup(planned, encode_attributes(attributes, path=node.path))
+
+
+def encoded_coordinates(
+    dataset: Dataset, encoding: Mapping[Any, Mapping[str, Any]]
+) -> tuple[dict[Any, Variable], dict[Any, Any]]:
+    """The variables of a dataset, with the encodings that are asked for, and its attributes."""
+    for name in encoding:
+        if name not in dataset.variables:
+            raise KeyError(
+                f"encoding for {name!r}, which is no variable; accepted: {listed(dataset.variables)}"
+            )
+    variables, attributes = conventions.encode_dataset_coordinates(dataset)
+    for name, given in encoding.items():
+        variables[name].encoding = dict(given)
+    return dict(variables), dict(attributes)
+
+
+def plan_arrays(
+    variables: Mapping[Any, Variable], node: Node, format: Format, growing: Collection[Hashable]
+) -> list[PlannedArray]:
+    """What new variables of a group become; chunks leave room along dimensions that are ``growing``."""
+    planned = []
+    for name, variable in variables.items():
+        check_name(name, format)
+        with naming(name, variable):
+            planned.append(_plan_array(variable, name, node, format, growing))
+    return planned
+
+
+def stored_name(name: Any) -> str:
+    """The name that a variable has in a store."""
+    return _UNNAMED if name is None else str(name)
+
+
+@contextmanager
+def naming(name: Hashable, variable: Variable) -> Iterator[None]:
+    """Say in errors of a ``with`` statement which variable they are about."""
+    try:
+        yield
+    except (ValueError, TypeError, NotImplementedError) as error:
+        error.add_note(
+            f"raised for variable {name!r} of dtype {variable.dtype}; without it: .drop_vars([{name!r}])"
+        )
+        raise
+
+
+def check_name(name: Any, format: Format) -> None:
+    if name is None:
+        return
+    if not isinstance(name, str):
+        raise TypeError(f"invalid name {name!r} of a variable; accepted: a string or None")
+    if not name.strip(".") or {"/", "\\", "\0"} & set(name):
+        raise ValueError(
+            f"invalid name {name!r} of a variable; accepted: a string that is not empty, has no '/' and no "
+            "'\\' and is not only periods; .rename() gives variables other names"
+        )
+    check_reserved(name)
+    # Names that begin with "__" are reserved, but xarray has such.
+    try:
+        format.check_name(name.lstrip("_") or "_", name)
+    except InvalidKeyError as error:
+        raise ValueError(
+            f"invalid name {name!r} of a variable: {error}; .rename() gives variables other names"
+        ) from error
+
+
+def check_reserved(name: str) -> None:
+    for prefix in _RESERVED:
+        if name.startswith(prefix):
+            raise ValueError(
+                f"invalid name {name!r} of a variable or group: names that begin with {prefix!r} are "
+                "reserved and would not be found again; accepted: another name, for instance by .rename()"
+            )
+
+
+def _plan_array(
+    variable: Variable, key: Hashable, group: Node, format: Format, growing: Collection[Hashable]
+) -> PlannedArray:
+    name = stored_name(key)
+    node, explicit = node_prefix(group.path) + name, key in group.asked.encoding
+    _check_dimensions(variable, name)
+    said = "_FillValue" in variable.encoding or "_FillValue" in variable.attrs
+    encoded = encode_values(variable, name, explicit=explicit)
+    settings = array_settings(encoded, name, format, explicit=explicit, growing=growing)
+    keep_empty = _keeps_empty(settings.pop("write_empty_chunks", None), group.asked, name, explicit)
+    attributes, fill_value = _attributes(encoded, node, explicit, format, said=said)
+    make = partial(
+        array_metadata,
+        shape=encoded.shape,
+        dtype=_data_type(encoded.dtype, name, node, format),
+        dimension_names=_dimension_names(encoded, format),
+        attributes=attributes,
+        format=format,
+    )
+    if fill_value_is_mask(format):
+        make = partial(_with_mask, make)
+        if fill_value is not None:
+            settings["fill_value"] = fill_value
+    try:
+        metadata = make(**settings) if explicit else make_from_kept(make, settings, encoded.dtype, format)
+        stored = stored_documents(format, metadata, node)
+    except MetadataError as error:
+        error.at(path=node)
+        raise
+    data = encoded.data if is_lazy(encoded.data) else np.asarray(encoded.data)
+    return PlannedArray(name, data, metadata, stored, keep_empty)
+
+
+def _check_dimensions(variable: Variable, name: str) -> None:
+    for dim in variable.dims:
+        if dim is not None and not isinstance(dim, str):
+            raise TypeError(f"invalid name {dim!r} of a dimension of variable {name!r}; accepted: a string")
+    if any(np.isnan(length) for lengths in variable.chunks or () for length in lengths):
+        raise ValueError(
+            f"the blocks of variable {name!r} have unknown lengths, {shorten(variable.chunks)}; accepted: "
+            f"known ones, which ds[{name!r}].data.compute_chunk_sizes() finds out in place"
+        )
+
+
+def _keeps_empty(own: bool | None, asked: Request, name: str, explicit: bool) -> bool:
+    """Whether empty chunks are stored, as the encoding of the variable or the whole call asks for."""
+    everywhere = asked.write_empty_chunks
+    if explicit and None not in (own, everywhere) and own != everywhere:
+        raise ValueError(
+            f"write_empty_chunks={everywhere} contradicts encoding['write_empty_chunks']={own} of variable "
+            f"{name!r}"
+        )
+    return bool(own if everywhere is None else everywhere)
+
+
+def _data_type(dtype: np.dtype[Any], name: str, node: str, format: Format) -> ZDType:
+    try:
+        return parse_dtype(stored_dtype(dtype, format), zarr_format=format.zarr_format)
+    except MetadataError as error:
+        raise DataTypeValidationError(
+            f"values of dtype {dtype} cannot be stored",
+            path=node,
+            field="data_type",
+            found=error.found,
+            accepted=f"{error.accepted}; .drop_vars([{name!r}]) leaves the variable out",
+        ) from error
+
+
+def stored_documents(format: Format, metadata: NodeMetadata, path: str) -> dict[str, bytes]:
+    """The documents of a node by key, as they are stored."""
+    return {key: documents.encode(each, path) for key, each in format.documents(metadata, path).items()}
+
+
+def _dimension_names(variable: Variable, format: Format) -> list[str] | None:
+    names = [str(dim) for dim in variable.dims]
+    return names if names or format.conventions_in_attributes else None  # As xarray has it for no dimensions.
+
+
+def _with_mask(make: Callable[..., ArrayMetadata], **settings: Any) -> ArrayMetadata:
+    """The metadata of an array whose fill value, if it has one, marks missing values."""
+    return replace(make(**settings), fill_is_null="fill_value" not in settings)
+
+
+def _attributes(
+    variable: Variable, node: str, explicit: bool, format: Format, *, said: bool
+) -> tuple[dict[str, Any], Any]:
+    """The attributes of an array, and the value that marks missing ones if that is not among them.
+
+    ``said`` tells that the ``_FillValue`` was there before the values were encoded.
+    """
+    attributes = dict(variable.attrs)
+    fill_value = attributes.pop("_FillValue", None)
+    attributes, fill_value = finite_marks(
+        attributes, fill_value, node, floating=variable.dtype.kind == "f", said=said
+    )
+    encoded: dict[str, Any] = encode_attributes(attributes, path=node)
+    if fill_value is None or fill_value_is_mask(format):
+        return encoded, fill_value
+    try:
+        if variable.dtype.kind in "SU" and not format.is_draft:
+            raise ValueError(f"xarray's own engine cannot read a _FillValue of dtype {variable.dtype}")
+        encoded["_FillValue"] = encode_fill_value(fill_value, variable.dtype)
+    except ValueError as error:
+        if explicit:
+            raise MetadataError(
+                str(error), path=node, field="attributes._FillValue", found=fill_value
+            ) from error
+    return encoded, None

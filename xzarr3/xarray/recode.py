@@ -1,0 +1,328 @@
+"""Values for variables that are there, encoded as these are stored and in no other way.
+
+What their encoding cannot say is refused before anything is written, or when it is computed if it is in a
+dask array. xarray's own functions would round it, cut it off or change units that nobody reads then.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+import numpy as np
+from xarray import Variable, conventions
+from xarray.coders import CFDatetimeCoder, CFTimedeltaCoder
+from xarray.core.common import contains_cftime_datetimes
+
+from xzarr3._types import AnyArray
+from xzarr3.array import Array
+from xzarr3.errors import DataTypeValidationError, MetadataError
+from xzarr3.xarray.encode import encode_values, is_lazy
+from xzarr3.xarray.variables import as_variable
+
+_STANDARD = frozenset(("standard", "gregorian", "proleptic_gregorian"))
+_UNITS = ("days", "hours", "minutes", "seconds", "milliseconds", "microseconds", "nanoseconds")
+_TOLERANCE = np.timedelta64(1, "us")  # What floating point numbers of days may be off.
+
+
+class InexactTimesError(DataTypeValidationError):
+    """Times that cannot be said in the units in which those that are there are stored.
+
+    ``units`` are such in which they can, or None.
+    """
+
+    units: str | None = None
+
+
+def decoded_as_stored(arrays: Mapping[str, Array], mask: bool) -> dict[Hashable, Variable]:
+    """The variables of a group by name, decoded lazily, so that their encoding tells how they are stored.
+
+    Those without names of dimensions are left out.
+
+    Parameters
+    ----------
+    arrays : mapping of str to Array
+    mask : bool
+        Whether the fill value of an array is its ``_FillValue``.
+    """
+    variables: dict[Hashable, Variable] = {}
+    for name, array in arrays.items():
+        names = array.metadata.dimension_names or ()
+        if len(names) == array.ndim and None not in names:
+            variables[name] = as_variable(array, mask)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Unable to decode time axis")
+        decoded, _, _ = conventions.decode_cf_variables(variables, {}, decode_coords=False)
+    return dict(decoded)
+
+
+def inherits_units(array: Array, stored: Variable) -> bool:
+    """Whether the units of a variable are those of what it bounds, and not among its own attributes."""
+    return "units" in stored.encoding and "units" not in array.metadata.attributes
+
+
+def encode_as_stored(
+    variable: Variable, name: str, array: Array, stored: Variable, *, units: str | None = None
+) -> Variable:
+    """Encode the values of a variable as the variable of this name is stored.
+
+    Parameters
+    ----------
+    variable : Variable
+    name : str
+    array : Array
+        Where it is stored.
+    stored : Variable
+        What is stored, from :func:`decoded_as_stored`.
+    units : str, optional
+        Units of time in place of those that are stored.
+
+    Raises
+    ------
+    InexactTimesError
+        If times cannot be said in the units.
+    ValueError
+        If values cannot be stored as the others are.
+    """
+    _check_kind(variable, name, array, stored)
+    is_time = _is_time(variable)
+    encoding = dict(stored.encoding)
+    if units is not None:
+        encoding["units"] = units
+    if array.dtype.kind in "SU":  # Longer text would be cut off.
+        encoding.pop("dtype", None)
+    if is_time:
+        _check_calendar(variable, name, encoding)
+    elif _stores_times(stored):
+        _check_raw_times(variable, name, encoding)
+    attrs = dict(variable.attrs)
+    if not is_time:  # What they say of themselves is not stored.
+        for key in ("units", "calendar"):
+            if key in encoding:
+                attrs.pop(key, None)
+    given = Variable(variable.dims, variable._data, attrs, encoding, fastpath=True)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Times can't be serialized faithfully")
+        warnings.filterwarnings("ignore", "Timedeltas can't be serialized faithfully")
+        encoded = encode_values(given, name, explicit=False, exact=True)
+    if is_time:
+        _check_times(variable, encoded, name, encoding)
+    return encoded
+
+
+def fitted(encoded: Variable, name: str, array: Array) -> Any:
+    """Encoded values as an array takes them; a dask array stays one, of which each block is fitted later.
+
+    Raises
+    ------
+    ValueError
+        If the array cannot hold them.
+    """
+    data = encoded.data
+    if is_lazy(data):
+        return data
+    try:
+        return array.fitted(np.asarray(data), encoded.shape)
+    except MetadataError as error:
+        if array.dtype.kind not in "SU":
+            raise
+        raise ValueError(
+            f"Mismatched dtypes for variable {name} between Zarr store on disk and dataset to append: {error}"
+        ) from error
+
+
+def _is_time(variable: Variable) -> bool:
+    return variable.dtype.kind in "mM" or (
+        variable.dtype.kind == "O" and bool(contains_cftime_datetimes(variable))
+    )
+
+
+def _stores_times(stored: Variable) -> bool:
+    """Whether a decoded variable has times, of which only some may be too far away for numpy."""
+    return _is_time(stored) or (stored.dtype.kind == "O" and "calendar" in stored.encoding)
+
+
+def _check_kind(variable: Variable, name: str, array: Array, stored: Variable) -> None:
+    """Refuse text among numbers and the like."""
+    new, old = variable.dtype, stored.dtype
+    is_text = new.kind in "SUT", array.dtype.kind in "SUTO"
+    if new.kind == "O" or is_text == (True, True):
+        return
+    kinds = {"M": "dates", "m": "lengths of time"}
+    differ = is_text[0] != is_text[1] or ("V" in (new.kind, old.kind) and new != old)
+    if not differ and new.kind in kinds and not _stores_times(stored):
+        raise ValueError(
+            f"variable {name!r} is stored as numbers of dtype {old} without units of time, and would hold "
+            f"{kinds[new.kind]}; accepted: numbers, or a dataset written anew with mode='w'"
+        )
+    if differ or (new.kind in kinds and (new.kind == "m") != (old.kind == "m")):
+        raise ValueError(
+            f"Mismatched dtypes for variable {name} between Zarr store on disk and dataset to append. Store "
+            f"has dtype {old} but dataset to append has dtype {new}."
+        )
+
+
+def _check_calendar(variable: Variable, name: str, encoding: Mapping[str, Any]) -> None:
+    calendar = str(encoding.get("calendar", "standard")).lower()
+    own = "standard"
+    if variable.dtype.kind == "m":
+        return
+    if variable.dtype.kind == "O":
+        first = next((value for value in np.asarray(variable.data).flat if hasattr(value, "calendar")), None)
+        own = str(getattr(first, "calendar", own)).lower()
+    if own != calendar and not {own, calendar} <= _STANDARD:
+        raise ValueError(
+            f"dates of variable {name!r} are of the calendar {own!r}, and those stored of {calendar!r}; "
+            f"accepted: dates of the latter, for instance after .convert_calendar({calendar!r})"
+        )
+
+
+def _check_raw_times(variable: Variable, name: str, encoding: Mapping[str, Any]) -> None:
+    """Refuse numbers among times that do not say that they are numbers of the same units."""
+    units = variable.attrs.get("units", variable.encoding.get("units"))
+    if units != encoding.get("units") and variable.size:
+        raise ValueError(
+            f"variable {name!r} is stored as times in units {encoding.get('units')!r}, and the values given "
+            f"are numbers of dtype {variable.dtype} with units {units!r}; accepted: dates, or numbers whose "
+            "attribute 'units' says the same"
+        )
+
+
+def _check_times(variable: Variable, encoded: Variable, name: str, encoding: Mapping[str, Any]) -> None:
+    """Refuse times that are not said exactly in the units that they should be in."""
+    wanted, found = encoding.get("units"), encoded.attrs.get("units")
+    dtype = np.dtype(encoding.get("dtype", encoded.dtype))
+    if _word(found) != _word(wanted):  # When they begin is only spelled in another way.
+        raise _inexact(name, wanted, dtype, found)
+    if not is_lazy(encoded.data) and encoded.size:
+        places = _differing(variable, encoded, tolerant=dtype.kind == "f")
+        if places is not None and places.any():
+            raise _inexact(name, wanted, dtype, None, np.asarray(variable.data)[places].flat[0])
+
+
+def _inexact(
+    name: str, units: Any, dtype: np.dtype[Any], needed: str | None, first: Any = None
+) -> InexactTimesError:
+    fix = "times that can"
+    if needed is not None:
+        fix = (
+            f"widen_units=True, which stores all of the variable anew in {needed!r}; or such units from the "
+            f"first write on, encoding={{{name!r}: {{'units': {needed!r}}}}}"
+        )
+    error = InexactTimesError(
+        f"times of variable {name!r} cannot be said exactly in the units {units!r} and the data type {dtype} "
+        "that it is stored in",
+        found=needed if first is None else str(first),
+        accepted=fix,
+    )
+    error.units = needed
+    return error
+
+
+def _differing(variable: Variable, encoded: Variable, *, tolerant: bool) -> AnyArray | None:
+    """Which times are others once they are decoded; None if that cannot be told."""
+    values = np.asarray(variable.data)
+    unit = np.datetime_data(values.dtype)[0] if values.dtype.kind in "mM" else "ns"
+    time_unit: Any = unit if unit in ("s", "ms", "us", "ns") else "ns"
+    stored = Variable(encoded.dims, np.asarray(encoded.data), encoded.attrs, fastpath=True)
+    coder: Any
+    if variable.dtype.kind == "m":
+        coder = {"decode_timedelta": CFTimedeltaCoder(time_unit=time_unit)}
+    else:
+        coder = {"decode_times": CFDatetimeCoder(use_cftime=values.dtype.kind == "O", time_unit=time_unit)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        back = np.asarray(conventions.decode_cf_variable("", stored, **coder).data)
+    if back.dtype.kind != values.dtype.kind:
+        return None
+    if values.dtype.kind == "O":
+        if not tolerant:
+            return np.array(back != values, bool)
+        limit = _TOLERANCE.astype(object)
+        flat = zip(back.flat, values.flat, strict=True)
+        return np.array([abs(a - b) > limit for a, b in flat], bool).reshape(values.shape)
+    differs = np.abs(back - values) > _TOLERANCE if tolerant else np.not_equal(back, values)
+    differs |= np.isnat(back) != np.isnat(values)
+    both: AnyArray = differs & ~(np.isnat(back) & np.isnat(values))
+    return both
+
+
+def finer(one: str | None, other: str) -> str:
+    """The finer one of two units of time that begin at the same time.
+
+    Examples
+    --------
+    >>> finer("days since 2000-01-01", "hours since 2000-01-01")
+    'hours since 2000-01-01'
+    """
+    ranks = {word: rank for rank, word in enumerate(_UNITS)}
+    return other if one is None else max(other, one, key=lambda units: ranks.get(_word(units), -1))
+
+
+def _word(units: object) -> str:
+    """What units of time count, such as ``days``."""
+    return str(units).strip().partition(" ")[0].lower()
+
+
+def widened(
+    new: Variable | None,
+    name: str,
+    array: Array,
+    stored: Variable,
+    units: str,
+    shape: tuple[int, ...],
+    region: tuple[slice, ...],
+) -> AnyArray:
+    """All values of a variable in other units: those that are stored, and new ones in a region of them.
+
+    Raises
+    ------
+    ValueError
+        If the data type cannot hold them.
+    """
+    old = encode_as_stored(stored.load(), name, array, stored, units=units)
+    values = np.zeros(shape, array.dtype)
+    values[tuple(slice(length) for length in stored.shape)] = fitted(old, name, array)
+    if new is not None:
+        loaded = Variable(new.dims, np.asarray(new.data), new.attrs, new.encoding)
+        encoded = encode_as_stored(loaded, name, array, stored, units=units)
+        values[region] = fitted(encoded.transpose(*stored.dims), name, array)
+    return values
+
+
+def fitting(
+    name: str,
+    encoded: Variable,
+    array: Array,
+    region: Mapping[Hashable, slice],
+    append_dim: Hashable | None,
+) -> Variable:
+    """``encoded`` with its dimensions in the order in which they are stored, once its shape is known to fit.
+
+    Raises
+    ------
+    ValueError
+        If its dimensions are others, or of other lengths.
+    """
+    dims = tuple(array.dimension_names or ())
+    if encoded.dims != dims:
+        if set(dims) != set(encoded.dims):
+            raise ValueError(
+                f"variable {name!r} already exists with different dimension names {dims} != {encoded.dims}, "
+                "but changing variable dimensions is not supported by to_zarr()."
+            )
+        encoded = encoded.transpose(*dims)
+    there = {}
+    for dim, size in zip(dims, array.shape, strict=True):
+        if dim != append_dim:
+            there[dim] = len(range(*region[dim].indices(size))) if dim in region else size
+    given = {dim: size for dim, size in encoded.sizes.items() if dim != append_dim}
+    if there != given:
+        raise ValueError(
+            f"variable {name!r} already exists with different dimension sizes: {there} != {given}. to_zarr() "
+            "only supports changing dimension sizes when explicitly appending, but "
+            f"append_dim={append_dim!r}. If you are attempting to write to a subset of the existing store "
+            "without changing dimension sizes, consider using the region argument in to_zarr()."
+        )
+    return encoded

@@ -1,0 +1,130 @@
+"""Which part of the variables that are there ``region=`` of :func:`xzarr3.to_zarr` stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from xarray import Dataset, Variable, conventions
+
+from xzarr3.errors import listed
+from xzarr3.xarray.encode import is_auto
+
+
+def find_region(
+    dataset: Dataset,
+    region: Any,
+    mode: str,
+    append_dim: Hashable | None,
+    stored: Callable[[Hashable], Variable | None],
+) -> tuple[Dataset, dict[Hashable, slice]]:
+    """The slices of a region, and what of a dataset is written to it: all but its indexes.
+
+    Parameters
+    ----------
+    dataset : Dataset
+    region : mapping or "auto"
+        As :func:`xzarr3.to_zarr` has it.
+    mode : str
+    append_dim : str or None
+    stored : callable
+        Gives a variable that is there, as it is stored; None if there is none of this name.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If it is none, or does not go with the dataset or with what is there.
+    KeyError
+        If not all values of a coordinate are there, or the coordinate is not.
+    """
+    if is_auto(region):
+        region = dict.fromkeys(dataset.dims, "auto")
+    if not isinstance(region, Mapping):
+        raise TypeError(f"``region`` must be a dict, got {type(region)}; accepted: a dict or 'auto'")
+    found = dict(region)
+    unknown = [dim for dim in found if dim not in dataset.dims]
+    if unknown:
+        raise ValueError(
+            f"all keys in ``region`` are not in Dataset dimensions, got {list(found)} and "
+            f"{list(dataset.dims)}; not among them: {listed(unknown)}"
+        )
+    if any(is_auto(part) for part in found.values()) and mode not in ("r+", "a"):
+        raise ValueError(f"``mode`` must be 'r+' or 'a' when using ``region='auto'``, got {mode!r}")
+    for dim, part in found.items():
+        if is_auto(part):
+            found[dim] = part = _found_by_values(dataset, dim, stored)
+        if not isinstance(part, slice):
+            raise TypeError(f"all values in ``region`` must be slice objects, got region={found}")
+        if part.step not in (1, None):
+            raise ValueError(f"step on all slices in ``region`` must be 1 or None, got region={found}")
+    others = [name for name, var in dataset.variables.items() if not set(found).intersection(var.dims)]
+    if found and others:
+        raise ValueError(
+            "when setting `region` explicitly in to_zarr(), all variables in the dataset to write must have "
+            f"at least one dimension in common with the region's dimensions {list(found)}, but that is not "
+            "the case for some variables here. To drop these variables from this dataset before exporting to "
+            f"zarr, write: .drop_vars({others!r})"
+        )
+    if append_dim is not None and append_dim in found:
+        raise ValueError(
+            "cannot list the same dimension in both ``append_dim`` and ``region`` with to_zarr(), got "
+            f"{append_dim} in both"
+        )
+    return dataset.drop_vars(list(dataset.indexes)), found
+
+
+def _found_by_values(dataset: Dataset, dim: Hashable, stored: Callable[[Hashable], Variable | None]) -> slice:
+    """Where the values of a coordinate are among those that are stored."""
+    size = dataset.sizes[dim]
+    if dim not in dataset.variables:
+        there = _stored_length(dataset, dim, stored)
+        if there not in (size, None):
+            raise ValueError(
+                f"the dataset has no coordinate {dim!r} to find the region by, and {size} of {there} "
+                f"elements along it; accepted: the coordinate, or region={{{dim!r}: slice(...)}}"
+            )
+        return slice(0, size)
+    variable = stored(dim)
+    if variable is None:
+        raise KeyError(
+            f"there is no coordinate {dim!r} in the store to find the region by; accepted: "
+            f"region={{{dim!r}: slice(...)}}"
+        )
+    if variable.dims != (dim,):
+        raise ValueError(
+            f"the coordinate {dim!r} in the store has dimensions {listed(variable.dims)}; accepted: "
+            f"region={{{dim!r}: slice(...)}}"
+        )
+    decoded = conventions.decode_cf_variable(dim, variable)
+    index = pd.Index(decoded.values)
+    if not index.is_unique:
+        raise ValueError(
+            f"the coordinate {dim!r} in the store has values more than once, so that no region can be found "
+            f"by them; accepted: region={{{dim!r}: slice(...)}}"
+        )
+    places = index.get_indexer(pd.Index(dataset[dim].values))
+    if (places == -1).any():
+        raise KeyError(
+            f"Not all values of coordinate '{dim}' in the new array were found in the original store. "
+            "Writing to a zarr region slice requires that no dimensions or metadata are changed by the write."
+        )
+    if (np.diff(places) != 1).any():
+        raise ValueError(
+            f"The auto-detected region of coordinate '{dim}' for writing new data to the original store had "
+            "non-contiguous indices. Writing to a zarr region slice requires that the new data constitute a "
+            "contiguous subset of the original store."
+        )
+    return slice(int(places[0]), int(places[-1]) + 1) if size else slice(0, 0)
+
+
+def _stored_length(
+    dataset: Dataset, dim: Hashable, stored: Callable[[Hashable], Variable | None]
+) -> int | None:
+    """How long a dimension is in the store, by the first variable that tells."""
+    for name, variable in dataset.variables.items():
+        there = stored(name) if dim in variable.dims else None
+        if there is not None and dim in there.dims:
+            return int(there.sizes[dim])
+    return None
