@@ -1,9 +1,9 @@
 """Putting a node, with all that is below it, into its place in a store: the old one or the new one is there.
 
 Values and documents are first written beside what is there: in a directory see
-:mod:`xzarr3.commit.replace_directory`, in other stores :mod:`xzarr3.commit.swap`. They are written in place where
-there is nothing, or where the user can compute it again. Then they take the place of what is there, and the
-documents of the groups above are brought up to date.
+:mod:`xzarr3.commit.replace_directory`, in other stores :mod:`xzarr3.commit.swap`. They are written in place
+where there is nothing, or where the user can compute it again. Then they take the place of what is there, and
+the documents of the groups above are brought up to date.
 """
 
 from __future__ import annotations
