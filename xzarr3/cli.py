@@ -1,4 +1,4 @@
-"""The command ``xzarr3``: ``copy``, ``explain``, ``info`` and ``recover``."""
+"""The command ``xzarr3``: ``copy``, ``demo``, ``explain``, ``info`` and ``recover``."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import argparse
 import ast
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import xzarr3
@@ -15,6 +17,18 @@ from xzarr3.errors import SelectionError, Xzarr3Error, printable, shorten
 
 FAILURE = 1
 INTERRUPTED = 128 + 2
+
+
+_DEMO = Path(__file__).resolve().parents[1] / "notebooks" / "demo.py"
+
+
+def _demo(arguments: argparse.Namespace) -> None:
+    if not _DEMO.is_file():
+        raise Xzarr3Error(
+            f"the demonstration is part of the source, not of the installed package: no file {_DEMO}; accepted: "
+            "bash ci/demo.sh in a checkout"
+        )
+    sys.exit(subprocess.run([sys.executable, str(_DEMO), *arguments.arguments], check=False).returncode)
 
 
 def _info(arguments: argparse.Namespace) -> None:
@@ -175,6 +189,11 @@ def parser() -> argparse.ArgumentParser:
     _takes_options(info, "--option", "the store")
     info.set_defaults(command=_info)
 
+    demo = commands.add_parser(
+        "demo", help="run the demonstration of a checkout; bash ci/demo.sh also installs what it needs"
+    )
+    demo.add_argument("arguments", nargs=argparse.REMAINDER, help="for notebooks/demo.py, such as --help")
+    demo.set_defaults(command=_demo)
     explain = commands.add_parser(
         "explain",
         help="tell what reading a selection of an array fetches",

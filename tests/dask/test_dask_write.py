@@ -24,6 +24,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
+import xarray as xr
 from dask.blockwise import Blockwise
 from dask.callbacks import Callback
 from dask.utils import key_split
@@ -46,6 +47,7 @@ from xzarr3 import (
 from xzarr3._types import Buffer
 from xzarr3.dask import tiles
 from xzarr3.dask import write as writing
+from xzarr3.dask.aside import Aside
 from xzarr3.dask.memory import frontier, memory_limit
 from xzarr3.dask.tiles import plan_axes
 from xzarr3.dask.write import Job, plan_writes
@@ -978,3 +980,17 @@ def test_streaming_through_small_workers(client: Any, tmp_path: Path) -> None:
     store(from_zarr(source, chunks="units") + 1, target)
     for at in range(0, 64, 16):
         assert (target[at : at + 16] == np.arange(at + 1, at + 17, dtype="f4")[:, None, None]).all()
+
+
+def test_values_put_aside_stay_while_another_write_clears_up() -> None:
+    store = MemoryStore()
+    array = xzarr3.create_array(store, "a", data=np.arange(12), chunks=3)
+    xzarr3.to_zarr(xr.Dataset({"v": ("x", [1])}), store, group="g")
+    axes = [tiles.AxisTiles(np.array([0, 6, 12]), np.array([0, 6, 12]))]
+    aside = Aside(array, axes, axes, here=False)  # As on a cluster.
+    aside.make()
+    aside.array[...] = np.arange(12)
+    xzarr3.to_zarr(xr.Dataset({"v": ("x", [2])}), store, group="g", mode="w")
+    assert aside.array[...].tolist() == list(range(12))
+    aside.remove()
+    assert not [key for key in store.list() if "xzarr3" in key]

@@ -22,7 +22,8 @@ from _waiting import WaitingStore
 
 import xzarr3
 from xzarr3 import MemoryStore, to_zarr
-from xzarr3.errors import ChangedError
+from xzarr3.commit.lease import Lease, lease_key
+from xzarr3.errors import ChangedError, ConflictError
 from xzarr3.formats.fill_value_attribute import encode_fill_value
 from xzarr3.xarray import open_dataset
 
@@ -897,3 +898,34 @@ def test_looking_whether_attributes_have_changed_costs_one_look_for_many_chunks(
             old["v"].compute()
         looked_at = [key for _, key in count.requests if "/c/" not in key and not key[-1].isdigit()]
         assert sorted(looked_at) == sorted(documents)
+
+
+@pytest.mark.parametrize("region", ["auto", {"x": slice(1, 3)}])
+def test_a_region_is_packed_as_the_document_says_and_not_an_outdated_copy(region: Any) -> None:
+    store = MemoryStore()
+    values = np.array([1.5, 2.5, 3.5, 4.5])
+    whole = xr.Dataset({"v": ("x", values)}, {"x": [10, 20, 30, 40]})
+    to_zarr(whole, store, encoding={"v": {"dtype": "i2", "scale_factor": 0.5}})
+    document = json.loads(store.get("v/zarr.json"))
+    document["attributes"]["scale_factor"] = 0.25  # By a program that leaves the copy as it is.
+    store.set("v/zarr.json", json.dumps(document).encode())
+    to_zarr(whole.isel(x=slice(1, 3)), store, mode="r+", region=region)
+    found = open_dataset(store, consolidated=False, chunks=None)
+    assert found.v.values.tolist() == [0.75, 2.5, 3.5, 2.25]
+
+
+def test_variables_of_several_lengths_while_another_append_is_running() -> None:
+    store = MemoryStore()
+    to_zarr(xr.Dataset({"a": ("t", [1, 2]), "b": ("t", [1, 2])}), store)
+    more = xr.Dataset({"a": ("t", [3]), "b": ("t", [3])})
+    xzarr3.open_array(store, "a", mode="r+").resize(3)
+    with pytest.raises(ValueError, match="cut off while it stored documents"):
+        to_zarr(more, store, append_dim="t")
+    lease = Lease(store, lease_key("b/"), "resize")
+    assert lease.take()
+    with pytest.raises(ConflictError, match="another write appends"):
+        to_zarr(more, store, append_dim="t")
+    lease.release()
+    xzarr3.open_array(store, "b", mode="r+").resize(3)
+    to_zarr(more, store, append_dim="t")
+    assert open_dataset(store, chunks=None).sizes["t"] == 4

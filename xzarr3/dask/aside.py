@@ -22,8 +22,9 @@ import dask
 import numpy as np
 
 from xzarr3.array import Array
+from xzarr3.commit.leftovers import now
 from xzarr3.commit.renames import remove
-from xzarr3.commit.stage import StagedKeys
+from xzarr3.commit.stage import BEGUN, StagedKeys
 from xzarr3.dask.ending import Gate
 from xzarr3.dask.tasks import Cuts, Region, Rooms, Sink, rooms_of, write_tile
 from xzarr3.dask.tiles import AxisTiles, block_edges, distinct
@@ -82,8 +83,11 @@ class Aside:
         self.array.has_document = False
 
     def make(self) -> None:
-        """Make a temporary directory, which is for nobody else to read."""
-        if self._is_temporary and self._path is not None:
+        """Make a temporary directory that only this user can read, or note that the values are in use."""
+        if self._path is None:
+            # A recovery, or another write that clears what killed ones left, keeps them.
+            self._target.set(f"{self._top}/{BEGUN}", now(staged=True))
+        elif self._is_temporary:
             os.makedirs(os.path.dirname(self._path), exist_ok=True)
             with suppress(FileExistsError):
                 os.mkdir(self._path, 0o700)

@@ -18,8 +18,10 @@ from xarray import Dataset, Variable, conventions
 
 from xzarr3.api import open_group
 from xzarr3.array import Array
+from xzarr3.commit.lease import Lease, lease_key
 from xzarr3.commit.swap import format_swapped
 from xzarr3.errors import (
+    ConflictError,
     MetadataError,
     NodeExistsError,
     NodeNotFoundError,
@@ -33,6 +35,7 @@ from xzarr3.formats.fill_value_attribute import fill_value_is_mask
 from xzarr3.group import Group
 from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.nodes.find import find_format, format_for_new
+from xzarr3.nodes.freshness import stored_metadata
 from xzarr3.nodes.resize import resized
 from xzarr3.parallel import spread
 from xzarr3.stores import Store
@@ -228,6 +231,8 @@ def _changes(node: Node, store: Store) -> ChangedGroup | None:
             raise NodeNotFoundError(f"there is no group '/{path}' in {store}, so it has no region")
         return None
     group, arrays, other = there
+    if mode == "r+" and group.copies is not None:
+        arrays |= _as_stored(arrays, map(stored_name, dataset.variables), store)
     if not arrays:  # Whatever is written is new.
         growing_dimensions(dataset, append_dim)
     mask = fill_value_is_mask(group.format)
@@ -264,8 +269,14 @@ def _found(node: Node, store: Store) -> tuple[Group, dict[str, Array], list[str]
 
     Arrays of several lengths along the dimension that grows are those of another append that stores its
     documents, or was killed meanwhile. It gets a moment to end.
+
+    Raises
+    ------
+    ConflictError
+        If other appends go on for longer than that.
     """
     append_dim = node.asked.append_dim
+    seen: list[dict[str, int]] = []
     for pause in _PAUSES:
         time.sleep(pause)
         group = _find_group(store, node.path, node.asked)
@@ -273,9 +284,22 @@ def _found(node: Node, store: Store) -> tuple[Group, dict[str, Array], list[str]
             return None
         arrays, others = _children(group, map(stored_name, node.dataset.variables), append_dim)
         found = group, arrays, others
-        if append_dim is None or len(set(_lengths(arrays).get(str(append_dim), {}).values())) <= 1:
-            break
+        seen.append(_lengths(arrays).get(str(append_dim), {}))
+        if append_dim is None or len(set(seen[-1].values())) <= 1:
+            return found
+    grown = [arrays[name] for name in seen[-1]]
+    if not node.asked.from_copies and (seen[-1] != seen[-2] or any(spread(_grows, grown, store.concurrency))):
+        raise ConflictError(
+            f"another write appends to '/{node.path}' in {store} along {append_dim!r}: variables have the "
+            f"lengths {seen[-1]} now; nothing was appended; accepted: the same call again"
+        )
     return found
+
+
+def _grows(array: Array) -> bool:
+    """Whether a running process of this host changes the length of an array."""
+    key = lease_key(array.format.chunk_prefix(array.path) if array.path else "")
+    return Lease(array.store, key, "resize").there().is_dead is False
 
 
 def _find_group(store: Store, path: str, asked: Request) -> Group | None:
@@ -323,6 +347,19 @@ def _children(
         elif node is not None:
             others.append(name)
     return arrays, others
+
+
+def _as_stored(arrays: Mapping[str, Array], wanted: Iterable[str], store: Store) -> dict[str, Array]:
+    """The arrays that are written, as their documents say now; consolidated metadata may be out of date.
+
+    Values are packed and placed by the attributes, so an outdated ``scale_factor`` would store wrong numbers.
+    """
+    names = [name for name in wanted if name in arrays]
+    metas = spread(stored_metadata, [arrays[name] for name in names], store.concurrency)
+    return {
+        name: Array(arrays[name].store, arrays[name].path, meta, format=arrays[name].format)
+        for name, meta in zip(names, metas, strict=True)
+    }
 
 
 def _growing_copies(group: Group, append_dim: Hashable | None) -> dict[str, Array]:
