@@ -25,10 +25,12 @@ _DEMO = Path(__file__).resolve().parents[1] / "notebooks" / "demo.py"
 def _demo(arguments: argparse.Namespace) -> None:
     if not _DEMO.is_file():
         raise Xzarr3Error(
-            f"the demonstration is part of the source, not of the installed package: no file {_DEMO}; accepted: "
-            "bash ci/demo.sh in a checkout"
+            f"the demonstration is part of a checkout, not of the installed package: no file {_DEMO}; "
+            "accepted: bash ci/demo.sh in a checkout"
         )
-    sys.exit(subprocess.run([sys.executable, str(_DEMO), *arguments.arguments], check=False).returncode)
+    options = [("--data", arguments.data), ("--keep", arguments.keep)]
+    given = [text for name, value in options if value is not None for text in (name, value)]
+    sys.exit(subprocess.run([sys.executable, str(_DEMO), *given], check=False).returncode)
 
 
 def _info(arguments: argparse.Namespace) -> None:
@@ -192,7 +194,8 @@ def parser() -> argparse.ArgumentParser:
     demo = commands.add_parser(
         "demo", help="run the demonstration of a checkout; bash ci/demo.sh also installs what it needs"
     )
-    demo.add_argument("arguments", nargs=argparse.REMAINDER, help="for notebooks/demo.py, such as --help")
+    demo.add_argument("--data", metavar="FILE", help="another netCDF file than the sample data")
+    demo.add_argument("--keep", metavar="DIR", help="where the store is kept")
     demo.set_defaults(command=_demo)
     explain = commands.add_parser(
         "explain",

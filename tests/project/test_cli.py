@@ -87,6 +87,18 @@ def test_recover_of_what_is_not_there_says_so(
     assert capsys.readouterr().out == "nothing was left to finish\n"
 
 
+def test_the_demo_of_an_installed_package_says_where_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cli, "_DEMO", tmp_path / "demo.py")
+    assert cli.main(["demo"]) == 1
+    assert "accepted: bash ci/demo.sh in a checkout" in capsys.readouterr().err
+    (tmp_path / "demo.py").write_text("import sys\nprint(*sys.argv[1:])\nsys.exit(3)\n")
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["demo", "--keep", str(tmp_path)])
+    assert ended.value.code == 3
+
+
 @pytest.mark.parametrize("arguments", [(), ("no-such-command",), ("info",), ("info", "--no-such-option")])
 def test_usage_error_exits_with_2(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_:
