@@ -43,8 +43,7 @@ class Kept:
 
     @classmethod
     def among(cls, root: str, foreign: set[str], keys: set[str]) -> Kept:
-        """Those among the ``keys`` below a directory; ``foreign`` are the keys that are no part of the
-        hierarchy."""
+        """The foreign files among the ``keys`` below a directory."""
         if not foreign:
             return cls()
         links: dict[str, str | None] = {}

@@ -49,15 +49,17 @@ from xzarr3.stores.local.folders import STAGED
 from xzarr3.stores.locks import key_lock
 
 PATIENCE = 45.0
-"""Seconds after which a lease without renewal may be taken, if nothing else tells that its holder has ended.
+"""Seconds after which an unrenewed lease may be taken, if nothing else tells that its holder has ended.
 """
 NAME = ".xzarr3-lease"
 """Last part of the key of a lease that is stored at the place of its node."""
 
 SWAPPING, CLOSING, ERASING, IN_PLACE = "swapping", "closing", "erasing", "in place"
-"""States of a place that holds no whole node. SWAPPING: new values are being copied to it. CLOSING: all
-documents but the last are stored. ERASING: the old node is being erased. IN_PLACE: new values are being
-computed and stored there."""
+"""States of a place that holds no whole node.
+
+SWAPPING: new values are being copied to it. CLOSING: all documents but the last are stored. ERASING: the old
+node is being erased. IN_PLACE: new values are being computed and stored there.
+"""
 SWAPS = (SWAPPING, CLOSING)
 
 Purpose: TypeAlias = Literal["replace", "resize", "write"]
@@ -73,8 +75,8 @@ _wait: Callable[[float], object] = time.sleep
 
 _live: set[str] = set()  # Owners in this process.
 _seen: dict[tuple[object, str], tuple[object, float]] = {}
-"""Leases of other holders by store and key: what each said, and since when it was so. Kept between calls, as
-each call may wait only briefly."""
+"""What leases of other holders said, by store and key, and since when; outlasts calls that wait only briefly.
+"""
 
 
 class LeaseLostError(ConflictError):
@@ -277,8 +279,7 @@ class Lease:
         self._purpose = purpose
         self.plan = plan
         self.top = top
-        """Key prefix of this owner's staged values; the stored lease may name that of a writer killed within
-        a swap."""
+        """Key prefix of this owner's staged values."""
         self.displaced: Holder | None = None
         """The previous lease, if this one displaced it."""
         self.continues = False
@@ -443,7 +444,7 @@ class Lease:
 
     def _is_dead(self, found: Holder, version: object) -> bool | None:
         """Whether the holder has ended; None if that is not known yet."""
-        # A resumable append also holds the lease of its plan, so no other living process carries out that plan.
+        # A resumable append also holds the lease of its plan, so no other living process carries it out.
         if self._purpose == "resize" and self.plan is not None and found.plan == self.plan:
             return True
         is_dead = found.is_dead

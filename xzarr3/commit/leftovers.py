@@ -29,7 +29,7 @@ def said_in(value: Buffer | None) -> dict[str, Any]:
 
 
 def age(stored: object) -> float:
-    """Seconds since a time that a host stored; infinite if it is no number, or more than a day in the future."""
+    """Seconds since a stored time; infinite if it is no number, or more than a day in the future."""
     if not isinstance(stored, (int, float)) or not abs(stored) < _END_OF_TIME:
         return math.inf
     found = time.time() - stored

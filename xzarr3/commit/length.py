@@ -291,8 +291,7 @@ class Length:
             self.lease.leave()
 
     def clear_left(self) -> None:
-        """Remove the lease that a cut-off write of the same plan left; no other process carries out this
-        plan."""
+        """Remove the lease that a cut-off write of the same plan left; no other process carries it out."""
         if self.lease.there().plan == self.lease.plan and self.lease.take():
             self.lease.release()
 
