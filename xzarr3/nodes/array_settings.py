@@ -199,8 +199,7 @@ def is_auto(value: Any) -> bool:
 def chosen_filters(
     filters: Any, format: Format
 ) -> tuple[tuple[ArrayArrayCodec, ...], tuple[BytesBytesCodec, ...]]:
-    """The array-to-array filters and the bytes-to-bytes filters; only version 2 has the latter among its
-    filters."""
+    """The array-to-array filters and, only in version 2, the bytes-to-bytes filters."""
     if is_auto(filters):
         return (), ()
     if not format.configures_as_numcodecs:

@@ -145,7 +145,7 @@ def make_node(
 
 
 def _has_no_lease(look: Look) -> bool:
-    """Whether a listing that is there already shows that no writer is replacing the root."""
+    """Whether the listing of the root, which is needed anyway, shows no lease of a writer."""
     return lease_key("") not in look.list_dir("")[0]
 
 
