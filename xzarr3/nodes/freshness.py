@@ -95,7 +95,7 @@ def read_steadily(array: Array, read: Callable[[], int], number: int, *, leaves:
 
 
 def _read_looking(array: Array, read: Callable[[], int], number: int, leaves: bool) -> tuple[int, bool]:
-    """Read where a look at the document takes a request; also returns whether all units are of one version."""
+    """Read where a look takes a request; also returns whether all units are of one version."""
     own = revalidation.noted(array.store, array._key)
     before = own or _noted_above(array, number)
     if before is None and (number > 1 or array.store.concurrency <= 1):
