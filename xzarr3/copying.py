@@ -112,8 +112,8 @@ def copy(
         Show a progress bar, or call ``progress(done, total)`` from time to time with numbers of decoded
         bytes. An error that it raises ends the copy.
     threads : int, optional
-        Number of threads. By default all cores in the main thread and one in any other thread; more if one of
-        the stores answers several requests at a time.
+        Number of threads. By default all cores in the main thread and one in any other thread. More, up to
+        the number of requests that the stores answer at a time, if one of the stores has to be waited for.
     source_options, target_options : mapping, optional
         Further options of the two stores; see :func:`xzarr3.open_store`.
 

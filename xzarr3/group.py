@@ -101,8 +101,7 @@ class Group(Node, Mapping[str, "Array | Group"]):
         super().__init__(store, path, format, read_only=read_only)
         self.consolidated = use_consolidated and metadata.consolidated is not None
         self.copies = metadata.consolidated if self.consolidated else None
-        """Consolidated metadata as they were when the group was opened; other writers may leave them out of
-        date."""
+        """Consolidated metadata as they were when the group was opened; they may be out of date."""
         self._documents = self.copies if self.read_only else None
         self.metadata: GroupMetadata = replace(metadata, consolidated=None)
         key = None if self._documents is None else format.consolidated_key(path)

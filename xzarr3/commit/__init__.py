@@ -1,1 +1,1 @@
-"""Reserving places for writers, staging what they write, and putting it in place."""
+"""Reserving places for writers, staging new values, and putting them in place."""

@@ -49,8 +49,7 @@ from xzarr3.stores.local.folders import STAGED
 from xzarr3.stores.locks import key_lock
 
 PATIENCE = 45.0
-"""Seconds after which an unrenewed lease may be taken, if nothing else tells that its holder has ended.
-"""
+"""Seconds after which an unrenewed lease may be taken, if nothing else tells that its holder has ended."""
 NAME = ".xzarr3-lease"
 """Last part of the key of a lease that is stored at the place of its node."""
 
@@ -75,8 +74,7 @@ _wait: Callable[[float], object] = time.sleep
 
 _live: set[str] = set()  # Owners in this process.
 _seen: dict[tuple[object, str], tuple[object, float]] = {}
-"""What leases of other holders said, by store and key, and since when; outlasts calls that wait only briefly.
-"""
+"""What leases of other holders said, by store and key, and since when; kept between calls."""
 
 
 class LeaseLostError(ConflictError):
@@ -105,7 +103,7 @@ def here() -> Whereabouts:
 
 @dataclass(frozen=True)
 class Holder:
-    """What a lease says.
+    """The content of a lease.
 
     Parameters
     ----------
@@ -314,7 +312,7 @@ class Lease:
         return self.said.term
 
     def there(self) -> Holder:
-        """The content of the stored lease, whoever holds it."""
+        """The content of the stored lease, of any holder."""
         return Holder.parse(self._store.get_versioned(self.key)[0])
 
     # Taking
@@ -533,7 +531,10 @@ class Lease:
             )
 
     def renew(self) -> None:
-        """Renew the lease if this process holds it; the lease of another holder stays unchanged."""
+        """Renew the lease, so that other writers see that its holder lives.
+
+        Does nothing if another process holds it.
+        """
         with self._renewing:
             if self._pid == os.getpid():
                 self._change(self.said)

@@ -87,7 +87,7 @@ def swap_units(
         for unit in left:
             _check_staged(folders, top, unit)
             if overwrite:
-                _put_aside(folders, top, unit)  # what appeared meanwhile
+                _put_aside(folders, top, unit)  # moves away what has appeared since
             elif _is_there(folders, unit):
                 if not again:
                     _take_back(folders, top, come)

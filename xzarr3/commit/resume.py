@@ -33,7 +33,7 @@ from xzarr3.stores import Store
 from xzarr3.stores.local.folders import STAGED
 
 _ABOUT = "about"
-_LARGEST = 2**24  # Bytes of what is noted.
+_LARGEST = 2**24  # largest note read, in bytes
 _TOP = re.compile(f"{re.escape(STAGED)}[0-9a-f]{{32}}/", re.ASCII)
 
 

@@ -110,7 +110,7 @@ class Swap:
     documents : mapping
         For each node path, its documents by key.
     consolidate : bool
-        Make the consolidated metadata of the root anew.
+        Rewrite the consolidated metadata of the root.
     is_alone : bool
         Bring the documents above up to date; otherwise the caller of the swap does.
     renames : bool
@@ -353,7 +353,7 @@ def finish_above(
     metas : mapping of str to metadata, optional
         Their metadata by path, if no other process can have changed them.
     consolidates : bool
-        Make the consolidated metadata of the root anew.
+        Rewrite the consolidated metadata of the root.
     """
     if not path:
         return

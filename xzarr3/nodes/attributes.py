@@ -1,4 +1,7 @@
-"""User attributes as a mapping that writes its changes to the store."""
+"""User attributes as a mapping that writes its changes to the store.
+
+The mapping itself knows no store: it gets functions that read and change the stored attributes.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,10 @@ class Attributes(MutableMapping[str, Any]):
     rewrite. A value that is read is a copy: changing a list or a dictionary has no effect until it is
     assigned.
 
-    Values must be JSON. NaN and infinities raise a :class:`~xzarr3.MetadataError`, as JSON lacks them. If an
-    older writer left some in the document, they can be read, and they stay while other attributes change.
-    :func:`xzarr3.copy` and :func:`xzarr3.to_zarr` store text instead.
+    Values must be JSON. NaN and infinities raise a :class:`~xzarr3.MetadataError`: JSON lacks them, and a
+    reader could not tell what was meant. If an older writer left some in the document, they can be read, and
+    they stay while other attributes change. :func:`xzarr3.copy` and :func:`xzarr3.to_zarr` store text
+    instead.
 
     Parameters
     ----------

@@ -114,7 +114,7 @@ def leaving_stages(formats: Sequence[Format], path: str, keys: Iterable[str]) ->
 def formats_in(store: Store, path: str = "", format: Format | None = None) -> tuple[Format, ...]:
     """The formats in which a node, and the nodes below it, may be stored.
 
-    Below the root, the draft and the other formats do not share keys.
+    Below the root, keys of the draft belong to no node of the other formats, and the reverse.
 
     Parameters
     ----------

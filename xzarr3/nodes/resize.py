@@ -1,7 +1,8 @@
 """Resizes arrays and appends to them, one writer at a time.
 
-Each change runs under the lease of the array (:mod:`xzarr3.commit.length`): chunks first, then the document
-with the new shape. Reading and writing chunks is left to the array's engine.
+Each change runs under the lease of the array (:mod:`xzarr3.commit.length`). An append stores its chunks
+before the document with the new shape; a resize that shrinks erases chunks after it. Reading and writing
+chunks is left to the array's engine.
 """
 
 from __future__ import annotations

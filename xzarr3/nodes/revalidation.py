@@ -5,7 +5,8 @@ request, handles on one array share what one of them saw a moment ago.
 
 Chunks read of an array belong to one version of it if its document was the same before the first read and
 after the last one: a writer that replaces an array erases its document first and stores the new one last,
-with a mark of its own. So every document that is read or stored is noted here, for whatever purpose.
+with a mark of its own. So in stores where a look takes a request, every document that is read or stored is
+noted here, whatever it was read for.
 
 This module compares documents only as bytes; its callers parse them.
 """
