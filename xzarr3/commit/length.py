@@ -213,7 +213,7 @@ class Length:
         longest = _FIRST_PAUSE
         while True:
             pieces = change(self.document)
-            # after the version was read, so the version is from the time of this lease
+            # after the version was read: no other holder can have stored that version
             self.verify_now_and_then()
             if isinstance(pieces, Unchanged):
                 return

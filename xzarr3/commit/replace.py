@@ -149,7 +149,7 @@ class Replacement:
 
     @property
     def replaces(self) -> bool:
-        """Whether readers may have cached equal documents that have the same inode as the new ones.
+        """Whether readers may have cached equal documents that no inode tells from the new ones.
 
         New documents are then marked, so that readers can tell. A resumed write in place needs no mark: it is
         told from other writes by the content of its documents.
@@ -350,7 +350,7 @@ class InPlace(Staging):
         if self._resumed is not None:
             self.store.set(f"{self._resumed.top}{BEGUN}", now(staged=False, lease=self._lease.key))
         if not goes_on:
-            # Notes of writes to the old arrays, whose documents may equal the new ones.
+            # Forgets notes of writes to the old arrays, whose documents may equal the new ones.
             forget_settings(self.store, staged_prefixes(look), self._places.path)
 
     def _make_room(self, look: Look) -> None:

@@ -156,7 +156,7 @@ def settled(
     remove : callable
         Removes all keys with a prefix; called if this write does not resume.
     staged : bool, optional
-        Whether this write stages its values; None if it cannot matter.
+        Whether this write stages its values; None where all writes do.
     """
     if resumed is not None and resumed.taken(lease) and staged in (None, resumed.is_staged):
         return True
