@@ -111,7 +111,7 @@ class Resumption:
             self.is_staged = None if begun is None else said_in(begun).get("staged") is True
 
     def goes_on_in_place(self, places: Places) -> bool:
-        """Whether the place holds values of a cut-off write in place of this plan, not yet whole."""
+        """Whether the place holds values of a cut-off in-place write of this plan, not yet whole."""
         keys = sorted({key for each in places.formats for key in each.defining_keys(places.path)})
         return self.is_staged is False and not any(
             value is not None and bytes(value) != self.documents.get(key)

@@ -327,7 +327,7 @@ def format_for_new(store: Store, path: str, zarr_format: ZarrFormat | None) -> F
     if zarr_format is None:
         try:
             return found or find_format(store, path) or _draft(store) or V3
-        except MetadataError:  # an unreadable node is replaced, or is in no one's way
+        except MetadataError:  # an unreadable node is replaced or stays aside
             return V3
     wanted = parse_format(zarr_format)
     if found is not None and not found.answers_to(wanted.zarr_format):
