@@ -55,7 +55,7 @@ class ZDType(ABC, Generic[DType, Scalar]):
     _zarr_v3_aliases: ClassVar[tuple[str, ...]] = ()
 
     _by_name_only: ClassVar[bool] = False
-    """Whether only the name selects the type, because a numpy dtype like its own selects another type."""
+    """Whether only its name selects the type, because its numpy dtype selects another type."""
 
     _listed: ClassVar[bool] = True
     """Whether error messages name the type when they list the known data types."""
@@ -312,7 +312,7 @@ class ZDType(ABC, Generic[DType, Scalar]):
         Raises
         ------
         DataTypeValidationError
-            If unused bits must be zero in this type and an element has others.
+            If an element is not a value of this type.
         """
         return array
 

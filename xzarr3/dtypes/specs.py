@@ -130,7 +130,7 @@ def check_dtype_spec_no_object_codec_v2(data: object) -> TypeGuard[DTypeConfig_V
 
 
 def _is_name(data: object, depth: int) -> bool:
-    """Whether ``data`` is a string or a list of fields; a field has a name, a string or list, maybe a shape."""
+    """Whether ``data`` is a string or a list of fields: name, a string or such a list, and maybe a shape."""
     if isinstance(data, str):
         return True
     return (
