@@ -1,4 +1,6 @@
-"""The Blosc 1 container with snappy inside. numcodecs is built without snappy; cramjam provides it here.
+"""The Blosc 1 container with snappy inside, for a numcodecs that is built without snappy.
+
+The optional package cramjam provides snappy.
 
 The header holds the versions of container and compressor, flags, and four sizes: of an element, of the
 decoded data, of a block, and of the stored data. The offsets of the blocks follow. A block is one stream, or

@@ -13,7 +13,7 @@ from xzarr3.codecs.base import Configuration
 from xzarr3.errors import ChunkDecodeError, ChunkEncodeError
 
 HEADER_BITS = 32 + 52 + 64  # magic number, type and shape, mode in its long form
-_HEADER = 32  # bytes, rounded up generously
+_HEADER = 32  # bytes of a header, rounded up
 _MODES = ("expert", "rate", "precision", "tolerance", "reversible")
 _FAILURES = (RuntimeError, TypeError, ValueError, LookupError)
 

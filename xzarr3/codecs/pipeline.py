@@ -271,7 +271,7 @@ class CodecChain:
 
     @cached_property
     def decode_time(self) -> float:
-        """About how many microseconds of reading and decoding a chunk run in parallel with other threads."""
+        """About how many microseconds of reading and decoding a chunk can run beside other threads."""
         if self._shard is not None:
             return self._shard.inner.decode_time
         size = self._stored.nbytes
@@ -310,7 +310,7 @@ class CodecChain:
         return True
 
     def settle(self, out: AnyArray) -> None:
-        """Clear, in place, unused bits of elements that were copied as stored.
+        """Normalize stored elements in place: clear unused bits, make truth values 0 or 1.
 
         Raises
         ------

@@ -1,7 +1,8 @@
 """Codecs as numcodecs configures them. Version 2 of the format names codecs in this way.
 
-A configuration of numcodecs is an object with the ``id`` of a codec and its parameters. Only the ids in this
-module are accepted. No id is looked up in numcodecs, because its registry loads code of other packages.
+A configuration of numcodecs is an object with the ``id`` of a codec and its parameters. Only the ids of
+:func:`numcodecs_ids` are accepted. No id is looked up in numcodecs, because its registry loads code of other
+packages.
 
 Specification: Zarr v2, "Arrays", ``compressor`` and ``filters``; the documentation of numcodecs.
 """

@@ -68,7 +68,7 @@ class Adler32Codec(_Checksum):
     Parameters
     ----------
     location : {"start", "end"}
-        Where it is.
+        Whether the checksum is before or after the data.
     """
 
     name = "numcodecs.adler32"
@@ -85,7 +85,7 @@ class Crc32Codec(_Checksum):
     Parameters
     ----------
     location : {"start", "end"}
-        Where it is.
+        Whether the checksum is before or after the data.
     """
 
     name = "numcodecs.crc32"
@@ -97,12 +97,12 @@ class Crc32Codec(_Checksum):
 
 @dataclass(frozen=True)
 class NumcodecsCrc32cCodec(_Checksum):
-    """``crc32c`` under the name that zarr-python gives the codec of numcodecs.
+    """``crc32c`` under zarr-python's name for the codec of numcodecs.
 
     Parameters
     ----------
     location : {"end", "start"}
-        Where it is.
+        Whether the checksum is before or after the data.
     """
 
     name = "numcodecs.crc32c"
