@@ -1,4 +1,9 @@
-"""Opening and making arrays and groups: the functions users call first."""
+"""Opens and creates arrays and groups: the functions that users call first.
+
+Each function opens the store, checks the path and the mode, finds the node and binds it to an ``Array`` or
+``Group``. This module knows nothing of documents, chunks and codecs: :mod:`xzarr3.nodes` finds and creates
+nodes, :mod:`xzarr3.new_array` creates arrays.
+"""
 
 from __future__ import annotations
 
@@ -33,9 +38,10 @@ def _check_mode(mode: str, accepted: tuple[str, ...]) -> None:
 
 
 def _load(store: Store, path: str, zarr_format: ZarrFormat | None, **options: Any) -> Array | Group | None:
-    """The node at a path, or None if there is none, not even one that was cut off on its way there.
+    """The node at a path; None if there is none, even after an unfinished swap there was completed.
 
-    What is to be written is found as it will stay: what a killed process was putting there is finished first.
+    For a node that may be written, the swap of a killed writer is completed first: otherwise completing it
+    later would replace what this caller writes.
     """
     if not options["read_only"]:
         settle(store, path)
@@ -57,8 +63,8 @@ def _there(
 ) -> Array | Group | None:
     """The node at a path, or None if there is none.
 
-    To read only, a group is taken from the consolidated metadata of the root, if these hold it, or from its
-    own, so that all that is below it comes with it. With ``by_name`` it is a matter of one node.
+    To read only, a group comes from the consolidated metadata of the root, if these hold it, or from its own.
+    The nodes below come with it. With ``by_name`` only the node itself is read, not what is below it.
     """
     check_missing(missing)
     if zarr_format is not None:
@@ -70,7 +76,7 @@ def _there(
             try:
                 format, root = find_consolidated(store, zarr_format)
                 together = not format.one_document and zarr_format is None
-            except (MetadataError, StorePermissionError):  # What the root is like is no matter then.
+            except (MetadataError, StorePermissionError):  # an unreadable root does not hide the node
                 root = None
             if root is not None:
                 bound = bind(store, format, "", root, read_only=True, missing=missing)
@@ -116,11 +122,11 @@ def _place_for_new(store: Store, path: str, zarr_format: ZarrFormat | None) -> t
 def _found(
     store: Store, path: str, what: str, zarr_format: ZarrFormat | None, **options: Any
 ) -> Array | Group:
-    """The node at a path, which has to be there."""
+    """The node at a path; raises if it is absent."""
     node = _load(store, path, zarr_format, **options)
     if node is None:
         error = _not_found(store, path, what, zarr_format)
-        node = _load(store, path, zarr_format, **options)  # It may have come before its lease was looked for.
+        node = _load(store, path, zarr_format, **options)  # it may have appeared before its lease was read
         if node is None:
             raise error
     return node
@@ -156,20 +162,22 @@ def open(
     path : str
         Path of the node in it; the root by default.
     mode : {"r", "r+", "a"}
-        Read only, or read and write.
+        ``r`` opens read only; ``r+`` and ``a`` open to read and write.
     zarr_format : {3, 2, "3-draft"}, optional
-        Accept only this format; by default whatever is there, version 3 before version 2.
+        Accept only this format. By default any format is accepted; version 3 is tried before version 2.
     use_consolidated : bool, optional
-        Whether groups find their nodes in consolidated metadata, those of the root or their own: if there are
-        any by default; True demands them. A group that is opened to be written looks into the store.
+        Whether groups find their nodes in consolidated metadata, of the root or their own. By default they do
+        where there are any; True raises where there are none. A group opened for writing always reads the
+        store.
     storage_options : mapping, optional
-        What the store takes besides; see :func:`xzarr3.open_store`.
+        Further options of the store; see :func:`xzarr3.open_store`.
     missing : {"fill", "warn", "error"}
-        What a read does about units of storage (chunks, or shards) that are absent from the store: read the
-        fill value, which is what an absent chunk stands for; do so with a :class:`MissingChunksWarning`; or
-        raise :class:`MissingChunksError`. An inner chunk that is marked as empty in the index of its shard
-        is not missing. Writers leave out chunks that hold only the fill value, so that ``"error"`` is for
-        arrays written with ``write_empty_chunks=True``, or whose data have no such chunks.
+        What a read does about stored units (shards, or unsharded chunks) that are absent from the store.
+        ``"fill"`` reads the fill value, which is what an absent chunk stands for. ``"warn"`` does so with a
+        :class:`MissingChunksWarning`. ``"error"`` raises :class:`MissingChunksError`. An inner chunk that the
+        index of its shard marks as empty is not missing. Writers leave out chunks that hold only the fill
+        value. So use ``"error"`` for arrays written with ``write_empty_chunks=True``, or for data without
+        such chunks.
 
     Raises
     ------
@@ -250,15 +258,15 @@ def open_group(
     storage_options: Mapping[str, Any] | None = None,
     missing: Missing = "fill",
 ) -> Group:
-    """Open a group, or make one; see :func:`open`.
+    """Open a group, or create one; see :func:`open`.
 
     Parameters
     ----------
     mode : {"r", "r+", "a", "w", "w-"}
-        ``r`` and ``r+`` open one that is there; ``a`` makes it if it is not, ``w`` replaces it, ``w-``
-        makes it and fails if it is there.
+        ``r`` and ``r+`` open an existing group. ``a`` creates it if it is absent. ``w`` replaces it. ``w-``
+        creates it and fails if a node is there.
     attributes : mapping, optional
-        Attributes of a group that is made.
+        Attributes of a new group.
 
     Raises
     ------
@@ -302,7 +310,7 @@ def create_group(
     zarr_format: ZarrFormat | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Group:
-    """Make a group, and the groups above it that are not there.
+    """Create a group, and the groups above it that are missing.
 
     Parameters
     ----------
@@ -311,12 +319,12 @@ def create_group(
         Path of the group in its hierarchy; the root by default.
     attributes : mapping, optional
     overwrite : bool
-        Replace a node that is there, with all that is below it. Only documents and chunks are erased, and
-        what has the name of a chunk of the new node; other files, such as ``.DS_Store`` or a README, stay.
+        Replace the existing node and all nodes below it. This erases documents, chunks and any file that has
+        the name of a chunk of the new node. Other files, such as ``.DS_Store`` or a README, stay.
     zarr_format : {3, 2, "3-draft"}, optional
-        By default that of the groups above, and 3 where there are none.
+        By default the format of the groups above, or 3 if there are none.
     storage_options : mapping, optional
-        What the store takes besides; see :func:`xzarr3.open_store`.
+        Further options of the store; see :func:`xzarr3.open_store`.
 
     Raises
     ------
@@ -359,7 +367,7 @@ def create_array(
     zarr_format: ZarrFormat | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Array:
-    """Make an array, and the groups above it that are not there.
+    """Create an array, and the groups above it that are missing.
 
     Parameters
     ----------
@@ -371,45 +379,48 @@ def create_array(
     dtype : dtype, str or ZDType
         Data type; that of ``data`` by default.
     data : array_like, dask array or xarray.DataArray, optional
-        What to write into the new array. A dask array is written block by block, never as a whole in memory;
-        what is replaced stays in its place until then, and is there after an error. Its longest block along
-        each dimension is the shape of a chunk where neither ``chunks``, ``shards`` nor ``shape`` are given.
-        Of a data array, the names of dimensions become ``dimension_names`` and its attributes
-        ``attributes``, where those are left out. Its values are stored as they are. Its coordinates and its
-        encoding are not stored: :func:`xzarr3.to_zarr` does that.
+        Values to write into the new array. A dask array is written block by block and is never whole in
+        memory. The old node stays in place until all blocks are written, and it is still there after an
+        error. If none of ``chunks``, ``shards`` and ``shape`` is given, the longest block along each
+        dimension is the chunk length. A data array gives its dimension names to ``dimension_names`` and its
+        attributes to ``attributes``, unless those are given. Its values are stored as they are. Its
+        coordinates and its encoding are not stored: :func:`xzarr3.to_zarr` does that.
     chunks : tuple of int, or of sequences of int
-        Shape of a chunk in elements; -1 stands for the whole dimension. By default at most 4 MiB. Where a
-        dimension has a sequence of lengths, the chunks along it have these lengths.
+        Shape of a chunk in elements; -1 stands for the whole dimension. By default a chunk takes at most 4
+        MiB. A sequence of lengths for a dimension gives each chunk along it its own length.
     shards : tuple of int, or of sequences of int, optional
-        Shape of a shard in elements, a multiple of ``chunks``: chunks are then stored many to a file.
+        Shape of a shard in elements, a multiple of ``chunks``: each stored unit is then a shard of many inner
+        chunks.
     filters : codecs, optional
-        Codecs from arrays to arrays; none by default.
+        Array-to-array codecs; none by default.
     serializer : codec
-        The codec from arrays to bytes; by default ``bytes``, little endian, or in version 2 in the byte order
-        of ``dtype``; ``vlen-utf8`` and ``vlen-bytes`` for strings and bytes of any length.
+        Array-to-bytes codec. By default ``bytes``: little endian, or in version 2 in the byte order of
+        ``dtype``. Strings and bytes of any length take ``vlen-utf8`` and ``vlen-bytes``.
     compressors : codecs, optional
-        Codecs from bytes to bytes; ``zstd`` by default, ``gzip`` in the draft; None for none.
+        Bytes-to-bytes codecs; by default ``zstd``, and ``gzip`` in the draft. None for none.
     fill_value : scalar
-        Value of elements that were never written; zero, or what comes next to it, by default.
+        Value of elements that were never written. By default zero, or the closest value that the data type
+        has.
     dimension_names : sequence of str or None, optional
-        By default the dimensions of ``data``, if that is of xarray.
+        By default the dimensions of ``data``, if it is an xarray object.
     attributes : mapping, optional
-        By default those of ``data``, if that is of xarray. What is given here has to be finite.
+        By default those of ``data``, if it is an xarray object. Attributes given here must not hold NaN or
+        infinity.
     chunk_key_encoding : {"default", "v2"} or mapping, optional
-        How the keys of chunks are spelled.
+        How chunk keys are spelled.
     storage_transformers : sequence, optional
-        What stands between the array and the store, the first one next to the array.
+        Storage transformers between the array and the store; the first one is next to the array.
     order : {"C", "F"}
         The order in which the elements of a chunk are stored.
     write_empty_chunks : bool
-        Store chunks that hold only the fill value as well.
+        Also store chunks that hold only the fill value.
     overwrite : bool
-        Replace a node that is there, with all that is below it. Only documents and chunks are erased, and
-        what has the name of a chunk of the new node; other files, such as ``.DS_Store`` or a README, stay.
+        Replace the existing node and all nodes below it. This erases documents, chunks and any file that has
+        the name of a chunk of the new node. Other files, such as ``.DS_Store`` or a README, stay.
     zarr_format : {3, 2, "3-draft"}, optional
-        By default that of the groups above, and 3 where there are none.
+        By default the format of the groups above, or 3 if there are none.
     storage_options : mapping, optional
-        What the store takes besides; see :func:`xzarr3.open_store`.
+        Further options of the store; see :func:`xzarr3.open_store`.
 
     Returns
     -------
@@ -462,9 +473,10 @@ def create_array(
 def consolidate_metadata(
     store: StoreLike, path: str = "", *, storage_options: Mapping[str, Any] | None = None
 ) -> Group:
-    """Write the documents of all nodes below a group into that of the group, or ``.zmetadata`` in version 2.
+    """Copy the documents of all nodes below a group into its consolidated metadata.
 
-    One request then opens the whole hierarchy. Returns the group, opened from what was written.
+    The copies go into the group's document, or into ``.zmetadata`` in version 2. One request then opens the
+    whole hierarchy. Returns the group, opened from the new document.
 
     Examples
     --------

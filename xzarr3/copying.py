@@ -1,7 +1,8 @@
-"""Copying arrays and groups, within a format or from one to another.
+"""Copies arrays and groups, within a format or to another one.
 
-Documents are translated, and everything is known to fit, before the first byte is written. Chunks that both
-formats describe in the same way are moved as they are; others are decoded and encoded again.
+All documents are translated and checked before the first byte is written. Chunks that both formats encode
+alike are copied as bytes; others are decoded and encoded again. How the copy is put in its place is the
+business of :mod:`xzarr3.commit.replace`.
 """
 
 from __future__ import annotations
@@ -73,47 +74,48 @@ def copy(
     source_options: Mapping[str, Any] | None = None,
     target_options: Mapping[str, Any] | None = None,
 ) -> Array | Group:
-    """Copy an array, or a group with all that is below it, in the same format or another one.
+    """Copy an array, or a group with all nodes below it, in the same format or another one.
 
-    Nothing is lost: values, fill values, attributes and names of dimensions are the same afterwards, and what
-    xarray masks, it masks in the copy. Only NaN and infinities in attributes, which JSON lacks, are stored as
-    the text "NaN", "Infinity" and "-Infinity"; where they mark missing values, the fill value, ``_FillValue``
-    or nothing marks the same ones instead. One warning names these attributes and what became of them.
+    Nothing is lost. The copy has the same values, fill values, attributes and dimension names, and xarray
+    masks the same elements in it. One exception: JSON lacks NaN and infinities, so in attributes they are
+    stored as the text "NaN", "Infinity" and "-Infinity". Where such an attribute marks missing values, the
+    fill value, ``_FillValue`` or nothing marks the same elements instead. One warning names these attributes
+    and what became of them.
 
-    Chunks are moved untouched where both formats describe them in the same way. What is replaced stays in its
-    place until all of the copy is stored, as with :func:`xzarr3.to_zarr`.
+    Chunks are copied as bytes where both formats encode them alike. An existing node stays in its place until
+    the whole copy is stored, as with :func:`xzarr3.to_zarr`.
 
     Parameters
     ----------
     source : path, URL, Store, Array or Group
     target : path, URL or Store
     source_path, path : str
-        Path of the node in its hierarchy, and in the one it is copied to; the root by default.
+        Path of the node in the source, and of the copy in the target; the root by default.
     zarr_format : {3, 2, "3-draft"}, optional
-        Format of the copy; by default that of the groups above it, or else that of the source.
+        Format of the copy; by default the format of the groups above it, or else that of the source.
     compressors : codecs, optional
-        Encode all chunks anew with these; by default they stay as they are. None for none.
+        Encode all chunks again with these; by default the compressors stay. None for no compressors.
     filters : codecs, optional
-        Encode all chunks anew with these instead of their filters, as :attr:`Array.filters` has them; None
-        for none, so that an array goes to a format, or to a reader, that does not know its filters.
+        Encode all chunks again with these instead of their filters (:attr:`Array.filters`). None for no
+        filters: use it for a format or a reader that does not know the filters of the array.
     serializer : codec, optional
-        Encode all chunks anew with this one; None or "auto" for the one that
+        Encode all chunks again with this serializer. None or "auto" for the one that
         :func:`xzarr3.create_array` chooses.
     shards : None, optional
-        None makes chunks of the inner chunks of shards, for formats that have no shards.
+        None stores each inner chunk as a chunk of its own, for formats that have no shards.
     overwrite : bool
-        Replace a node that is there, with all that is below it. Files beside it that are no part of a Zarr
-        hierarchy stay, as :func:`xzarr3.create_group` says.
+        Replace the existing node and all nodes below it. Files that are no part of a Zarr hierarchy stay, as
+        :func:`xzarr3.create_group` says.
     consolidated : bool, optional
-        Whether the copy of a group shall have consolidated metadata; by default if the source has.
+        Whether the copy of a group gets consolidated metadata; by default if the source has them.
     progress : bool or callable
-        Show a progress bar, or call ``progress(done, total)`` now and then, with numbers of bytes as they are
-        decoded. An error that it raises ends the copy.
+        Show a progress bar, or call ``progress(done, total)`` from time to time with numbers of decoded
+        bytes. An error that it raises ends the copy.
     threads : int, optional
-        Number of threads; by default all cores in the main thread and one in any other, and as many as a
-        store answers at a time if one of the two has to be waited for.
+        Number of threads. By default all cores in the main thread and one in any other thread. More, up to
+        the number of requests that the stores answer at a time, if one of the stores has to be waited for.
     source_options, target_options : mapping, optional
-        What the stores take besides; see :func:`xzarr3.open_store`.
+        Further options of the two stores; see :func:`xzarr3.open_store`.
 
     Returns
     -------
@@ -127,9 +129,9 @@ def copy(
     NodeExistsError
         If there is a node already and ``overwrite`` is not set, or source and target overlap.
     MetadataError
-        If the format cannot say what the source says. Nothing is written then.
+        If the format cannot express the source. Nothing is written then.
     StoreError, ChunkDecodeError
-        If a chunk cannot be read or written. What was there is still there then, and nothing of the copy.
+        If a chunk cannot be read or written. The old node is still there then, and nothing of the copy is.
 
     Examples
     --------
@@ -217,12 +219,12 @@ def _copied(
 
 
 def _nodes_below(node: Array | Group) -> dict[str, Array | Group]:
-    """A node and all that is below it, by relative path.
+    """A node and all nodes below it, by relative path.
 
     Raises
     ------
     MetadataError
-        If there are nodes that cannot be reached, as a group on the way to them lacks its document.
+        If a node cannot be reached because a group above it has no document.
     """
     nodes: dict[str, Array | Group] = {"": node}
     if not isinstance(node, Group):
@@ -230,7 +232,7 @@ def _nodes_below(node: Array | Group) -> dict[str, Array | Group]:
     if not node.store.listable:
         nodes.update(node.members(max_depth=None))
         return nodes
-    # Consolidated metadata may be older than what they are a copy of.
+    # Consolidated metadata may be out of date, so the store is read.
     plain = Group(
         node.store,
         node.path,
@@ -253,7 +255,7 @@ def _nodes_below(node: Array | Group) -> dict[str, Array | Group]:
 
 
 def _check_apart(node: Array | Group, store: Store, path: str) -> None:
-    """Refuse to write a copy over what it is made from."""
+    """Raise if source and target overlap."""
     one, other = _location(node.store, node.path), _location(store, path)
     if one[0] == other[0] and (one[1].startswith(other[1]) or other[1].startswith(one[1])):
         raise NodeExistsError(
@@ -263,7 +265,7 @@ def _check_apart(node: Array | Group, store: Store, path: str) -> None:
 
 
 def _location(store: Store, path: str) -> tuple[object, str]:
-    """Where a node is: the beginning of all that is its own."""
+    """The store's identity and the prefix of everything that belongs to the node."""
     if store.folder is not None:
         return "LocalStore", os.path.join(os.path.realpath(os.path.join(store.folder, path)), "")
     return store.identity, node_prefix(path)
@@ -274,7 +276,7 @@ def _location(store: Store, path: str) -> tuple[object, str]:
 
 @dataclass(frozen=True)
 class _Recoding:
-    """What is encoded anew, if anything."""
+    """The codecs and shards that the copy does not keep, if any."""
 
     compressors: Any
     filters: Any
@@ -288,7 +290,7 @@ class _Recoding:
             )
 
     def __call__(self, array: Array, format: Format) -> ArrayMetadata:
-        """The metadata of an array with the codecs, and the grid, of its copy."""
+        """The metadata of an array with the codecs and the chunk grid of its copy."""
         meta = array.metadata
         keeps_codecs = all(map(_is_keep, (self.compressors, self.filters, self.serializer)))
         if keeps_codecs and (self.shards is not None or array.shards is None):
@@ -302,12 +304,12 @@ class _Recoding:
             grid = RegularGrid(cast("tuple[int, ...]", array.chunks))
         for shape in grid.sample_shapes():
             codecs = CodecChain(codecs, ChunkSpec(shape, meta.data_type, meta.fill_value)).codecs
-        # Codecs that need not be understood were those of the old chunks.
+        # Ignored codecs belonged to the old chunks.
         ignored = {field: value for field, value in meta.ignored.items() if field != "codecs"}
         return replace(meta, codecs=codecs, chunk_grid=grid, ignored=ignored)
 
     def _codecs(self, array: Array, format: Format) -> tuple[Codec, ...]:
-        """The codecs of chunks, those that are kept among them."""
+        """The codecs of the chunks, new and kept."""
         filters: tuple[ArrayArrayCodec, ...] = array.filters
         packing: tuple[BytesBytesCodec, ...] = ()
         compressors: tuple[Codec, ...] = array.compressors
@@ -325,7 +327,8 @@ class _Recoding:
         kept = array.serializer
         if _is_keep(self.filters) or not isinstance(kept, BytesCodec):
             return kept
-        # What the old filters made may have been of another type: single bytes, or integers instead of text.
+        # The output of the old filters may have had another type, such as single bytes, or integers instead
+        # of text.
         usual = chosen_serializer("auto", data_type, filters, array.format)
         return kept if kept.endian is not None and isinstance(usual, BytesCodec) else usual
 
@@ -340,9 +343,9 @@ def _translated(node: Array | Group, format: Format, recoding: _Recoding) -> Arr
     Raises
     ------
     MetadataError
-        If the format has no words for it; the error names the node that is copied.
+        If the format cannot express them; the error names the node in the source.
     """
-    # What earlier tools wrote before version 3 was final is said in other words now.
+    # Documents in pre-final forms of version 3 are written in the final form.
     same = node.format.writable and node.format.answers_to(format.zarr_format)
     try:
         if isinstance(node, Group):
@@ -374,7 +377,7 @@ def _translated(node: Array | Group, format: Format, recoding: _Recoding) -> Arr
             else:
                 meta = to_fill_value_attribute(meta, is_null=node.metadata.fill_is_null)
         meta = without_literals(meta, format, node.path)
-        # The chunks are encoded as a reader of the document will take them.
+        # Encode the chunks by the metadata that a reader will parse from the document.
         return format.parse(format.hold(meta, node.path), node.path)
     except MetadataError as error:
         error.at(path=node.path)
@@ -386,13 +389,13 @@ def _translated(node: Array | Group, format: Format, recoding: _Recoding) -> Arr
 
 
 def _is_about(error: MetadataError, codecs: tuple[Codec, ...]) -> bool:
-    """Whether an error is one of a codec, and may be of one of these."""
+    """Whether an error may be about one of these codecs."""
     named = [codec.name for codec in codecs if not isinstance(codec, TransposeCodec)]
     return any(name in str(error.found) or name in str(error) for name in named)
 
 
 def _in_native_order(meta: ArrayMetadata, format: Format) -> ArrayMetadata:
-    """Metadata of an array whose elements have one byte order, which is all that most formats can say."""
+    """The metadata in native byte order, unless the format's data types name a byte order."""
     data_type = meta.data_type.in_native_order()
     if format.byte_order_in_data_type or data_type == meta.data_type:
         return meta
@@ -413,7 +416,7 @@ def _warn_of_ignored(node: Array | Group) -> None:
 
 @dataclass(frozen=True)
 class _Job:
-    """One node to be copied."""
+    """One node to copy."""
 
     path: str
     node: Array | Group
@@ -423,7 +426,7 @@ class _Job:
 
     @property
     def nbytes(self) -> int:
-        """Size in bytes of what is copied, decoded."""
+        """Decoded size in bytes."""
         return self.node.nbytes if isinstance(self.node, Array) else 0
 
     def _array(self) -> Array:
@@ -432,7 +435,7 @@ class _Job:
         return Array(self.store, self.path, self.metadata, format=self.format)
 
     def moves(self) -> Iterator[Callable[[], int]]:
-        """What has to be done for each unit of the copy; each returns how many bytes it was, decoded."""
+        """One callable for each stored unit of the copy; each returns the decoded size in bytes."""
         source = self.node
         if not isinstance(source, Array):
             return
@@ -451,17 +454,17 @@ class _Job:
 
 
 def _encoded_alike(source: ArrayMetadata, target: ArrayMetadata) -> bool:
-    """Whether the stored units of one are those of the other."""
+    """Whether the stored units of both have the same bytes."""
     return (
         source.data_type == target.data_type
         and source.chunk_grid == target.chunk_grid
-        and repr(source.codecs) == repr(target.codecs)  # 1 and 1.0 may encode differently.
+        and repr(source.codecs) == repr(target.codecs)  # 1 and 1.0 are equal, but may encode differently
     )
 
 
 @dataclass(frozen=True)
 class _Absent:
-    """What is stored for units that are absent in the source, where absence would mean something else."""
+    """Encoded fill values for units that are absent in the source, where absence would mean another value."""
 
     fill_value: Scalar
     metadata: ArrayMetadata
@@ -476,7 +479,7 @@ class _Absent:
 
 
 def _all(counts: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    """All coordinates in a grid, none of which is made before it is asked for."""
+    """All coordinates in a grid, one at a time."""
     if not counts:
         yield ()
         return
@@ -486,18 +489,18 @@ def _all(counts: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
 
 
 def _stored(array: Array) -> Iterator[tuple[int, ...]]:
-    """The coordinates of units that may be stored: of all of them if there are few."""
+    """The coordinates of stored units; of all units if there are few or the store cannot list."""
     few = array.nchunks <= FEW or not array.engine.store.listable
     return _all(array.cdata_shape) if few else array.stored_units()
 
 
 def _touched(source: Array, target: Array) -> Iterator[tuple[int, ...]]:
-    """The coordinates of units of the target that share elements with what is stored in the source."""
+    """The coordinates of target units that overlap stored units of the source."""
     if source.metadata.chunk_grid == target.metadata.chunk_grid:
         yield from _stored(source)
         return
     done: set[tuple[int, ...]] = set()
-    listable = source.engine.store.listable  # Then those that are not there need not be walked through.
+    listable = source.engine.store.listable  # only units that exist are visited
     for coords in source.stored_units() if listable else _stored(source):
         region = source.metadata.chunk_grid.region(coords, source.shape)
         for found in target.plan(region).coords():
@@ -518,7 +521,7 @@ def _size(array: Array, region: tuple[slice, ...]) -> int:
 
 @dataclass(frozen=True)
 class _Move:
-    """Moves the stored bytes of a unit, or stores those of one that is absent."""
+    """Copies the bytes of a stored unit, or stores the encoded fill value if the unit is absent."""
 
     source: Array
     target: Array
@@ -539,7 +542,7 @@ class _Move:
 
 @dataclass(frozen=True)
 class _Recode:
-    """Reads the elements of a unit and writes them anew."""
+    """Reads the elements of a target unit and encodes them again."""
 
     source: Array
     target: Array
@@ -547,14 +550,14 @@ class _Recode:
 
     def __call__(self) -> int:
         region = self.target.metadata.chunk_grid.region(self.coords, self.target.shape)
-        # The target has no documents yet, so it is not asked whether it is still there.
+        # The target has no documents yet: skip the check that the array still exists.
         selection = basic_selection(region, self.target.shape)
         self.target._write(selection, self.source.get(region, threads=1), threads=1)
         return _size(self.target, region)
 
 
 def _do_all(moves: Iterator[Callable[[], int]], threads: int, advance: Callable[[int], object]) -> None:
-    """Do all moves on several threads; ``advance`` is called in this one, with the bytes of each."""
+    """Run all moves on several threads; calls ``advance`` in this thread with the bytes of each."""
     lock = threading.Lock()
     done: deque[int] = deque()
     caller = threading.current_thread()

@@ -1,4 +1,8 @@
-"""Groups: nodes that hold arrays and other groups."""
+"""Groups: mappings of names and paths to arrays and groups.
+
+A group finds nodes in its consolidated metadata or in the store, and changes its own attributes.
+:mod:`xzarr3.nodes` reads and writes the documents. A group knows nothing of chunks.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +51,7 @@ def bind(
     consolidated: bool = True,
     missing: Missing = "fill",
 ) -> Array | Group:
-    """The array or group that metadata describe."""
+    """The array or group for these metadata."""
     if isinstance(meta, ArrayMetadata):
         return Array(store, path, meta, format=format, read_only=read_only, missing=missing)
     group = Group(store, path, meta, format=format, read_only=read_only, use_consolidated=consolidated)
@@ -58,7 +62,7 @@ def bind(
 class Group(Node, Mapping[str, "Array | Group"]):
     """A group in a store: a mapping of names, and of paths such as ``"ocean/sst"``, to nodes.
 
-    Groups are made by :func:`xzarr3.open_group`, :func:`xzarr3.create_group` and other groups.
+    Groups come from :func:`xzarr3.open_group`, :func:`xzarr3.create_group` and other groups.
 
     Parameters
     ----------
@@ -67,12 +71,12 @@ class Group(Node, Mapping[str, "Array | Group"]):
         Path of the group in its hierarchy, without a leading ``/``; empty for the root.
     metadata : GroupMetadata
     format : Format, optional
-        How the hierarchy is stored; by default what the metadata say.
+        Format of the hierarchy; by default the one that the metadata name.
     read_only : bool
         Refuse every write.
     use_consolidated : bool
-        Find the nodes below in the consolidated metadata, if there are any, and not in the store. A group
-        that can be written always looks into the store, where each node is as it was last written.
+        Find nodes in the consolidated metadata, if there are any, instead of in the store. A writable group
+        always reads the store, so it finds each node as last written.
 
     Examples
     --------
@@ -97,13 +101,13 @@ class Group(Node, Mapping[str, "Array | Group"]):
         super().__init__(store, path, format, read_only=read_only)
         self.consolidated = use_consolidated and metadata.consolidated is not None
         self.copies = metadata.consolidated if self.consolidated else None
-        """Consolidated metadata as they were when the group was opened; others may not keep them true."""
+        """Consolidated metadata as they were when the group was opened; they may be out of date."""
         self._documents = self.copies if self.read_only else None
         self.metadata: GroupMetadata = replace(metadata, consolidated=None)
         key = None if self._documents is None else format.consolidated_key(path)
         self._tag = None if key is None else store.tag(key)
         self.missing: Missing = "fill"
-        """What the arrays found in this group do about chunks that are absent; see :func:`xzarr3.open`."""
+        """What the arrays found in this group do about absent chunks; see :func:`xzarr3.open`."""
 
     def __repr__(self) -> str:
         return f"<xzarr3.Group {printable(self.name)} of {self.store}>"
@@ -145,7 +149,7 @@ class Group(Node, Mapping[str, "Array | Group"]):
         Raises
         ------
         MetadataError
-            If they are not valid.
+            If the documents are not valid.
         """
         if isinstance(held, MetadataError):
             raise held
@@ -164,10 +168,11 @@ class Group(Node, Mapping[str, "Array | Group"]):
         return node
 
     def loaded(self) -> Group:
-        """This group as it is now: the documents of all nodes below are read at once, and kept.
+        """This group with the documents of all nodes below, read now and kept.
 
-        Level by level, each with one listing for each group and one batch of documents. What is changed
-        afterwards is not seen. A group that has consolidated metadata is loaded already.
+        Reads level by level: one listing for each group and one batch of documents for each level. The loaded
+        group does not see later changes. A read-only group with consolidated metadata is loaded already and
+        returns itself.
 
         Raises
         ------
@@ -192,19 +197,19 @@ class Group(Node, Mapping[str, "Array | Group"]):
     def load(
         self, max_depth: int | None = 0, *, leave_out: Collection[str] = ()
     ) -> Iterator[tuple[str, Array | Group | MetadataError]]:
-        """Relative paths and nodes of what is below, all of them read together, or why one cannot be read.
+        """Relative paths and nodes below, read in batches; a node that cannot be read yields its error.
 
         Parameters
         ----------
         max_depth : int, optional
             How many levels below the first to go down; None for all.
         leave_out : collection of str
-            Names directly below that are not even looked at.
+            Names directly below to skip; their documents are not read.
 
         Raises
         ------
         StoreCapabilityError
-            If the store cannot list, and there are no consolidated metadata.
+            If the store cannot list and the group has no consolidated metadata.
 
         Examples
         --------
@@ -226,7 +231,7 @@ class Group(Node, Mapping[str, "Array | Group"]):
     def _held(
         self, max_depth: int | None = 0, leave_out: Collection[str] = ()
     ) -> Iterator[tuple[str, Held | MetadataError]]:
-        """Relative paths and documents of what is below, each node followed by what is below it."""
+        """Relative paths and documents of the nodes below, depth first."""
         found = self._documents
         if found is None:
             found = load_below(self.store, self.format, self.path, max_depth=max_depth, leave_out=leave_out)
@@ -246,7 +251,7 @@ class Group(Node, Mapping[str, "Array | Group"]):
                 if meta is not None:
                     return self._bind(full, meta)
             there += check_complete(self.store, full, f"array or group '{path}'")
-            found = self._find(path)  # It may have come before its lease was looked for.
+            found = self._find(path)  # it may have appeared before its lease was read
             if found is None:
                 raise NodeNotFoundError(f"no array or group '{path}' in {self!r}{there}")
         return found
@@ -273,11 +278,11 @@ class Group(Node, Mapping[str, "Array | Group"]):
         return sum(1 for _ in self)
 
     def items(self) -> ItemsView[str, Array | Group]:
-        """Names and nodes of what is directly below, all of them read together."""
+        """Names and nodes directly below, read in one batch."""
         return _Items(self)
 
     def values(self) -> ValuesView[Array | Group]:
-        """The nodes directly below, all of them read together."""
+        """The nodes directly below, read in one batch."""
         return _Values(self)
 
     def arrays(self) -> Iterator[tuple[str, Array]]:
@@ -297,7 +302,7 @@ class Group(Node, Mapping[str, "Array | Group"]):
                     yield name, node
 
     def members(self, max_depth: int | None = 0) -> Iterator[tuple[str, Array | Group]]:
-        """Relative paths and nodes of what is below, read together level by level.
+        """Relative paths and nodes below, read level by level.
 
         Parameters
         ----------
@@ -308,7 +313,7 @@ class Group(Node, Mapping[str, "Array | Group"]):
             yield path, self._bound(path, held)
 
     def tree(self) -> str:
-        """The names, shapes and types of all nodes below, a line for each; or why one cannot be read."""
+        """A line for each node below: name, shape and data type, or the error if it cannot be read."""
         lines = [printable(self.name)]
         for path, node in self.load(max_depth=None):
             line = "    " * (path.count("/") + 1) + printable(path.rpartition("/")[2])
@@ -322,21 +327,21 @@ class Group(Node, Mapping[str, "Array | Group"]):
     # Changing nodes
 
     def create_array(self, name: str, **options: Any) -> Array:
-        """Make an array below this group; takes what :func:`xzarr3.create_array` takes."""
+        """Create an array below this group; takes the options of :func:`xzarr3.create_array`."""
         self._check_writable()
         return make_array(self.store, self.format, self._new_path(name), **options)
 
     def create_group(
         self, name: str, *, attributes: Mapping[str, Any] | None = None, overwrite: bool = False
     ) -> Group:
-        """Make a group below this group."""
+        """Create a group below this group."""
         self._check_writable()
         return make_group(
             self.store, self.format, self._new_path(name), attributes=attributes, overwrite=overwrite
         )
 
     def require_group(self, name: str) -> Group:
-        """The group ``name`` below this group, made if it is not there.
+        """The group ``name`` below this group; created if it is absent.
 
         Raises
         ------
@@ -356,7 +361,7 @@ class Group(Node, Mapping[str, "Array | Group"]):
         if not relative:
             raise InvalidKeyError(f"{self!r} cannot be deleted through itself; accepted: a path below it")
         full = node_prefix(self.path) + relative
-        settle(self.store, full)  # Or else it would come back.
+        settle(self.store, full)  # an unfinished swap completed later would bring the node back
         if name not in self:
             raise NodeNotFoundError(f"no array or group '{name}' in {self!r}")
         erase_node(self.store, full, self.format)
@@ -366,12 +371,12 @@ class Group(Node, Mapping[str, "Array | Group"]):
         return check_new_path(node_prefix(self.path) + relative, self.format)
 
     def consolidate(self) -> Group:
-        """Write the documents of all nodes below into that of this group which is made for them.
+        """Copy the documents of all nodes below into this group's consolidated metadata.
 
         Returns
         -------
         Group
-            This group, opened from what was written.
+            This group, opened from the new consolidated metadata.
 
         Raises
         ------
@@ -406,7 +411,7 @@ class Group(Node, Mapping[str, "Array | Group"]):
 
 
 class _Items(ItemsView[str, "Array | Group"]):
-    """Items of a group, read together."""
+    """Items of a group, read in one batch."""
 
     _mapping: Group
     _number: int | None = None
@@ -418,13 +423,13 @@ class _Items(ItemsView[str, "Array | Group"]):
         return ((name, group._bound(name, each)) for name, each in held)
 
     def __len__(self) -> int:
-        # Whoever makes a list asks for the length just after the items, which are not read again for that.
+        # list() asks for the length right after the items: keep the count, so the nodes are not read again.
         number, self._number = self._number, None
         return len(self._mapping) if number is None else number
 
 
 class _Values(ValuesView["Array | Group"]):
-    """Values of a group, read together."""
+    """Values of a group, read in one batch."""
 
     _mapping: Group
     _items: _Items | None = None
@@ -446,7 +451,7 @@ def make_group(
     overwrite: bool = False,
     look: Look | None = None,
 ) -> Group:
-    """Make a group at a path that was checked, and the groups above it."""
+    """Create a group, and the groups above it; the caller has checked the path."""
     meta = GroupMetadata(
         attributes=documents.plain_attributes({} if attributes is None else attributes, path),
         zarr_format=format.zarr_format,
@@ -475,6 +480,6 @@ def _restore(
     group = Group(store, path, meta, format=format, read_only=read_only)
     if below is not None:
         group._documents = below_from_text(below) if isinstance(below, bytes) else Consolidated.of(below)
-    group.consolidated = consolidated  # One that could be written looked into the store, and still does.
+    group.consolidated = consolidated  # a group pickled as writable had read the store, and still does
     group.missing, group._tag = missing, tag
     return group

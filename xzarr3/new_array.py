@@ -1,4 +1,8 @@
-"""Making arrays: from what a user asks for to a new array in a store."""
+"""Creates arrays: turns the options of ``create_array`` into metadata and writes the new node.
+
+Values go in after the documents. Values that cannot be stored raise before an existing node is replaced. Dask
+arrays are handed to :mod:`xzarr3.dask.creating`.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +28,7 @@ from xzarr3.stores import Store
 
 
 def _values(data: npt.ArrayLike, dtype: ZDType | npt.DTypeLike | None, format: Format, path: str) -> AnyArray:
-    """What is written into a new array; numpy alone would not know strings, bytes and structs in lists."""
+    """The values for a new array; numpy alone would not recognise strings, bytes and structs in lists."""
     try:
         if dtype is None or np.ma.is_masked(data):
             return np.asanyarray(data)
@@ -32,13 +36,13 @@ def _values(data: npt.ArrayLike, dtype: ZDType | npt.DTypeLike | None, format: F
     except MetadataError as error:
         error.at(path=path, field="data" if error.field is None else None)
         raise
-    except (TypeError, ValueError, ArithmeticError) as error:  # Lists of several lengths, say.
+    except (TypeError, ValueError, ArithmeticError) as error:  # lists of unequal lengths, for example
         raise MetadataError(f"not an array: {error}", path=path, field="data", found=data) from error
 
 
 def _unwrapped(data: Any, path: str) -> tuple[Any, tuple[Any, ...] | None, Mapping[str, Any] | None]:
-    """The values of what is of xarray, the names of their dimensions and their attributes."""
-    xarray = sys.modules.get("xarray")  # Who has such data has imported it.
+    """Values, dimension names and attributes of an xarray object; the last two are None for other data."""
+    xarray = sys.modules.get("xarray")  # None if not imported: then the data is no xarray object
     if xarray is not None and isinstance(data, (xarray.DataArray, xarray.Variable)):
         return data.data, data.dims, finite_attributes(data.attrs, path)
     return data, None, None
@@ -61,7 +65,7 @@ def make_array(
     look: Look | None = None,
     **options: Any,
 ) -> Array:
-    """Make an array at a path that was checked, and the groups above it."""
+    """Create an array, and the groups above it; the caller has checked the path."""
     with Telling():
         data, names, described = _unwrapped(data, path)
     if shape is None or (names is not None and len(as_lengths(shape)) == len(names)):
@@ -95,7 +99,7 @@ def make_array(
             store, format, path, meta, values, write_empty_chunks=write_empty_chunks, overwrite=overwrite
         )
     array = Array(store, path, meta, format=format, write_empty_chunks=write_empty_chunks)
-    if values is not None:  # What cannot be stored is found before anything that is there is replaced.
+    if values is not None:  # values that cannot be stored raise here, before an existing node is replaced
         values = array.fitted(values, array.shape)
     if settle(store, path):
         look = None

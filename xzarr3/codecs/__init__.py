@@ -1,7 +1,8 @@
-"""Codecs: how chunks become bytes, one file for each.
+"""Codecs: they turn chunks into bytes and back. Each codec has a file of its own.
 
-Those of numcodecs are in :mod:`xzarr3.codecs.numcodecs`, one file for each
-kind. What several files share is in files whose names begin with an underscore.
+The codecs of numcodecs are in :mod:`xzarr3.codecs.numcodecs`, one file for each kind.
+Files whose names begin with an underscore hold code that several codecs share.
+Nothing here knows stores, chunk keys or whole arrays.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    # Each codec imports the library that does its work, so each is loaded when it is first asked for.
+    # Loads a codec on first use, because its module imports the library that does its work.
     if name in __all__:
         return loaded(CLASSES[name])
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,9 +1,12 @@
-"""The Blosc 1 container around snappy, which numcodecs is built without; cramjam is a package of its own.
+"""The Blosc 1 container with snappy inside, for a numcodecs that is built without snappy.
 
-After the header (versions of container and compressor, flags, size of an element, of all bytes, of a block
-and of what is stored) follow the offsets of the blocks. A block is one stream, or one for each byte of the
-elements, and each stream begins with its size; one that has the size of what it stands for is no snappy.
-The last block may be shorter, and is never split. What does not compress follows the header as it is.
+The optional package cramjam provides snappy.
+
+The header holds the versions of container and compressor, flags, and four sizes: of an element, of the
+decoded data, of a block, and of the stored data. The offsets of the blocks follow. A block is one stream, or
+one stream for each byte of an element. Each stream begins with its size. A stream whose size equals its
+decoded size is stored without compression. The last block may be shorter and is never split. Data that do
+not compress follow the header unchanged.
 
 Specification: Zarr v3, "Blosc codec"; the documentation of c-blosc, "Blosc Header Format"; the format
 description of snappy.
@@ -21,28 +24,28 @@ from xzarr3._types import AnyArray, Buffer
 from xzarr3.errors import ChunkDecodeError, ChunkEncodeError, ChunkError
 
 FORMAT = 2
-"""The number of snappy in the top three bits of the flags."""
+"""The format number of snappy, in the top three bits of the flags."""
 
 _HEADER = struct.Struct("<BBBBIII")
 _VERSION, _VERSION_SNAPPY = 2, 1
 _SHUFFLE, _COPIED, _BITSHUFFLE, _RESERVED, _NOT_SPLIT = 1, 2, 4, 8, 16
-_LEAST = 128  # Bytes that are compressed at all, and elements of a block that is split.
+_LEAST = 128  # least bytes to compress at all, and least elements in a block that is split
 _MOST_SPLITS = 16
-_LEAST_BLOCK = 64  # c-blosc makes no smaller ones, which would take more time than bytes.
+_LEAST_BLOCK = 64  # bytes; c-blosc makes no smaller blocks, and many of them would be slow to decode
 _BLOCK = 2**17
 _MOST_BLOCK = 2**29
-_RATIO = 22  # The shortest that snappy has for 64 bytes are 3.
-_LEAST_STORED = 9  # Of a block: its offset, the size of its stream, and at least one byte of that.
+_RATIO = 22  # highest compression ratio: snappy needs at least 3 bytes for 64
+_LEAST_STORED = 9  # bytes of a block: its offset, the size of its stream, and at least one byte of stream
 
 
 def compress(data: Buffer, codec: str, *, clevel: int, shuffle: int, blocksize: int, typesize: int) -> bytes:
-    """Encode to at most 16 bytes more; ``shuffle`` is 0 for none, 1 for bytes, 2 for bits."""
+    """Encode ``data``, to at most 16 more bytes; ``shuffle`` is 0 for none, 1 for bytes, 2 for bits."""
     view = memoryview(data)
     size = len(view)
     typesize = typesize if typesize <= 255 else 1
     flags = FORMAT << 5 | _NOT_SPLIT | (0, _SHUFFLE, _BITSHUFFLE)[shuffle]
     blocksize = min(max(blocksize, _LEAST) if blocksize else _BLOCK, _MOST_BLOCK, max(size, 1))
-    # Bits are regrouped in a block of 8, 16 ... elements only; a few that remain make a short last block.
+    # Bits are shuffled only in blocks of 8, 16 ... elements. The remaining elements make a short last block.
     for unit in (8 * typesize, typesize) if shuffle == 2 else (typesize,):
         if blocksize >= unit:
             blocksize -= blocksize % unit
@@ -60,7 +63,7 @@ def compress(data: Buffer, codec: str, *, clevel: int, shuffle: int, blocksize: 
 
 
 def _blocks(view: memoryview, codec: str, flags: int, typesize: int, blocksize: int) -> list[Any]:
-    """The table of offsets and what it points to; nothing if that is no smaller than the data."""
+    """The table of offsets, then the blocks; an empty list if they are not smaller than the data."""
     snappy = _library(ChunkEncodeError, codec).snappy
     size = len(view)
     values = np.frombuffer(view, np.uint8)
@@ -87,7 +90,7 @@ def _blocks(view: memoryview, codec: str, flags: int, typesize: int, blocksize: 
 
 
 def decompress(data: Buffer, codec: str, out: memoryview | None = None) -> Buffer:
-    """Decode what has a header, and the size that this tells, into ``out`` if that is given."""
+    """Decode ``data``, into ``out`` if given. The caller has checked the sizes that the header holds."""
     view = memoryview(data)
     version, version_snappy, flags, typesize, size, blocksize, stored = _HEADER.unpack_from(view)
     if (version, version_snappy) != (_VERSION, _VERSION_SNAPPY) or flags & _RESERVED:
@@ -115,7 +118,7 @@ def decompress(data: Buffer, codec: str, out: memoryview | None = None) -> Buffe
 
 
 def _table(view: memoryview, codec: str, number: int) -> tuple[AnyArray, AnyArray]:
-    """Where each of the blocks begins, and where it ends at the latest, as another one begins there."""
+    """The start of each block, and its latest possible end: where the next block or the end of data is."""
     first = _HEADER.size + 4 * number
     if number * _LEAST_STORED > len(view) - _HEADER.size:
         raise _invalid(codec, f"{len(view)} bytes cannot hold {number} blocks")
@@ -149,7 +152,7 @@ def _decode_blocks(view: memoryview, codec: str, out: memoryview, offsets: AnyAr
 
 
 def _decode_streams(cramjam: Any, stored: memoryview, codec: str, block: memoryview, number: int) -> None:
-    """Decode a block, which is stored as so many streams."""
+    """Decode a block that is stored as ``number`` streams."""
     at, each = 0, len(block) // number
     for begin in range(0, len(block), each):
         length = int.from_bytes(stored[at : at + 4], "little")
@@ -187,7 +190,7 @@ def _library(failure: type[ChunkError], codec: str) -> Any:
 
 
 def _shuffled(values: AnyArray, out: AnyArray, typesize: int) -> AnyArray:
-    """Bytes regrouped: the first ones of all elements, then the second ones; what remains is copied."""
+    """Shuffle bytes: the first bytes of all elements, then the second ones; a remainder is copied."""
     number = len(values) // typesize
     whole = number * typesize
     out[:whole].reshape(typesize, number)[...] = values[:whole].reshape(number, typesize).T
@@ -203,9 +206,9 @@ def _unshuffled(values: AnyArray, out: AnyArray, typesize: int) -> None:
 
 
 def _bitshuffled(values: AnyArray, out: AnyArray, typesize: int) -> AnyArray:
-    """Bits regrouped: the lowest ones of the first bytes of all elements, and so on.
+    """Shuffle bits: the lowest bits of the first bytes of all elements, then the next bits, and so on.
 
-    Elements whose number is no multiple of 8 stay as they are.
+    If the number of elements is not a multiple of 8, they stay unchanged.
     """
     number = len(values) // typesize
     whole = number * typesize
@@ -231,9 +234,9 @@ def _unbitshuffled(values: AnyArray, out: AnyArray, typesize: int) -> None:
 
 
 def _turned(octets: AnyArray) -> AnyArray:
-    """Eight by eight bits with rows and columns exchanged, in place: bit ``i`` of byte ``j`` and the reverse.
+    """Transpose each matrix of 8 by 8 bits in place: bit ``i`` of byte ``j`` becomes bit ``j`` of byte ``i``.
 
-    Blocks of one bit are exchanged, then those of two by two and of four by four.
+    Single bits are exchanged first, then blocks of 2 by 2 and of 4 by 4 bits.
     """
     words = octets.view("<u8")
     for distance, mask in ((7, 0x00AA00AA00AA00AA), (14, 0x0000CCCC0000CCCC), (28, 0x00000000F0F0F0F0)):

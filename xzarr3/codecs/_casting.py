@@ -1,4 +1,4 @@
-"""Numbers from one data type to another by value: rounded in a way that is asked for, and checked.
+"""Casts numbers from one data type to another by value, with a chosen rounding and checks of the range.
 
 Specification: zarr-extensions, "Cast_value codec", "rounding" and "out_of_range".
 """
@@ -33,7 +33,7 @@ _FLOATS = (
 _TIMES = ("numpy.datetime64", "numpy.timedelta64")
 REAL = _INTEGERS + _FLOATS
 NUMBERS = REAL + _TIMES
-"""The data types that can be cast; of times the counts are, and NaT is for them what NaN is."""
+"""The data types that can be cast. Times are cast as their integer counts; NaT is treated like NaN."""
 _NAT = -(2**63)
 
 Fail = Callable[[str], ChunkError]
@@ -42,20 +42,20 @@ Fail = Callable[[str], ChunkError]
 
 @dataclass(frozen=True)
 class Number:
-    """What a data type of numbers can hold.
+    """The numbers that a data type can hold.
 
     Parameters
     ----------
     name : str
         Name of the data type.
     dtype : numpy.dtype
-        Its dtype, in the byte order of this machine.
+        Its numpy dtype, in the byte order of this machine.
     low, high : int or float
         The least and the greatest finite number.
     digits : int
-        Bits of an integer; of a floating point number those of the mantissa, with the one that is implied.
+        Bits of an integer, or bits of the mantissa of a floating point number, with the implied one.
     step : int
-        Exponent of two of the smallest step between floating point numbers.
+        Smallest step between floating point numbers, as an exponent of two.
     has_nan, has_infinity : bool
     """
 
@@ -70,7 +70,7 @@ class Number:
 
     @property
     def is_integer(self) -> bool:
-        """Whether the numbers are whole."""
+        """Whether the data type holds integers."""
         return isinstance(self.low, int)
 
     @property
@@ -78,7 +78,7 @@ class Number:
         return self.dtype.type.__module__ == "ml_dtypes"
 
     def read(self, array: AnyArray) -> AnyArray:
-        """The numbers of an array in a type of numpy that holds all of them."""
+        """The numbers of an array as a numpy dtype that holds all of them exactly."""
         values = np.asarray(array, dtype=self.dtype)
         if self.name in _TIMES:
             return values.view(np.int64)
@@ -87,15 +87,15 @@ class Number:
         return values.astype(np.float32) if self.dtype == np.float16 else values
 
     def make(self, numbers: AnyArray) -> AnyArray:
-        """The array of numbers each of which the data type holds."""
+        """An array of this data type from numbers that it can hold."""
         if self.name in _TIMES:
             return numbers.astype(np.int64).view(self.dtype)
-        if self._is_foreign:  # Which knows few of numpy's types.
+        if self._is_foreign:  # ml_dtypes converts from few numpy dtypes only
             return numbers.astype(np.int8 if self.is_integer else np.float32).astype(self.dtype)
         return numbers.astype(self.dtype)
 
     def holds(self, other: Number) -> bool:
-        """Whether this type holds every number of the other one, NaN and infinity among them."""
+        """Whether this type holds every number of ``other``, including NaN and infinity."""
         if self.is_integer or other.is_integer:
             return self.is_integer and other.is_integer and self.low <= other.low and other.high <= self.high
         return (
@@ -110,7 +110,7 @@ class Number:
 
 @lru_cache(maxsize=128)
 def number_of(data_type: ZDType) -> Number | None:
-    """What a data type can hold; None if it is not one of single numbers.
+    """The numbers that a data type can hold; None if its elements are not single numbers.
 
     Examples
     --------
@@ -131,7 +131,7 @@ def number_of(data_type: ZDType) -> Number | None:
         half = 1 << digits - 1
         low, high = (0, 2 * half - 1) if name[0] == "u" else (-half, half - 1)
         return Number(name, dtype, low, high, digits)
-    info = import_module(dtype.type.__module__).finfo(dtype)  # Of numpy, or of ml_dtypes.
+    info = import_module(dtype.type.__module__).finfo(dtype)  # finfo of numpy, or of ml_dtypes
     special = np.array([np.nan, np.inf], np.float32).astype(dtype).astype(np.float32)
     return Number(
         name, dtype, float(info.min), float(info.max), int(info.nmant) + 1,
@@ -142,7 +142,7 @@ def number_of(data_type: ZDType) -> Number | None:
 def cast(
     array: AnyArray, source: Number, target: Number, rounding: str, out_of_range: str | None, fail: Fail
 ) -> AnyArray:
-    """An array of the type ``source`` as one of the type ``target``.
+    """Cast an array from the type ``source`` to the type ``target``.
 
     Parameters
     ----------
@@ -151,14 +151,16 @@ def cast(
     rounding : str
         One of ``ROUNDINGS``.
     out_of_range : {None, "clamp", "wrap"}
-        What becomes of numbers that are out of the range of ``target`` once they are rounded: an error, the
-        nearest number that it holds, which may be infinity, or an integer as many times its range away.
+        What happens to a number that is out of the range of ``target`` after rounding. None: an error.
+        "clamp": the nearest number that ``target`` holds, which may be infinity. "wrap": the integer modulo
+        the range.
     fail : callable
+        Makes the error.
 
     Raises
     ------
     ChunkError
-        As ``fail`` makes it, if a number, or NaN, cannot be cast.
+        Made by ``fail``, if a number, or NaN, cannot be cast.
     """
     if source.dtype == target.dtype:
         return np.asarray(array, dtype=source.dtype)
@@ -173,7 +175,7 @@ def cast(
 def _cast(
     numbers: AnyArray, source: Number, target: Number, rounding: str, out_of_range: str | None, fail: Fail
 ) -> AnyArray:
-    """The numbers that an array of the type ``source`` holds as an array of the type ``target``."""
+    """Cast numbers that :meth:`Number.read` of ``source`` returned to an array of the type ``target``."""
     if source.has_nan and source.is_integer and (missing := numbers == _NAT).any():
         return _with_nat(numbers, missing, source, target, rounding, out_of_range, fail)
     if target.holds(source):
@@ -194,7 +196,7 @@ def _with_nat(
     counts: AnyArray, missing: AnyArray, source: Number, target: Number, rounding: str,
     out_of_range: str | None, fail: Fail,
 ) -> AnyArray:  # fmt: skip
-    """Times some of which are NaT."""
+    """Cast times some of which are NaT."""
     if not target.has_nan:
         raise fail(f"data type '{target.name}' has no number for NaT")
     result = _cast(np.where(missing, 0, counts), source, target, rounding, out_of_range, fail)
@@ -203,7 +205,7 @@ def _with_nat(
 
 
 def whole_numbers(values: AnyArray, rounding: str) -> AnyArray:
-    """Floating point numbers rounded to whole ones.
+    """Round floating point numbers to integers; the result keeps the dtype.
 
     Examples
     --------
@@ -228,9 +230,9 @@ def whole_numbers(values: AnyArray, rounding: str) -> AnyArray:
 def _whole(
     numbers: AnyArray, target: Number, rounding: str, out_of_range: str | None, fail: Fail
 ) -> AnyArray:
-    """Floating point numbers as integers."""
+    """Cast floating point numbers to integers."""
     whole = whole_numbers(numbers, rounding)
-    beyond = 2.0 ** (target.digits - (target.low < 0))  # The least number that is too great.
+    beyond = 2.0 ** (target.digits - (target.low < 0))  # the least number that is too large
     least = -beyond if target.low < 0 else 0.0
     if whole.min() >= least and whole.max() < beyond and not (target.has_nan and whole.min() == least):
         return target.make(whole)
@@ -259,7 +261,7 @@ def _whole(
 def _check_out(
     numbers: AnyArray, out: AnyArray, target: Number, out_of_range: str | None, fail: Fail
 ) -> None:
-    """Refuse what is out of range, unless something else is asked for."""
+    """Refuse numbers that are out of range if ``out_of_range`` is None or cannot apply to ``target``."""
     if out_of_range is None:
         found = shorten(numbers[out].flat[0])
         raise fail(
@@ -271,7 +273,7 @@ def _check_out(
 
 
 def _wrapped(bits: npt.NDArray[np.uint64], target: Number) -> AnyArray:
-    """Integers of 64 bits, modulo 2^64, as those of fewer bits that they wrap around to."""
+    """Wrap integers of 64 bits to the fewer bits of ``target``; the result still has 64."""
     unused = np.uint64(64 - target.digits)
     upper = bits << unused
     result: AnyArray = upper.view(np.int64) >> np.int64(unused) if target.low < 0 else upper >> unused
@@ -279,7 +281,7 @@ def _wrapped(bits: npt.NDArray[np.uint64], target: Number) -> AnyArray:
 
 
 def _integers(numbers: AnyArray, target: Number, out_of_range: str | None, fail: Fail) -> AnyArray:
-    """Integers as others."""
+    """Cast integers to integers of another type."""
     low, high = int(target.low), int(target.high)
     if low <= int(numbers.min()) and int(numbers.max()) <= high:
         return target.make(numbers)
@@ -294,7 +296,7 @@ def _integers(numbers: AnyArray, target: Number, out_of_range: str | None, fail:
 
 
 def _in_digits(numbers: AnyArray, digits: int, rounding: str) -> npt.NDArray[np.float64]:
-    """Integers as floating point numbers of so many digits, rounded where they have more than a double."""
+    """Integers as doubles. If some need more than 53 bits, all are rounded to ``digits`` bits first."""
     sizes = magnitudes(numbers).astype(np.uint64)
     if int(sizes.max()) < 2**53:
         return numbers.astype(np.float64)
@@ -318,9 +320,9 @@ def _in_digits(numbers: AnyArray, digits: int, rounding: str) -> npt.NDArray[np.
 def rounded(
     numbers: AnyArray, target: Number, rounding: str, out_of_range: str | None, fail: Fail
 ) -> AnyArray:
-    """Floating point numbers as those of a narrower type; see :func:`cast`."""
+    """Cast floating point numbers to a narrower type; see :func:`cast`."""
     if rounding == "nearest-even" and not target._is_foreign:
-        result = target.make(numbers)  # The processor, and numpy, round so.
+        result = target.make(numbers)  # numpy and the processor round in this way
         if not (np.isinf(result) & np.isfinite(numbers)).any():
             return result
     wide = numbers.astype(np.float64)

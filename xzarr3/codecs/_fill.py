@@ -1,7 +1,8 @@
-"""The fill value on its way through the codecs from arrays to arrays.
+"""Encodes the fill value with an array to array codec.
 
-Specification: Zarr v3 core, "Chunk encoding": what a codec encodes has a fill value, too. It is what the
-elements of an inner chunk are that a shard behind the codec leaves out.
+The encoded array has a fill value, too. A shard after the codec needs it for missing inner chunks.
+
+Specification: Zarr v3 core, "Chunk encoding".
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from xzarr3.errors import ChunkEncodeError, MetadataError, shorten
 
 
 def encoded_fill_value(codec: ArrayArrayCodec, spec: ChunkSpec) -> Scalar:
-    """What a codec that encodes each element for itself makes of the fill value.
+    """The encoded fill value, for a codec that encodes each element independently.
 
     Raises
     ------
     MetadataError
-        If it cannot encode the fill value.
+        If the codec cannot encode the fill value.
     """
     fill = spec.data_type.filled((), spec.fill_value)
     try:

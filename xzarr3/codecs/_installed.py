@@ -1,7 +1,7 @@
-"""Codecs of other packages, which tell of them by entry points of the group ``xzarr3.codecs``.
+"""Finds codecs of other packages by their entry points in the group ``xzarr3.codecs``.
 
-The name of an entry point is that of the codec, its value the class. Nothing is imported for a name that no
-installed package has put there, and nothing at all until a document or a user names such a codec.
+The name of an entry point is the name of the codec; its value is the class. A package is imported only when
+a document or a user names its codec.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _KINDS = (ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec)
 
 
 def installed_names() -> set[str]:
-    """The names that installed packages give to codecs."""
+    """The names of the codecs of installed packages."""
     return {point.name for point in entry_points(group=GROUP)}
 
 
@@ -27,7 +27,7 @@ def installed_codec(name: str) -> type[Codec] | None:
     Raises
     ------
     MetadataError
-        If it cannot be imported, is no codec of this name, or two packages have one.
+        If the class cannot be imported, is not a codec of this name, or several packages have one.
     """
     points = {point.value: point for point in entry_points(group=GROUP, name=name)}
     if not points:

@@ -1,4 +1,4 @@
-"""What the codecs share whose libraries have to be installed for them."""
+"""The base class of codecs whose libraries are optional packages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from xzarr3.errors import ChunkEncodeError, MetadataError, UnknownExtensionError
 
 
 class LibraryCodec(ArrayBytesCodec):
-    """A codec of a library that is imported once there is something to encode or decode."""
+    """A codec whose library is imported when the codec is checked or used, not with this package."""
 
     _library: ClassVar[str]
     _dtypes: ClassVar[tuple[str, ...]]
@@ -26,7 +26,7 @@ class LibraryCodec(ArrayBytesCodec):
     @cached_property
     @abstractmethod
     def _coder(self) -> Any:
-        """The codec of numcodecs."""
+        """The object of the library that encodes."""
 
     def _loaded(self, module: str) -> Any:
         try:

@@ -1,8 +1,8 @@
-"""What ``vlen-utf8`` and ``vlen-bytes`` share: elements of any length, each one behind its length.
+"""The base class of ``vlen-utf8`` and ``vlen-bytes``: elements of any length, each after its length.
 
-A chunk is the number of its elements and then the elements in C order, each one the number of its bytes and
-the bytes; all these numbers are four bytes, little endian. Elements may also be ones of up to a fixed length,
-as zarr-python 3.0 stored them in version 2 of the format.
+A chunk is the number of its elements, then the elements in C order. Each element is the number of its bytes,
+then the bytes. All these numbers are four bytes, little endian. The data type may also be one of fixed
+length, as in what zarr-python 3.0 stored in version 2 of the format.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from xzarr3._types import AnyArray, Buffer
 from xzarr3.codecs.base import MAX_VARIABLE, ArrayBytesCodec, ChunkSpec, ParameterCodec
 from xzarr3.errors import ChunkDecodeError, ChunkEncodeError, MetadataError
 
-LENGTH = 4  # Bytes of a length, and of the number of elements.
-_MAX_NUMBER = 2**32 - 2  # One less than there is room for; see below.
+LENGTH = 4  # bytes of a length, and of the number of elements
+_MAX_NUMBER = 2**32 - 2  # one less than fits, because decoding adds one element; see below
 
-# numcodecs does not tell whether anything is left behind the last element. One more is put behind it, that
-# nobody can have foreseen: it is found again if nothing else is there.
+# numcodecs does not report data after the last element. So decoding appends one element of random content,
+# which no writer can foresee. If the last decoded element is this one, no data were left over.
 LAST = os.urandom(16).hex().encode()
 _LAST_ITEM = len(LAST).to_bytes(LENGTH, "little") + LAST
 
 
 @dataclass(frozen=True)
 class VLenCodec(ParameterCodec, ArrayBytesCodec):
-    """Elements, each one behind its length."""
+    """Stores elements, each after its length."""
 
     _data_type: ClassVar[str]
     _fixed_type: ClassVar[str]
     _coder: ClassVar[Any]
     _last: ClassVar[str | bytes]
-    _unit: ClassVar[int]  # Bytes of a character, or of a byte, in arrays of fixed length.
+    _unit: ClassVar[int]  # bytes that a character, or a byte, takes in arrays of fixed length
 
     def check(self, spec: ChunkSpec) -> None:
         if not self._holds(spec):
@@ -60,16 +60,16 @@ class VLenCodec(ParameterCodec, ArrayBytesCodec):
     def max_encoded_size(self, spec: ChunkSpec) -> int:
         if spec.data_type.is_variable:
             return MAX_VARIABLE
-        # No character of UTF-8 takes more bytes than one of numpy's.
+        # A character in UTF-8 takes at most 4 bytes, as many as in numpy's UTF-32.
         return min(LENGTH * (1 + math.prod(spec.shape)) + spec.nbytes, MAX_VARIABLE)
 
     def encode(self, array: AnyArray, spec: ChunkSpec) -> Buffer:
         values = np.ascontiguousarray(array).reshape(-1).astype(object, copy=False)
-        if not values.flags.writeable:  # numcodecs asks for a buffer that it could write to.
+        if not values.flags.writeable:  # numcodecs requires a writable buffer
             values = values.copy()
         try:
             size = self._size(values.tolist())
-            # numcodecs does not look whether a length fits into 31 bits.
+            # numcodecs does not check that lengths fit into 31 bits.
             if size > MAX_VARIABLE:
                 raise ChunkEncodeError(f"{size} bytes, at most {MAX_VARIABLE} possible", codec=self.name)
             return self._coder.encode(values)  # type: ignore[no-any-return]
@@ -90,14 +90,14 @@ class VLenCodec(ParameterCodec, ArrayBytesCodec):
         head = (number + 1).to_bytes(LENGTH, "little")
         try:
             items = self._coder.decode(b"".join([head, memoryview(data)[LENGTH:], _LAST_ITEM]))
-        except ValueError as error:  # UnicodeDecodeError is one, too.
+        except ValueError as error:  # includes UnicodeDecodeError
             raise ChunkDecodeError(f"not valid: {error}", codec=self.name) from error
         if items[-1] != self._last:
             raise ChunkDecodeError(f"the {number} elements do not end with the data", codec=self.name)
         items = items[:-1]
         if not spec.data_type.is_variable:
             longest = max(map(len, items), default=0)
-            # numpy would cut them off.
+            # numpy would truncate longer elements.
             if longest > spec.dtype.itemsize // self._unit:
                 raise ChunkDecodeError(
                     f"an element of length {longest} where '{spec.dtype}' is expected", codec=self.name
@@ -106,5 +106,5 @@ class VLenCodec(ParameterCodec, ArrayBytesCodec):
 
     @staticmethod
     def _size(items: list[Any]) -> int:
-        """The size of the encoded chunk, or a bound of it if that is small enough."""
+        """Size of the encoded chunk in bytes; may be too small if the true one is within MAX_VARIABLE."""
         return LENGTH * (1 + len(items)) + sum(map(len, items))

@@ -1,4 +1,4 @@
-"""What ``zfp`` and ``numcodecs.zfpy`` share: bounded decompression of zfp's streams behind their header."""
+"""Code that ``zfp`` and ``numcodecs.zfpy`` share: checks, size bounds, and safe decompression of streams."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from xzarr3._types import AnyArray
 from xzarr3.codecs.base import Configuration
 from xzarr3.errors import ChunkDecodeError, ChunkEncodeError
 
-HEADER_BITS = 32 + 52 + 64  # Magic number, type and shape, mode in its long form.
-_HEADER = 32  # Bytes, and some more.
+HEADER_BITS = 32 + 52 + 64  # magic number, type and shape, mode in its long form
+_HEADER = 32  # bytes of a header, rounded up
 _MODES = ("expert", "rate", "precision", "tolerance", "reversible")
 _FAILURES = (RuntimeError, TypeError, ValueError, LookupError)
 
 LEAST_BITS = {"float32": 1 + 8, "float64": 1 + 11}
-"""Bits of a block of floating point numbers; with fewer, zfp writes beyond the end of its memory."""
+"""Least bits of a block of floating point numbers; with fewer, zfp writes beyond the end of its memory."""
 
 
 def rate_bits(rate: float, ndim: int) -> int:
-    """Bits of a block at a rate."""
+    """Bits of a block at a rate of ``rate`` bits for each number."""
     values: int = 4**ndim
     return math.floor(rate * values + 0.5)
 
 
 def check_bits(codec: str, field: str, found: object, bits: int, dtype: np.dtype[Any]) -> None:
-    """Refuse blocks of too few bits.
+    """Refuse blocks of too few bits; see ``LEAST_BITS``.
 
     Raises
     ------
@@ -41,11 +41,11 @@ def check_bits(codec: str, field: str, found: object, bits: int, dtype: np.dtype
 
 
 _LARGEST = {"int32": 2**30, "int64": 2**62}
-_SURE = {"float32": 2.0**-20, "float64": 2.0**-48}  # Of the largest number: errors are smaller than that.
+_SURE = {"float32": 2.0**-20, "float64": 2.0**-48}  # bound of errors, relative to the largest number
 
 
 def check_lossy(values: AnyArray, codec: str) -> None:
-    """Refuse values that come back as other ones from every mode that loses anything.
+    """Refuse values that every lossy mode would decode wrongly: NaN, infinity and very large integers.
 
     Raises
     ------
@@ -69,9 +69,9 @@ def check_lossy(values: AnyArray, codec: str) -> None:
 
 
 def check_tolerance(values: AnyArray, tolerance: float, codec: str, decoded: Callable[[], AnyArray]) -> None:
-    """Refuse values that do not come back within a tolerance, because much larger ones stand beside them.
+    """Refuse values that zfp does not keep within a tolerance. Much larger values near them cause that.
 
-    A tolerance of 0 asks for as much as zfp can keep, which is not promised to be all.
+    A tolerance of 0 is not checked: zfp then keeps as much as it can, which may not be all.
 
     Raises
     ------
@@ -91,12 +91,12 @@ def check_tolerance(values: AnyArray, tolerance: float, codec: str, decoded: Cal
 
 
 def blocks(shape: tuple[int, ...]) -> int:
-    """How many blocks of four elements along each dimension there are."""
+    """Number of blocks; a block has four elements along each dimension."""
     return math.prod(-(-length // 4) for length in shape)
 
 
 def max_encoded_size(shape: tuple[int, ...], itemsize: int, block_bits: int = 0) -> int:
-    """A size in bytes that a stream does not exceed whose blocks take at least ``block_bits``."""
+    """Upper bound in bytes of the size of a stream whose blocks take at least ``block_bits`` bits."""
     values: int = 4 ** len(shape)
     bits = max(values * (8 * itemsize + 1), block_bits) + 64
     return _HEADER + -(-bits * blocks(shape) // 8)
@@ -111,30 +111,36 @@ def decompress(
     codec: str,
     header: int | None = None,
 ) -> AnyArray:
-    """What a stream holds.
+    """Decompress a stream safely, whatever bytes it holds.
 
     Parameters
     ----------
     zfpy : module
     value : bytes
-        The stream, of any content.
+        The stream; it may be corrupt.
     shape, dtype
-        What it has to hold.
+        Expected shape and dtype.
     most : int
-        Bytes that it may take.
+        Largest size of the stream in bytes.
     codec : str
         Name of the codec, for messages.
     header : int, optional
         The header in its long form, as little endian bits, if the stream does not begin with it.
+
+    Raises
+    ------
+    ChunkDecodeError
+        If the stream is not valid or ends early.
     """
     if len(value) > most:
         raise ChunkDecodeError(f"found {len(value)} bytes, at most {most} possible", codec=codec)
-    # zfp reads beyond the end of data that are too short, so as much is put behind them as it could
-    # ask for. Nothing tells whether it did but the result, if it differs with what was put there.
+    # zfp reads beyond the end of data that are too short. So the data are padded with as many bytes as zfp
+    # could read. It does not report whether it read the padding, so the data are decoded twice with different
+    # padding: results that differ mean that the data are too short.
     results = []
     for filler in (b"\x00", b"\xff"):
         padded = value + filler * (most + 64)
-        if header is not None:  # Its size is no whole number of bytes.
+        if header is not None:  # the header is not a whole number of bytes, so the bits are shifted
             bits = int.from_bytes(padded, "little") << HEADER_BITS | header
             padded = bits.to_bytes(len(padded) + -(-HEADER_BITS // 8), "little")
         try:
@@ -154,7 +160,7 @@ def decompress(
 def _check_header(
     header: Mapping[str, Any], shape: tuple[int, ...], dtype: np.dtype[Any], most: int, codec: str
 ) -> None:
-    """Refuse data of another shape, type or mode: these decide about how much zfp reads and returns."""
+    """Refuse data of another shape, type or mode, because these decide how much zfp reads and returns."""
     found = tuple(header[axis] for axis in ("nw", "nz", "ny", "nx") if header[axis])
     kind = np.dtype(header["type"])
     if found != shape or kind != dtype:

@@ -1,4 +1,7 @@
-"""What a codec is: the three kinds, and the description of the chunk each one works on.
+"""The base classes of the three kinds of codecs, and the description of the chunks that they encode.
+
+It also holds :class:`Configuration`, which reads and checks the configuration of a codec. It knows no codec
+by name; the registry does.
 
 Specification: Zarr v3 core, "Chunk encoding".
 """
@@ -21,15 +24,16 @@ from xzarr3.errors import ChunkDecodeError, MetadataError, UnknownExtensionError
 from xzarr3.extensions import unknown_fields
 
 MAX_VARIABLE = 2**31 - 1
-"""Bytes that an encoded chunk may take whose elements have no fixed size, so that its shape sets no bound.
+"""Largest encoded size, in bytes, of a chunk whose elements have no fixed size.
 
-Blosc and LZ4 hold no more either. A bound there must be: a few compressed bytes can stand for any number.
+The shape of such a chunk sets no bound, and a few compressed bytes can decode to any number of bytes.
+Blosc and LZ4 hold no more either.
 """
 
 
 @dataclass(frozen=True)
 class ChunkSpec:
-    """A chunk before or after a codec: the decoded representation of the specification.
+    """Describes a chunk before or after a codec; the specification calls this the decoded representation.
 
     Parameters
     ----------
@@ -53,12 +57,12 @@ class ChunkSpec:
 
     @cached_property
     def nbytes(self) -> int:
-        """Size of the decoded chunk in bytes; of elements of no fixed size without what they refer to."""
+        """Size of the decoded chunk in bytes; for elements of no fixed size, that of the references alone."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     @cached_property
     def element_size(self) -> int:
-        """Size of a stored element in bytes, by which compressors regroup them; 1 if it is not fixed."""
+        """Size of a stored element in bytes, for compressors that shuffle; 1 if it is not fixed."""
         return 1 if self.data_type.is_variable else self.dtype.itemsize
 
 
@@ -75,20 +79,20 @@ class Codec(ABC):
         Raises
         ------
         MetadataError
-            If the configuration lacks a field, has one too many or a wrong value.
+            If a field is missing, unknown or has a wrong value.
         """
 
     def configuration(self) -> dict[str, JSON]:
-        """The configuration as a metadata document has it; empty if there is nothing to configure."""
+        """The configuration as a metadata document holds it; empty if the codec has no parameters."""
         return {}
 
     def to_json(self) -> JSON:
-        """The codec as a metadata document has it."""
+        """The codec as a metadata document holds it."""
         configuration = self.configuration()
         return {"name": self.name, "configuration": configuration} if configuration else {"name": self.name}
 
     def evolve(self, spec: ChunkSpec) -> Self:
-        """This codec, with what its configuration leaves open taken from the chunks it will encode."""
+        """This codec with parameters that were left open filled in from the chunks it will encode."""
         return self
 
 
@@ -97,12 +101,12 @@ class ArrayArrayCodec(Codec):
 
     @abstractmethod
     def resolve(self, spec: ChunkSpec) -> ChunkSpec:
-        """The chunk after encoding.
+        """The description of the encoded chunk.
 
         Raises
         ------
         MetadataError
-            If the codec cannot encode such chunks.
+            If the codec cannot encode chunks that ``spec`` describes.
         """
 
     @abstractmethod
@@ -127,11 +131,11 @@ class ArrayBytesCodec(Codec):
 
     @abstractmethod
     def encoded_size(self, spec: ChunkSpec) -> int | None:
-        """Size of an encoded chunk in bytes, if it is the same for all."""
+        """Size of every encoded chunk in bytes; None if the size varies."""
 
     @abstractmethod
     def max_encoded_size(self, spec: ChunkSpec) -> int:
-        """A size in bytes that no encoded chunk exceeds."""
+        """Upper bound in bytes of the size of an encoded chunk."""
 
     @abstractmethod
     def encode(self, array: AnyArray, spec: ChunkSpec) -> Buffer:
@@ -146,21 +150,21 @@ class BytesBytesCodec(Codec):
     """A codec from bytes to bytes."""
 
     decode_rate: ClassVar[int] = 500
-    """About how many bytes are decoded in a microsecond, which tells whether threads are worth it."""
+    """About how many bytes are decoded in a microsecond; used to decide whether threads pay."""
 
     direct_from: ClassVar[int | None] = None
-    """Decoded size in bytes from which :meth:`decode_into` pays; None if it never does."""
+    """Decoded size in bytes from which :meth:`decode_into` is faster; None if it never is."""
 
     direct_many: ClassVar[bool] = True
-    """Whether it pays for one chunk after the other, too, or costs too many calls."""
+    """Whether :meth:`decode_into` also pays when many chunks are read; if not, only for a single chunk."""
 
     @abstractmethod
     def encoded_size(self, size: int) -> int | None:
-        """Size in bytes to which ``size`` bytes are encoded, if it does not depend on them."""
+        """Encoded size of any ``size`` bytes; None if it depends on their content."""
 
     @abstractmethod
     def max_encoded_size(self, size: int) -> int:
-        """A size in bytes that ``size`` encoded bytes do not exceed."""
+        """Upper bound of the encoded size of ``size`` bytes."""
 
     @abstractmethod
     def encode(self, data: Buffer) -> Buffer:
@@ -173,27 +177,27 @@ class BytesBytesCodec(Codec):
         Raises
         ------
         ChunkDecodeError
-            If the bytes are corrupt, truncated or stand for more than ``limit`` bytes.
+            If the bytes are corrupt, truncated or decode to more than ``limit`` bytes.
         """
 
     def decode_into(self, data: Buffer, out: memoryview) -> bool:
-        """Decode straight into ``out``, which has just the size wanted, if that is possible.
+        """Decode directly into ``out`` if possible; ``out`` has exactly the expected size.
 
         Returns
         -------
         bool
-            Whether ``out`` now holds the result; if not, nothing is known of its content.
+            Whether ``out`` now holds the result. If False, the content of ``out`` is undefined.
         """
         return False
 
     def too_large(self, limit: int, claimed: int | None = None) -> ChunkDecodeError:
-        """The error for bytes that stand for more than they may."""
+        """The error for bytes that decode to more than ``limit`` bytes."""
         size = f"{claimed} bytes" if claimed is not None else "more"
         return ChunkDecodeError(f"decodes to {size}, at most {limit} bytes expected", codec=self.name)
 
 
 class Configuration:
-    """Reads the fields of a codec's configuration, each with a check.
+    """Reads and checks the fields of a codec's configuration.
 
     Parameters
     ----------
@@ -218,19 +222,19 @@ class Configuration:
         self, field: str, found: object, accepted: str, reason: str = "not a valid value"
     ) -> MetadataError:
         """The error for a field with a wrong value."""
-        found = list(found) if isinstance(found, tuple) else found  # As the document has it.
+        found = list(found) if isinstance(found, tuple) else found  # shown as JSON has it
         return MetadataError(
             f"codec '{self._codec}': {reason}", field=f"configuration.{field}", found=found, accepted=accepted
         )
 
     def has(self, field: str, *, null: bool = False) -> bool:
-        """Whether ``field`` is there; with ``null``, a null is taken away and counts as absence."""
+        """Whether ``field`` is present; with ``null``, a null field is removed and counts as absent."""
         if null and self._left.get(field, ...) is None:
             del self._left[field]
         return field in self._left
 
     def take(self, field: str, accepted: str, default: JSON = ...) -> JSON:  # type: ignore[assignment]
-        """The value of ``field``, or ``default`` if that is given and the field is absent."""
+        """Remove ``field`` and return its value; ``default``, if given, stands in for an absent field."""
         if field in self._left:
             return self._left.pop(field)
         if default is ...:  # type: ignore[comparison-overlap]
@@ -270,7 +274,7 @@ class Configuration:
         return tuple(value)  # type: ignore[arg-type]
 
     def number(self, field: str) -> int | float:
-        """A number that a double can hold, and not NaN or infinite."""
+        """A finite number that a double can hold."""
         value = self.take(field, "a finite number")
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise self.error(field, value, "a finite number")
@@ -283,7 +287,7 @@ class Configuration:
         return value
 
     def finish(self) -> None:
-        """Refuse fields that nobody took, unless they say that they need not be understood."""
+        """Refuse fields that were not read, unless they are marked ``"must_understand": false``."""
         try:
             unknown_fields(self._left, (), "no such field", within="configuration")
         except UnknownExtensionError as error:
@@ -293,7 +297,7 @@ class Configuration:
 
 @dataclass(frozen=True)
 class _Parameter:
-    """How a field of a codec is read from a configuration and checked."""
+    """How a codec reads and checks one field of its configuration."""
 
     read: Callable[..., Any]
     bounds: tuple[Any, ...]
@@ -301,7 +305,7 @@ class _Parameter:
     null: bool
 
     def value(self, given: Configuration, name: str) -> Any:
-        """The value of the field ``name``, if it is a valid one."""
+        """The value of the field ``name``, checked."""
         try:
             return self.read(given, name, *self.bounds)
         except MetadataError as error:
@@ -317,21 +321,21 @@ def parameter(
     required: bool = False,
     null: bool = False,
 ) -> Any:
-    """A field of a :class:`ParameterCodec`, which a configuration has under the same name.
+    """Declares a field of a :class:`ParameterCodec`; the configuration has a field of the same name.
 
     Parameters
     ----------
     read : function
         The method of :class:`Configuration` that reads and checks the value.
     *bounds
-        What that method takes behind the name of the field.
+        Arguments of that method after the name of the field.
     default
-        What the field is if nobody says. A field with the default None may stay None, and a configuration
-        is then written without it.
+        Value if none is given. If the default is None, the field may be None and is then left out of the
+        written configuration.
     required : bool
-        Whether a document must have the field although there is a default.
+        Whether a document must have the field even if there is a default.
     null : bool
-        Whether null in a document means that the field is left out.
+        Whether a document may have null, which means the same as no field.
     """
     required = required or default is MISSING
     return dataclasses.field(
@@ -340,14 +344,14 @@ def parameter(
 
 
 class ParameterCodec(Codec):
-    """A codec that is a dataclass whose fields, made by :func:`parameter`, are its configuration.
+    """A codec that is a dataclass: its fields, declared by :func:`parameter`, are its configuration.
 
-    A configuration is read and written by those declarations, and they check what a constructor is given.
+    The declarations read and write the configuration. They also check the arguments of the constructor.
     """
 
     @classmethod
     def _parameters(cls) -> Iterator[tuple[str, _Parameter]]:
-        for each in dataclasses.fields(cls):  # type: ignore[arg-type]  # Subclasses are dataclasses.
+        for each in dataclasses.fields(cls):  # type: ignore[arg-type]  # subclasses are dataclasses
             if "parameter" in each.metadata:
                 yield each.name, each.metadata["parameter"]
 
@@ -366,7 +370,7 @@ class ParameterCodec(Codec):
 
     @classmethod
     def _read(cls, given: Configuration) -> dict[str, Any]:
-        """The arguments of the constructor that a configuration has; takes the fields it knows."""
+        """Read the known fields of a configuration as arguments of the constructor."""
         values = {}
         for name, each in cls._parameters():
             if each.required or given.has(name, null=each.null):

@@ -1,12 +1,12 @@
-"""``bitround``: numbers rounded to some bits, so that they compress better.
+"""``bitround``: rounds numbers to some bits, so that they compress better.
 
-Specification: zarr-extensions, "bitround codec". Names: ``bitround``; ``numcodecs.bitround``, the same for
-floating point numbers alone, is a class of its own.
+Specification: zarr-extensions, "bitround codec". Names: ``bitround``. ``numcodecs.bitround``, which rounds
+floating point numbers only, is a separate class.
 Example: ``{"name": "bitround", "configuration": {"keepbits": 10}}``.
 
-Rounding goes to the nearest number, and to the even one of two. NaN and infinity stay what they are, and a
-number that would be rounded beyond the greatest one of its type is cut off instead. Of negative integers
-the magnitude is rounded.
+Rounding goes to the nearest number, and to the even one of two equally near. NaN and infinity do not change.
+A number that would round to more than its type can hold is truncated instead. Negative integers are rounded
+by their magnitude.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ _MANTISSA = {
     "float16": 10, "float32": 23, "float64": 52, "bfloat16": 7,
     "complex64": 23, "complex128": 52, "complex_float16": 10, "complex_bfloat16": 7,
 }  # fmt: skip
-"""Bits of the mantissa of a number, or of each part of a complex one, without the one that is implied."""
+"""Bits of the mantissa of a number, or of each part of a complex number, without the implied bit."""
 _INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 _TIMES = ("numpy.datetime64", "numpy.timedelta64")
 
 
 @dataclass(frozen=True)
 class BitRoundCodec(ParameterCodec, ArrayArrayCodec):
-    """Numbers rounded to some bits.
+    """Rounds numbers to some bits.
 
     Parameters
     ----------
     keepbits : int
-        How many bits are kept: of the mantissa of a floating point number, of an integer from the most
-        significant one that is set.
+        How many bits are kept: bits of the mantissa of a floating point number, or bits of an integer,
+        counted from its most significant bit that is set.
     """
 
     name = "bitround"
@@ -72,7 +72,7 @@ class BitRoundCodec(ParameterCodec, ArrayArrayCodec):
 
 
 def rounded_mantissas(bits: npt.NDArray[Any], keep: int, mantissa: int) -> npt.NDArray[Any]:
-    """Floating point numbers, given by their bits, rounded to ``keep`` bits of the mantissa.
+    """Round floating point numbers, given as unsigned integers, to ``keep`` bits of the mantissa.
 
     Examples
     --------
@@ -85,7 +85,7 @@ def rounded_mantissas(bits: npt.NDArray[Any], keep: int, mantissa: int) -> npt.N
         return bits
     number = bits.dtype.type
     low = number((1 << drop) - 1)
-    special = number((1 << (8 * bits.dtype.itemsize - 1)) - (1 << mantissa))  # All bits of the exponent.
+    special = number((1 << (8 * bits.dtype.itemsize - 1)) - (1 << mantissa))  # all bits of the exponent
     odd = (bits >> number(drop)) & number(1)
     rounded: npt.NDArray[Any] = (bits + (odd + (low >> number(1)))) & ~low
     if not ((bits & special) >= special - number(1 << mantissa)).any():
@@ -96,7 +96,7 @@ def rounded_mantissas(bits: npt.NDArray[Any], keep: int, mantissa: int) -> npt.N
 
 
 def rounded_integers(values: npt.NDArray[Any], keep: int) -> npt.NDArray[Any]:
-    """Integers rounded to ``keep`` bits, from the most significant one of their magnitude.
+    """Round integers to ``keep`` bits, counted from the most significant bit of their magnitude.
 
     Examples
     --------
@@ -121,13 +121,13 @@ def rounded_integers(values: npt.NDArray[Any], keep: int) -> npt.NDArray[Any]:
 
 
 def magnitudes(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Integers without their sign, of which the least one has its magnitude, too."""
+    """Absolute values as unsigned integers, which can also hold that of the least integer."""
     size = values.view(f"u{values.dtype.itemsize}")
     return size if values.dtype.kind == "u" else np.where(values < 0, ~size + size.dtype.type(1), size)
 
 
 def bit_lengths(sizes: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
-    """How many bits it takes to write each of some integers of at least 0.
+    """How many bits each integer needs; all are at least 0.
 
     Examples
     --------

@@ -1,6 +1,6 @@
 """``blosc``: the Blosc 1 container with its inner compressors and shuffles.
 
-numcodecs makes and reads it, but for snappy, which it is mostly built without.
+numcodecs encodes and decodes it. Snappy is handled in this package where numcodecs is built without it.
 
 Specification: Zarr v3, "Blosc codec". Names: ``blosc``.
 Example: ``{"name": "blosc", "configuration": {"cname": "lz4", "clevel": 5, "shuffle": "shuffle",
@@ -22,13 +22,13 @@ from xzarr3.errors import ChunkDecodeError, ChunkEncodeError, listed
 
 CNAMES = ("lz4", "lz4hc", "blosclz", "snappy", "zlib", "zstd")
 _SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
-# The top three bits of the third byte of the header tell the compressor; lz4hc writes what lz4 reads.
+# The top three bits of the third byte of the header give the format; lz4hc writes the format of lz4.
 _FORMATS = {0: "blosclz", 1: "lz4", 2: "snappy", 3: "zlib", 4: "zstd"}
 _HEADER = 16
 _MAX_SIZE = 2**31 - 1
 
-# One thread per call: chunks are what is decoded in parallel. Blosc's own threads, and asking each time
-# whether they may be used, cost more than a small chunk.
+# One thread per call, because chunks are decoded in parallel. Blosc's own threads, and its check whether it
+# may use them, cost more time than decoding a small chunk.
 blosc.use_threads = False
 
 
@@ -39,11 +39,12 @@ class BloscCodec(ParameterCodec, BytesBytesCodec):
     Parameters
     ----------
     cname : {"lz4", "lz4hc", "blosclz", "snappy", "zlib", "zstd"}
-        The compressor inside. Snappy takes the package cramjam, where numcodecs is built without it.
+        The inner compressor. Snappy needs the package cramjam if numcodecs is built without it.
     clevel : int
         0 (store) to 9 (smallest).
     shuffle : {"noshuffle", "shuffle", "bitshuffle"}, optional
-        How bytes or bits are regrouped before; by default ``shuffle``, ``bitshuffle`` for types of one byte.
+        How bytes or bits are shuffled before compression; by default ``bitshuffle`` for data types of one
+        byte, else ``shuffle``.
     typesize : int, optional
         Size of an element in bytes; by default that of the array's data type.
     blocksize : int
@@ -56,7 +57,7 @@ class BloscCodec(ParameterCodec, BytesBytesCodec):
     direct_many = False
     cname: str = parameter(Configuration.choice, CNAMES, default="zstd", required=True)
     clevel: int = parameter(Configuration.integer, 0, 9, default=5, required=True)
-    # The specification demands the next two, but decoding needs neither, so they may be left out.
+    # The specification requires these two fields. Decoding does not need them, so documents may omit them.
     shuffle: str | None = parameter(Configuration.choice, _SHUFFLES, default=None)
     typesize: int | None = parameter(Configuration.integer, 1, _MAX_SIZE, default=None)
     blocksize: int = parameter(Configuration.integer, 0, _MAX_SIZE, default=0)
@@ -64,7 +65,7 @@ class BloscCodec(ParameterCodec, BytesBytesCodec):
     @classmethod
     def from_configuration(cls, configuration: Mapping[str, JSON]) -> Self:
         size = configuration.get("typesize")
-        # Without a shuffle the size of elements does not matter, so some writers have 0 there.
+        # Without a shuffle the size of elements does not matter, so some writers store 0.
         if configuration.get("shuffle") == "noshuffle" and type(size) is int and size == 0:
             configuration = {name: value for name, value in configuration.items() if name != "typesize"}
         return super().from_configuration(configuration)
@@ -101,8 +102,8 @@ class BloscCodec(ParameterCodec, BytesBytesCodec):
         except ValueError as error:
             raise ChunkEncodeError(str(error), codec=self.name) from error
 
-    # Blosc itself reads beyond the end of data that are shorter than their header says, so the stored size
-    # in the header is compared first.
+    # Blosc reads beyond the end of data that are shorter than their header says. So both methods below first
+    # compare the stored size in the header with the size of the data.
 
     def decode(self, data: Buffer, limit: int) -> Buffer:
         size, stored = int.from_bytes(data[4:8], "little"), int.from_bytes(data[12:16], "little")
@@ -137,7 +138,7 @@ class BloscCodec(ParameterCodec, BytesBytesCodec):
                 _blosc_snappy.decompress(data, self.name, out)
             else:
                 blosc.decompress(data, out)
-        except (RuntimeError, ChunkDecodeError):  # Decoding once more tells what is wrong.
+        except (RuntimeError, ChunkDecodeError):  # the caller then calls decode, which reports the error
             return False
         return True
 

@@ -1,4 +1,4 @@
-"""``bytes``: elements one after the other, in C order, little or big endian.
+"""``bytes``: stores the elements in C order, little or big endian.
 
 Specification: Zarr v3, "Bytes codec". Names: ``bytes``; ``endian`` in documents of early version 3 writers.
 Example: ``{"name": "bytes", "configuration": {"endian": "little"}}``.
@@ -19,12 +19,13 @@ from xzarr3.errors import ChunkDecodeError, MetadataError
 
 @dataclass(frozen=True)
 class BytesCodec(ParameterCodec, ArrayBytesCodec):
-    """Elements one after the other.
+    """Stores the elements in C order.
 
     Parameters
     ----------
     endian : {"little", "big"}, optional
-        Byte order of the elements. Only types that have none, such as those of one byte, can do without.
+        Byte order of the elements. May be None only for types without a byte order, such as those of one
+        byte.
     """
 
     name = "bytes"
@@ -56,12 +57,12 @@ class BytesCodec(ParameterCodec, ArrayBytesCodec):
             )
 
     def stored_dtype(self, spec: ChunkSpec) -> np.dtype[np.generic] | None:
-        """The dtype of the stored elements, in their byte order; None if numpy has none that it converts."""
+        """The dtype of stored elements, with their byte order; None if numpy cannot convert that order."""
         if self.endian is None or self.endian == sys.byteorder:
             return spec.dtype
         if not spec.data_type.numpy_swaps:
             return None
-        return spec.dtype.newbyteorder("S")  # Of a struct, all fields, and the fields of fields.
+        return spec.dtype.newbyteorder("S")  # swaps all fields of a struct, and nested fields
 
     def encoded_size(self, spec: ChunkSpec) -> int:
         return spec.nbytes

@@ -1,15 +1,16 @@
-"""``cast_value``: the same numbers, as far as that can be, in another data type.
+"""``cast_value``: casts numbers to another data type, by value.
 
 Specification: zarr-extensions, "Cast_value codec". Names: ``cast_value``.
 Example: ``{"name": "cast_value", "configuration": {"data_type": "uint8", "rounding": "towards-zero",
 "out_of_range": "clamp", "scalar_map": {"encode": [["NaN", 0]], "decode": [[0, "NaN"]]}}}``.
 
-A scalar map comes first, then rounding, then what is asked for numbers out of range; without that, these
-are an error. To clamp to a type that has infinity means infinity. Decoding does the same the other way.
-Elements are looked up in a scalar map bit by bit, and then zero without its sign and NaN as any NaN.
+Encoding applies the scalar map first, then rounding, then ``out_of_range``. Without ``out_of_range``, numbers
+out of range are an error. Clamping to a type that has infinity gives infinity. Decoding does the same in the
+other direction. An element is looked up in the scalar map by its bits. If no bits match, a zero matches a
+zero of either sign and a NaN matches any NaN.
 
-The fill value has to survive: if it did not decode to itself, elements that were never written would
-change as soon as something else in their chunk is written.
+The fill value must decode to itself. Otherwise elements that were never written would change as soon as
+another element of their chunk is written.
 """
 
 from __future__ import annotations
@@ -34,27 +35,27 @@ _MAP = (
     "an object of 'encode' and 'decode', each an array of pairs of scalars: what is found and what it becomes"
 )
 _STEPS = {4: 2**2, 8: 2**12}
-"""By size in bytes: steps of a floating point number that the arithmetic of other codecs may leave behind."""
+"""How far, in steps of a floating point number of this size in bytes, other codecs may move a fill value."""
 
 Pair = tuple[JSON, JSON]
 
 
 @dataclass(frozen=True)
 class CastValueCodec(ArrayArrayCodec):
-    """Another data type for the same numbers.
+    """Casts numbers to another data type.
 
     Parameters
     ----------
-    data_type : ZDType, or what names one
+    data_type : ZDType, or anything that ``parse_dtype`` accepts
         The type of encoded elements.
     rounding : {"nearest-even", "towards-zero", "towards-positive", "towards-negative", "nearest-away"}
-        How numbers are rounded that the other type cannot hold.
+        How to round numbers that the other type cannot hold.
     out_of_range : {None, "clamp", "wrap"}
-        What becomes of numbers beyond the range of the other type: an error, the nearest one that it holds,
-        or, of integers, the number modulo the range.
+        What happens to numbers beyond the range of the other type. None: an error. "clamp": the nearest
+        number that the type holds. "wrap": the number modulo the range, for integers only.
     scalar_map : mapping, optional
-        With ``"encode"`` and ``"decode"``: pairs of a scalar and of what it becomes, each as a fill value of
-        its data type is written in a metadata document.
+        Has ``"encode"`` and ``"decode"``: each is pairs of a scalar and its replacement. Scalars are written
+        like fill values of their data type in a metadata document.
 
     Examples
     --------
@@ -84,7 +85,7 @@ class CastValueCodec(ArrayArrayCodec):
             raise
         object.__setattr__(self, "data_type", parsed)
         object.__setattr__(self, "rounding", fields.choice("rounding", ROUNDINGS))
-        # Early revisions of the specification have a word for what is the default.
+        # Early revisions of the specification name the default "error".
         given = fields.choice("out_of_range", ("error", *OUT_OF_RANGE))
         object.__setattr__(self, "out_of_range", None if given == "error" else given)
         object.__setattr__(
@@ -157,7 +158,7 @@ class CastValueCodec(ArrayArrayCodec):
 
 
 def _is_same(decoded: AnyArray, fill: AnyArray, spec: ChunkSpec) -> bool:
-    """Whether a fill value decodes to itself, but for what arithmetic leaves behind."""
+    """Whether a fill value decodes to itself, except for rounding errors of other codecs."""
     if decoded.tobytes() == fill.tobytes():
         return True
     number = _casting.number_of(spec.data_type)
@@ -170,7 +171,7 @@ def _is_same(decoded: AnyArray, fill: AnyArray, spec: ChunkSpec) -> bool:
 
 
 def _scalar_map(fields: Configuration, given: Any) -> tuple[tuple[Pair, ...], tuple[Pair, ...]]:
-    """The pairs of both ways, of what a document or a user gives."""
+    """The pairs for encoding and for decoding, from a document or from a user."""
     if not isinstance(given, Mapping) or not given.keys() <= {"encode", "decode"}:
         raise fields.error("scalar_map", given, _MAP)
     both = []
@@ -191,7 +192,7 @@ def _scalar_map(fields: Configuration, given: Any) -> tuple[tuple[Pair, ...], tu
 
 
 def _plain(scalar: Any) -> Any:
-    """A scalar in a form that JSON has."""
+    """A scalar as JSON, with strings for NaN and infinity."""
     if isinstance(scalar, np.generic):
         scalar = scalar.item()
     if isinstance(scalar, float) and not np.isfinite(scalar):
@@ -210,7 +211,7 @@ class _Way:
     fail: Fail
 
     def cast(self, array: AnyArray, codec: CastValueCodec) -> AnyArray:
-        """An array of the one type as one of the other."""
+        """Cast an array from ``source`` to ``target``."""
         options = self.source, self.target, codec.rounding, codec.out_of_range, self.fail
         if not self.found.size:
             return _casting.cast(array, *options)
@@ -226,7 +227,7 @@ class _Way:
         return result.reshape(given.shape)
 
     def _looked_up(self, values: AnyArray) -> npt.NDArray[np.intp]:
-        """For each element which pair of the map is meant for it, or -1."""
+        """For each element, the index of its pair in the map, or -1."""
         at = np.full(values.shape, -1, np.intp)
         unsigned = f"u{self.source.dtype.itemsize}"
         bits, keys = values.view(unsigned), self.found.view(unsigned)
@@ -244,7 +245,10 @@ class _Way:
 
 @lru_cache(maxsize=128)
 def _bound(codec: CastValueCodec, data_type: ZDType, said: str) -> tuple[_Way, _Way]:
-    """The codec for elements of a data type, both ways; ``said`` tells 0.0 from -0.0 in its scalar map."""
+    """The codec for encoding and for decoding elements of a data type.
+
+    ``said`` is part of the cache key, because codecs with 0.0 and -0.0 in their scalar maps compare equal.
+    """
     pairs = codec.scalar_map or ((), ())
     own = codec.data_type
     return (

@@ -1,9 +1,9 @@
-"""``conditional``: codecs from bytes to bytes, each of which is applied to a chunk or not.
+"""``conditional``: applies each codec of a list of bytes to bytes codecs only where it helps.
 
-A chunk begins with a bit for each codec of the list, the first one being the lowest bit of the first byte;
-then comes what those codecs make of the data whose bits are set. Which ones these are is up to the writer.
-Here a codec is applied to a chunk only if it makes it smaller; one that changes the size of any chunk by the
-same, as ``shuffle`` and the checksums do, is always applied.
+A chunk begins with a header that has a bit for each codec. The first codec has the lowest bit of the first
+byte. Then come the data, encoded by the codecs whose bits are set. The writer chooses these codecs. This
+package applies a codec only if it makes the chunk smaller. It always applies a codec whose encoded size
+does not depend on the data, such as ``shuffle`` and the checksums.
 
 Specification: zarr-extensions, "conditional" (pull request 27, where it was called ``optional`` at first).
 Names: ``conditional``.
@@ -30,15 +30,15 @@ _MAX_BITS = 2**16
 
 @dataclass(frozen=True)
 class ConditionalCodec(BytesBytesCodec):
-    """Codecs that are left out for chunks which they do not make smaller.
+    """Applies codecs only to chunks that they make smaller.
 
     Parameters
     ----------
     codecs : sequence of codecs from bytes to bytes
-        Any form that is taken for a codec elsewhere.
+        Each in any form that ``parse_codec`` accepts.
     header_bits : int, optional
-        Size of the header, a multiple of 8; more than there are codecs leaves room for others later on. By
-        default as few as possible.
+        Size of the header in bits, a multiple of 8. More bits than codecs leave room for codecs to be added.
+        By default as few as possible.
 
     Examples
     --------
@@ -127,7 +127,7 @@ class ConditionalCodec(BytesBytesCodec):
         return self._decode(data, limit, most_encoded(limit))
 
     def _decode(self, data: Buffer, limit: int, largest: int) -> Buffer:
-        """Decode to at most ``limit`` bytes, on the way to which there are never more than ``largest``."""
+        """Decode to at most ``limit`` bytes, with at most ``largest`` bytes between two codecs."""
         if len(data) < self._header:
             raise ChunkDecodeError(
                 f"found {len(data)} bytes, the header takes {self._header}", codec=self.name
@@ -149,7 +149,7 @@ class ConditionalCodec(BytesBytesCodec):
             raise self.too_large(limit, len(value))
         for codec, most in reversed(stages):
             try:
-                if isinstance(codec, ConditionalCodec):  # Within one another they share one bound.
+                if isinstance(codec, ConditionalCodec):  # nested conditional codecs share one bound
                     value = codec._decode(value, most, largest)
                 else:
                     value = codec.decode(value, most)

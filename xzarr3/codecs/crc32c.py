@@ -1,4 +1,4 @@
-"""``crc32c``: the data followed by their CRC-32C checksum, four bytes, little endian.
+"""``crc32c``: appends the CRC-32C checksum of the data, four bytes, little endian.
 
 Specification: Zarr v3, "CRC32C checksum codec". Names: ``crc32c``. Example: ``{"name": "crc32c"}``.
 """
@@ -18,7 +18,7 @@ _SIZE = 4
 
 @dataclass(frozen=True)
 class Crc32cCodec(ParameterCodec, BytesBytesCodec):
-    """A checksum behind the data, always verified."""
+    """Appends a checksum to the data; decoding always verifies it."""
 
     name = "crc32c"
     decode_rate = 10000

@@ -1,4 +1,4 @@
-"""``gzip``: RFC 1952, one or more members.
+"""``gzip``: compression with gzip (RFC 1952), one or more members.
 
 Specification: Zarr v3, "Gzip codec". Names: ``gzip``.
 Example: ``{"name": "gzip", "configuration": {"level": 5}}``.
@@ -19,15 +19,15 @@ from xzarr3.codecs.base import BytesBytesCodec, Configuration, ParameterCodec, p
 from xzarr3.errors import ChunkDecodeError
 
 _GZIP = 31  # zlib's window size for a gzip header
-_PIECE = 2**9  # Bytes
+_PIECE = 2**9  # bytes
 
 
 @dataclass(frozen=True)
 class GzipCodec(ParameterCodec, BytesBytesCodec):
     """Compression with gzip.
 
-    ISA-L decodes, twice as fast as zlib. zlib-ng encodes, in less than half of the time: what ISA-L makes of
-    the same data is not always the same.
+    ISA-L decodes, twice as fast as zlib. zlib-ng encodes, in less than half the time of zlib. ISA-L is not
+    used to encode, because it does not always encode the same data to the same bytes.
 
     Parameters
     ----------
@@ -45,15 +45,16 @@ class GzipCodec(ParameterCodec, BytesBytesCodec):
         return size + size // 8 + 64
 
     def encode(self, data: Buffer) -> Buffer:
-        # At its level 1, zlib-ng hardly compresses, and makes what does not compress larger.
+        # At level 1, zlib-ng hardly compresses, and makes incompressible data larger.
         return zlib_ng.compress(data, 2 if self.level == 1 else self.level, _GZIP)
 
     def decode(self, data: Buffer, limit: int) -> Buffer:
         view = memoryview(data)
         values: list[bytes] = []
         at, left = 0, limit
-        # All goes to the first member, which mostly is the only one, and a piece to each other one, and then
-        # a larger one: what follows a member is copied, so that many small ones would take for ever.
+        # The decompressor copies all input after the end of its member. With many small members, passing all
+        # of the data each time would take quadratic time. So only the first member, mostly the only one,
+        # gets all of the data. Each later member gets a small piece, then pieces of doubling size.
         size = len(view)
         while True:
             member = isal_zlib.decompressobj(_GZIP)
@@ -81,7 +82,7 @@ class GzipCodec(ParameterCodec, BytesBytesCodec):
 
 
 def _decompress(member: Any, data: Buffer, limit: int) -> tuple[bytes, zlib.error | None]:
-    """At most ``limit`` bytes, or the error as one of zlib: those of isal cannot be pickled."""
+    """Decode at most ``limit`` bytes, or return the error as zlib.error: errors of isal cannot be pickled."""
     try:
         return member.decompress(data, limit), None
     except IsalError as error:  # type: ignore[misc]

@@ -1,13 +1,14 @@
-"""``n5_default``: blocks of N5 in its default mode: a header with their shape, and the elements.
+"""``n5_default``: N5 blocks in default mode, which are a header with the shape of the block, then elements.
 
 Specification: zarr-extensions, "N5 Default codec". Names: ``n5_default``.
 Example: ``{"name": "n5_default", "configuration": {"codecs": [{"name": "transpose", "configuration":
 {"order": [1, 0]}}, {"name": "bytes", "configuration": {"endian": "big"}}, {"name": "gzip", "configuration":
 {"level": 5}}]}}``.
 
-Blocks are written with the shape of their chunk. What is read may be smaller, as the blocks at the end of
-an array are that Java wrote, or larger: the rest of the chunk is the fill value, or the rest of the block is
-left out. For N5 itself to find the blocks the chunk key encoding has to be ``v2`` with ``/``.
+Blocks are written with the shape of their chunk. Blocks of other writers may be smaller or larger than the
+chunk; the Java library writes smaller blocks at the end of an array. If a block is smaller, the rest of the
+chunk is the fill value. If it is larger, the rest of the block is ignored. N5 software finds the blocks only
+if the chunk key encoding is ``v2`` with ``/``.
 """
 
 from __future__ import annotations
@@ -33,18 +34,19 @@ _DATA_TYPES = (
 )  # fmt: skip
 _CODECS = "'transpose', which reverses all dimensions, then 'bytes', big endian, then at most one of bytes"
 _MODES = {1: "varlength", 2: "object"}
-_MAX_BLOCK = 2**26  # Bytes of a block, unless its chunk has more. A header alone must not fill the memory.
+# Largest size of a block in bytes, unless its chunk is larger. A header alone must not fill the memory.
+_MAX_BLOCK = 2**26
 
 
 @dataclass(frozen=True)
 class N5DefaultCodec(ArrayBytesCodec):
-    """Blocks of N5.
+    """Stores chunks as N5 blocks.
 
     Parameters
     ----------
     codecs : tuple of Codec
-        ``transpose``, which reverses all dimensions; ``bytes``, big endian; and at most one codec from bytes
-        to bytes. By default the first two.
+        ``transpose``, which reverses all dimensions, then ``bytes``, big endian, then at most one codec from
+        bytes to bytes. By default ``transpose`` and ``bytes``.
     """
 
     name = "n5_default"
@@ -102,7 +104,7 @@ class N5DefaultCodec(ArrayBytesCodec):
         _chain(self.codecs, spec.data_type, spec.shape)
 
     def encoded_size(self, spec: ChunkSpec) -> None:
-        return None  # Blocks of others may have another shape.
+        return None  # blocks of other writers may have another shape
 
     def max_encoded_size(self, spec: ChunkSpec) -> int:
         return 4 + 4 * len(spec.shape) + _chain(self.codecs, spec.data_type, spec.shape).max_encoded_size
@@ -122,7 +124,7 @@ class N5DefaultCodec(ArrayBytesCodec):
         return chunk
 
     def _block_shape(self, data: Buffer, spec: ChunkSpec) -> tuple[int, ...]:
-        """The shape that the header of a block gives."""
+        """The shape of a block, from its header."""
         ndim = len(spec.shape)
         if len(data) < 4 + 4 * ndim:
             raise self._not_a_block(f"found {len(data)} bytes, the header takes {4 + 4 * ndim}")
@@ -145,5 +147,5 @@ class N5DefaultCodec(ArrayBytesCodec):
 
 @lru_cache(maxsize=128)
 def _chain(codecs: tuple[Codec, ...], data_type: ZDType, shape: tuple[int, ...]) -> CodecChain:
-    """The codecs, bound to blocks of this shape. None of them asks for a fill value."""
+    """The codecs bound to blocks of this shape. None of them uses the fill value."""
     return CodecChain(codecs, ChunkSpec(shape, data_type, data_type.default_scalar()))

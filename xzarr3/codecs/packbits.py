@@ -1,10 +1,10 @@
-"""``packbits``: elements of some bits one after the other, without the bits of bytes that they do not fill.
+"""``packbits``: stores only the significant bits of each element, packed without gaps.
 
-Specification: zarr-extensions, "packbits codec". Names: ``packbits``; ``numcodecs.packbits``, a filter that
-begins with the most significant bit of a byte, is another codec.
+Specification: zarr-extensions, "packbits codec". Names: ``packbits``. ``numcodecs.packbits`` is another
+codec: a filter that begins with the most significant bit of a byte.
 Example: ``{"name": "packbits", "configuration": {"padding_encoding": "first_byte"}}``.
 
-Both elements and bytes begin with their least significant bit.
+The least significant bit comes first, in elements and in bytes.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from xzarr3.errors import ChunkDecodeError, ChunkEncodeError, MetadataError
 
 _PADDINGS = ("first_byte", "last_byte", "none")
 _NAME = re.compile(r"(complex)?_?(u?int|b?float)?([0-9]+)(_e[0-9]m[0-9].*)?")
-_AT_ONCE = 2**15  # Components; a multiple of eight, so that each turn ends with a byte.
+_AT_ONCE = 2**15  # components packed per step; a multiple of eight, so that each step ends with a whole byte
 
 
 @dataclass(frozen=True)
 class _Component:
-    """What the elements of a data type are made of."""
+    """The components of an element: itself, or the two parts of a complex number."""
 
-    width: int  # Bits
-    number: int  # Components of an element
+    width: int  # bits
+    number: int  # components of an element
     signed: bool
 
 
 def _component(data_type: ZDType) -> _Component | None:
-    """What the elements of a data type are made of; None if they cannot be packed."""
+    """The components of the elements of a data type; None if they cannot be packed."""
     name = data_type.name
     if name == "bool":
         return _Component(1, 1, False)
@@ -46,7 +46,7 @@ def _component(data_type: ZDType) -> _Component | None:
     width, parts = int(match[3]), 1
     if match[1]:
         parts = 2
-        width //= 1 if match[2] else 2  # ``complex64`` has two numbers of 32 bits.
+        width //= 1 if match[2] else 2  # complex64 has two parts of 32 bits; other names give bits of a part
     elif not match[2]:
         return None
     return _Component(width, parts, match[2] == "int")
@@ -54,14 +54,14 @@ def _component(data_type: ZDType) -> _Component | None:
 
 @dataclass(frozen=True)
 class PackBitsCodec(ParameterCodec, ArrayBytesCodec):
-    """Elements of some bits.
+    """Packs elements of a few bits.
 
     Parameters
     ----------
     padding_encoding : {"none", "first_byte", "last_byte"}
-        Where a byte says how many bits are left over in the last one.
+        Position of an extra byte that holds the number of unused bits in the last byte of elements.
     first_bit, last_bit : int, optional
-        The bits of an element, or of both parts of a complex one, that are stored; by default all of them.
+        The first and last stored bit of an element, or of each part of a complex one; by default all bits.
     """
 
     name = "packbits"
@@ -95,7 +95,7 @@ class PackBitsCodec(ParameterCodec, ArrayBytesCodec):
                 )
 
     def _layout(self, spec: ChunkSpec) -> tuple[_Component, int, int]:
-        """The components of an element, the first of their bits that is stored, and how many are."""
+        """The components of an element, their first stored bit, and their number of stored bits."""
         component = _component(spec.data_type)
         if component is None:
             raise TypeError(f"data type '{spec.data_type.name}' cannot be packed")
@@ -110,7 +110,7 @@ class PackBitsCodec(ParameterCodec, ArrayBytesCodec):
         return None if self._may_lack_padding(spec) else self.max_encoded_size(spec)
 
     def _may_lack_padding(self, spec: ChunkSpec) -> bool:
-        """Whether zarrs leaves out the byte about what is left over: of elements of whole bytes."""
+        """Whether data may lack the padding byte: zarrs omits it if elements are stored as whole bytes."""
         component, _, bits = self._layout(spec)
         return self.padding_encoding != "none" and bits == component.width and bits % 8 == 0
 
@@ -167,7 +167,7 @@ class PackBitsCodec(ParameterCodec, ArrayBytesCodec):
         return numbers.view(spec.dtype).reshape(spec.shape)
 
     def _checked(self, packed: npt.NDArray[np.uint8], spec: ChunkSpec) -> npt.NDArray[np.uint8]:
-        """The bytes of the elements, without the one about what is left over."""
+        """Check the sizes and remove the padding byte."""
         size, left = -(-self._bits(spec) // 8), -self._bits(spec) % 8
         if len(packed) == size and self._may_lack_padding(spec):
             return packed
@@ -192,7 +192,7 @@ class PackBitsCodec(ParameterCodec, ArrayBytesCodec):
 def _placed(
     numbers: npt.NDArray[np.unsignedinteger], component: _Component, first: int, bits: int
 ) -> npt.NDArray[np.unsignedinteger]:
-    """Elements of which the lowest bits are those that are stored, with all of their bits as decoded."""
+    """The decoded components, from numbers whose lowest ``bits`` bits are the stored ones."""
     kind, whole = numbers.dtype.type, 8 * numbers.dtype.itemsize
     upper = numbers << kind(whole - bits)
     if component.signed:

@@ -1,4 +1,4 @@
-"""How a user names codecs."""
+"""Parses the codecs that a user passes: objects, names, JSON, or codecs of numcodecs and zarr-python."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from xzarr3.errors import MetadataError, UnknownExtensionError, listed
 
 
 def parse_codec(codec: Any) -> Codec:
-    """The codec that a user passes: a codec, its name, its JSON, or a codec of numcodecs or zarr-python.
+    """Parse a codec, its name, its JSON, or a codec of numcodecs or zarr-python.
 
     Raises
     ------
     MetadataError
-        If nothing matches.
+        If ``codec`` is none of these, unknown or not valid.
 
     Examples
     --------
@@ -56,13 +56,13 @@ def parse_codec(codec: Any) -> Codec:
 
 
 def parse_codecs(codecs: Any, kind: Any) -> tuple[Codec, ...]:
-    """One codec or a sequence of them, each of which must be of ``kind``; None means no codec."""
+    """Parse one codec or a sequence; each must be of ``kind``. None means no codec."""
     if codecs is None:
         return ()
     single = isinstance(codecs, (str, Mapping, Codec)) or not isinstance(codecs, Iterable)
     try:
         given = (codecs,) if single else tuple(codecs)
-    except TypeError as error:  # An array of no dimensions, for one, has an __iter__ all the same.
+    except TypeError as error:  # for example an array of no dimensions, which still has __iter__
         raise MetadataError(
             f"not codecs: {type(codecs).__name__}", accepted="a codec, its name or its JSON, or several"
         ) from error
@@ -84,7 +84,7 @@ _KINDS: dict[Any, str] = {
 
 
 def _plain(value: Any) -> Any:
-    """``value`` with enumerations, numbers of numpy, tuples and mappings turned into what JSON has."""
+    """``value`` with enumerations, numpy numbers, tuples and mappings turned into JSON types."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -95,7 +95,7 @@ def _plain(value: Any) -> Any:
 
 
 def _from_zarr_python(codec: Any) -> Mapping[str, Any]:
-    """The JSON of a codec of zarr-python, without what it will choose itself once it knows the array."""
+    """The JSON of a zarr-python codec, without parameters that it chooses later from the array."""
     data: Mapping[str, Any] = codec.to_dict()
     chosen = getattr(codec, "_tunable_attrs", None)
     if not chosen:

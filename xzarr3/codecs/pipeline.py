@@ -1,7 +1,8 @@
-"""Codecs bound to the chunks of one array: everything that can be worked out once is.
+"""The codec pipeline: the codecs of an array, bound to the description of its chunks.
 
-:class:`CodecChain` encodes and decodes whole chunks. What is inside a shard, so that its inner chunks can
-be read and replaced one by one, is in :mod:`xzarr3.codecs.sharding`.
+:class:`CodecChain` encodes and decodes whole chunks. It computes sizes, bounds and dtypes once, when it is
+made. Code that reads and replaces single inner chunks of a shard is in :mod:`xzarr3.codecs.sharding`.
+Nothing here knows stores, chunk keys or selections.
 """
 
 from __future__ import annotations
@@ -42,19 +43,20 @@ if TYPE_CHECKING:
     from xzarr3.codecs.sharding import Shard, ShardingCodec
 
 MAX_CODECS = 64
-"""How many codecs a list may have. Each one may make a chunk larger, and takes time."""
-_SLACK = 2**20  # Bytes
-_MAX_SCRATCH = 2**25  # Bytes
+"""Largest number of codecs in a list. Each codec takes time and may make a chunk larger."""
+_SLACK = 2**20  # bytes
+_MAX_SCRATCH = 2**25  # bytes
 COPY_RATE = 8000
-"""About how many bytes are read from a file that is at hand in a microsecond."""
-_FILTER_RATE = 1000  # Bytes that a filter takes in a microsecond.
+"""About how many bytes of a cached file are read in a microsecond."""
+_FILTER_RATE = 1000  # bytes that a filter decodes in a microsecond
 
 
 class _PackedElements(threading.local):
-    """Memory in which this thread puts the elements of a chunk side by side: fresh memory costs more.
+    """Scratch memory of one thread, in which it makes a chunk contiguous. Fresh memory would cost more.
 
-    It is lent to one chunk at a time, until nothing refers to that chunk's bytes any more. Who encodes
-    another one before, as a codec or a store may do that writes to an array itself, gets memory of its own.
+    The memory serves one chunk at a time. It is free again when nothing refers to that chunk's bytes. A
+    chunk that is encoded before then gets new memory. This happens when a codec or a store itself writes to
+    an array.
     """
 
     def __init__(self) -> None:
@@ -69,7 +71,7 @@ class _PackedElements(threading.local):
             memory = free.pop()
             if len(memory) < size:
                 memory = np.empty(size, np.uint8)
-            octets = memory[:size]  # The memory view refers to this, and what is made of it to the view.
+            octets = memory[:size]  # alive as long as the memoryview returned below, or one made from it
             self._lent = weakref.ref(octets, lambda _: free.append(memory))
         else:
             octets = np.empty(size, np.uint8)
@@ -83,24 +85,24 @@ _Error = TypeVar("_Error", bound=ChunkError)
 
 
 def foreign_error(kind: type[_Error], codec: Codec, error: Exception) -> _Error:
-    """The error for whatever a codec, which may be anybody's, raises instead of ours."""
+    """Turns any other exception of a codec, which may come from another package, into a chunk error."""
     return kind(f"{type(error).__name__}: {error}", codec=codec.name)
 
 
 def most_encoded(size: int) -> int:
-    """A size in bytes that ``size`` bytes are not believed to take, whatever codecs encode them.
+    """Upper bound in bytes for ``size`` bytes after any number of bytes to bytes codecs.
 
-    Each codec has a bound of its own. Of many in a row these grow without limit, and so would the memory
-    that a few compressed bytes can fill.
+    Each codec has a bound of its own. The bounds of many codecs in a row multiply without limit, and so
+    would the memory that a few compressed bytes can fill.
     """
     return 2 * size + _SLACK
 
 
 def _truth_values(array: AnyArray) -> AnyArray:
-    """Truth values of which numpy can be sure: any byte but 0 means true, numpy knows 0 and 1 only.
+    """Truth values as the bytes 0 and 1, the only ones that numpy handles correctly.
 
-    Who stores masks of 0 and 255 means no less than true by them. To look costs half of what copying the
-    chunk does; a new array is only made where there is such a byte.
+    Any byte other than 0 means true; some writers store masks of 0 and 255. The check costs half as much as
+    a copy of the chunk. A new array is made only if there is such a byte.
     """
     octets = array.view(np.uint8)
     return octets != 0 if octets.size and octets.max() > 1 else array
@@ -112,14 +114,14 @@ class CodecChain:
     Parameters
     ----------
     codecs : tuple of Codec
-        Array to array codecs, one array to bytes codec, bytes to bytes codecs.
+        Array to array codecs, then one array to bytes codec, then bytes to bytes codecs.
     spec : ChunkSpec
         The chunks before encoding.
 
     Raises
     ------
     MetadataError
-        If the codecs are in no such order or cannot encode such chunks.
+        If the codecs are in another order or cannot encode such chunks.
     """
 
     def __init__(self, codecs: tuple[Codec, ...], spec: ChunkSpec) -> None:
@@ -131,7 +133,7 @@ class CodecChain:
         evolved: list[Codec] = []
         size = 0
         self.dense_size: int = 0
-        """A size in bytes that no encoded chunk exceeds by much, the gaps of shards aside."""
+        """About the largest size in bytes that the array to bytes codec returns, without gaps in shards."""
         if len(codecs) > MAX_CODECS:
             raise MetadataError(
                 "too many codecs", field="codecs", found=len(codecs), accepted=f"at most {MAX_CODECS}"
@@ -177,15 +179,16 @@ class CodecChain:
         self._undo = list(reversed(self._filters))
         self._stages = list(reversed(self._compressors))
         self.stored_dtype = serializer.stored_dtype(spec) if isinstance(serializer, BytesCodec) else None
-        self._shapes_array = bool(self._filters) or self.stored_dtype is None  # A codec does, not we here.
+        # Whether a codec decides the shape of the decoded array, so that the shape has to be checked.
+        self._shapes_array = bool(self._filters) or self.stored_dtype is None
         self._packs = self.stored_dtype is not None and 0 < spec.nbytes <= _MAX_SCRATCH
-        # Bits that no value of the type uses may be set in what others stored. Shards see to their parts.
+        # Other writers may set bits that no value of the type uses. Shards clear them in each inner chunk.
         self._settle: Callable[[AnyArray], AnyArray] | None = None
         if self._shard is None and spec.dtype.kind == "b":
             self._settle = _truth_values
         elif self._shard is None and spec.data_type.has_unused_bits:
             self._settle = self._decoded
-        # A compressor that is alone may decode straight to where the chunk is wanted.
+        # A single compressor without filters may decode directly into the output array.
         alone = self._compressors[0][0] if len(self._compressors) == 1 and not self._filters else None
         floor = None if alone is None else alone.direct_from
         large = floor is not None and self._exact is not None and self._exact >= floor
@@ -193,38 +196,38 @@ class CodecChain:
 
     @property
     def shard(self) -> Shard | None:
-        """The shard layout, if parts of the stored value are whole inner chunks of the array."""
+        """The shard layout, if byte ranges of the stored unit are inner chunks of the array; else None."""
         return None if self._filters or self._compressors else self._shard
 
     @property
     def is_plain(self) -> bool:
-        """Whether the stored value is just the elements, so that any part of it can be read alone."""
+        """Whether the stored unit holds just the elements, so that any byte range can be read alone."""
         return self.stored_dtype is not None and not (self._filters or self._compressors)
 
     @property
     def encoded_size(self) -> int | None:
-        """Size in bytes of every encoded chunk, if it is the same for all."""
+        """Size of every encoded chunk in bytes; None if the size varies."""
         size = self._exact
         for codec, _ in self._compressors:
             size = None if size is None else codec.encoded_size(size)
         return size
 
     def decode(self, data: Buffer) -> AnyArray:
-        """Decode a stored value.
+        """Decode a stored chunk.
 
-        The result may lie in the memory of ``data`` and may be read-only.
+        The result may share memory with ``data`` and may be read-only.
 
         Raises
         ------
         ChunkDecodeError
-            If ``data`` are not a chunk of this shape and type, or a codec fails in any other way.
+            If ``data`` do not hold a chunk of this shape and type, or a codec fails in any other way.
         """
         if process.collectors and not here.coding:
             with coded("decode", "decoded") as done:
                 array = self.decode(data)
                 done(array.nbytes)
                 return array
-        codec: Any = self._serializer  # The one that runs, or ran last.
+        codec: Any = self._serializer  # the codec that runs or ran last, for error messages
         try:
             for codec, limit in self._stages:
                 data = codec.decode(data, limit)
@@ -251,7 +254,7 @@ class CodecChain:
         return array
 
     def _decoded(self, array: AnyArray) -> AnyArray:
-        """Stored elements with the bits cleared that mean nothing, if all are values of the data type."""
+        """Clear the unused bits of stored elements and check that all are values of the data type."""
         try:
             return self._stored.data_type.decoded(array)
         except FOREIGN_ERRORS as error:
@@ -268,7 +271,7 @@ class CodecChain:
 
     @cached_property
     def decode_time(self) -> float:
-        """About how many microseconds reading and decoding a chunk takes in which other threads can run."""
+        """About how many microseconds of reading and decoding a chunk can run beside other threads."""
         if self._shard is not None:
             return self._shard.inner.decode_time
         size = self._stored.nbytes
@@ -280,7 +283,7 @@ class CodecChain:
         return self._direct is not None and (number == 1 or self._direct.direct_many)
 
     def decode_into(self, data: Buffer, out: AnyArray) -> bool:
-        """Decode straight into ``out``, a C-contiguous array of the chunk's shape, if that is possible.
+        """Decode directly into ``out``, a C-contiguous array of the chunk's shape, if that is possible.
 
         Returns
         -------
@@ -307,12 +310,12 @@ class CodecChain:
         return True
 
     def settle(self, out: AnyArray) -> None:
-        """Make values of elements that were read as they are stored, by bits that mean nothing.
+        """Normalize stored elements in place: clear unused bits, make truth values 0 or 1.
 
         Raises
         ------
         ChunkDecodeError
-            If one of them is no value of the data type.
+            If an element is not a value of the data type.
         """
         if self._settle is not None:
             settled = self._settle(out)
@@ -320,25 +323,25 @@ class CodecChain:
                 out[...] = settled
 
     def settled(self, array: AnyArray) -> AnyArray:
-        """What :meth:`settle` makes of an array, in memory of its own if that is another one."""
+        """Like :meth:`settle`, but returns a new array if something changes, else ``array`` itself."""
         return array if self._settle is None else self._settle(array)
 
     def encode(self, array: AnyArray, *, keep_empty: bool = False) -> Buffer:
         """Encode a whole chunk.
 
-        The result may lie in the memory of ``array``.
+        The result may share memory with ``array``.
 
         Parameters
         ----------
         array : ndarray
             The chunk, of the full chunk shape.
         keep_empty : bool
-            Store the inner chunks of shards even if they hold the fill value only.
+            Store inner chunks of a shard even if they hold only the fill value.
 
         Raises
         ------
         ChunkEncodeError
-            If a codec cannot encode it.
+            If a codec cannot encode the chunk.
         """
         if process.collectors and not here.coding:
             with coded("encode", "encoded") as done:
@@ -346,7 +349,7 @@ class CodecChain:
                 done(array.nbytes)
                 return found
         data: Buffer
-        codec: Any = self._serializer  # The one that runs, or ran last.
+        codec: Any = self._serializer  # the codec that runs or ran last, for error messages
         try:
             for codec, spec in self._filters:
                 array = codec.encode(array, spec)
@@ -359,7 +362,8 @@ class CodecChain:
                 codec = self._serializer
                 data = codec.encode(array, self._stored)
             for codec, limit in self._compressors:
-                # It could not be decoded again. Elements of any size come to this, and codecs that are many.
+                # More bytes could not be decoded again. Elements of no fixed size and long lists of codecs
+                # can get here.
                 if len(data) > limit:
                     raise ChunkEncodeError(
                         f"{len(data)} bytes to encode, at most {limit} possible", codec=codec.name
@@ -372,7 +376,7 @@ class CodecChain:
         return data
 
     def encoded_pieces(self, array: AnyArray, *, keep_empty: bool = False) -> list[Buffer]:
-        """Encode a whole chunk; a shard in pieces that follow one another, so that they need no copy."""
+        """Encode a whole chunk; a shard in consecutive pieces, which saves the copy that joins them."""
         if process.collectors and not here.coding:
             with coded("encode", "encoded") as done:
                 pieces = self.encoded_pieces(array, keep_empty=keep_empty)

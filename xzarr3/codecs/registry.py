@@ -1,4 +1,8 @@
-"""Which codecs there are, and how a metadata document names one."""
+"""The registry of codecs: finds the class of a codec by the name that a metadata document has.
+
+It holds the places of the classes and loads a class when it is first used. It also finds codecs of other
+installed packages. Names and objects that users pass are parsed in :mod:`xzarr3.codecs.parsing`.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ from xzarr3.dtypes.base import FOREIGN_ERRORS
 from xzarr3.errors import MetadataError, UnknownExtensionError, Xzarr3Error, listed
 from xzarr3.extensions import parse_extension
 
-# Loaded when first used, because each one imports the library that does its work.
+# A class is loaded on first use, because its module imports the library that does its work.
 _CORE = {
     "bitround": "xzarr3.codecs.bitround:BitRoundCodec",
     "blosc": "xzarr3.codecs.blosc:BloscCodec",
@@ -62,7 +66,7 @@ NUMCODECS = {
 }
 """The codecs of numcodecs under the names that zarr-python gives them in version 3 of the format."""
 CLASSES = {place.partition(":")[2]: place for place in (*_CORE.values(), *NUMCODECS.values())}
-"""Where each class of a codec is, by its name."""
+"""The place of each codec class, by the name of the class."""
 _loaded: dict[str, type[Codec]] = {}
 _parsed: dict[object, Any] = {}
 _MAX_PARSED = 512
@@ -70,14 +74,14 @@ _Made = TypeVar("_Made")
 
 
 def register_codec(cls: type[Codec]) -> type[Codec]:
-    """Add a codec under its name, in place of an earlier one; returns it."""
+    """Register a codec under its name; it replaces an earlier one. Returns the class."""
     _loaded[cls.name] = cls
     _parsed.clear()
     return cls
 
 
 def codec_names() -> list[str]:
-    """The names of all known codecs, of this package and of others that are installed."""
+    """The names of all codecs of this package and of other installed packages."""
     from xzarr3.codecs._installed import installed_names
 
     return sorted({*_CORE, *NUMCODECS, *_loaded, *installed_names()})
@@ -95,14 +99,14 @@ def codec_class(name: str) -> type[Codec]:
     Raises
     ------
     UnknownExtensionError
-        If there is none.
+        If there is no such codec.
     MetadataError
-        If it is one of another package and cannot be used.
+        If the codec is in another package and cannot be used.
     """
     if name not in _loaded:
         place = _CORE.get(name) or NUMCODECS.get(name)
         if place is None:
-            from xzarr3.codecs._installed import installed_codec  # Not before it is needed.
+            from xzarr3.codecs._installed import installed_codec  # imported only when needed
 
             installed = installed_codec(name)
             if installed is None:
@@ -116,12 +120,12 @@ def codec_class(name: str) -> type[Codec]:
 
 
 def codec_from_json(data: JSON) -> Codec | None:
-    """The codec that a metadata document describes; None for an unknown one that may be ignored.
+    """The codec that a metadata document describes; None for an unknown codec that may be ignored.
 
     Raises
     ------
     MetadataError
-        If it is unknown, malformed or its configuration is not valid.
+        If the codec is unknown or malformed, or its configuration is not valid.
     """
     found = parse_extension(data, "a codec")
     if not isinstance(found.configuration, dict):
@@ -138,12 +142,12 @@ def codec_from_json(data: JSON) -> Codec | None:
 
 
 def configured(cls: type[Codec], configuration: Mapping[str, Any]) -> Codec:
-    """The codec of a class, which may be anybody's, with a configuration.
+    """Make a codec from its configuration. The class may be of another package and raise any error.
 
     Raises
     ------
     MetadataError
-        If the class does not take it.
+        If the class does not accept the configuration.
     """
     try:
         return cls.from_configuration(configuration)
@@ -158,24 +162,24 @@ def configured(cls: type[Codec], configuration: Mapping[str, Any]) -> Codec:
 
 
 def codecs_from_json(data: JSON, field: str = "codecs") -> tuple[Codec, ...]:
-    """The codecs of a list in a metadata document, in its order."""
+    """The codecs of a list in a metadata document, in the same order."""
     if not isinstance(data, list) or not data:
         raise MetadataError("not a list of codecs", field=field, found=data, accepted="an array, not empty")
-    # The arrays of a dataset mostly have the same codecs.
+    # Cached, because the arrays of a dataset mostly have the same codecs.
     return remembered(_key(data), lambda: tuple(_each_codec(data, field)))
 
 
 def _key(data: JSON) -> object:
-    """What tells some JSON, or what a user takes for JSON, from all other."""
+    """A cache key for JSON, or for an object that a user passes as JSON."""
     try:
         encoded = msgspec.json.encode(data)
-    except (TypeError, ValueError, ArithmeticError):  # Half of a surrogate pair, for one.
+    except (TypeError, ValueError, ArithmeticError):  # for example half of a surrogate pair
         return repr(data)
-    return encoded if b"null" not in encoded else repr(data)  # It also stands for NaN.
+    return encoded if b"null" not in encoded else repr(data)  # msgspec writes NaN as null, too
 
 
 def remembered(key: object, make: Callable[[], _Made]) -> _Made:
-    """What was made before for ``key``, or is made now; all is forgotten when a codec is registered."""
+    """The cached object for ``key``, made now if there is none; registering a codec clears the cache."""
     made: _Made | None = _parsed.get(key)
     if made is None:
         made = make()
@@ -196,12 +200,12 @@ def _each_codec(data: list[JSON], field: str) -> Iterator[Codec]:
 
 
 def default_serializer(data_type: ZDType) -> ArrayBytesCodec:
-    """The codec from arrays to bytes of an array for which none is asked for.
+    """The default codec from arrays to bytes for a data type.
 
     Raises
     ------
     MetadataError
-        If the elements have no fixed size and no codec here is made for them.
+        If the elements have no fixed size and there is no default codec for them.
 
     Examples
     --------
@@ -222,4 +226,4 @@ def default_serializer(data_type: ZDType) -> ArrayBytesCodec:
 
 
 _SERIALIZERS = {"string": "vlen-utf8", "bytes": "vlen-bytes", "json2": "numcodecs.json2"}
-"""The codecs that are made for data types whose elements have no fixed size."""
+"""The default codecs for data types whose elements have no fixed size."""

@@ -1,4 +1,4 @@
-"""``reshape``: the same elements in the same order, as an array of another shape.
+"""``reshape``: gives the chunk another shape and keeps the order of its elements.
 
 Specification: zarr-extensions, "reshape codec". Names: ``reshape``.
 Example: ``{"name": "reshape", "configuration": {"shape": [[0, 1], [2], 3]}}``.
@@ -22,13 +22,14 @@ _ACCEPTED = (
 
 @dataclass(frozen=True)
 class ReshapeCodec(ArrayArrayCodec):
-    """Another shape.
+    """Gives the chunk another shape.
 
     Parameters
     ----------
     shape : sequence of int, or of sequences of int
-        For each dimension of the encoded chunk its length; or the dimensions of the chunk that it is made
-        of, so that its length is their product; or, once at most, -1 for whatever is left.
+        One item for each dimension of the encoded chunk. An integer is its length. A sequence lists the
+        dimensions of the chunk that it merges; its length is the product of theirs. -1, at most once, is the
+        length that remains.
 
     Examples
     --------
@@ -66,12 +67,12 @@ class ReshapeCodec(ArrayArrayCodec):
         return {"shape": [list(item) if isinstance(item, tuple) else item for item in self.shape]}
 
     def shape_of(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape to which chunks of ``shape`` are encoded.
+        """The shape of an encoded chunk, for chunks of ``shape``.
 
         Raises
         ------
         MetadataError
-            If there is none of as many elements, or a dimension is not made of those it names.
+            If the number of elements would differ, or a dimension does not consist of the ones it lists.
         """
         dims = [dim for item in self.shape if isinstance(item, tuple) for dim in item]
         if dims and dims[-1] >= len(shape):

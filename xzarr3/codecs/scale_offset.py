@@ -1,10 +1,10 @@
-"""``scale_offset``: ``(x - offset) * scale``, in the arithmetic of the data type.
+"""``scale_offset``: stores ``(x - offset) * scale``, calculated in the data type.
 
 Specification: zarr-extensions, "Scale_Offset codec". Names: ``scale_offset``.
 Example: ``{"name": "scale_offset", "configuration": {"offset": 5, "scale": 0.1}}``.
 
-Integers are exact, or there is an error: they neither wrap around nor lose a remainder. A floating point
-number that would become infinite is an error as well.
+Integer results are exact or an error: they never wrap around or lose a remainder. A finite floating point
+number that encodes to infinity is also an error.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ _SCALAR = "a number, or the string that a fill value of the data type would be"
 
 @dataclass(frozen=True)
 class ScaleOffsetCodec(ParameterCodec, ArrayArrayCodec):
-    """Numbers less an offset, times a scale.
+    """Subtracts an offset, then multiplies by a scale.
 
     Parameters
     ----------
     offset, scale : int, float or str
-        As a fill value of the data type is written in a metadata document; the scale is not 0.
+        Written like a fill value of the data type in a metadata document. The scale must not be 0.
     """
 
     name = "scale_offset"
-    # Later revisions of the specification made both optional.
+    # Later revisions of the specification made both fields optional.
     offset: int | float | str = parameter(Configuration.take, _SCALAR, default=0)
     scale: int | float | str = parameter(Configuration.take, _SCALAR, default=1)
 
@@ -71,7 +71,7 @@ class ScaleOffsetCodec(ParameterCodec, ArrayArrayCodec):
 
 @lru_cache(maxsize=128)
 def _bound(codec: ScaleOffsetCodec, data_type: ZDType) -> _Integers | _Floats:
-    """The codec for elements of a data type."""
+    """The arithmetic of the codec for elements of a data type."""
     number = _casting.number_of(data_type)
     if number is None:
         raise TypeError(f"not a number: '{data_type.name}'")
@@ -106,7 +106,7 @@ def _decoding(reason: str) -> ChunkDecodeError:
 
 @dataclass(frozen=True)
 class _Integers:
-    """Integers: what is out of range is found first, so that arithmetic modulo the range is exact."""
+    """Arithmetic of integers. Checks the range first, so that the wrapping arithmetic of numpy is exact."""
 
     number: Number
     offset: int
@@ -150,7 +150,7 @@ class _Integers:
 
 @dataclass(frozen=True)
 class _Floats:
-    """Floating point numbers: each result is rounded to the data type."""
+    """Arithmetic of floating point numbers. Rounds each result to the data type."""
 
     number: Number
     offset: Any
@@ -179,11 +179,11 @@ class _Floats:
 
     @property
     def _is_wide(self) -> bool:
-        """Whether numpy calculates in the data type."""
+        """Whether numpy itself can calculate in the data type."""
         return self.number.dtype.type.__module__ == "numpy"
 
     def _wide(self, values: Any) -> AnyArray:
-        """Numbers whose sum, product and quotient a double rounds as if it did not round them at all."""
+        """Numbers as doubles: rounding their sum, product or quotient again gives the correct result."""
         return self.number.read(np.asarray(values)).astype(np.float64)
 
     def _rounded(self, wide: AnyArray, fail: Fail) -> AnyArray:

@@ -1,7 +1,8 @@
-"""``sharding_indexed``: a chunk as a shard of inner chunks, each encoded on its own, and an index.
+"""``sharding_indexed``: a shard holds inner chunks, each encoded on its own, and an index of them.
 
 :class:`ShardingCodec` is the codec as a document describes it. :class:`Shard` is the codec bound to the
-shards of one array: it reads and writes their index and finds, replaces and decodes their inner chunks.
+shards of one array. It reads and writes the index, and finds, replaces and decodes inner chunks. It works
+on bytes in memory and knows no stores.
 
 Specification: Zarr v3, "Sharding codec". Names: ``sharding_indexed``.
 Example: ``{"name": "sharding_indexed", "configuration": {"chunk_shape": [32, 32], "codecs": [{"name":
@@ -34,13 +35,13 @@ from xzarr3.tracing.counters import add, process
 from xzarr3.tracing.events import here
 
 EMPTY = 2**64 - 1
-"""Offset and size, in the index of a shard, of an inner chunk that is not there."""
-_INNER_SLACK = 2**12  # Bytes
+"""Offset and size of a missing inner chunk in the index of a shard."""
+_INNER_SLACK = 2**12  # bytes
 
 
 @dataclass(frozen=True)
 class ShardingCodec(ArrayBytesCodec):
-    """A chunk as a shard of inner chunks.
+    """Encodes a chunk as a shard of inner chunks.
 
     Parameters
     ----------
@@ -88,7 +89,7 @@ class ShardingCodec(ArrayBytesCodec):
         }
 
     def bound(self, spec: ChunkSpec) -> Shard:
-        """The inside of shards that ``spec`` describes."""
+        """The layout of shards that ``spec`` describes."""
         return Shard(self, spec)
 
     def encoded_size(self, spec: ChunkSpec) -> None:
@@ -105,7 +106,7 @@ class ShardingCodec(ArrayBytesCodec):
 
 
 class Shard:
-    """The inside of the shards of one array.
+    """The layout of the shards of one array: their index and inner chunks.
 
     Parameters
     ----------
@@ -156,11 +157,11 @@ class Shard:
         self.index_start = 0 if self._index_at_start else -size
         self.dense_size: int
         self.max_encoded_size: int
-        # The gaps of an inner shard do not count here, or those of shards in shards would grow without limit.
+        # Gaps of nested shards do not count here; otherwise the bound would grow with each level.
         most = min(self.inner.max_encoded_size, self.inner.dense_size + _INNER_SLACK)
         self.dense_size = size + self.number * most
-        # A shard may have gaps, of any size by the text. Where a bound is needed, so that what a compressor
-        # yields cannot fill the memory, they may be as large as all the rest and then some.
+        # The specification allows gaps of any size. A compressor around the shard needs a bound, or a few
+        # compressed bytes could fill the memory. So gaps may be about as large as the rest of the shard.
         self.max_encoded_size = most_encoded(self.dense_size)
         if spec.data_type.is_variable:
             self.max_encoded_size = self.dense_size = MAX_VARIABLE
@@ -169,16 +170,16 @@ class Shard:
 
     @cached_property
     def index_layout(self) -> object:
-        """What has to agree for an index of one array to be that of another one."""
+        """Arrays can use each other's encoded indexes if these values are equal."""
         return self.counts, self.index_start, self._index_chain.codecs
 
     def decode_index(self, data: Buffer) -> npt.NDArray[np.uint64]:
-        """The index, of the shape of the grid of inner chunks and then 2: offset and size in bytes.
+        """Decode the index: offset and size in bytes of each inner chunk, of shape ``(*counts, 2)``.
 
         Raises
         ------
         ChunkDecodeError
-            If ``data`` are no index.
+            If ``data`` are not a valid index.
         """
         if len(data) != self.index_size:
             raise ChunkDecodeError(
@@ -200,7 +201,7 @@ class Shard:
         return index.astype(np.uint64)
 
     def read_index(self, value: Buffer) -> npt.NDArray[np.uint64]:
-        """The index of a whole shard."""
+        """Decode the index of a whole shard."""
         if len(value) < self.index_size:
             raise ChunkDecodeError(
                 f"found {len(value)} bytes, the shard index alone takes {self.index_size}",
@@ -217,27 +218,27 @@ class Shard:
         coords: Callable[[int], tuple[int, ...]] | None = None,
         size: int | None = None,
     ) -> npt.NDArray[np.bool_] | None:
-        """Which inner chunks there are, by their entries in the index: the only place that decides it.
+        """Which inner chunks exist, by their index entries. Only this method decides it.
 
         Parameters
         ----------
         entries : ndarray
-            Offset and size in bytes of each one, of shape (number, 2).
+            Offset and size in bytes of each inner chunk, of shape (number, 2).
         coords : callable, optional
-            Gives the coordinates of one of these inner chunks by its number, if they are not all of the
-            shard in C order.
+            Returns the coordinates of an inner chunk by its position in ``entries``. By default ``entries``
+            holds all inner chunks of the shard in C order.
         size : int, optional
-            Size of the shard in bytes, if it is known: no inner chunk lies beyond its end.
+            Size of the shard in bytes, if known; then no inner chunk may end beyond it.
 
         Returns
         -------
         ndarray or None
-            Whether each one is there; None if all are.
+            Whether each inner chunk exists; None if all exist.
 
         Raises
         ------
         ChunkDecodeError
-            If an entry says neither that there is no inner chunk nor where one can be.
+            If an entry neither marks a missing inner chunk nor gives a possible place.
         """
         odd = entries > self._largest_entry
         there: npt.NDArray[np.bool_] | None = None
@@ -267,7 +268,7 @@ class Shard:
     def _at(
         self, error: ChunkDecodeError, at: int, coords: Callable[[int], tuple[int, ...]] | None
     ) -> ChunkDecodeError:
-        """An error about an inner chunk that is given by its number."""
+        """Add the coordinates of inner chunk number ``at`` to an error."""
         if coords is not None:
             error.inner_chunk = coords(at)
         else:
@@ -275,7 +276,7 @@ class Shard:
         return error
 
     def cut(self, value: Buffer, entry: list[int]) -> Buffer | None:
-        """The bytes of an inner chunk out of a whole shard, or None if it is empty."""
+        """The bytes of an inner chunk in a whole shard, or None if it is missing."""
         if self.present(np.array([entry], np.uint64), lambda _: (), len(value)) is not None:
             return None
         offset, size = entry
@@ -294,7 +295,7 @@ class Shard:
         return itertools.product(*map(range, self.counts))
 
     def _part(self, array: AnyArray, coords: tuple[int, ...]) -> AnyArray:
-        """The place of an inner chunk: a view, even if it has no dimensions."""
+        """The elements of an inner chunk as a view, even for zero dimensions."""
         region: tuple[Any, ...] = (*self.grid.region(coords, self.spec.shape), ...)
         part: AnyArray = array[region]
         return part
@@ -319,7 +320,7 @@ class Shard:
         return b"".join(self.encoded_pieces(array, keep_empty=keep_empty))
 
     def encoded_pieces(self, array: AnyArray, *, keep_empty: bool = False) -> list[Buffer]:
-        """A whole shard encoded, in pieces that follow one another."""
+        """Encode a whole shard as consecutive pieces."""
         encoded: list[Buffer | None] = []
         holds_only, fill, encode = self.spec.data_type.holds_only, self.spec.fill_value, self.inner.encode
         for coords in self.all_coords():
@@ -336,21 +337,22 @@ class Shard:
     def rewritten(
         self, value: Buffer | None, changes: Mapping[tuple[int, ...], Buffer | None]
     ) -> list[Buffer]:
-        """A shard with some inner chunks replaced, in pieces that follow one another.
+        """A shard with some inner chunks replaced, as consecutive pieces.
 
-        The others are not copied: what lies side by side in the old shard is one piece of it.
+        The kept inner chunks are not copied. Those that are adjacent in the old shard share one piece, a
+        view of the old shard.
 
         Parameters
         ----------
         value : buffer or None
-            The shard, None if there is none.
+            The old shard; None if there is none.
         changes : mapping
-            The encoded inner chunks by their coordinates, None for those that go.
+            The new encoded inner chunks by their coordinates; None removes one.
 
         Returns
         -------
         list of buffer
-            Empty if no inner chunk is left.
+            Empty if no inner chunk remains.
 
         Raises
         ------
@@ -385,7 +387,7 @@ class Shard:
         return self._with_index(sizes, pieces)
 
     def _with_index(self, sizes: npt.NDArray[np.uint64], pieces: list[Buffer]) -> list[Buffer]:
-        """The index of inner chunks that follow one another, put before or behind them."""
+        """Add the index to pieces of consecutive inner chunks, at the start or the end."""
         there = sizes != EMPTY
         index = np.full((self.number, 2), EMPTY, np.uint64)
         ends = np.cumsum(sizes[there], dtype=np.uint64)

@@ -1,4 +1,4 @@
-"""``transpose``: the dimensions of the chunk in another order.
+"""``transpose``: reorders the dimensions of the chunk.
 
 Specification: Zarr v3, "Transpose codec". Names: ``transpose``.
 Example: ``{"name": "transpose", "configuration": {"order": [1, 0]}}``.
@@ -14,7 +14,7 @@ from xzarr3.codecs.base import ArrayArrayCodec, ChunkSpec, Configuration, Parame
 
 @dataclass(frozen=True)
 class TransposeCodec(ParameterCodec, ArrayArrayCodec):
-    """The dimensions in another order.
+    """Reorders the dimensions of the chunk.
 
     Parameters
     ----------

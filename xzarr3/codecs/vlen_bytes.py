@@ -1,4 +1,4 @@
-"""``vlen-bytes``: bytes of any number, each element behind its length.
+"""``vlen-bytes``: stores byte strings of any length, each element after its length.
 
 Specification: zarr-extensions, "Vlen-bytes codec".
 Names: ``vlen-bytes``. Example: ``{"name": "vlen-bytes"}``.
@@ -12,7 +12,7 @@ from xzarr3.codecs._vlen import LAST, VLenCodec
 
 
 class VLenBytesCodec(VLenCodec):
-    """Bytes of any number."""
+    """Stores byte strings of any length."""
 
     name = "vlen-bytes"
     _data_type = "bytes"

@@ -1,4 +1,4 @@
-"""``vlen-utf8``: text of any length, as UTF-8, each element behind its length.
+"""``vlen-utf8``: stores strings of any length as UTF-8, each element after its length.
 
 Specification: zarr-extensions, "Vlen-utf8 codec". Names: ``vlen-utf8``. Example: ``{"name": "vlen-utf8"}``.
 """
@@ -14,7 +14,7 @@ from xzarr3.codecs.base import MAX_VARIABLE
 
 
 class VLenUTF8Codec(VLenCodec):
-    """Text of any length, as UTF-8.
+    """Stores strings of any length as UTF-8.
 
     Examples
     --------
@@ -36,6 +36,6 @@ class VLenUTF8Codec(VLenCodec):
     @staticmethod
     def _size(items: list[Any]) -> int:
         size = VLenCodec._size(items)
-        if 4 * size <= MAX_VARIABLE:  # No character takes more than four bytes.
+        if 4 * size <= MAX_VARIABLE:  # small enough, as a character takes at most four bytes
             return size
         return LENGTH * (1 + len(items)) + sum(len(item.encode()) for item in items)

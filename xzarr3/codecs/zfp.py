@@ -1,9 +1,9 @@
-"""``zfp``: compression of numbers with zfp, lossy or not, without its header; zfpy is a package of its own.
+"""``zfp``: compresses numbers with zfp, lossy or lossless, and stores no zfp header.
 
-Integers of fewer than 32 bits are shifted up to 32, float16 becomes float32. The text says nothing of how
-uint32 and uint64 become the integers with a sign that zfp knows: here they keep their values, as in zarrs,
-and larger ones are refused. zfpy decodes all modes; it encodes those of mode ``expert`` that are no other
-than one of the other four modes.
+It needs the optional package zfpy. Integers of fewer than 32 bits are shifted up to 32 bits; float16 becomes
+float32. zfp has signed integers only, and the specification does not say how to convert uint32 and uint64.
+Here, as in zarrs, they keep their values, and values that do not fit are refused. zfpy decodes all modes. It
+encodes mode ``expert`` only with parameters that are the same as one of the other four modes.
 
 Specification: zarr-extensions, "ZFP codec". Names: ``zfp``.
 Example: ``{"name": "zfp", "configuration": {"mode": "fixed_accuracy", "tolerance": 0.05}}``.
@@ -38,19 +38,19 @@ _MODES = {
     "fixed_precision": ("precision",),
     "expert": ("minbits", "maxbits", "maxprec", "minexp"),
 }
-"""The modes, and the parameters that each one needs and no other has."""
-_MIN_EXP, _MAX_BITS, _MAX_PREC = -1074, 16658, 64  # zfp's names for what limits nothing.
+"""The modes, and the parameters that each mode requires; it accepts no others."""
+_MIN_EXP, _MAX_BITS, _MAX_PREC = -1074, 16658, 64  # zfp's constants for limits that do not limit anything
 _LOSSLESS = _MIN_EXP - 1
-_MOST_BITS = 2**15  # Of a block, as far as a header can tell.
+_MOST_BITS = 2**15  # most bits of a block that a header can hold
 _MOST = 2**31 - 1
-_LENGTHS = {1: 2**48, 2: 2**24, 3: 2**16, 4: 2**12}  # That a header can tell, by number of dimensions.
+_LENGTHS = {1: 2**48, 2: 2**24, 3: 2**16, 4: 2**12}  # longest that a header can hold, by number of dimensions
 _TYPES = ("int32", "int64", "float32", "float64")
 _AS = {
     "int8": "int32", "uint8": "int32", "int16": "int32", "uint16": "int32", "int32": "int32",
     "uint32": "int32", "int64": "int64", "uint64": "int64",
     "float16": "float32", "float32": "float32", "float64": "float64",
 }  # fmt: skip
-"""The data types and what zfp is given for them."""
+"""The data types, and the dtype that zfp gets for each."""
 
 
 @dataclass(frozen=True)
@@ -60,17 +60,17 @@ class ZfpCodec(ParameterCodec, LibraryCodec):
     Parameters
     ----------
     mode : {"reversible", "fixed_accuracy", "fixed_rate", "fixed_precision", "expert"}
-        Which of the other parameters are needed: none (it is lossless then), ``tolerance``, ``rate``,
-        ``precision``, or the last four.
+        Decides which other parameters are required. "reversible" is lossless and takes none. The others take
+        ``tolerance``, ``rate``, ``precision``, or the last four, in this order.
     tolerance : float, optional
-        The largest error that is accepted, for floating point numbers. Values that zfp cannot keep so are
-        refused; with 0 it keeps what it can, which is less beside much larger numbers.
+        The largest accepted error, for floating point numbers only. Values that zfp cannot keep within it
+        are refused. With 0, zfp keeps as much as it can, which is less near much larger numbers.
     rate : float, optional
-        Bits for a number.
+        Stored bits for each number.
     precision : int, optional
-        Bits of a number that are kept.
+        Kept bits of each number.
     minbits, maxbits, maxprec, minexp : int, optional
-        The least and the most bits of a block, the most bits of a number, and the exponent of the last one.
+        The least and the most bits of a block, the most bits of a number, and the exponent of its last bit.
     """
 
     name = "zfp"
@@ -138,11 +138,11 @@ class ZfpCodec(ParameterCodec, LibraryCodec):
 
     @staticmethod
     def _field(spec: ChunkSpec) -> tuple[tuple[int, ...], np.dtype[Any]]:
-        """Shape and dtype of the array that zfp is given."""
+        """Shape and dtype of the array that zfp gets."""
         return spec.shape or (1,), np.dtype(_AS[spec.dtype.name])
 
     def _limits(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[int, int, int, int]:
-        """The four parameters of mode ``expert`` that come to the same as this mode."""
+        """The four parameters of mode ``expert`` that are equivalent to this mode."""
         if self.mode == "expert":
             return (
                 max(self.minbits or 0, 1),
@@ -161,7 +161,7 @@ class ZfpCodec(ParameterCodec, LibraryCodec):
         return 1, _MAX_BITS, _MAX_PREC, _LOSSLESS
 
     def _arguments(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> dict[str, Any]:
-        """The arguments with which zfpy compresses in the mode that has these limits."""
+        """The arguments that make zfpy compress in this mode."""
         minbits, maxbits, maxprec, minexp = self._limits(shape, dtype)
         if minbits == maxbits and (maxprec, minexp) == (_MAX_PREC, _MIN_EXP):
             return {"rate": minbits / 4 ** len(shape)}
@@ -227,13 +227,13 @@ class ZfpCodec(ParameterCodec, LibraryCodec):
     def decode(self, data: Buffer, spec: ChunkSpec) -> AnyArray:
         shape, dtype = self._field(spec)
         most = self.max_encoded_size(spec)
-        # zfpy decodes what has a header only.
+        # zfpy decodes only data with a header.
         header = self._header(shape, dtype)
         values = decompress(self._coder, bytes(data), shape, dtype, most, self.name, header)
         return self._demoted(values, spec.dtype).reshape(spec.shape)
 
     def _header(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
-        """The header of zfp that tells type, shape and mode, with the long form of the latter."""
+        """The header of zfp with type, shape and mode; the mode is in its long form."""
         minbits, maxbits, maxprec, minexp = self._limits(shape, dtype)
         mode = minexp + 16495
         for value, bits in ((maxprec - 1, 7), (maxbits - 1, 15), (minbits - 1, 15), (0xFFF, 12)):

@@ -1,4 +1,4 @@
-"""``zstd``: RFC 8878, one or more frames.
+"""``zstd``: compression with Zstandard (RFC 8878), one or more frames.
 
 Specification: zarr-extensions, "Zstd codec". Names: ``zstd``.
 Example: ``{"name": "zstd", "configuration": {"level": 0, "checksum": false}}``.
@@ -15,14 +15,14 @@ from xzarr3._types import Buffer
 from xzarr3.codecs.base import BytesBytesCodec, Configuration, ParameterCodec, parameter
 from xzarr3.errors import ChunkDecodeError
 
-_SKIPPABLE = 0x184D2A50  # First magic number of skippable frames; the last four bits are free.
+_SKIPPABLE = 0x184D2A50  # first magic number of skippable frames; the last four bits are free
 _RLE = 1
-_BLOCK = 2**17  # Bytes that a block holds at most; it takes 3 of them at least.
+_BLOCK = 2**17  # most decoded bytes of a block; a block takes at least 3 stored bytes
 _PIECE = 2**20
 
 
 class _Contexts(threading.local):
-    """zstandard's contexts: costly to make, and each for one thread at a time."""
+    """zstandard's contexts, one set for each thread: they are costly to make and not safe to share."""
 
     def __init__(self) -> None:
         self.decompressor = zstandard.ZstdDecompressor()
@@ -41,12 +41,12 @@ class ZstdCodec(ParameterCodec, BytesBytesCodec):
     level : int
         -131072 (fastest) to 22 (smallest); 0 is the library's default, 3.
     checksum : bool
-        Store a checksum in each frame. One that is stored is always verified.
+        Whether to store a checksum in each frame. Decoding always verifies stored checksums.
     """
 
     name = "zstd"
     decode_rate = 1500
-    # Smaller results are not worth the look at the frame that decoding piecewise needs.
+    # decode_into has to walk over the frame first, which costs too much for smaller chunks.
     direct_from = 2**19
     level: int = parameter(Configuration.integer, -131072, 22, default=0)
     checksum: bool = parameter(Configuration.boolean, default=False)
@@ -67,15 +67,15 @@ class ZstdCodec(ParameterCodec, BytesBytesCodec):
     def decode(self, data: Buffer, limit: int) -> Buffer:
         try:
             size = zstandard.frame_content_size(data)
-            # With 0 zstandard looks no further, at frames that may follow. It takes memory for as much as is
-            # claimed, so what so few blocks cannot hold goes the other way.
+            # zstandard allocates the size that the frame claims, so the fast path requires a claim that the
+            # blocks can hold. A claim of 0 is excluded, because zstandard then ignores frames that follow.
             if 0 < size <= limit and size <= _BLOCK * (len(data) // 3 + 1):
                 return _local.decompressor.decompress(data, allow_extra_data=False)
         except zstandard.ZstdError as error:
             first: zstandard.ZstdError | None = error
         else:
             first = None
-        # One of the rarer cases: several frames, a frame that does not tell its size, or an error.
+        # The rare cases: several frames, a frame that does not state its size, or an error.
         try:
             return self._decode_frames(memoryview(data), limit)
         except zstandard.ZstdError as error:
@@ -89,7 +89,7 @@ class ZstdCodec(ParameterCodec, BytesBytesCodec):
                 return False
             with _local.decompressor.stream_reader(data) as reader:
                 return reader.readinto(out) == len(out) and not reader.read(1)
-        except zstandard.ZstdError:  # Decoding once more tells what is wrong.
+        except zstandard.ZstdError:  # the caller then calls decode, which reports the error
             return False
 
     def _decode_frames(self, data: memoryview, limit: int) -> Buffer:
@@ -112,7 +112,7 @@ class ZstdCodec(ParameterCodec, BytesBytesCodec):
 
 
 def _frame_end(data: memoryview) -> int:
-    """Size of the frame that ``data`` begins with, found by walking over its blocks (RFC 8878, 3.1)."""
+    """Size of the first frame of ``data``, found by walking over its blocks (RFC 8878, 3.1)."""
     if len(data) >= 8 and int.from_bytes(data[:4], "little") & 0xFFFFFFF0 == _SKIPPABLE:
         end = 8 + int.from_bytes(data[4:8], "little")
     else:

@@ -1,1 +1,1 @@
-"""Who writes what, and how what was written becomes part of a store."""
+"""Reserving places for writers, staging new values, and putting them in place."""

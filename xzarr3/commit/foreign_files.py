@@ -1,7 +1,7 @@
-"""Carrying files that are no part of a hierarchy from one directory to another one, in the same store.
+"""Carries files that are no part of a hierarchy from one directory to another in the same store.
 
-A file gets a second name, and the first one goes with its directory, so that it has one at any time. Where
-a file system knows no second names, the file is copied.
+Each file gets a second name (a hard link) in the new directory. Its first name goes when the old directory is
+removed, so the file always has a name. On a file system without hard links the file is copied.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _MAKE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | platform.NO_FOLLOW
 
 @dataclass(frozen=True)
 class Kept:
-    """What is no part of a hierarchy and stays where that is replaced.
+    """Files that are no part of a hierarchy and stay when the hierarchy is replaced.
 
     Parameters
     ----------
     names : frozenset of str
-        Files, and links to directories that hold nothing else, relative to the root of the store.
+        Files, and links to directories that hold only such files; relative to the root of the store.
     alone : frozenset of str
-        Names in the root that hold nothing else, so that they need not be moved.
+        Names in the root that hold only such files, so they need not be moved.
     """
 
     names: frozenset[str] = frozenset()
@@ -43,7 +43,7 @@ class Kept:
 
     @classmethod
     def among(cls, root: str, foreign: set[str], keys: set[str]) -> Kept:
-        """Out of the ``keys`` below a directory, of which ``foreign`` are no part of the hierarchy."""
+        """The foreign files among the ``keys`` below a directory."""
         if not foreign:
             return cls()
         links: dict[str, str | None] = {}
@@ -60,7 +60,7 @@ class Kept:
 
 
 def _link_above(root: str, folder: str, known: dict[str, str | None]) -> str | None:
-    """The first link on the way to a directory."""
+    """The uppermost symbolic link on the path to a directory, or None."""
     if not folder:
         return None
     if folder not in known:
@@ -70,25 +70,25 @@ def _link_above(root: str, folder: str, known: dict[str, str | None]) -> str | N
 
 
 def carry(root: str, source: str, target: str, names: Iterable[str], *, replace: bool, fsync: bool) -> None:
-    """Give what has a name in one directory the same name in another one, too; what has gone is left out.
+    """Give files of one directory the same names in another one; files that are gone are skipped.
 
     Parameters
     ----------
     root : str
-        Directory of the store. No link below it is followed.
+        Directory of the store. Symbolic links below it are not followed.
     source, target : str
         Directories, relative to the root.
     names : iterable of str
         Relative to these directories.
     replace : bool
-        Whether another file that has the name already gives way, or stays.
+        Whether to replace another file that already has the name; otherwise it stays.
     fsync : bool
-        Wait until the disk has it.
+        Wait until the names are on disk.
 
     Raises
     ------
     OSError
-        If that is not possible.
+        If a file can be neither linked nor copied.
     """
     with Folders(root) as folders:
         for name in names:
@@ -124,12 +124,12 @@ def _give(start: Folder, end: Folder, name: str, *, replace: bool, fsync: bool) 
         except OSError as error:
             if error.errno not in _NO_SECOND_NAME or not _copy(start, end, name, info, fsync=fsync):
                 raise
-    except FileNotFoundError:  # Somebody has removed it.
+    except FileNotFoundError:  # another process removed the file
         return
 
 
 def _copy(start: Folder, end: Folder, name: str, info: os.stat_result, *, fsync: bool) -> bool:
-    """Copy a file or a link; what is neither is not copied."""
+    """Copy a regular file or a symbolic link; returns False for anything else."""
     if stat.S_ISLNK(info.st_mode):
         platform.copy_link_at(start, name, end)
         return True
@@ -148,7 +148,7 @@ def _copy(start: Folder, end: Folder, name: str, info: os.stat_result, *, fsync:
                 platform.sync(new.fileno())
         platform.replace_at(end, fresh, name)
     except BaseException:
-        with contextlib.suppress(OSError):  # The error that is under way says more.
+        with contextlib.suppress(OSError):  # keep the first error, which says more
             platform.unlink_at(end, fresh)
         raise
     return True

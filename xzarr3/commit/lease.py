@@ -1,13 +1,16 @@
-"""The lease: one writer at a time replaces a node, changes the length of an array, or goes on with a write.
+"""The lease: lets one writer at a time replace a node, change the length of an array, or resume a write.
 
-A lease is a small value under a key of its own. It is made on condition that there is none, renewed on
-condition that nobody else has changed it, and taken away by its owner only. It says who that is, and counts.
+A lease is a small value under a key of its own. A writer creates it only if the key is absent. The holder
+renews it only if no other process has changed it, and removes only its own. The lease names its holder and
+counts renewals.
 
-Whoever finds the lease of another one has to know whether that writer still lives. On the same host, since
-the same start of its system and among the same processes, the system tells. Elsewhere the lease is watched: a
-writer that lives changes it every quarter of :data:`PATIENCE` seconds, so that one which stayed as it was
-for :data:`PATIENCE` seconds, on the clock of the one who watches, is nobody's any more. No clocks of two
-hosts are compared to know that.
+A writer that finds another lease must know whether its holder still lives. If both run on one host, since the
+same boot and in the same process namespace, the operating system tells. Otherwise the writer watches the
+lease: a living holder changes it every quarter of :data:`PATIENCE` seconds. A lease that stays unchanged for
+:data:`PATIENCE` seconds, on the clock of the watching process, may be taken. Clocks of two hosts are never
+compared.
+
+This module knows nothing of what the holder writes.
 """
 
 from __future__ import annotations
@@ -46,13 +49,16 @@ from xzarr3.stores.local.folders import STAGED
 from xzarr3.stores.locks import key_lock
 
 PATIENCE = 45.0
-"""Seconds after which a lease that was not renewed is nobody's any more, if nothing else tells."""
+"""Seconds after which an unrenewed lease may be taken, if nothing else tells that its holder has ended."""
 NAME = ".xzarr3-lease"
-"""The last name of the key of a lease that lies where the node is which it is about."""
+"""Last part of the key of a lease that is stored at the place of its node."""
 
 SWAPPING, CLOSING, ERASING, IN_PLACE = "swapping", "closing", "erasing", "in place"
-"""States of a place whose documents are away: new values are copied to it; all but the last documents are
-there; what is replaced is being erased; or new values are computed and stored there."""
+"""States of a place that holds no whole node.
+
+SWAPPING: new values are being copied to it. CLOSING: all documents but the last are stored. ERASING: the old
+node is being erased. IN_PLACE: new values are being computed and stored there.
+"""
 SWAPS = (SWAPPING, CLOSING)
 
 Purpose: TypeAlias = Literal["replace", "resize", "write"]
@@ -62,22 +68,22 @@ _ATTEMPTS = 100
 _LARGEST = 2**16  # Bytes of a lease.
 _MOST_SEEN = 4096
 
-# What a test replaces: the clock of this process, and waiting.
+# Tests replace these: the clock of this process, and waiting.
 _clock: Callable[[], float] = time.monotonic
 _wait: Callable[[float], object] = time.sleep
 
 _live: set[str] = set()  # Owners in this process.
 _seen: dict[tuple[object, str], tuple[object, float]] = {}
-"""Leases of others by store and key, as they were found, and since when. Each wait may be a short one."""
+"""What leases of other holders said, by store and key, and since when; kept between calls."""
 
 
 class LeaseLostError(ConflictError):
-    """Somebody else has taken a lease, or what it is about was replaced."""
+    """Another writer has taken the lease, or the node it protects was replaced."""
 
 
 @dataclass(frozen=True)
 class Whereabouts:
-    """Where processes can see each other: a host, a start of its system, and a name space of processes."""
+    """A host, boot and process namespace; processes with equal ones can see each other."""
 
     host: str
     boot: str
@@ -86,48 +92,49 @@ class Whereabouts:
 
 @functools.cache
 def boot() -> tuple[str, str]:
-    """This host, and what tells the times apart that its system was started."""
+    """This host, and an identifier of the current boot."""
     return socket.gethostname(), platform.machine()
 
 
 def here() -> Whereabouts:
-    """Where this process is."""
+    """The whereabouts of this process."""
     return Whereabouts(*boot(), platform.name_space())
 
 
 @dataclass(frozen=True)
 class Holder:
-    """What a lease says.
+    """The content of a lease.
 
     Parameters
     ----------
     owner : str
-        Whose it is; of two leases, never the same.
+        Unique name of the holder.
     host, boot, processes : str
-        Where its process is, see :class:`Whereabouts`.
+        Where the holder's process runs; see :class:`Whereabouts`.
     pid : int
-        The number of the process there.
+        Process number of the holder.
     started : str
-        When the process began, as its system counts, so that another one with its number is not taken for it.
+        Start time of the process, as its system counts. Tells it from a later process with the same number.
     purpose : str
-        What the lease is for.
+        Purpose of the lease.
     plan : str or None
-        Fingerprint of what is written, if that can be taken up again.
+        Fingerprint of the write, if the write can be resumed.
     counter : int
-        How often it was renewed.
+        Number of renewals.
     left : bool
-        The write was cut off, and nobody goes on with it now.
+        The write was cut off and no process is resuming it.
     term : str
-        What the times have in common that copies of one lease held it, one right after the other.
+        Shared by copies of one lease that held it in direct succession.
     since : str
-        When it was taken, on the clock of its host: for people to read, never compared.
+        When the lease was taken, on the clock of the holder's host. For people to read; never compared.
     state : str
-        ``SWAPPING``, ``CLOSING``, ``ERASING`` or ``IN_PLACE`` while the place holds no whole node, because of
-        this writer.
+        ``SWAPPING``, ``CLOSING``, ``ERASING`` or ``IN_PLACE`` while this writer leaves no whole node at the
+        place; otherwise empty.
     top : str
-        What the keys begin with under which its values lie until they take their place, or its journal does.
+        Key prefix of the staged values, or of the journal.
     renewed : float
-        When it was renewed last, on the clock of its host: what nobody has taken up for a day goes.
+        When it was renewed last, on the clock of the holder's host. A cut-off write that no process resumes
+        for a day is removed.
     """
 
     owner: str = ""
@@ -148,7 +155,7 @@ class Holder:
 
     @classmethod
     def parse(cls, value: Buffer | None) -> Holder:
-        """What a value says; one without an owner if it is no lease."""
+        """The lease stored in a value; a ``Holder`` without an owner if the value is no lease."""
         try:
             said = {} if value is None else json.loads(bytes(memoryview(value)[:_LARGEST]))
         except (ValueError, RecursionError):
@@ -161,15 +168,15 @@ class Holder:
         return cls(**{name: each for name, each in said.items() if type(each) is kinds.get(name)})
 
     def text(self) -> bytes:
-        """The value of a lease that says this."""
+        """The value to store."""
         return json.dumps(asdict(self)).encode()
 
     @property
     def is_dead(self) -> bool | None:
-        """Whether its process has ended; None if this process cannot tell."""
+        """Whether the holder's process has ended; None if this process cannot tell."""
         if self.left:
             return True
-        # Two hosts may have one name.
+        # Two hosts may share a name, so the boot is compared as well.
         if self.pid <= 0 or not self.boot or Whereabouts(self.host, self.boot, self.processes) != here():
             return None
         started = platform.process_start(self.pid)
@@ -177,17 +184,18 @@ class Holder:
             return self.owner not in _live
         if not platform.is_running(self.pid):
             return True
-        # Of the processes of others, and where too many files are open, the system may not tell.
+        # The system may hide the start time of another user's process, or fail to tell it with too many open
+        # files.
         return None if not (started and self.started) else self.started != started
 
 
 def _family(owner: str) -> str:
-    """What the owners have in common that a lease and its copies are, each time that they take it."""
+    """The part of the owner that is shared by a lease and its copies, each time they take it."""
     return owner.partition(".")[0]
 
 
 def lease_key(prefix: str) -> str:
-    """The key of the lease of a node, by what the keys of its chunks begin with, or would.
+    """The key of the lease of a node whose chunk keys begin with ``prefix``.
 
     Examples
     --------
@@ -206,8 +214,8 @@ def place_key(store: Store, path: str, prefix: str) -> str:
     path : str
         Path of the node.
     prefix : str
-        What the keys of its chunks begin with, or would. It lies there, but not in a directory, of which the
-        place is renamed.
+        Prefix of the chunk keys of the node. The lease is stored under it, except in a directory: there the
+        place itself is renamed, so the lease has a key outside of it.
     """
     if not store.renames_trees:
         return lease_key(prefix)
@@ -216,11 +224,11 @@ def place_key(store: Store, path: str, prefix: str) -> str:
 
 
 def keys_above(store: Store, path: str) -> list[str]:
-    """The keys that the leases of a place have, and of those above it."""
+    """The keys of the leases of a place and of all places above it."""
     names = path.split("/") if path else []
     paths = ["/".join(names[:at]) for at in range(len(names) + 1)]
     above = [f"{each}/" for each in paths[1:]]
-    # Chunks lie there, or in the draft of version 3 below one more name.
+    # Leases beside chunks; in the draft of version 3, chunks are below ``data/root/``.
     keys = [lease_key(prefix) for prefix in ("", *above, *(f"data/root/{each}" for each in above))]
     return [*(place_key(store, each, "") for each in paths), *keys] if store.renames_trees else keys
 
@@ -228,14 +236,14 @@ def keys_above(store: Store, path: str) -> list[str]:
 def keeps_leases(store: Store) -> bool:
     """Whether leases are kept in a store.
 
-    One could not be taken back where nothing is erased, and would stay as dead space in a zip, of which there
-    is one writer.
+    Not in a store that cannot erase, as a lease could not be released. Not in a zip either: the lease would
+    stay as dead space, and a zip has only one writer.
     """
     return store.erasable and store.readable and not store.publishes_at_close
 
 
 def is_lease(key: str) -> bool:
-    """Whether a key is that of the lease of a node, which is no part of the node."""
+    """Whether a key is that of a lease; a lease is no part of its node."""
     return key.rpartition("/")[2] == NAME
 
 
@@ -246,13 +254,13 @@ class Lease:
     ----------
     store : Store
     key : str
-        Where it is kept.
+        Key of the lease.
     purpose : str
-        What it is for.
+        Purpose of the lease.
     plan : str, optional
-        Fingerprint of what is written, if that can be taken up again.
+        Fingerprint of the write, if the write can be resumed.
     top : str
-        What the keys begin with under which values lie until they take their place.
+        Key prefix of the staged values.
     """
 
     def __init__(
@@ -269,16 +277,16 @@ class Lease:
         self._purpose = purpose
         self.plan = plan
         self.top = top
-        """Where this owner has its values; that of a writer that was killed within a swap may be said."""
+        """Key prefix of this owner's staged values."""
         self.displaced: Holder | None = None
-        """Whose lease was there before, and was taken away for this one."""
+        """The previous lease, if this one displaced it."""
         self.continues = False
-        """Whether a copy had it before, which had not ended it."""
+        """Whether a copy of this lease held it before and had not released it."""
         self.said = Holder(owner=uuid.uuid4().hex)
-        """What the lease says, as far as this owner knows."""
-        self._pid = 0  # Of the process that holds it; 0 if none does.
-        self._proven = -2 * PATIENCE  # When it was asked that showed last that the lease is held.
-        self._shared = False  # There may be copies of it, in other processes.
+        """The content of the lease, as far as this owner knows."""
+        self._pid = 0  # of the process that holds the lease; 0 if none does
+        self._proven = -2 * PATIENCE  # start of the last request that showed the lease to be held
+        self._shared = False  # copies may exist in other processes
         self._renewing = threading.Lock()
         self._owned_by: weakref.ref[object] | None = None
 
@@ -291,41 +299,40 @@ class Lease:
 
     @property
     def owner(self) -> str:
-        """Whose lease it is.
+        """The name under which the lease is held.
 
-        Each time it is taken that has another name, after what all copies of this have in common: a late end
-        of one time does not end another one. A copy that did not take it itself goes by what they have in
-        common.
+        Each taking uses a new name that begins with the part shared by all copies. So a late release of one
+        taking does not release another. A copy that did not take the lease itself goes by the shared part.
         """
         return self.said.owner
 
     @property
     def term(self) -> str:
-        """What tells the time that it is held from one after its end; a copy that takes it over goes on."""
+        """Identifies one period of holding; a copy that takes the lease over continues the same term."""
         return self.said.term
 
     def there(self) -> Holder:
-        """What the lease says that is there now, whoever has it."""
+        """The content of the stored lease, of any holder."""
         return Holder.parse(self._store.get_versioned(self.key)[0])
 
     # Taking
 
     def take(self, until: float | None = None) -> bool:
-        """Take the lease, and renew it from now on; returns whether it was taken.
+        """Take the lease and start renewing it; returns whether it was taken.
 
-        If nobody can tell whether the one who has it still lives, it is watched for up to :data:`PATIENCE`
-        seconds.
+        If this process cannot tell whether the current holder lives, it watches the lease for up to
+        :data:`PATIENCE` seconds.
 
         Parameters
         ----------
         until : float, optional
-            How long to wait for a writer that lives, on the clock of :func:`time.monotonic`; by default not
-            at all.
+            Until when to wait for a living holder, on the clock of :func:`time.monotonic`; by default not at
+            all.
 
         Raises
         ------
         StoreCapabilityError
-            If it is to change a length, and the store cannot tell two writers apart.
+            If the lease is for changing a length and the store cannot tell two writers apart.
         """
         self._begin()
         try:
@@ -336,7 +343,7 @@ class Lease:
         except BaseException:
             _live.discard(self.owner)
             self._pid = os.getpid()
-            _keep(self)  # It may have been made, or still be: then it is taken away.
+            _keep(self)  # the lease may have been created, or may still be: keep it to release it
             raise
         if not taken:
             _live.discard(self.owner)
@@ -362,8 +369,8 @@ class Lease:
         self._pid = 0
         self.continues = False
         self.displaced = None
-        self._owned_by = None  # That was of an earlier time.
-        _live.add(said.owner)  # Before it is there to be seen.
+        self._owned_by = None  # belonged to an earlier taking
+        _live.add(said.owner)  # before other threads can see the lease
         self.said = said
         _live.discard(before)
 
@@ -376,14 +383,14 @@ class Lease:
             if free and self._put(version):
                 self._held(asked)
                 return True
-            lost += free  # Others were faster, each time.
+            lost += free  # another writer was faster
             asked = _clock()
             stored, version = self._store.get_versioned(self.key)
             found = Holder.parse(stored)
-            if found == self.said:  # No answer came.
+            if found == self.said:  # stored, though no answer came
                 self._held(asked)
                 return True
-            # As a copy of this has made it, in a process that was lost.
+            # A copy of this lease created it, in a process that was lost.
             is_own = self._follow(found, term)
             is_dead = True if is_own or stored is None else self._is_dead(found, version)
             free = is_dead is True
@@ -400,13 +407,13 @@ class Lease:
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     def _follow(self, found: Holder, term: str) -> bool:
-        """Go on with the term of a lease if a copy of this has it; otherwise, with one of one's own."""
+        """Continue the term of the found lease if a copy of this one holds it; otherwise use ``term``."""
         self.continues = bool(found.owner) and _family(found.owner) == _family(self.owner)
         self.said = replace(self.said, term=found.term if self.continues else term)
         return self.continues
 
     def _inherit(self, found: Holder) -> None:
-        """Go on saying what a dead writer has said of a place that is not whole."""
+        """Keep the state that a dead holder left, as the place is still not whole."""
         if found.state and self._purpose != "replace":
             raise IncompleteWriteError(_incomplete(found, self._store, self.key, "array or group"))
         top = found.top if found.state in SWAPS else self.top
@@ -415,14 +422,14 @@ class Lease:
     def _put(self, version: object) -> bool:
         try:
             return self._replace(version, self.said.text())
-        except OutcomeUnknownError:  # Whatever it was, what is there is looked at now.
+        except OutcomeUnknownError:  # the caller reads the stored lease next
             return False
 
     def _replace(self, version: object, value: bytes | None) -> bool:
-        """Store the lease, or take it away, where nobody has changed it; returns whether nobody had.
+        """Store or remove the lease unless another process has changed it; returns whether that was done.
 
-        A store that cannot do so on condition keeps the threads of this process apart, and nobody else. That
-        is not enough for those who change the length of an array, so they get an error.
+        A store without conditional writes only keeps the threads of this process apart. That is not enough
+        for changing the length of an array, so there it is an error.
         """
         try:
             return self._store.compare_and_set(self.key, version, value)
@@ -430,12 +437,12 @@ class Lease:
             if self._purpose == "resize" and value is not None:
                 raise
             done = Store._compare_and_set(self._store, self.key, version, value)
-            # That it takes no heed of conditions may have shown when it had stored the lease.
+            # The store may have ignored the condition, stored the lease, and only then raised.
             return done or self.there() == Holder.parse(value)
 
     def _is_dead(self, found: Holder, version: object) -> bool | None:
-        """Whether the writer of a lease has ended; None if that is not known yet."""
-        # Who appends by a plan has the lease of the plan as well, so nobody else carries it out.
+        """Whether the holder has ended; None if that is not known yet."""
+        # A resumable append also holds the lease of its plan, so no other living process carries it out.
         if self._purpose == "resize" and self.plan is not None and found.plan == self.plan:
             return True
         is_dead = found.is_dead
@@ -460,7 +467,7 @@ class Lease:
         _keep(self)
 
     def reserve(self, path: str, until: float | None = None) -> None:
-        """Take the lease of a place for a write that replaces what is there, or makes it.
+        """Take the lease of a place for a write that creates or replaces its node.
 
         Parameters
         ----------
@@ -472,7 +479,7 @@ class Lease:
         Raises
         ------
         NodeExistsError
-            If another writer has it, and lives.
+            If a living writer holds the lease.
         """
         if not self.take(until):
             raise NodeExistsError(
@@ -484,18 +491,18 @@ class Lease:
 
     @property
     def may_be_contested(self) -> bool:
-        """Whether it was taken from somebody who was silent, but may only have been slow."""
+        """Whether the previous holder was silent but may only be slow."""
         return self.displaced is not None and self.displaced.is_dead is not True
 
     @property
     def is_sure(self) -> bool:
-        """Whether it was seen so lately to be held that nobody can have taken it since."""
+        """Whether the lease was held so recently that no other writer can have taken it since."""
         return 0 <= _clock() - self._proven < PATIENCE / 2
 
     def holds(self) -> bool:
         """Ask the store whether the lease is still held."""
         asked = _clock()
-        if not self._is_own(self._store.get_versioned(self.key)[0]):  # Not what a cache remembers.
+        if not self._is_own(self._store.get_versioned(self.key)[0]):  # a versioned read bypasses caches
             return False
         self._proven = asked
         return True
@@ -505,7 +512,7 @@ class Lease:
         return found == self.owner or found.startswith(f"{self.owner}.")
 
     def verify(self, path: str) -> None:
-        """Ask the store whether a place is still reserved for this write.
+        """Ask the store whether the place is still reserved for this write; raises if not.
 
         Parameters
         ----------
@@ -515,7 +522,7 @@ class Lease:
         Raises
         ------
         LeaseLostError
-            If it is not.
+            If another writer has taken the lease, or it was removed.
         """
         if not self.holds():
             raise LeaseLostError(
@@ -524,18 +531,21 @@ class Lease:
             )
 
     def renew(self) -> None:
-        """Tell others that the owner is alive; the lease of another one stays as it is."""
+        """Renew the lease, so that other writers see that its holder lives.
+
+        Does nothing if another process holds it.
+        """
         with self._renewing:
             if self._pid == os.getpid():
                 self._change(self.said)
 
     def _change(self, said: Holder) -> bool:
-        """Say this in the lease, and count, if it is held; returns whether it was."""
+        """Store new content and count a renewal, if the lease is held; returns whether it was."""
         asked = _clock()
         stored, version = self._store.get_versioned(self.key)
         if not self._is_own(stored):
             return False
-        # A copy of this counts, too.
+        # A copy may have renewed the lease, so count on from the stored value.
         said = replace(said, counter=Holder.parse(stored).counter + 1, renewed=time.time())
         try:
             done = self._replace(version, said.text())
@@ -546,21 +556,21 @@ class Lease:
         return done
 
     def say(self, path: str, state: str, top: str | None = None) -> None:
-        """Tell all who look what becomes of the place, on condition that the lease is still held.
+        """Store the state of the place in the lease, if the lease is still held.
 
         Parameters
         ----------
         path : str
             Path of the node, for the message.
         state : str
-            ``SWAPPING``, ``CLOSING``, ``ERASING``, ``IN_PLACE``, or nothing if the place is whole.
+            ``SWAPPING``, ``CLOSING``, ``ERASING``, ``IN_PLACE``, or empty if the place is whole.
         top : str, optional
-            What the keys of its values begin with; by default what was said before.
+            Key prefix of the staged values; by default the one stored before.
 
         Raises
         ------
         LeaseLostError
-            If it is not held any more.
+            If the lease is no longer held.
         """
         with self._renewing:
             done = self._change(replace(self.said, state=state, top=self.said.top if top is None else top))
@@ -570,11 +580,11 @@ class Lease:
 
     @property
     def is_held(self) -> bool:
-        """Whether this process holds it, as far as it knows."""
+        """Whether this process holds the lease, as far as it knows."""
         return self._pid == os.getpid()
 
     def take_anew(self) -> None:
-        """Hold it by another name, so that a copy of this in another process does not.
+        """Hold the lease under a new name, so that a copy in another process no longer holds it.
 
         Raises
         ------
@@ -592,26 +602,26 @@ class Lease:
                 _live.discard(before if self.owner == said.owner else said.owner)
 
     def go_on(self, holder: object) -> None:
-        """Renew the lease from now on in this process, which has got a copy of it; see :meth:`ends_with`."""
+        """Renew the lease from now on in this process, which received a copy of it; see :meth:`ends_with`."""
         _live.add(self.owner)
         _keep(self)
         self.ends_with(holder)
 
     def ends_with(self, holder: object) -> None:
-        """Give the lease up when nothing refers to an object any more."""
+        """Give the lease up when ``holder`` is garbage-collected."""
         self._owned_by = weakref.ref(holder)
         weakref.finalize(holder, _look_again, self._store.identity).atexit = False
 
     @property
     def is_given_up(self) -> bool:
-        """Whether the object is gone that it was to end with."""
+        """Whether the object given to :meth:`ends_with` is gone."""
         return self._owned_by is not None and self._owned_by() is None
 
     # Ending
 
     def abandon(self) -> None:
-        """Nobody here goes on with the write, of which nobody has said how it ended."""
-        if self._shared:  # Another process may go on with it, which renews the lease.
+        """Give up a write in this process that was neither ended nor discarded."""
+        if self._shared:  # another process may go on with the write and renews the lease
             self._stop(pid=0)
         elif self.plan is not None:
             self.leave()
@@ -619,11 +629,11 @@ class Lease:
             self.release()
 
     def leave(self) -> None:
-        """Say that the write was cut off, so that nobody waits for it, and it can be taken up again."""
+        """Mark the write as cut off: other writers need not wait, and the write can be resumed."""
         self._stop(left=True)
 
     def _stop(self, **said: Any) -> None:
-        """Renew the lease no more, and say so in it; it stays."""
+        """Stop renewing the lease and store ``said`` in it; the lease stays."""
         self._end()
         with self._renewing:
             if self._pid == os.getpid():
@@ -631,17 +641,17 @@ class Lease:
                 self._change(replace(self.said, **said))
 
     def release(self) -> None:
-        """Give the lease to others, if it is held.
+        """Remove the lease, if it is held.
 
         Raises
         ------
         StoreError
-            If it could not be taken away; that is tried again until this process ends.
+            If it could not be removed; that is tried again until this process ends.
         """
         _drop(self)
         try:
             with self._renewing:
-                if self._pid != os.getpid():  # A child that was forked has none.
+                if self._pid != os.getpid():  # a forked child holds no lease
                     return
                 try:
                     self._erase()
@@ -649,10 +659,11 @@ class Lease:
                     _keep(self)
                     raise
                 finally:
-                    self._proven = -2 * PATIENCE  # Others in this process may take it from now on.
+                    self._proven = -2 * PATIENCE  # other threads may take the lease from now on
                 self._pid = 0
         finally:
-            _live.discard(self.owner)  # After it is gone, so that nobody's else is taken for it.
+            # after the removal, which could otherwise hit the lease of a thread that took it
+            _live.discard(self.owner)
 
     def _end(self) -> None:
         _drop(self)
@@ -660,16 +671,16 @@ class Lease:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it is only there because it could not be taken away."""
+        """Whether the lease was released but could not be removed."""
         return self.owner not in _live
 
     def _was_just_seen(self) -> bool:
-        """Whether the lease cannot be anybody else's yet if no thread here takes it either."""
+        """Whether no other process can hold the lease yet, as long as no thread of this one takes it."""
         is_fresh = 0 <= _clock() - self._proven < PATIENCE / 8
         return is_fresh and not self._shared and not self.has_ended
 
     def _erase(self) -> None:
-        """Take the lease away, and no other one."""
+        """Remove this lease, and no other holder's."""
         store, key = self._store, self.key
         if self._was_just_seen():
             with key_lock(store.identity, key):
@@ -683,12 +694,12 @@ class Lease:
 
 
 def release_together(leases: Sequence[Lease]) -> None:
-    """Give those of several leases in a store to others that were just seen to be held, all at once.
+    """Remove several leases of a store in one request: those that were just seen to be held.
 
     Raises
     ------
     StoreError
-        If nobody knows whether they were taken away, so that each has to be looked at.
+        If it is unknown whether they were removed; each must then be released on its own.
     """
     with contextlib.ExitStack() as kept:
         ended = []
@@ -697,9 +708,9 @@ def release_together(leases: Sequence[Lease]) -> None:
             if lease._pid == os.getpid():
                 kept.enter_context(key_lock(lease._store.identity, lease.key))
                 ended.append(lease)
-        ended = [lease for lease in ended if lease._was_just_seen()]  # Once nothing is waited for any more.
+        ended = [lease for lease in ended if lease._was_just_seen()]  # checked after all locks are held
         for lease in ended:
-            lease._proven = -2 * PATIENCE  # Whatever becomes of the request, others may take it from now on.
+            lease._proven = -2 * PATIENCE  # whatever the request does, other threads may take it from now on
         if ended:
             ended[0]._store.erase_values([lease.key for lease in ended])
         for lease in ended:
@@ -709,7 +720,7 @@ def release_together(leases: Sequence[Lease]) -> None:
 
 
 def check_complete(store: Store, path: str, what: str) -> str:
-    """See to it that a node is not absent because somebody is just replacing it, or one above it.
+    """Raise if a node is absent only because a writer is replacing it, or a node above it.
 
     Parameters
     ----------
@@ -717,22 +728,22 @@ def check_complete(store: Store, path: str, what: str) -> str:
     path : str
         Path of the node that was not found.
     what : str
-        The node, for the message.
+        Description of the node, for the message.
 
     Returns
     -------
     str
-        What the message about its absence is to add: nothing, or that leases cannot be read.
+        Text to add to the "not found" message: empty, or that leases cannot be read.
 
     Raises
     ------
     IncompleteWriteError
-        If a lease says so.
+        If a lease names such a writer.
     """
     keys = keys_above(store, path)
     try:
         values = store.get_values(keys)
-    except StoreError as error:  # Some web servers refuse all names that begin with a dot.
+    except StoreError as error:  # some web servers refuse all names that begin with a dot
         return f"; whether somebody is just replacing it cannot be read: {error}"
     for key, value in zip(keys, values, strict=True):
         found = Holder.parse(value)
@@ -748,7 +759,7 @@ def _incomplete(found: Holder, store: Store, key: str, what: str) -> str:
     is_here = Whereabouts(found.host, found.boot, found.processes) == here() and found.pid == os.getpid()
     if is_here:
         who = f"this process, {who}"
-    # It may do something else by now.
+    # A process that still runs, but whose write has ended, "has failed".
     ended = "has failed" if found.left or is_here else "has ended"
     end = ended if is_dead else "is running" if is_dead is False else "may be running"
     if found.state not in SWAPS:
@@ -763,11 +774,11 @@ def _incomplete(found: Holder, store: Store, key: str, what: str) -> str:
     )
 
 
-# Renewing: a thread for each store, so that one which is slow keeps no other waiting.
+# Renewing: one thread for each store, so that a slow store does not delay the others.
 
 
 class _Keeper:
-    """The thread that renews the leases in one store, while there are any."""
+    """Renews the leases of one store in a thread, as long as there are any."""
 
     def __init__(self, identity: object) -> None:
         self.leases: set[Lease] = set()
@@ -792,7 +803,7 @@ class _Keeper:
 
 
 def _tend(lease: Lease) -> None:
-    # Who loses a lease because the store does not answer hears of it when its write is to end.
+    # A writer that loses its lease because the store does not answer gets the error at the end of its write.
     with contextlib.suppress(StoreError):
         if lease.has_ended:
             lease.release()
@@ -826,14 +837,14 @@ def _drop(lease: Lease) -> None:
 
 
 def _look_again(identity: object) -> None:
-    """Called wherever an object may be removed, so it must wait for nothing."""
+    """Wake the renewing thread. Runs inside garbage collection, so it must not wait for a lock."""
     keeper = _keepers.get(identity)
     if keeper is not None:
         keeper.wake.put(None)
 
 
 def _forked() -> None:
-    """A forked child owns no leases, and must not wait for a thread of its parent."""
+    """Forget all leases: a forked child owns none and must not wait for a thread of its parent."""
     global _guard
     _guard = threading.Lock()
     _keepers.clear()

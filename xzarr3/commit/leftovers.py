@@ -1,4 +1,4 @@
-"""What writes have left beside the values: when it was stored, and when it is nobody's any more."""
+"""Timestamps of leftovers: when a write stored them, and after how long they may be removed."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Any
 from xzarr3._types import Buffer
 
 ABANDONED = 24 * 3600.0
-"""Seconds without a sign of life after which what a write has left may be removed."""
+"""Seconds without a change after which leftovers of a write may be removed."""
 _END_OF_TIME = 2.0**53  # Seconds
 
 
 def now(**said: object) -> bytes:
-    """A value that tells when it was stored, and more."""
+    """A JSON value with the current time and further fields."""
     return json.dumps({"time": time.time(), **said}).encode()
 
 
 def said_in(value: Buffer | None) -> dict[str, Any]:
-    """What a value of :func:`now` tells; nothing if it is none."""
+    """The fields of a value made by :func:`now`; empty if it is no such value."""
     try:
         said = {} if value is None else json.loads(bytes(value))
     except (ValueError, RecursionError):
@@ -29,8 +29,8 @@ def said_in(value: Buffer | None) -> dict[str, Any]:
 
 
 def age(stored: object) -> float:
-    """Seconds since a time that some host has noted; infinite if it is none, or of a day to come."""
+    """Seconds since a stored time; infinite if it is no number, or more than a day in the future."""
     if not isinstance(stored, (int, float)) or not abs(stored) < _END_OF_TIME:
         return math.inf
     found = time.time() - stored
-    return found if found >= -ABANDONED else math.inf  # Clocks differ, but not by that.
+    return found if found >= -ABANDONED else math.inf  # clocks differ by less than a day

@@ -1,17 +1,22 @@
-"""Changing the length of an array, so that nobody else does it at the same time.
+"""Changes the length of an array, one writer at a time.
 
-An array grows by rows that are stored before its document tells of them. Two who do that at once would write
-to the same places. So whoever is about to do it takes the lease of the array first, see
-:mod:`xzarr3.commit.lease`, and reads the document after that; all others wait.
+An append stores rows before the document of the array names them. Two writers that append at once would write
+to the same keys. So a writer takes the lease of the array first (see :mod:`xzarr3.commit.lease`) and reads
+the document after that; other writers wait.
 
-An owner who was only slow, and lost its lease, can do no harm. It stores values by compare-and-set, against
-versions that were read while the lease was known to hold, so that nothing its successor stored is replaced;
-and a successor that cannot know whether it was only slow stores empty units as well.
-The document changes by compare-and-set against the version that was read under the lease, and whoever takes a
-lease away from another one stores the document once more, so that it has another version. That is as sure as
-versions are. On S3 they are digests of the value, so that bytes which are stored twice look like one version:
-an owner that stops for longer than a lease lasts in the middle of a request may put its rows over those of a
-successor there, if this one found the very bytes in place that it was about to store.
+A slow owner that loses its lease does no harm. It stores values by compare-and-set, against versions that
+were read while the lease was known to hold, so it cannot replace values of its successor. A successor that
+cannot tell whether the owner was only slow stores empty chunks as well, so their keys are not free for the
+owner.
+
+The document changes by compare-and-set against the version that was read under the lease. A writer that takes
+over a lease stores the document again first, so the document gets another version. This is as safe as
+versions are. On S3 a version is a digest of the value, so the same bytes stored twice have the same version.
+One risk remains there: an owner stops in the middle of a request for longer than a lease lasts, and its
+successor found in place the very bytes that it was about to store. Then the owner may replace rows of the
+successor.
+
+This module knows nothing of shapes and chunks: its callers make the new document.
 """
 
 from __future__ import annotations
@@ -48,27 +53,27 @@ _ATTEMPTS = 100
 
 
 def turn(store: Store, key: str) -> AbstractContextManager[object]:
-    """Makes the threads of this process take turns, as they need not keep each other away by leases."""
+    """Makes the threads of this process take turns; between them no lease is needed."""
     return key_lock(store.identity, f"{key}\0length")
 
 
 class Length:
-    """The right to change the length of an array, from the ``with`` statement on that it is used in.
+    """The right to change the length of an array, held inside a ``with`` statement.
 
     Parameters
     ----------
     store : Store
     prefix : str
-        What the keys of the chunks of the array begin with.
+        Prefix of the chunk keys of the array.
     key : str
-        Key of the document that has the shape.
+        Key of the document that holds the shape.
     deadline : float
         When to give up, on the clock of :func:`time.monotonic`.
 
     Raises
     ------
     ConflictError
-        If others change it until then.
+        If other writers hold the lease until the deadline.
     ChangedError
         If there is no document.
     """
@@ -79,15 +84,15 @@ class Length:
         self._deadline = deadline
         self._version: object = None
         self.lease = Lease(store, lease_key(prefix), "resize")
-        """What keeps others away."""
+        """Keeps other writers away."""
         self.is_exclusive = keeps_leases(store)
-        """Whether it does; otherwise threads take turns, and that is all."""
+        """Whether the lease keeps other processes away; otherwise only threads take turns."""
         self.document: Buffer = b""
-        """The document as it was when the lease had been taken."""
+        """The document as read after the lease was taken."""
         self.read_at = 0.0
-        """When it was read, on the clock of :func:`time.monotonic`."""
+        """When the document was read, on the clock of :func:`time.monotonic`."""
         self.store: Store = store
-        """What stores values for the owner, as long as the lease holds."""
+        """Stores values for the owner as long as the lease holds."""
 
     def __enter__(self) -> Length:
         self.is_exclusive = keeps_leases(self._store)
@@ -106,7 +111,7 @@ class Length:
                     f"the array for {self._store.conflict_deadline:g} s, or replacing it; accepted: fewer "
                     "writers of it, or a longer conflict_deadline"
                 )
-        except StoreCapabilityError:  # Nobody can be kept away: threads take turns, and that is all.
+        except StoreCapabilityError:  # the store cannot keep other processes away; threads take turns
             self.is_exclusive = False
         if not self.is_exclusive:
             self.store = self._store
@@ -130,19 +135,19 @@ class Length:
         self.document = value
 
     def _set_apart(self) -> Buffer:
-        """Store the document in another version, so that no older request to change it can succeed.
+        """Store the document again, so that it gets a new version and no older request to change it succeeds.
 
         Returns
         -------
         bytes
-            What was stored before.
+            The document as it was before.
         """
         for _ in range(_ATTEMPTS):
             value, version = self._store.get_versioned(self._key)
             if value is None:
                 raise ChangedError(f"key '{self._key}' of {self._store} is gone; accepted: opening it again")
             other = format(secrets.randbits(64), "064b").translate({48: " ", 49: "\t"}).encode()
-            said = bytes(value).rstrip(b" \t\r\n") + b"\n" + other + b"\n"  # No reader of JSON looks at it.
+            said = bytes(value).rstrip(b" \t\r\n") + b"\n" + other + b"\n"  # JSON readers skip whitespace
             with contextlib.suppress(OutcomeUnknownError):
                 if self._store.compare_and_set(self._key, version, said):
                     return value
@@ -157,7 +162,7 @@ class Length:
         Raises
         ------
         LeaseLostError
-            If it does not.
+            If the lease was lost.
         """
         if self.is_exclusive and not self.lease.holds():
             raise LeaseLostError(
@@ -166,13 +171,13 @@ class Length:
             )
 
     def verify_now_and_then(self) -> None:
-        """As :meth:`verify`, but ask only where nobody was told lately that the lease holds."""
+        """As :meth:`verify`, but only if the lease was not confirmed recently."""
         if self.is_exclusive and not self.lease.is_sure:
             self.verify()
 
     @property
     def keeps_empty(self) -> bool:
-        """Whether units are to be stored that are empty, as who was slow may store others where none are."""
+        """Whether to store empty chunks: else a slow previous owner may store rows where no key exists."""
         return self.is_exclusive and self.lease.may_be_contested
 
     # The document
@@ -187,19 +192,19 @@ class Length:
         Parameters
         ----------
         change : callable
-            Takes the document and gives the new one; called again if somebody has changed it, but not the
-            length.
+            Takes the document and returns the new one. Called again if another process changed the document
+            but not the length.
         tells : callable
-            Whether a document is of the new length.
+            Whether a document has the new length.
 
         Raises
         ------
         LeaseLostError
-            If somebody else has changed the length.
+            If another writer has changed the length.
         ConflictError
-            If others kept changing the document.
+            If other processes kept changing the document.
         OutcomeUnknownError
-            If it cannot be known whether it was changed.
+            If it is unknown whether the document was changed.
         """
         if not self.is_exclusive:
             self._store.update(self._key, change)
@@ -208,7 +213,8 @@ class Length:
         longest = _FIRST_PAUSE
         while True:
             pieces = change(self.document)
-            self.verify_now_and_then()  # After the version was read: nobody else has stored it.
+            # after the version was read: no other holder can have stored that version
+            self.verify_now_and_then()
             if isinstance(pieces, Unchanged):
                 return
             try:
@@ -227,14 +233,14 @@ class Length:
                 )
             longest = min(2 * longest, _LONGEST_PAUSE)
             self._read()
-            if tells(self.document):  # It was stored, though the store had said that it was not.
+            if tells(self.document):  # stored, although the store reported the opposite
                 self.verify()
                 return
 
     def _was_made(self, error: StoreError, tells: Callable[[Buffer], bool]) -> bool:
-        """Whether the document was changed, though storing it ended in an error.
+        """Whether the document was changed although storing it raised.
 
-        If not, it will not be either: no request that is still under way can succeed.
+        If not, it stays unchanged: no pending request can succeed any more.
         """
         if isinstance(error, StoreCapabilityError):
             return False
@@ -251,11 +257,11 @@ class Length:
         return made
 
     def _may_still_come(self, error: StoreError) -> bool:
-        """Whether a request may be carried out after its error; never in a store that answers at once."""
+        """Whether a request may still take effect after its error; never in a store that answers at once."""
         return self._store.concurrency > 1 or isinstance(error, OutcomeUnknownError)
 
     def in_doubt(self) -> OutcomeUnknownError:
-        """What to raise where nobody can tell whether the document was changed."""
+        """The error for an unknown outcome of a change of the document."""
         return OutcomeUnknownError(
             f"key '{self._key}' of {self._store} was to be changed, but no answer came, and what is stored "
             "now does not tell whether it was: rows may have been appended, or the shape changed; accepted: "
@@ -274,29 +280,29 @@ class Length:
                 f"others may have to wait before they change the length of the array with key '{self._key}' "
                 f"of {self._store}, as the lease '{self.lease.key}' could not be taken away yet: {another}"
             )
-            if error is None:  # All is done that was to be done.
+            if error is None:  # the change itself succeeded
                 warnings.warn(said, stacklevel=3)
             else:
                 error.add_note(said)
 
     def leave(self) -> None:
-        """Say that the write was cut off, and can be taken up again."""
+        """Mark the write as cut off, so that it can be resumed."""
         if self.is_exclusive:
             self.lease.leave()
 
     def clear_left(self) -> None:
-        """Take the lease away that a write of the same plan has left, which nobody else carries out."""
+        """Remove the lease that a cut-off write of the same plan left; no other process carries it out."""
         if self.lease.there().plan == self.lease.plan and self.lease.take():
             self.lease.release()
 
     def take_anew(self) -> None:
-        """See to it that a copy of this in another process has the right no more."""
+        """Make sure that a copy of this object in another process no longer holds the lease."""
         if self.is_exclusive:
             self.lease.take_anew()
 
 
 class GuardedStore(WrapperStore):
-    """A store in which an owner changes values beside the document, as long as its lease holds."""
+    """Wraps a store: its owner changes values, apart from the document, only as long as its lease holds."""
 
     def __init__(self, store: Store, length: Length) -> None:
         super().__init__(store)
@@ -305,7 +311,7 @@ class GuardedStore(WrapperStore):
     def __repr__(self) -> str:
         return repr(self.inner)
 
-    # Without these, conditions would be compared within this process only.
+    # Without these methods, conditions would be compared within this process only.
     def _get_versioned(self, key: str) -> tuple[Buffer | None, object]:
         return self.inner.get_versioned(key)
 
@@ -314,12 +320,12 @@ class GuardedStore(WrapperStore):
 
     def _set(self, key: str, value: bytes) -> None:
         with key_lock(self.identity, key):
-            # Mostly there is nothing yet, and nothing that a successor stored will be replaced.
+            # Usually the key is absent: creating it only then cannot replace a value of a successor.
             if self.concurrency <= 1 or not self._created(key, value):
                 self.update(key, lambda _: [value])
 
     def _created(self, key: str, content: bytes) -> bool:
-        """Store a value where there is none; returns whether there was none."""
+        """Store a value if its key is absent; returns whether it was."""
         self._length.verify_now_and_then()
         return self._length.is_exclusive and self.inner.compare_and_set(key, ABSENT, content)
 
@@ -333,7 +339,7 @@ class GuardedStore(WrapperStore):
 
 
 class _GuardedWriter(Writer):
-    """Changes values as long as a lease holds."""
+    """Updates values as long as the lease holds."""
 
     _store: GuardedStore
 
@@ -345,7 +351,7 @@ class _GuardedWriter(Writer):
         length = self._store._length
 
         def checked(stored: Buffer | None) -> Sequence[Buffer] | Unchanged | None:
-            if stored is None:  # A successor may have stored nothing here, as it is empty.
+            if stored is None:  # A successor may have left out an empty chunk here.
                 length.verify_now_and_then()
             else:
                 length.verify()

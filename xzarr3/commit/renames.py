@@ -1,8 +1,10 @@
-"""Swapping in a directory: what is there is renamed aside, and what was staged to its place.
+"""Swaps nodes in a directory by renaming: the old node aside, then the staged node to its place.
 
-Both are done by units, which are directories or files that have one name. What was done is told by the names
-alone, so that whoever goes on does the same again: a unit that is still staged has not come, and whatever is
-at its place leaves.
+Both are renamed as units: directories or files that have one name. The names alone tell how far a swap got,
+so another writer can finish it by doing the same again. A unit that is still staged has not come yet;
+whatever is at its place leaves.
+
+This module also removes staging directories. It takes no leases: :mod:`xzarr3.commit.swap` does.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ _ATTEMPTS = 10
 
 
 def is_unit(name: str) -> bool:
-    """Whether a text can be the name of something below the root that a write may rename."""
+    """Whether a string can name a unit, that is, something below the root that a write may rename."""
     names = name.split("/")
     return not {"", ".", ".."} & set(names) and "\0" not in name and not name.startswith((STAGED, TEMPORARY))
 
@@ -49,35 +51,35 @@ def swap_units(
     overwrite: bool,
     again: bool = False,
 ) -> bool:
-    """Rename what is there aside, and what is staged to its place; what was done is not done again.
+    """Rename the old units aside and the staged units to their places; finished steps are not repeated.
 
     Parameters
     ----------
     store : LocalStore
     top : str
-        What the keys begin with of what is staged.
+        Key prefix of the staged values.
     away, come : sequence of str
-        The units that leave, and those that come, in their order.
+        The units that leave and the units that come, in order.
     overwrite : bool
-        Whatever is in the way leaves. Otherwise nothing that has come since; then all goes back.
+        Rename anything in the way aside. Without it, if something has appeared in the way, all units go back.
     again : bool
-        Somebody else has begun. What came to a place that he had cleared was written since, and stays.
+        Another writer began this swap. What has appeared since at a place that it had cleared stays.
 
     Returns
     -------
     bool
-        Whether all is in its place.
+        Whether all units are in their places.
 
     Raises
     ------
     StoreError
-        If something cannot be renamed. All of it is there, and can be done again.
+        If a unit cannot be renamed. All units still exist, and the swap can be done again.
     """
     with _moving(store), Folders(store.root) as folders:
         left = [unit for unit in come if _is_there(folders, f"{top}{NEW}/{unit}")]
         if again and any(_is_there(folders, each) and _is_aside(folders, top, each) for each in left):
             return False
-        if left:  # Otherwise what is there may have been changed by others since.
+        if left:  # if nothing is left to come, others may have changed the new node
             for unit in away:
                 if unit in left or unit not in come:
                     _check_staged(folders, top, unit if unit in left else left[-1])
@@ -85,7 +87,7 @@ def swap_units(
         for unit in left:
             _check_staged(folders, top, unit)
             if overwrite:
-                _put_aside(folders, top, unit)  # What came meanwhile.
+                _put_aside(folders, top, unit)  # moves away what has appeared since
             elif _is_there(folders, unit):
                 if not again:
                     _take_back(folders, top, come)
@@ -98,22 +100,22 @@ def swap_units(
 
 
 def has_begun(store: LocalStore, top: str, first: Sequence[str], come: Sequence[str]) -> bool:
-    """Whether the old node has left; if not, what has left of its documents comes back.
+    """Whether the old node has left; if not, documents that were renamed aside are renamed back.
 
     Parameters
     ----------
     store : LocalStore
     top : str
-        What the keys begin with of what is staged, and of what was renamed aside.
+        Key prefix of the staged values, and of what was renamed aside.
     first : sequence of str
-        The units that leave first; as long as one of them is there, so is the old node.
+        The units that leave first. The old node is in place as long as one of them is.
     come : sequence of str
         The units that come.
 
     Raises
     ------
     StoreError
-        If something cannot be renamed back.
+        If a unit cannot be renamed back.
     """
     with _moving(store), Folders(store.root) as folders:
         if not all(_is_there(folders, f"{top}{NEW}/{unit}") for unit in come):
@@ -144,7 +146,7 @@ def _is_there(folders: Folders, name: str) -> bool:
 
 
 def _check_staged(folders: Folders, top: str, unit: str) -> None:
-    """Move nothing out of the way of what is not there any more, as somebody else has put it in place."""
+    """Raise if a unit is no longer staged, as another process has put it in place."""
     if not _is_there(folders, f"{top}{NEW}/{unit}"):
         raise FileNotFoundError(errno.ENOENT, "another process has taken over", unit)
 
@@ -154,7 +156,7 @@ def _is_aside(folders: Folders, top: str, unit: str) -> bool:
 
 
 def keep(store: LocalStore, top: str, part: str) -> str:
-    """Give a part of what is staged a name under which nobody removes it, and return that."""
+    """Move a part of the staging directory to a new name that is never removed; returns the name."""
     kept = f"{STAGED}{uuid.uuid4().hex}/{OLD}"
     with _moving(store), Folders(store.root) as folders:
         _rename(folders, f"{top}{part}", kept)
@@ -180,7 +182,7 @@ def _put_aside(folders: Folders, top: str, unit: str) -> None:
 
 
 def _take_back(folders: Folders, top: str, come: Sequence[str]) -> None:
-    """Take back what has come where there must be nothing, as somebody else has written there."""
+    """Rename units that have come back to the staging directory; another writer has written there."""
     for unit in reversed(come):
         if _is_there(folders, unit) and not _is_there(folders, f"{top}{NEW}/{unit}"):
             _rename(folders, unit, f"{top}{NEW}/{unit}")
@@ -196,35 +198,35 @@ def bring_back(
     overwrite: bool,
     known: Set[str],
 ) -> None:
-    """Bring files back that are no part of a hierarchy, and came to what was renamed aside.
+    """Bring back files that are no part of a hierarchy and appeared in what was renamed aside.
 
     Parameters
     ----------
     store : LocalStore
     top : str
-        What the keys begin with of what was staged, and of what was renamed aside.
+        Key prefix of what was staged, and of what was renamed aside.
     format : Format
     path : str
         Path of the node.
     arrays : mapping of str to ArrayMetadata
-        The arrays that are in place now, by path.
+        The arrays that are now in place, by path.
     overwrite : bool
-        Without, whatever came is no part of what was to be replaced.
+        Whether an old node was replaced. Without it, all that appeared is foreign.
     known : set of str
-        Keys of which is known that they need not come back.
+        Keys known not to need bringing back.
     """
     for n in range(_ATTEMPTS):
         source = f"{top}{OLD}{n or ''}"
         aside = LocalStore(os.path.join(store.root, source), read_only=True)
         if not os.path.isdir(aside.root):
             return
-        places = Places.of(store if path else aside, format, path)  # Of the old format, too.
+        places = Places.of(store if path else aside, format, path)  # includes the old format
         keys = places.keys(aside)
         if keys <= known:
             continue
         try:
             foreign = foreign_keys(aside, places, arrays, store, keys) if overwrite else keys
-        except NodeExistsError as error:  # It came within the swap, so nothing but to keep it is left.
+        except NodeExistsError as error:  # appeared during the swap: it can only be kept
             kept = keep(store, top, source.removeprefix(top))
             warnings.warn(
                 f"what was replaced at '/{printable(path)}' in {store} is kept in '{kept}', as others have "
@@ -244,10 +246,10 @@ def _in(store: LocalStore, key: str) -> bool:
 
 
 def _led_to_folder(store: LocalStore, aside: LocalStore, name: str) -> bool:
-    """Whether something was a link to a directory where it was, which may be a node."""
+    """Whether a name was, before the move, a symbolic link to a directory; that may be a node."""
     try:
         target = os.readlink(os.path.join(aside.root, name))
-    except OSError:  # It is no link.
+    except OSError:  # not a symbolic link
         return False
     return os.path.isdir(os.path.join(store.root, os.path.dirname(name), target))
 
@@ -256,12 +258,12 @@ def _led_to_folder(store: LocalStore, aside: LocalStore, name: str) -> bool:
 
 
 def remove(folder: str) -> None:
-    """Remove a directory with all that is in it.
+    """Remove a directory and everything in it.
 
     Raises
     ------
     StoreError
-        If that is not possible.
+        If it cannot be removed.
     """
     failure: OSError | None = None
     for _ in range(_ATTEMPTS):
@@ -272,14 +274,14 @@ def remove(folder: str) -> None:
                 return
             failure = error
             if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST):
-                break  # Otherwise somebody else put something there, or took it away, just now.
+                break  # otherwise another process just added or removed an entry
         else:
             return
     raise StoreError(f"cannot remove '{folder}': {failure}") from failure
 
 
 def _remove_tree(folder: str) -> None:
-    """Remove a directory, but for files that a network file system removes itself, once nobody reads them."""
+    """Remove a directory, except open files that a network file system removes itself later."""
     busy: list[str] = []
 
     def failed(act: object, path: str, problem: Any) -> None:
@@ -298,7 +300,7 @@ def _remove_tree(folder: str) -> None:
 
 
 def remove_at_once(store: Store, folder: str) -> None:
-    """Remove a directory under another name: its writer, if there is one, must not find a part of it."""
+    """Rename a directory, then remove it, so that its writer never finds a part of it."""
     removed = os.path.join(str(store.folder), f"{STAGED}{uuid.uuid4().hex}")
     try:
         platform.rename_at(*os.path.split(folder), *os.path.split(removed))
@@ -310,13 +312,13 @@ def remove_at_once(store: Store, folder: str) -> None:
 
 
 def sweep_directory(store: Store) -> None:
-    """Remove what was left by killed writes that had not begun to put it in its place."""
+    """Remove staging directories of killed writes that had not begun their swap."""
     folders = staging_folders(store)
     leases = [lease_key(f"{os.path.basename(folder)}/") for folder in folders]
     holders = [Holder.parse(value) for value in store.get_values(leases)]
     needed = {holder.top for holder in holders if holder.state or holder.is_dead is not True}
     for folder, holder in zip(folders, holders, strict=True):
-        with contextlib.suppress(OSError):  # It is not empty.
+        with contextlib.suppress(OSError):  # not empty
             os.rmdir(folder)
             continue
         is_needed = holder.state or f"{os.path.basename(folder)}/" in needed
@@ -325,22 +327,22 @@ def sweep_directory(store: Store) -> None:
 
 
 def _is_abandoned(folder: str) -> bool:
-    """Whether nothing has changed anywhere below a directory for a long time."""
+    """Whether no directory below this one has changed for :data:`ABANDONED` seconds."""
     limit = time.time() - ABANDONED
     for below, _, _ in os.walk(folder):
         try:
             info = os.lstat(below)
         except FileNotFoundError:
-            return False  # Somebody is at work here.
+            return False  # another process is at work here
         if not stat.S_ISDIR(info.st_mode) or info.st_mtime > limit:
             return False
     return True
 
 
 def remove_partial(folder: str) -> None:
-    """Remove what killed writers have left beside values, whether that is recent or not."""
+    """Remove temporary files that killed writers left beside values, however recent."""
     for below, _, names in os.walk(folder):
         for name in names:
             if name.startswith(TEMPORARY):
-                with contextlib.suppress(OSError):  # It is no value, and may just have become one.
+                with contextlib.suppress(OSError):  # it may just have been renamed to a value
                     os.unlink(os.path.join(below, name))

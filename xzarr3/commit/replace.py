@@ -1,9 +1,13 @@
-"""Putting a node, with all that is below it, into its place in a store: the old one or the new one is there.
+"""Creates or replaces a node with all nodes below it, as one change to its place in the store.
 
-Values and documents are first written beside what is there: in a directory see
-:mod:`xzarr3.commit.replace_directory`, in other stores :mod:`xzarr3.commit.swap`. They are written in place
-where there is nothing, or where the user can compute it again. Then they take the place of what is there, and
-the documents of the groups above are brought up to date.
+A reader finds the old node, the new one, or an error that says that a write is under way.
+
+Values and documents are first written beside the old node: in a directory by
+:mod:`xzarr3.commit.replace_directory`, in other stores by :mod:`xzarr3.commit.swap`. They are written in
+place where there is no old node, or where the user can compute it again. Then they take the place of the old
+node, and the documents of the groups above are brought up to date.
+
+This module chooses the way of writing. It knows nothing of codecs or of how values are computed.
 """
 
 from __future__ import annotations
@@ -66,37 +70,37 @@ from xzarr3.stores import LocalStore, Store, StoreLike, open_store
 
 
 class Replacement:
-    """A node on its way to its place in a store.
+    """A write that creates or replaces one node.
 
     Parameters
     ----------
     store : Store
     format : Format
-        How it is stored.
+        Format in which the node is stored.
     path : str
         Path of the node.
     names : iterable of str, optional
-        Names of the nodes directly below it that are written; None for an array, which has chunks.
+        Names of the nodes directly below that are written; None for an array, which has chunks instead.
     arrays : mapping of str to ArrayMetadata
         The arrays that are written, by path.
     overwrite : bool
-        Replace what is there; otherwise there must be nothing.
+        Replace the existing node; without it, the place must be empty.
     how : str
-        What a user says to replace what is there, for messages.
+        What a user passes to replace an existing node, for messages.
     resumed : Resumption, optional
-        What tells the write from others, if it can be taken up again where it was cut off.
+        Identifies the write, if it can be resumed.
     lease : Lease, optional
-        The lease of the place, which the caller has from before :meth:`put` to after it.
+        The lease of the place, if the caller holds it from before :meth:`put` to after it.
     in_place : bool
-        Erase what is there before the first value is stored, where nothing can be renamed.
+        Erase the old node before the first value is stored, in a store that cannot rename.
     is_alone : bool
-        Bring the documents above up to date; otherwise the caller does so, for others that follow, too.
+        Bring the documents above up to date. Without it, the caller does so once, after several writes.
 
     Raises
     ------
     NodeExistsError
-        If there is something and ``overwrite`` is not set, or if something is there that may be chunks of
-        an array whose documents cannot be read. Other files are kept.
+        If the place is not empty and ``overwrite`` is not set, or if a file may be a chunk of an array whose
+        documents cannot be read. Other files are kept.
     NodeTypeError
         If there is an array above.
     ReadOnlyError, StoreError
@@ -140,14 +144,15 @@ class Replacement:
 
     @property
     def store(self) -> Store:
-        """What takes the values and documents, under the keys that they will have."""
+        """Takes the values and documents, under their final keys."""
         return self._staging.store
 
     @property
     def replaces(self) -> bool:
-        """Whether readers may know documents that are equal to those that come, and have no other inode.
+        """Whether readers may have cached equal documents that no inode tells from the new ones.
 
-        Those of a write that is taken up again in place are told by what they say.
+        New documents are then marked, so that readers can tell. A resumed write in place needs no mark: it is
+        told from other writes by the content of its documents.
         """
         staging = self._staging
         if isinstance(staging, InPlace):
@@ -155,7 +160,7 @@ class Replacement:
         return isinstance(staging, Beside)
 
     def _chosen(self, names: list[str] | None, lease: Lease | None, in_place: bool) -> Staging:
-        """The way to write that suits the store and what is there; whatever is in the way is refused."""
+        """Choose the way of writing for this store and place; raises if something is in the way."""
         store, places, resumed, arrays = self._target, self._places, self._resumed, self._arrays
         key = lease_at(store, places).key
         if resumed is not None:
@@ -175,7 +180,7 @@ class Replacement:
             return InPlace(store, places, names, arrays, resumed=resumed, lease=lease)
         there = keys_at(store, places.formats, self._path)
         if lease is None and key in there:
-            finish_swap(store, key, self._path)  # Whether here or by another writer, it has ended now.
+            finish_swap(store, key, self._path)  # the swap has ended now, finished here or by another writer
             self._places = places = Places.of(store, self._format, self._path)
             there = keys_at(store, places.formats, self._path)
         there = places.own(there)
@@ -197,12 +202,12 @@ class Replacement:
             )
 
     def begin(self) -> Room:
-        """Make room for values, before the first one is stored; gives what :meth:`enter` takes.
+        """Prepare the place before the first value is stored; returns the argument for :meth:`enter`.
 
         Raises
         ------
         NodeExistsError
-            If something has come into the way since the replacement was planned.
+            If another writer has written to the place since the replacement was planned.
         """
         with self.discarding():
             self._staging.begin()
@@ -211,17 +216,17 @@ class Replacement:
         return self._staging.room
 
     def enter(self, room: Room) -> None:
-        """End, or discard, what has begun there, maybe in another process."""
+        """Take on a write that began in ``room``, maybe in another process, to end or discard it."""
         self._staging.enter(room)
 
     def check_again(self) -> None:
-        """Refuse what came into the way since, before documents are stored."""
+        """Raise if another writer has written to the place since; called before documents are stored."""
         groups_missing(Look(self._target), self._format, self._path)
         self._staging.check()
 
     @contextmanager
     def discarding(self) -> Iterator[None]:
-        """Remove what was written if the block fails."""
+        """Remove the written values if the block raises."""
         try:
             yield
         except BaseException as error:
@@ -229,9 +234,9 @@ class Replacement:
             raise
 
     def discard(self, error: BaseException, *, close: bool = False) -> None:
-        """Remove what was written before ``error``; with ``close``, for good.
+        """Remove the values written before ``error``; with ``close``, also refuse further values.
 
-        What can be taken up again stays.
+        Values of a resumable write stay.
         """
         if self._resumed is not None:
             self._resumed.leave(error)
@@ -244,14 +249,14 @@ class Replacement:
             error.add_note(f"chunks that were written already could not be removed: {another}")
 
     def put(self, nodes: Mapping[str, NodeMetadata], *, consolidate: bool = False) -> None:
-        """Put what was written in its place, and into the documents above.
+        """Put the written node in its place, and its documents into the consolidated metadata above.
 
         Parameters
         ----------
         nodes : mapping of str to metadata
-            What was written, by path relative to the node, which itself has the empty path.
+            Metadata of the written nodes, by path relative to this node, which has the empty path.
         consolidate : bool
-            Make the consolidated metadata of the root anew.
+            Rewrite the consolidated metadata of the root.
         """
         with self.discarding(), document_lock(self._target):
             self._staging.swap(nodes, consolidate)
@@ -266,10 +271,12 @@ class Replacement:
 
 
 class InPlace(Staging):
-    """For where nothing is to be replaced, or may be away for long: the last document makes it seen.
+    """Writes in place: where there is no old node, or the old one may be erased first.
 
-    The place is reserved before the first value is stored, so that of several writers that find it empty one
-    gets it; the others hear of that. Nothing is erased once another writer has taken the place.
+    The last document makes the new node visible.
+
+    The place is reserved before the first value is stored. Of several writers that find it empty, one gets
+    it; the others get an error. No writer erases anything after another one has taken the place.
 
     Parameters
     ----------
@@ -280,11 +287,11 @@ class InPlace(Staging):
     arrays : mapping of str to ArrayMetadata
         The arrays that are written, by path.
     resumed : Resumption, optional
-        What tells the write from others, if it can be taken up again.
+        Identifies the write, if it can be resumed.
     lease : Lease, optional
-        The lease of the place, if the caller has it.
+        The lease of the place, if the caller holds it.
     seen : (set of str, set of str), optional
-        The keys that were there before, and those that stay; the others are erased first.
+        The keys found at the place, and those among them that stay; the others are erased first.
     """
 
     def __init__(
@@ -311,11 +318,11 @@ class InPlace(Staging):
         elif lease is None and keeps_leases(store):
             self._lease = lease_at(store, places)
         self._whole = False
-        self._is_mixed = False  # With what somebody has written who reserves nothing.
+        self._is_mixed = False  # mixed with keys of a writer that takes no lease
 
     @property
     def replaces(self) -> bool:
-        """Whether something was there that is erased."""
+        """Whether existing keys are to be erased."""
         return self._seen is not None and not self._seen[0] <= self._seen[1]
 
     def begin(self) -> None:
@@ -334,21 +341,23 @@ class InPlace(Staging):
                 self._make_room(look)
             if self._lease.said.state == ERASING or (
                 self.replaces and self._resumed is None
-            ):  # From now on values are stored, which stay.
+            ):  # from now on, values are stored
                 self._lease.say(self._places.path, IN_PLACE)
         except BaseException:
             self._lease.release()
             raise
-        if self._resumed is not None:  # After what was there has gone: nothing of it is taken for its own.
+        # after the old node is erased, so a resumed write never takes old values for its own
+        if self._resumed is not None:
             self.store.set(f"{self._resumed.top}{BEGUN}", now(staged=False, lease=self._lease.key))
         if not goes_on:
-            # Of arrays that were there before, and may have had the same documents.
+            # Forgets notes of writes to the old arrays, whose documents may equal the new ones.
             forget_settings(self.store, staged_prefixes(look), self._places.path)
 
     def _make_room(self, look: Look) -> None:
-        """Erase what is there if it is to be replaced; otherwise there must be nothing."""
+        """Erase the old node if it is to be replaced; otherwise raise if the place is not empty."""
         if self._seen is None:
-            if self._lease is not None and is_occupied(look, self._places):  # By who has finished since.
+            # no longer empty if another writer has finished since
+            if self._lease is not None and is_occupied(look, self._places):
                 raise occupied(self.store, self._places)
             return
         places, store = self._places, self.store
@@ -356,7 +365,7 @@ class InPlace(Staging):
         known, kept = self._seen
         if not there <= known:
             kept = foreign_keys(store, places, self._arrays, keys=there)
-            # It was planned where there was nothing, so that nothing would be replaced before all is stored.
+            # The plan found nothing to replace, so nothing may be erased before all values are stored.
             if known <= self._seen[1] and not there <= known | kept:
                 raise occupied(store, places)
         coming = {key for path in self._arrays for key in places.formats[0].document_keys(path)}
@@ -387,7 +396,7 @@ class InPlace(Staging):
             raise error
 
     def _is_there(self, key: str) -> bool:
-        """Whether somebody else has stored a document."""
+        """Whether another writer has stored a document."""
         if self._resumed is None or key not in self._resumed.documents:
             return self.store.exists(key)
         stored = self.store.get(key)
@@ -395,14 +404,14 @@ class InPlace(Staging):
 
     def swap(self, nodes: Mapping[str, NodeMetadata], consolidate: bool) -> None:
         store, format, path = self.store, self._places.formats[0], self._places.path
-        for each in self._places.formats:  # First, so that no copy outlives what it says.
+        for each in self._places.formats:  # first, so that no consolidated copy outlives its document
             drop_from_consolidated(store, each, path)
         metas = full_paths(path, nodes)
         changes.note_documents(store, list(metas))
         try:
             if self.is_alone:
                 finish_above(store, format, path, list(metas), metas, consolidate)
-        except BaseException:  # What was written is removed, as none was there before.
+        except BaseException:  # the caller removes the new node: there was no old one
             for each in self._places.formats:
                 drop_from_consolidated(store, each, path)
             raise
@@ -421,11 +430,12 @@ class InPlace(Staging):
             if not self.room.is_held:
                 return
             try:
-                self._lease.take_anew()  # Nobody begins the same again while it is removed.
+                # keeps another attempt at this write from beginning during the removal
+                self._lease.take_anew()
             except BaseException:
                 self._lease.release()
                 raise
-            if not self._lease.holds():  # Whatever is there is somebody else's, or nothing was begun.
+            if not self._lease.holds():  # the values belong to another writer, or none were written
                 self._lease.release()
                 return
         try:
@@ -449,13 +459,13 @@ class InPlace(Staging):
         self.store.erase_values(self._own(keys))
 
     def _own(self, keys: set[str]) -> set[str]:
-        """What is part of the hierarchy among keys where there was nothing before."""
+        """Keys that are part of the hierarchy, in a place that was empty before."""
         formats = self._places.formats
         return {*documents_among(formats, keys), *chunks_of(formats[0], self._arrays, keys)}
 
 
 def _check_folders(store: LocalStore, folder: str, path: str) -> None:
-    """See to it that whatever there is on the way to a directory of the node is one."""
+    """Raise if something on the path to a directory of the node is not a directory."""
     place = os.path.join(store.root, folder) if folder else store.root
     while not os.path.lexists(place) and os.path.dirname(place) != place:
         place = os.path.dirname(place)
@@ -473,29 +483,29 @@ def _is_missing(store: Store) -> bool:
 
 
 def recover(store: StoreLike, *, storage_options: Mapping[str, Any] | None = None) -> list[str]:
-    """Finish what writers were just putting in its place when they were killed; remove what others left.
+    """Finish swaps whose writers were killed, and remove leftovers of other killed writes.
 
-    A write with ``mode="w"`` to an object store ends in a short swap, in which the old node has left and the
-    new one is not whole; whoever opens it then gets an :class:`IncompleteWriteError`. All that is needed to
-    finish the swap is stored by then. The next write to the same place finishes it as well.
+    In an object store, a write with ``mode="w"`` ends in a short swap: the old node has left and the new one
+    is not whole. A reader that opens the node then gets an :class:`IncompleteWriteError`. By then, everything
+    that is needed to finish the swap is stored. The next write to the same place finishes it as well.
 
     Parameters
     ----------
     store : path, URL or Store
     storage_options : mapping, optional
-        What the store takes besides; see :func:`xzarr3.open_store`.
+        Further options of the store; see :func:`xzarr3.open_store`.
 
     Returns
     -------
     list of str
-        Paths of the nodes that are in their place now.
+        Paths of the nodes whose swaps were finished.
 
     Raises
     ------
     NodeNotFoundError
         If nothing is stored at a path or URL.
     NodeExistsError
-        If a writer is still at it, as far as can be told within a minute.
+        If a writer may still be alive: leases are watched for up to a minute.
     StoreError
         If the store cannot be read or written.
 

@@ -1,10 +1,10 @@
-"""Replacing in a directory: new values are written beside the old ones, and swapped with them by renaming.
+"""Replaces a node in a directory: new values are written to a staging directory and swapped in by renaming.
 
-All that is to come lies in one directory, laid out as the store. The swap itself is that of
-:mod:`xzarr3.commit.swap`, with units that are renamed (:mod:`xzarr3.commit.renames`) instead of keys that are
-copied: the lease of the place says that it is under way, and the list of the units says what is left to do.
-Only then is anything renamed. Documents of the node leave first and come last, so that nobody sees it with
-arrays that are not its own.
+All new values lie in one staging directory, laid out like the store. The swap is that of
+:mod:`xzarr3.commit.swap`, but it renames units (:mod:`xzarr3.commit.renames`) instead of copying keys. Before
+the first rename, the lease of the place says that the swap is under way, and the list of units says what is
+left to do. Documents of the node leave first and come last, so no reader sees the node with arrays of another
+version.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from xzarr3.stores.local.folders import STAGED, TEMPORARY, Folders
 
 
 class StagedFolder(LocalStore):
-    """The directory that takes values, called in messages what it will be."""
+    """The staging directory as a store; error messages call it by the store that the values will be in."""
 
     def __init__(self, root: str, shown: str, /, **options: bool) -> None:
         super().__init__(root, **options)
@@ -59,26 +59,26 @@ class StagedFolder(LocalStore):
         return partial(StagedFolder, **self._options()), (self.root, self._shown)
 
     def _file_writer(self, scratch: Scratch | None, limit: int) -> FileWriter:
-        if not os.path.isdir(self.root):  # It is made once; what was in it would be missed.
+        if not os.path.isdir(self.root):  # the directory is made once: if it is gone, so are earlier values
             raise gone(self)
         return _StagedWriter(self, scratch, limit)
 
     def close(self) -> None:
-        """Take no more values."""
+        """Refuse further values."""
         self._closed = True
 
     def reopen(self) -> None:
-        """Take values again: what is computed later may be computed again."""
+        """Accept values again: a later computation may run the same tasks again."""
         self._closed = False
 
 
 class _StagedWriter(FileWriter):
-    """Puts values into a directory as long as the write goes on."""
+    """Writes values to the staging directory until the write ends."""
 
     _store: StagedFolder
 
     def _check_open(self, key: str) -> None:
-        # Dask's threads finish what they are at when another one has failed.
+        # Dask's threads finish their current task when another task has failed.
         if self._store._closed:
             raise StoreError(
                 f"cannot write key '{key}' of {self._store}: the write has failed and was given up"
@@ -99,10 +99,10 @@ class _StagedWriter(FileWriter):
 
 
 class Directories(Staged):
-    """Directories that are renamed: the old ones aside, and the new ones to their places.
+    """Stages values in a directory and swaps by renaming: old units aside, new units to their places.
 
-    Files that are no part of a Zarr hierarchy get a second name among the new values before anything is
-    renamed; those that come meanwhile are brought back before what was renamed aside is removed.
+    Before anything is renamed, files that are no part of a Zarr hierarchy get a second name among the new
+    values. Such files that appear meanwhile are brought back before what was renamed aside is removed.
 
     Parameters
     ----------
@@ -111,9 +111,9 @@ class Directories(Staged):
     arrays : mapping of str to ArrayMetadata
         The arrays that are written, by path.
     overwrite : bool
-        Replace what is there.
+        Replace an existing node.
     resumed : Resumption, optional
-        What tells the write from others, if it can be taken up again.
+        Identifies the write, if it can be resumed.
     """
 
     _target: LocalStore
@@ -140,7 +140,7 @@ class Directories(Staged):
         self._staged = self.store = StagedFolder(self._new, repr(store), **store._options())
 
     def _look(self) -> None:
-        """See what is there, and what of it stays; what may not be replaced is refused."""
+        """List the existing keys and the files that stay; raises if a file may not be replaced."""
         if not self._overwrite:
             return
         there = self._places.keys(self._target)
@@ -150,7 +150,7 @@ class Directories(Staged):
         self._there, self._kept = there, Kept.among(self._target.root, foreign, there)
 
     def _units(self, folder: str) -> list[str]:
-        """What can be renamed as a whole in a directory that is laid out as the store, in the order to go."""
+        """The units of a directory that is laid out like the store, in the order in which they leave."""
         if "" in self._places.folders:
             if not os.path.lexists(folder):
                 return []
@@ -161,7 +161,7 @@ class Directories(Staged):
             ]
             return list(chain.from_iterable(self._places.stages(names)))
         documents = chain.from_iterable(self._places.stages(self._places.documents))
-        # Documents of what is below come before its chunks.
+        # Documents of nodes below go before their chunks.
         folders = sorted(self._places.folders, key=lambda name: (not self._has_documents(name), name))
         return [unit for unit in (*documents, *folders) if os.path.lexists(os.path.join(folder, unit))]
 
@@ -171,16 +171,16 @@ class Directories(Staged):
 
     def begin(self) -> None:
         store, path = self._target, self._places.path
-        if os.path.lexists(os.path.join(self._folder, SWAP)):  # An earlier attempt got as far as that.
+        if os.path.lexists(os.path.join(self._folder, SWAP)):  # an earlier attempt had begun its swap
             finish_swap(store, lease_at(store, self._places).key, path)
         if self._resumed is None:
-            self._lease = None  # It is taken for the swap only.
+            self._lease = None  # taken for the swap only
         elif self._lease is not None:
             take(self._lease, store, self._places, self._resumed)
             remove_partial(self._new)
         self._staged.reopen()
         try:
-            with Folders(store.root) as folders:  # Somebody may have put a link there.
+            with Folders(store.root) as folders:  # refuses symbolic links on the way
                 folders.make(f"{self._top}{NEW}")
         except OSError as error:
             raise StoreError(f"cannot write to {store}: {error.strerror or error}") from error
@@ -195,18 +195,18 @@ class Directories(Staged):
             raise occupied(self._target, self._places)
 
     def _stays(self, unit: str) -> bool:
-        """Whether something in the root is left where it is, as it is no part of a hierarchy."""
+        """Whether a unit in the root stays in place, as it is no part of a hierarchy."""
         if unit not in self._kept.alone:
             return False
         formats = self._places.formats
         for below, _, names in os.walk(os.path.join(self._target.root, unit)):
             relative = platform.relative(below, self._target.root)
             if any(each.place(f"{relative}/{name}") is not None for name in names for each in formats):
-                return False  # Somebody has made a node there since.
+                return False  # another writer has created a node there since
         return True
 
     def _carry_over(self, units: Sequence[str]) -> None:
-        """Give the files that stay a place among the new values, if they are in what will be renamed."""
+        """Link the files that stay into the new values, where their directory will be renamed."""
         folders = tuple(f"{unit}/" for unit in units)
         names = {name for name in self._kept.names if name.startswith(folders) or name in units}
         names -= taken_up(self._places.formats[0], names, self._is_new)
@@ -230,7 +230,8 @@ class Directories(Staged):
             come = self._units(self._new)[::-1]
         except OSError as error:
             raise self._failed(error) from error
-        if not store.exists(f"{self._top}{BEGUN}"):  # Now, as what was found in it may not have been all.
+        # checked only now: the staging directory may have been removed while it was listed
+        if not store.exists(f"{self._top}{BEGUN}"):
             raise gone(store)
         for unit in (*away, *come) if path else ():
             store.check_inside(os.path.dirname(os.path.join(store.root, unit)), path)
@@ -253,7 +254,7 @@ class Directories(Staged):
             raise occupied(store, self._places)
 
     def _reserve(self) -> None:
-        """Keep others from putting something in the same place; what a dead one has begun is ended first."""
+        """Reserve the place; a swap that a dead writer began there is finished first."""
         store, path = self._target, self._places.path
         if self._resumed is not None and self._lease is not None:
             self._lease.verify(path)
@@ -267,10 +268,11 @@ class Directories(Staged):
         self._staged.close()
 
     def _remove(self) -> None:
-        remove_at_once(self._target, self._folder)  # What is begun again is not removed with it.
+        # a later attempt makes a new directory, which is not removed
+        remove_at_once(self._target, self._folder)
 
     def discard(self) -> None:
         super().discard()
         for folder in (self._new, self._folder):
-            with contextlib.suppress(OSError):  # It holds something of another attempt, or of a swap.
+            with contextlib.suppress(OSError):  # not empty: in use by another attempt, or by a swap
                 os.rmdir(folder)

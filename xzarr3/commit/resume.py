@@ -1,14 +1,14 @@
-"""Writes that can be taken up again where they were cut off: what they leave, and what the next one finds.
+"""Resumable writes: what a cut-off write leaves, and what the next write finds.
 
-Such a write is known by the fingerprint of its plan, which its lease says, and with it the prefix ``top`` of
-what lies beside the values: the journal, see :mod:`xzarr3.dask.journal`, and values that are staged. When it
-is cut off its lease stays. Who takes that lease next goes on in the same ``top`` if its plan is the same, and
-otherwise removes what is there.
+A resumable write is identified by the fingerprint of its plan. Its lease holds the fingerprint and the key
+prefix ``top``. Under this prefix lie the journal (see :mod:`xzarr3.dask.journal`) and staged values. The
+lease of a cut-off write stays. The next writer that takes this lease resumes in the same ``top`` if its plan
+is the same; otherwise it removes everything under ``top``.
 
-What makes a node, or replaces it, has the lease of the place. What sets values of arrays that are there has
-none: many of these go on beside each other in one array. So their leases, and what they note, lie below a
-name that is made of the fingerprint. One call asks for one key then, however many others there are, and as a
-lease is made on condition that there is none, two calls of one plan cannot both get it.
+A write that creates or replaces a node holds the lease of the place. A write that sets values of existing
+arrays does not: many such writes run side by side in one array. Their leases and notes lie below a name made
+of the fingerprint. So one call asks for one key, however many others run. As a lease is created only if its
+key is absent, two calls of one plan cannot both get it.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from xzarr3.stores import Store
 from xzarr3.stores.local.folders import STAGED
 
 _ABOUT = "about"
-_LARGEST = 2**24  # Bytes of what is noted.
+_LARGEST = 2**24  # largest note read, in bytes
 _TOP = re.compile(f"{re.escape(STAGED)}[0-9a-f]{{32}}/", re.ASCII)
 
 
 def is_top(prefix: str) -> bool:
-    """Whether keys that begin with this are those of one write, beside the values."""
+    """Whether a prefix is the ``top`` of a write."""
     return _TOP.fullmatch(prefix) is not None
 
 
 def check_resumable(store: Store) -> None:
-    """Refuse a store in which a write cannot be taken up again.
+    """Raise if writes to a store cannot be resumed.
 
     Raises
     ------
@@ -64,17 +64,17 @@ def check_resumable(store: Store) -> None:
 
 
 class Resumption:
-    """A write that can be taken up again, of a node that is made or replaced.
+    """A resumable write that creates or replaces a node.
 
     Parameters
     ----------
     store : Store
     path : str
-        Path of the node that is written, for messages.
+        Path of the node, for messages.
     plan : str
         Fingerprint of everything that decides which bytes are stored where.
     documents : mapping of str to bytes
-        The documents of the node by key; where these are, the write had come to its end.
+        The documents of the node by key. A write whose documents are stored had come to its end.
     """
 
     _is_kept = "is kept: the same call with resume=True writes what is left; a call without it begins anew"
@@ -87,22 +87,22 @@ class Resumption:
         self.plan = plan
         self.documents = {} if documents is None else documents
         self.top = f"{STAGED}{uuid.uuid4().hex}/"
-        """What all keys begin with that the write leaves beside its place."""
+        """Prefix of all keys that the write stores beside its place."""
         self.is_staged: bool | None = None
-        """Whether values were staged by the one that was cut off; None if none has stored any."""
+        """Whether the cut-off write staged its values; None if it had stored none."""
         self.lease: Lease | None = None
-        """What keeps others away, once it was taken."""
+        """Keeps other writers away, once taken."""
         self.has_begun = False
 
     @property
     def journal(self) -> str:
-        """What the keys of its journal begin with."""
+        """Key prefix of the journal."""
         return f"{self.top}journal/"
 
     def find(self, key: str) -> None:
-        """Look for what a write of this plan has left, which had the lease with this key.
+        """Look for a cut-off write of this plan that held the lease with this key.
 
-        What it was putting in its place is nothing to go on with: that is finished first.
+        A write that was cut off during its swap is not resumed: its swap is finished first.
         """
         found = Lease(self._store, key, "replace").there()
         if found.plan == self.plan and found.state not in SWAPS and is_top(found.top):
@@ -111,7 +111,7 @@ class Resumption:
             self.is_staged = None if begun is None else said_in(begun).get("staged") is True
 
     def goes_on_in_place(self, places: Places) -> bool:
-        """Whether what is there was left by a write of this plan, which was cut off before it was whole."""
+        """Whether the place holds values of a cut-off in-place write of this plan, not yet whole."""
         keys = sorted({key for each in places.formats for key in each.defining_keys(places.path)})
         return self.is_staged is False and not any(
             value is not None and bytes(value) != self.documents.get(key)
@@ -119,7 +119,7 @@ class Resumption:
         )
 
     def taken(self, lease: Lease) -> bool:
-        """Whether the writer from whom the lease was taken has left what this one had found before."""
+        """Note the taken lease; returns whether its previous holder left what :meth:`find` had found."""
         self.lease, left = lease, lease.displaced
         if left is not None and left.plan not in (None, self.plan):
             warn_of_another(self._path, self._store)
@@ -127,7 +127,7 @@ class Resumption:
         return same and self._store.exists(f"{self.top}{BEGUN}")
 
     def leave(self, error: BaseException) -> None:
-        """The write ends in an error, and can be taken up again."""
+        """Leave the lease and the values for a later call to resume, after ``error``."""
         lease, self.lease = self.lease, None
         if lease is None:
             return
@@ -146,17 +146,17 @@ def settled(
     *,
     staged: bool | None = None,
 ) -> bool:
-    """See what the writer has left from whom a lease was taken; returns whether this one goes on with it.
+    """Resume the write of the displaced holder, or remove its leftovers; returns whether it resumes.
 
     Parameters
     ----------
     lease : Lease
-        That of the place, just taken.
+        The lease of the place, just taken.
     resumed : Resumption, optional
     remove : callable
-        Removes what has a prefix, if this write does not go on.
+        Removes all keys with a prefix; called if this write does not resume.
     staged : bool, optional
-        Whether this write stages its values, if not all do.
+        Whether this write stages its values; None where all writes do.
     """
     if resumed is not None and resumed.taken(lease) and staged in (None, resumed.is_staged):
         return True
@@ -166,7 +166,7 @@ def settled(
 
 
 def warn_of_another(path: str, store: Store) -> None:
-    """Warn of a write of another plan that was cut off at the same place."""
+    """Warn that a cut-off write of another plan is dropped at this place."""
     warnings.warn(
         f"a write to '/{printable(path)}' in {store} was cut off that is not the same as this one, so "
         "nothing of it is taken up: its data or encoding are others, or dask has given its arrays other "
@@ -176,19 +176,19 @@ def warn_of_another(path: str, store: Store) -> None:
 
 
 class Settings(Resumption):
-    """A write that can be taken up again, which sets values of arrays that are there, or appends to them.
+    """A resumable write that sets values of existing arrays, or appends to them.
 
-    It goes on where it was cut off if nobody has changed the documents of these arrays since. What is
-    appended is known by what it is, not by where it goes; so that is noted.
+    It resumes if no other process has changed the documents of these arrays since. An append is identified by
+    what it appends, not by where its rows go; so where they go is noted.
 
     Parameters
     ----------
     store, path, plan
         As :class:`Resumption` has them.
     keys : iterable of str
-        Keys of the documents that stay as they are.
+        Keys of the documents that the write does not change.
     places : JSON
-        Where values are written, as far as the plan does not tell.
+        Where values are written, as far as the plan does not determine it.
     """
 
     _is_kept = "is in place: the same call with resume=True writes what is left"
@@ -200,29 +200,29 @@ class Settings(Resumption):
         self._places = places
         self._said: dict[str, Any] = {}
         self.is_done = False
-        """Whether the documents tell already of all that is appended."""
+        """Whether the documents already include all appended rows."""
 
     @property
     def _about(self) -> str:
-        """The key of what is noted."""
+        """The key of the notes."""
         return f"{self.top}{_ABOUT}"
 
     def _noted(self) -> dict[str, Any]:
-        """What an earlier write of this plan has noted; empty if there was none."""
+        """The notes of an earlier write of this plan; empty if there was none."""
         return said_in(self._store.get(self._about, (0, _LARGEST)))
 
     def was_appended(self, grown: Mapping[str, tuple[Any, tuple[slice, ...], Any]]) -> bool:
-        """Whether a write of this plan has appended all values, and was cut off after that.
+        """Whether an earlier write of this plan was cut off after it had appended all values.
 
         Parameters
         ----------
         grown : mapping of str to (Array, tuple of slice, array or None)
-            For each path an array that is to grow, by what region, and the values if these are in memory.
+            For each path, the array to grow, the region to append, and the values if they are in memory.
 
         Raises
         ------
         ConflictError
-            If it cannot be known.
+            If it cannot be told.
         """
         noted = self._noted() if grown else {}
         places = noted.get("places")
@@ -234,7 +234,7 @@ class Settings(Resumption):
             if [at.stop - at.start for at in there] != [at.stop - at.start for at in region]:
                 return False
             if any(at.stop > size for at, size in zip(there, array.shape, strict=True)):
-                return False  # It has not grown.
+                return False  # the array has not grown
             if values is not None:
                 same.append(_are_same(array[there], np.asarray(values)))
         if not same:
@@ -247,29 +247,29 @@ class Settings(Resumption):
         return self.is_done
 
     def reserve(self) -> None:
-        """Keep others from doing the same.
+        """Take the lease of this plan, so that no other process runs the same write.
 
         Raises
         ------
         NodeExistsError
-            If the same write is still going on.
+            If the same write is still running.
         """
         lease = Lease(self._store, lease_key(self.top), "write", plan=self.plan)
         lease.reserve(self._path)
         self.lease = lease
         self.has_begun = True
         self._said = self._noted()
-        # Leases that are taken from now on do not tell any more who had them before.
+        # Leases taken from now on no longer name their previous holders, so the notes must not match again.
         if self._said and self._places and not self.is_done:
             self._store.set(self._about, json.dumps({**self._said, "stamp": None}).encode())
 
     def begin(self, grown: Iterable[Lease]) -> None:
-        """Forget what is in the journal if others have changed the arrays since.
+        """Start the write; empties the journal if another process has changed the arrays since.
 
         Parameters
         ----------
         grown : iterable of Lease
-            Those of the arrays that grow, which a write has from its beginning to its end.
+            Leases of the arrays that grow; a write holds them from its beginning to its end.
         """
         said = {"path": self._path, "stamp": self._stamped(), "places": self._places}
         same = said == {key: self._said.get(key) for key in said}
@@ -284,20 +284,20 @@ class Settings(Resumption):
         self._store.set(self._about, json.dumps(said).encode())
 
     def _stamped(self) -> str:
-        """What changes when somebody changes one of the documents, or replaces an array."""
+        """A digest that changes when a document changes or an array is replaced."""
         store = self._store
         versions = [(store.version(key), store.get_versioned(key)[1]) for key in self._keys]
         return hashlib.blake2b(repr(versions).encode(), digest_size=16).hexdigest()
 
     def end(self) -> None:
-        """All is written."""
+        """Remove journal, notes and lease: the write is complete."""
         self._store.erase_prefix(self.journal)
         self._store.erase(self._about)
         if self.lease is not None:
             self.lease.release()
 
     def check(self) -> None:
-        """See to it that it is still this write that may go on, and note that it is about to end.
+        """Raise if the lease was lost; otherwise note that the write is about to end.
 
         Raises
         ------
@@ -310,7 +310,7 @@ class Settings(Resumption):
 
 
 def _region(edges: Any) -> tuple[slice, ...]:
-    """The region that a list of edges is of; an empty one if it is none."""
+    """The region for a list of (start, stop) pairs; an empty tuple if the list is none."""
     try:
         found = tuple(slice(operator.index(start), operator.index(stop)) for start, stop in edges)
     except (TypeError, ValueError):
@@ -325,15 +325,15 @@ def _are_same(one: AnyArray, other: AnyArray) -> bool:
 
 
 def forget_settings(store: Store, tops: Iterable[str], path: str) -> None:
-    """Forget what was noted of writes to arrays that are about to be replaced.
+    """Erase the notes of writes to arrays that are about to be replaced.
 
     Parameters
     ----------
     store : Store
     tops : iterable of str
-        What the keys begin with that writes have left.
+        Key prefixes of cut-off writes.
     path : str
-        Path of the node that is replaced with all that is below it.
+        Path of the node that is replaced, with all nodes below it.
     """
     keys = [f"{top}{_ABOUT}" for top in tops]
     values: list[Buffer | None] = []
@@ -345,5 +345,5 @@ def forget_settings(store: Store, tops: Iterable[str], path: str) -> None:
 
 
 def is_at(said: object, path: str) -> bool:
-    """Whether a path is that of a node or of what is below it."""
+    """Whether ``said`` is the path of a node or of a node below it."""
     return isinstance(said, str) and f"{said}/".startswith(f"{path}/" if path else "")

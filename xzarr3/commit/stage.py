@@ -1,4 +1,9 @@
-"""Where the values of a write lie until they take their place, and what there is at that place."""
+"""Where a node lies in a store, and where its new values wait until they are put in place.
+
+Defines the keys of a place (``Places``), the interface of a staged write (``Staging``) and a store that puts
+values under a staging prefix (``StagedKeys``). How a swap is done is left to :mod:`xzarr3.commit.swap` and
+:mod:`xzarr3.commit.replace_directory`.
+"""
 
 from __future__ import annotations
 
@@ -26,24 +31,24 @@ from xzarr3.stores import Store
 from xzarr3.stores.local.folders import STAGED
 
 NEW, OLD = "new", "old"
-SWAP = "swap"  # The list of what is to be done, beside the new values.
-BEGUN = "begun"  # Is there from the beginning of a write to its end.
+SWAP = "swap"  # the list of steps of a swap, beside the new values
+BEGUN = "begun"  # exists from the beginning of a write to its end
 
 
 @dataclass(frozen=True)
 class Places:
-    """Where in a store a node is with all that is below it, whatever of that there is yet.
+    """The keys of a node and of all nodes below it, whether they exist or not.
 
     Parameters
     ----------
     path : str
         Path of the node.
     formats : tuple of Format
-        The formats in which nodes can be there, the one that is written first.
+        Formats in which nodes may exist there; the format to write comes first.
     folders : tuple of str
-        Keys that begin with one of these and a ``/`` belong to it; all keys if one is empty.
+        Every key under one of these and a ``/`` belongs to the node. An empty string stands for all keys.
     documents : tuple of str
-        Keys of documents of the node that lie elsewhere.
+        Keys of documents of the node outside of ``folders``.
     """
 
     path: str
@@ -53,11 +58,11 @@ class Places:
 
     @classmethod
     def of(cls, store: Store, format: Format, path: str) -> Places:
-        """Those of the node at ``path``, which is to be written in ``format``."""
+        """The places of the node at ``path``, which will be written in ``format``."""
         prefixes = format.prefixes(path)
         formats = [format]
         for other in formats_in(store):
-            # Below the root, another format may be found in these places but has none of its own.
+            # Below the root, a format counts only if it uses the same prefixes.
             if other not in formats and (not path or other.prefixes(path) == prefixes):
                 formats.append(other)
         folders = {prefix.rstrip("/") for each in formats for prefix in each.prefixes(path)}
@@ -68,23 +73,23 @@ class Places:
         return cls(path, tuple(formats), tuple(sorted(folders)), tuple(sorted(keys)))
 
     def keys(self, store: Store) -> set[str]:
-        """The keys that are there, without leases and values of writes that are under way or were killed."""
+        """The existing keys, without leases and staged values."""
         return self.own(keys_at(store, self.formats, self.path))
 
     @staticmethod
     def own(keys: Iterable[str]) -> set[str]:
-        """Those of some keys that are no leases and no values of writes that go on or were killed."""
+        """``keys`` without leases and staged values."""
         return {key for key in keys if not key.startswith(STAGED) and not is_lease(key)}
 
     def stages(self, keys: Iterable[str]) -> list[list[str]]:
-        """Keys in the order in which they are to be removed, all of a list together."""
+        """Keys in the order of removal; all keys of one list are removed together."""
         return leaving_stages(self.formats, self.path, keys)
 
 
 def is_occupied(store: Store, places: Places) -> bool:
-    """Whether there is anything but leases and values of writes that are under way or were killed.
+    """Whether a place holds anything but leases and staged values.
 
-    A store that cannot list is only asked for the documents of a node.
+    In a store that cannot list, only the documents of a node are checked.
     """
     documents = places.documents
     if not store.listable:
@@ -107,24 +112,25 @@ def foreign_keys(
     moved_from: Store | None = None,
     keys: set[str] | None = None,
 ) -> set[str]:
-    """The keys that are there and no part of a Zarr hierarchy: they stay where that is replaced.
+    """Existing keys that are no part of a Zarr hierarchy; they stay when the hierarchy is replaced.
 
     Parameters
     ----------
     store : Store
     places : Places
     arrays : mapping of str to ArrayMetadata
-        The arrays that will be there, by path. What has the name of one of their chunks is replaced with
-        them: they would take it for their own, and killed writes leave chunks without documents.
+        The new arrays, by path. A file with the name of one of their chunks is replaced with them: the new
+        array would read it as its own. Killed writes leave chunks without documents.
     moved_from : Store, optional
-        Where the keys of ``store`` have been moved from.
+        The store from which the keys of ``store`` were moved.
     keys : set of str, optional
-        The keys that are there, if they were listed already.
+        The existing keys, if they were listed already.
 
     Raises
     ------
     NodeExistsError
-        If some may be chunks of an array whose documents cannot be read, or cannot lie beside the new ones.
+        If a key may be a chunk of an array whose documents cannot be read, or cannot stay beside the new
+        ones.
     """
     if keys is None:
         keys = places.keys(store)
@@ -143,7 +149,7 @@ def foreign_keys(
 
 
 def taken_up(format: Format, keys: Iterable[str], is_there: Callable[[str], bool]) -> set[str]:
-    """Those of some keys that a new node takes for its own, such as a lone document of attributes."""
+    """Those of ``keys`` that a new node would read as its own, such as a lone document of attributes."""
     places = {key: format.place(key) for key in keys}
     return {
         key
@@ -153,7 +159,7 @@ def taken_up(format: Format, keys: Iterable[str], is_there: Callable[[str], bool
 
 
 def staged_prefixes(store: Store) -> list[str]:
-    """What the keys begin with that writes have moved aside, or noted."""
+    """Key prefixes under which writes have stored staged values or notes."""
     if not store.listable:
         return []
     return sorted(prefix for prefix in store.list_dir("")[1] if prefix.startswith(STAGED))
@@ -175,16 +181,17 @@ def staging_folders(store: Store) -> list[str]:
 
 @dataclass(frozen=True)
 class Room:
-    """Where a write has begun; picklable.
+    """One begun attempt at a write; picklable.
 
     Parameters
     ----------
     id : str
-        Tells it from what is made in its place once it was removed. Who begins where it is goes on in it.
+        Tells this attempt from a later one that begins after this one was removed. An attempt that resumes it
+        has the same id.
     lease : Lease, optional
-        What reserves it.
+        The lease of the place.
     owner : str
-        As whose it was reserved; the lease may have been taken again since.
+        Owner of the lease when the attempt began; the lease may have been taken again since.
     """
 
     id: str = ""
@@ -193,77 +200,77 @@ class Room:
 
     @property
     def is_held(self) -> bool:
-        """Whether nobody in this process has taken the lease again."""
+        """Whether no other attempt in this process has taken the lease again."""
         return self.lease is None or self.lease.owner == self.owner
 
 
 class Staging(ABC):
-    """The values of one write, from the first chunk until they are what is found at their place.
+    """The values of one write, from its first chunk until they are in place.
 
-    ``store`` takes them, under the keys that they will have.
+    ``store`` takes the values, under their final keys.
     """
 
     store: Store
     _lease: Lease | None = None
     room = Room()
-    """Where the write has begun that is ended or discarded."""
+    """The attempt that is ended or discarded."""
     is_alone = True
-    """Whether it brings the documents above up to date; otherwise whoever does more than this does."""
+    """Whether this write brings the documents above up to date; otherwise its caller does."""
 
     @abstractmethod
     def begin(self) -> None:
-        """Make room for values, before the first one is stored, or go on where that was done; see ``room``.
+        """Prepare the place before the first value is stored, or resume; sets ``room``.
 
         Raises
         ------
         NodeExistsError
-            If something has come into the way since the write was planned.
+            If another writer has written to the place since the write was planned.
         """
 
     def enter(self, room: Room) -> None:
-        """End, or discard, what has begun there, maybe in another process."""
+        """Take on an attempt that began in ``room``, maybe in another process, to end or discard it."""
         self.room = room
         if room.lease is not None:
             self._lease = room.lease
 
-    def check(self) -> None:  # noqa: B027 - others see it when they swap
-        """Refuse, before the documents are stored, what has come into the way since."""
+    def check(self) -> None:  # noqa: B027 - others check in swap()
+        """Raise, before documents are stored, if another writer has written to the place since."""
 
     @abstractmethod
     def swap(self, nodes: Mapping[str, NodeMetadata], consolidate: bool) -> None:
-        """Put what was written in the place of what is there, and bring the documents above up to date.
+        """Put the new node in its place, and bring the documents above up to date.
 
-        Once it has begun this only goes forward.
+        A swap that has begun only goes forward.
 
         Parameters
         ----------
         nodes : mapping of str to metadata
-            What was written, by path relative to the uppermost node, which has the empty path.
+            Metadata of the written nodes, by path relative to the uppermost node, which has the empty path.
         consolidate : bool
-            Make the consolidated metadata of the root anew.
+            Rewrite the consolidated metadata of the root.
 
         Raises
         ------
         NodeExistsError
-            If there is what may not be replaced.
+            If the place holds something that may not be replaced.
         StoreError
-            If some of what was written is not there any more, or it cannot be put in its place.
+            If staged values are gone, or cannot be put in place.
         """
 
     @abstractmethod
     def clean(self) -> None:
-        """Remove what was replaced, once the new values are whole, and what killed writes left."""
+        """Remove the old values once the new ones are in place, and leftovers of killed writes."""
 
-    def close(self) -> None:  # noqa: B027 - most need not know
-        """Take no more values: the write has failed, but some of its tasks may not have ended."""
+    def close(self) -> None:  # noqa: B027 - optional
+        """Refuse further values: the write has failed, but some of its tasks may still run."""
 
     @abstractmethod
     def discard(self) -> None:
-        """Remove what was written, unless it or what it replaces is the only copy of something."""
+        """Remove the written values, except during a swap, when they or the old ones are the only copy."""
 
 
 def lease_at(store: Store, places: Places, plan: str | None = None, top: str = "") -> Lease:
-    """The lease of a place, for a write of a plan that can be taken up again, or of none."""
+    """The lease of a place; a resumable write gives its ``plan``."""
     path = places.path
     key = place_key(store, path, places.formats[0].chunk_prefix(path) if path else "")
     return Lease(store, key, "replace", plan=plan, top=top)
@@ -277,13 +284,13 @@ def occupied(store: Store, places: Places) -> NodeExistsError:
 
 
 def verified(lease: Lease, path: str) -> bool:
-    """Whether anybody is in the way; who has lost the place hears of it by an error."""
+    """False, for a list of checks; raises if the lease of the place was lost."""
     lease.verify(path)
     return False
 
 
 def without(error: StoreError, *prefixes: str) -> StoreError:
-    """An error in whose message keys are called what they will be."""
+    """The error, with staging prefixes removed from its message, so that keys have their final names."""
     for prefix in prefixes:
         error.args = tuple(
             argument.replace(prefix, "") if isinstance(argument, str) else argument for argument in error.args
@@ -292,7 +299,7 @@ def without(error: StoreError, *prefixes: str) -> StoreError:
 
 
 def gone(store: Store, how: str = "as somebody has removed them") -> StoreError:
-    """The error for values that are not there any more."""
+    """The error for staged values that are gone."""
     return StoreError(
         f"cannot write to {store}: values that this write stored before are gone, {how}; another write does "
         f"that if nothing was stored for {ABANDONED / 3600:g} hours, and an earlier attempt at this one when "
@@ -301,14 +308,14 @@ def gone(store: Store, how: str = "as somebody has removed them") -> StoreError:
 
 
 class StagedKeys(Store):
-    """Keys below a prefix, called in messages what they will be; documents stay in memory.
+    """Stores values under a prefix and keeps documents in memory; messages use the final keys.
 
     Parameters
     ----------
     store : Store
     prefix : str
     format : Format, optional
-        The format of the documents that are kept.
+        The format whose documents stay in memory.
     """
 
     _tells = False
@@ -323,9 +330,9 @@ class StagedKeys(Store):
         self._format = format
         self._guard = threading.Lock()
         self._written: set[str] = set()
-        self._alone = True  # No copy of this one may have written something.
+        self._alone = True  # no copy of this object exists that may have written values
         self.documents: dict[str, bytes] = {}
-        """The documents that were stored, which are small and the last of all."""
+        """The stored documents. They are small and are stored last."""
 
     def __getstate__(self) -> dict[str, object]:
         self._alone = False
@@ -336,19 +343,19 @@ class StagedKeys(Store):
         self._guard = threading.Lock()
 
     def written(self) -> set[str]:
-        """The keys of all values that were stored and not erased, in other processes, too.
+        """The keys of all values stored and not erased, also by other processes.
 
         Raises
         ------
         StoreError
-            If some that were stored here are not listed.
+            If values stored by this process are not listed.
         """
         with self._guard:
             found = set(self._written)
         there = set(self.list_prefix(""))
         lost = sorted(found - there)
         if lost and self._alone and all(spread(self.exists, lost, self.concurrency)):
-            return found | there  # A list may be behind.
+            return found | there  # listings may lag behind writes
         if lost:
             raise gone(
                 self,
@@ -358,7 +365,7 @@ class StagedKeys(Store):
         return there
 
     def forget(self) -> None:
-        """Begin anew: what was stored has gone to its place, or was removed."""
+        """Forget all keys and documents: the values were put in place or removed."""
         with self._guard:
             self._written.clear()
             self.documents.clear()

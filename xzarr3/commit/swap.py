@@ -1,14 +1,17 @@
-"""Replacing a node: new values are stored beside the old ones, then put in their place.
+"""Replaces a node by a swap: new values are staged beside the old node, then put in its place.
 
-The old node stays readable while the new one is computed. Then one short swap follows, which only goes
-forward: what is to be done is stored as a list beside the new values, and the lease of the place says that it
-is under way. The documents leave, then the chunks; the new chunks are copied within the store; the documents
-come, those of children first. In a directory all of this is renamed: :mod:`xzarr3.commit.replace_directory`.
+The old node stays readable while the new one is computed. One short swap follows. It only goes forward: the
+list of its steps is stored beside the new values, and the lease of the place says that the swap is under way.
+The old documents leave, then the old chunks. The new chunks are copied within the store. The new documents
+come last, those of children first. In a directory all of this is done by renaming:
+:mod:`xzarr3.commit.replace_directory`.
 
-A writer that is killed before the old documents have left leaves the old node, which may be changed again;
-what was staged is removed. One that is killed later leaves all that is needed to go on: the next writer does,
-or :func:`xzarr3.recover`, and in a directory whoever opens the node and does not find it. Others who open it
-meanwhile are told.
+If a writer is killed before the old documents have left, the old node stays and can be changed again; the
+staged values are removed. If it is killed later, everything needed to finish the swap is stored. The next
+writer finishes it, or :func:`xzarr3.recover`; in a directory also a reader that opens the node and does not
+find it. Until then, other readers that open the node get an error.
+
+This module moves keys and documents. It knows nothing of how values were computed.
 """
 
 from __future__ import annotations
@@ -86,12 +89,12 @@ from xzarr3.stores import LocalStore, Store
 from xzarr3.stores.base import UNCHANGED, Change, Unchanged, joined
 from xzarr3.stores.local.folders import STAGED
 
-_SWEPT = 8  # Of what other writes have left, by one that replaces nothing.
+_SWEPT = 8  # leftovers of other writes removed by a write that replaces nothing
 
 
 @dataclass(frozen=True)
 class Swap:
-    """What puts staged values in their place, so that another writer can do it as well.
+    """The stored list of steps of one swap, so that another writer can finish it.
 
     Parameters
     ----------
@@ -101,19 +104,19 @@ class Swap:
     lease : str
         Key of the lease of the place.
     away : list of lists of str
-        The keys that leave, all of a list before the next one.
+        Keys that leave; all keys of one list leave before the next list.
     copies : list of str
-        The keys that come, from below where they are staged.
+        Keys that come, relative to the staging prefix.
     documents : mapping
-        For each path of a node its documents by key.
+        For each node path, its documents by key.
     consolidate : bool
-        Make the consolidated metadata of the root anew.
+        Rewrite the consolidated metadata of the root.
     is_alone : bool
-        It brings the documents above up to date; otherwise whoever does more than this does.
+        Bring the documents above up to date; otherwise the caller of the swap does.
     renames : bool
-        What leaves and what comes are units that are renamed in a directory, their documents among them.
+        Keys in ``away`` and ``copies`` are units that are renamed in a directory, documents included.
     overwrite : bool
-        Whatever has come since is replaced as well. Without, if something has, nothing is.
+        Also replace what has appeared since. Without it, if something has appeared, nothing is replaced.
     """
 
     path: str
@@ -128,17 +131,17 @@ class Swap:
     overwrite: bool = True
 
     def text(self) -> bytes:
-        """The list as it is stored."""
+        """The stored form."""
         return json.dumps(asdict(self), separators=(",", ":")).encode("utf-8", "surrogatepass")
 
     @classmethod
     def parse(cls, value: Buffer, key: str) -> Swap:
-        """What :meth:`text` has made.
+        """The swap stored by :meth:`text`.
 
         Raises
         ------
         StoreError
-            If it is something else.
+            If the value is no such list.
         """
         try:
             said = json.loads(bytes(value))
@@ -165,7 +168,7 @@ class Swap:
         nodes: Mapping[str, NodeMetadata] | None,
         known: Set[str],
     ) -> bool:
-        """Do all that is to be done in a directory, but what was done already."""
+        """Carry out the swap in a directory; finished steps are not repeated."""
         away = [each for stage in self.away for each in stage]
         again = nodes is None
         if again and not has_begun(store, top, self._first_away(), self.copies):
@@ -187,13 +190,13 @@ class Swap:
         return True
 
     def _first_away(self) -> list[str]:
-        """What leaves first: while some of it is in its place, the old node can be found, and be changed."""
+        """The units that leave first: as long as one is in place, the old node can be found and changed."""
         away = [each for stage in self.away for each in stage]
         own = {key for format in FORMATS.values() for key in format.document_keys(self.path)}
         return [each for each in away if each in own] or away[:1]
 
     def _follow_old(self, store: Store) -> None:
-        """Bring copies of the old node back, which left first."""
+        """Restore the consolidated copies of the old node, which were removed first."""
         format = find_format(store, self.path)
         if format is not None:
             nodes = _nodes_at(store, format, self.path)
@@ -208,31 +211,33 @@ class Swap:
         nodes: Mapping[str, NodeMetadata] | None = None,
         known: Set[str] = frozenset(),
     ) -> bool:
-        """Do all that is to be done; what another writer had done already is done again where that is safe.
+        """Carry out the swap; steps that another writer had finished are repeated where that is safe.
 
         Parameters
         ----------
         store : Store
         top : str
-            What the keys begin with of what is staged.
+            Key prefix of the staged values.
         format : Format
         say : callable
-            Tells others the state of the place, and that it is still this writer's.
+            Stores the state of the place in the lease, and raises if the lease was lost.
         nodes : mapping of str to metadata, optional
-            What comes, by relative path; without it, another writer has begun, and it is read.
+            Metadata of the new nodes, by relative path. Without it, another writer began the swap, and the
+            metadata are read.
         known : set of str
-            Keys of what was there and was looked at before.
+            Keys of the old node that were examined before.
 
         Returns
         -------
         bool
-            Whether all is in its place. Otherwise nothing is, as somebody else has written there, or the
-            writer that had begun was killed before anything left.
+            Whether the swap is complete. If not, nothing was replaced: another writer has written to the
+            place, or the writer that began the swap was killed before anything left.
         """
         if nodes is None and not self.renames and self._is_untouched(store):
             self._follow_old(store)
             return False
-        for each in formats_in(store, self.path, format):  # First, so that no copy outlives what it says.
+        # first, so that no consolidated copy outlives its document
+        for each in formats_in(store, self.path, format):
             drop_from_consolidated(store, each, self.path)
         if isinstance(store, LocalStore):
             return self._rename(store, top, format, nodes, known)
@@ -241,23 +246,25 @@ class Swap:
         encoded = self._encoded()
         last = {self.path: encoded.get(self.path, {})}
         store_documents(store, format, {path: own for path, own in encoded.items() if path not in last})
-        say(CLOSING)  # From now on, what is there of the last documents is new, and may have been changed.
+        # from now on, last documents that exist are new, and other writers may have changed them
+        say(CLOSING)
         store_documents(store, format, last, last=self.path)
         self._finish_above(store, format, nodes)
         return True
 
     def _is_untouched(self, store: Store) -> bool:
-        """Whether nothing of what is replaced has left, so that it may have been changed since."""
+        """Whether the old node is still whole, so that it may have been changed since."""
         first = next((stage for stage in self.away if stage), [])
         return bool(first) and all(spread(store.exists, first, store.concurrency))
 
     def close(self, store: Store, format: Format, nodes: Mapping[str, NodeMetadata] | None = None) -> None:
-        """Store what is missing of the last documents, and bring the copies above up to date."""
+        """Store the missing ones of the last documents, and bring the copies above up to date."""
         encoded = self._encoded()
         own = encoded.get(self.path, {})
         there = dict(zip(own, spread(store.exists, own, store.concurrency), strict=True))
         copied = format.consolidated_key(self.path)
-        if any(there.values()) and not there.get(str(copied), True):  # What it says may be old by now.
+        # the listed consolidated metadata may be out of date
+        if any(there.values()) and not there.get(str(copied), True):
             own = {key: value for key, value in own.items() if key != copied}
         missing = {key: value for key, value in own.items() if not there[key]}
         store_documents(store, format, {self.path: missing}, last=self.path)
@@ -278,7 +285,10 @@ class Swap:
         }
 
     def _copy(self, store: Store, staged: str) -> None:
-        """Copy values, and see to it that they have come: nothing else is at their keys."""
+        """Copy the staged values to their final keys, and check that all have arrived.
+
+        The old values have left, so a final key that exists holds a new value.
+        """
         missing = set(self.copies)
         for copy in (store.copy_values, partial(Store.copy_values, store)):
             try:
@@ -290,7 +300,7 @@ class Swap:
                 missing.difference_update(store.list_prefix(prefix))
             if not missing:
                 return
-        asked = sorted(missing)  # A list may be behind.
+        asked = sorted(missing)  # listings may lag behind writes
         found = spread(store.exists, asked, store.concurrency)
         lost = [key for key, is_there in zip(asked, found, strict=True) if not is_there]
         if lost:
@@ -301,12 +311,12 @@ class Swap:
 
 
 def full_paths(path: str, nodes: Mapping[str, NodeMetadata]) -> dict[str, NodeMetadata]:
-    """Nodes by their paths, instead of those that are relative to the uppermost one."""
+    """Nodes by full path instead of by path relative to the uppermost node."""
     return {f"{node_prefix(path)}{below}".rstrip("/"): meta for below, meta in nodes.items()}
 
 
 def _nodes_at(store: Store, format: Format, path: str) -> dict[str, NodeMetadata]:
-    """The nodes that are at a place and below it, by path."""
+    """The nodes at a path and below it, by path."""
     meta = read_metadata(store, format, path, consolidated=False, again=True)
     below = held_below(store, format, path)
     nodes = {each: format.parse_again(held, node_prefix(path) + each) for each, held in below.items()}
@@ -314,7 +324,7 @@ def _nodes_at(store: Store, format: Format, path: str) -> dict[str, NodeMetadata
 
 
 def _common_prefix(keys: Iterable[str]) -> str:
-    """The longest prefix, empty or with a '/' at its end, with which all keys begin."""
+    """The longest common prefix of all keys that is empty or ends with '/'."""
     first, last = min(keys), max(keys)
     at = 0
     while at < min(len(first), len(last)) and first[at] == last[at]:
@@ -330,20 +340,20 @@ def finish_above(
     metas: Mapping[str, NodeMetadata] | None,
     consolidates: bool,
 ) -> None:
-    """Make the groups above that are missing, and bring the copies that others hold up to date.
+    """Create missing groups above, and bring consolidated copies in groups above up to date.
 
     Parameters
     ----------
     store : Store
     format : Format
     path : str
-        Path of what was written.
+        Path of the written node.
     paths : sequence of str
-        The nodes that were written.
+        Paths of all written nodes.
     metas : mapping of str to metadata, optional
-        What they are, by path, if nobody else can have changed them.
+        Their metadata by path, if no other process can have changed them.
     consolidates : bool
-        Make the consolidated metadata of the root anew.
+        Rewrite the consolidated metadata of the root.
     """
     if not path:
         return
@@ -357,11 +367,11 @@ def finish_above(
 
 
 class Staged(Staging):
-    """Values that lie beside their place until all are there, and are swapped with what is there then.
+    """Values that are staged beside their place until all are stored, and then swapped in.
 
-    A note beside them tells this attempt at the write from others, which may use the same keys: the tasks of
-    a write can be computed again. Whoever is about to put the values in their place, or to remove them, says
-    so in the note first, so that nobody else does.
+    A note beside the values identifies this attempt at the write: the tasks of a write can be computed again,
+    so another attempt may use the same keys. An attempt that is about to put the values in place, or to
+    remove them, says so in the note first, so that no other attempt does either.
 
     Parameters
     ----------
@@ -370,9 +380,9 @@ class Staged(Staging):
     arrays : mapping of str to ArrayMetadata
         The arrays that are written, by path.
     resumed : Resumption, optional
-        What tells the write from others, if it can be taken up again.
+        Identifies the write, if it can be resumed.
     lease : Lease, optional
-        The lease of the place, if the caller has it.
+        The lease of the place, if the caller holds it.
     """
 
     def __init__(
@@ -392,13 +402,13 @@ class Staged(Staging):
         self._swapping = False
         self._is_ending = False
         self._others: list[str] = []
-        self._copied: list[str] | None = None  # What is to be removed in the end; by default, all.
+        self._copied: list[str] | None = None  # keys to remove at the end; None for all
         self._hidden: tuple[str, ...] = (
             self._top,
-        )  # Left out of messages, so that keys are what they will be.
+        )  # removed from messages, so that keys have their final names
 
     def _note_begin(self) -> None:
-        """Note that the write begins, or go on with what was noted before."""
+        """Note the beginning of the write, or join the attempt noted before."""
         self._is_ending = self._swapping = False
         if self._resumed is not None:
             self._note(BEGUN, now(staged=True, lease=self._key))
@@ -409,7 +419,7 @@ class Staged(Staging):
             nonlocal room
             found = said_in(stored)
             if found.get("ending") is True and self._target.renames_trees:
-                found = {}  # If it is removed, then all of it at once, so that the end will notice.
+                found = {}  # a directory is removed as a whole, so the end of this attempt will notice
             elif found.get("ending") is True:
                 raise ConflictError(
                     f"cannot write to {self._target}: an earlier attempt at this write is just being cleaned "
@@ -429,23 +439,23 @@ class Staged(Staging):
         with self._hiding():
             try:
                 self._target.update(key, change)
-            except StoreCapabilityError:  # It cannot tell attempts apart that come at the same time.
+            except StoreCapabilityError:  # the store cannot tell simultaneous attempts apart
                 pieces = change(self._target.get(key))
                 if pieces is not None and pieces is not UNCHANGED:
                     self._target.set(key, joined(pieces))
 
     @contextlib.contextmanager
     def _hiding(self) -> Iterator[None]:
-        """Leave out of the messages of errors where values lie until they take their place."""
+        """Remove the staging prefix from error messages, so that keys have their final names."""
         try:
             yield
         except StoreError as error:
             raise without(error, *self._hidden) from error.__cause__
 
     def _end(self, *, is_lost: bool = False) -> bool:
-        """Let nobody else put the values in their place, or remove them; whether nobody else has.
+        """Note that this attempt is ending; returns False if another attempt has ended or removed the write.
 
-        With ``is_lost``, also where nothing says any more that the write has begun.
+        With ``is_lost``, also returns True if the note is gone.
         """
         ends = False
         mine = self._begun(self.room.id, ending=True)
@@ -454,7 +464,7 @@ class Staged(Staging):
             nonlocal ends
             found = said_in(stored)
             is_ours = found.get("room") == self.room.id and not found.get("ending")
-            # It may have been stored already by a request that failed after that.
+            # an earlier request may have stored this note and failed afterwards
             ends = is_lost if stored is None else is_ours or found == said_in(mine)
             return [mine] if ends else UNCHANGED
 
@@ -462,7 +472,7 @@ class Staged(Staging):
         return ends
 
     def _claim(self) -> None:
-        """From now on, nobody else puts the values in their place, or removes them."""
+        """Make sure that no other attempt puts the values in place or removes them."""
         if self._resumed is None:
             self._is_ending = self._end()
             if not self._is_ending:
@@ -476,7 +486,7 @@ class Staged(Staging):
     def _carry_out(
         self, swap: Swap, nodes: Mapping[str, NodeMetadata], known: Set[str] = frozenset()
     ) -> bool:
-        """Note what is to be done, tell others that it is under way, and do it; whether it was done."""
+        """Store the list of steps, say that the swap is under way, and do it; returns whether it was done."""
         self._note(SWAP, swap.text())
         self._say(SWAPPING)
         self._swapping = True
@@ -490,7 +500,7 @@ class Staged(Staging):
             raise
 
     def _note(self, name: str, said: bytes) -> None:
-        """Store what a write says of itself beside its values."""
+        """Store a note beside the staged values."""
         with self._hiding():
             self._target.set(f"{self._top}{name}", said)
 
@@ -503,7 +513,7 @@ class Staged(Staging):
         return self._lease is not None and (self._given is None or self._given.is_held)
 
     def _say(self, state: str) -> None:
-        """Tell others that the place is not whole from now on."""
+        """Store the state of the place in its lease."""
         lease = self._lease if self._is_held else None
         with self._hiding():
             _say(self._target, self._key, self._places.path, self._top, lease, state)
@@ -512,7 +522,7 @@ class Staged(Staging):
         self._swapping = False
         try:
             remove_staged(self._target, self._top, self._copied)
-        finally:  # Whatever could not be removed is in nobody's way.
+        finally:  # leftovers do not block other writers, so release the lease
             if not self._is_held:
                 self._target.erase(self._key)
             elif self._given is not None:
@@ -527,7 +537,7 @@ class Staged(Staging):
             if own is not None:
                 own.leave()
             return
-        try:  # A directory that nothing is noted in may be that of an attempt which just begins.
+        try:  # a directory without a note may belong to an attempt that is just beginning
             if self._is_ending or self._end(is_lost=not self._target.renames_trees):
                 self._remove()
         finally:
@@ -539,16 +549,16 @@ class Staged(Staging):
 
 
 class Beside(Staged):
-    """Keys that are copied to their places once all are there.
+    """Stages values under keys of their own and copies them to their final keys at the end.
 
-    Of several writers one at a time does that at a place.
+    One writer at a time does so at a place.
 
     Parameters
     ----------
     store, places, arrays, resumed, lease
         As :class:`Staged` has them.
     seen : (set of str, set of str), optional
-        The keys that were there before, and those of them that stay.
+        The keys found at the place, and those among them that stay.
     """
 
     def __init__(
@@ -588,7 +598,7 @@ class Beside(Staged):
                 f"cannot replace '/{path}' in {store}: its new document is not among the "
                 f"{len(self.store.documents)} that were written; accepted: a new call"
             )
-        self._claim()  # Whoever removes a value says so before: so the listed ones are all.
+        self._claim()  # any attempt that removes values notes that first, so the list of values is complete
         there = self._places.keys(store)
         self._check_listed(there)
         kept = self._kept(there)
@@ -603,13 +613,13 @@ class Beside(Staged):
         self._carry_out(swap, nodes)
 
     def _kept(self, there: set[str]) -> set[str]:
-        """Those of the keys that are there which are no part of a hierarchy."""
+        """The existing keys that are no part of a hierarchy."""
         if self._seen is not None and there <= self._seen[0]:
             return self._seen[1] & there
         return foreign_keys(self._target, self._places, self._arrays, keys=there)
 
     def _check_listed(self, there: set[str]) -> None:
-        """See to it that documents of the node that are there are listed; or else others may be missed."""
+        """Raise if an existing document of the node is not listed: other keys may be unlisted as well."""
         keys = {key for format in self._places.formats for key in format.defining_keys(self._places.path)}
         if not keys.isdisjoint(there):
             return
@@ -625,7 +635,7 @@ class Beside(Staged):
 
 
 def check_top(store: Store, top: str) -> None:
-    """Refuse what is no prefix of what a write has staged."""
+    """Raise unless ``top`` is a prefix made by a write: nothing else may be removed."""
     if not is_top(top):
         raise StoreError(
             f"nothing of {store} is removed: {printable(top)!r} is no prefix of what a write has staged; "
@@ -634,14 +644,14 @@ def check_top(store: Store, top: str) -> None:
 
 
 def remove_staged(store: Store, top: str, known: list[str] | None = None) -> None:
-    """Remove what a write has stored to the side: first the list, as nothing is left to be done.
+    """Remove everything that a write has staged, the list of steps first.
 
     Parameters
     ----------
     store : Store
     top : str
     known : list of str, optional
-        The keys of its values; by default those that are listed.
+        Keys of the staged values; by default those that are listed.
     """
     check_top(store, top)
     store.erase(f"{top}{SWAP}")
@@ -662,7 +672,7 @@ def take(
     staged: bool | None = None,
     until: float | None = None,
 ) -> bool:
-    """Take the lease of a place, and end what the one before was putting there when it was killed.
+    """Take the lease of a place, and finish the swap of its previous holder if that was killed.
 
     Parameters
     ----------
@@ -672,17 +682,17 @@ def take(
     resumed, staged
         As :func:`settled` has them.
     until : float, optional
-        How long to wait for a writer that lives, on the clock of :func:`time.monotonic`.
+        Until when to wait for a living holder, on the clock of :func:`time.monotonic`.
 
     Returns
     -------
     bool
-        Whether the write goes on where one of its plan was cut off; see :func:`settled`.
+        Whether this write resumes a cut-off write of its plan; see :func:`settled`.
 
     Raises
     ------
     NodeExistsError
-        If somebody else has it, and lives.
+        If a living writer holds the lease.
     """
     with _reserved(lease, store, places.path, until):
         if lease.said.state in SWAPS:
@@ -692,12 +702,12 @@ def take(
 
 @contextlib.contextmanager
 def _reserved(lease: Lease, store: Store, path: str, until: float | None = None) -> Iterator[Swap | None]:
-    """Take the lease of a place, and end what the one before was putting there when it was killed.
+    """Take the lease of a place, and finish the swap of its previous holder if that was killed.
 
-    If the block fails, the lease is left to the next one, with all that it says.
+    If the block raises, the lease is left with its content for the next writer.
     """
     lease.reserve(path, until)
-    if store.renames_trees:  # Who reserves the place just now is refused anyway.
+    if store.renames_trees:  # a writer that is just reserving the place is refused anyway
         remove_partial(os.path.join(str(store.folder), os.path.dirname(lease.key)))
     try:
         yield _finish(lease, store, lease.key, lease.said)
@@ -707,7 +717,7 @@ def _reserved(lease: Lease, store: Store, path: str, until: float | None = None)
 
 
 def _remove_left(store: Store, top: str) -> None:
-    """Remove what another write has stored to the side and needs no more; what stays is in nobody's way."""
+    """Remove what another write has staged; a failure is only a warning, as leftovers block no writer."""
     try:
         remove_staged(store, top)
     except StoreError as error:
@@ -717,7 +727,7 @@ def _remove_left(store: Store, top: str) -> None:
 
 
 def finish_swap(store: Store, key: str, path: str, until: float | None = None) -> Swap | None:
-    """End what a killed writer was putting in a place, which has a lease with this key.
+    """Finish the swap of a killed writer, found by the key of its lease.
 
     Parameters
     ----------
@@ -726,17 +736,17 @@ def finish_swap(store: Store, key: str, path: str, until: float | None = None) -
     path : str
         Path of the node, for messages.
     until : float, optional
-        How long to wait for who is at it already, on the clock of :func:`time.monotonic`.
+        Until when to wait for a writer that is finishing it already, on the clock of :func:`time.monotonic`.
 
     Returns
     -------
     Swap or None
-        What was done, if there was something left to do.
+        The swap, if something was left to do.
 
     Raises
     ------
     NodeExistsError
-        If it lives.
+        If the writer lives.
     """
     found = Lease(store, key, "replace").there()
     if found.state not in SWAPS:
@@ -751,9 +761,10 @@ def finish_swap(store: Store, key: str, path: str, until: float | None = None) -
 def _finish_alone(
     store: Store, key: str, path: str, until: float | None = None, top: str = ""
 ) -> Swap | None:
-    """End what a killed writer was putting in a place, or remove what it has below ``top``."""
+    """Finish the swap of a killed writer; without one, remove what it has staged under ``top``."""
     lease = Lease(store, key, "replace")
-    with _reserved(lease, store, path, until) as done:  # Whoever had it may just have come to its end.
+    # the previous holder may have finished its swap itself
+    with _reserved(lease, store, path, until) as done:
         if done is None and top:
             remove_staged(store, top)
     lease.release()
@@ -761,12 +772,13 @@ def _finish_alone(
 
 
 def _finish(lease: Lease | None, store: Store, key: str, said: Holder) -> Swap | None:
-    """End a swap that is under way, if one is; None if nothing but its values were left to remove."""
+    """Finish the swap that a lease names; None if only its staged values were left to remove."""
     if said.state not in SWAPS:
         return None
     swap = _listed(store, said)
     if swap is not None:
-        expected = place_key(store, swap.path, "") if store.renames_trees else key  # If that can be told.
+        # expected only where the key follows from the path
+        expected = place_key(store, swap.path, "") if store.renames_trees else key
         if (swap.renames, key) != (store.renames_trees, expected):
             raise StoreError(
                 f"key '{said.top}{SWAP}' lists what is to be done at '/{printable(swap.path)}', but it is "
@@ -783,27 +795,27 @@ def _finish(lease: Lease | None, store: Store, key: str, said: Holder) -> Swap |
 
 
 def _say(store: Store, key: str, path: str, top: str, lease: Lease | None, state: str) -> None:
-    """Tell others the state of a place."""
+    """Store the state of a place in its lease."""
     if lease is not None:
         lease.say(path, state, top)
-    else:  # Nobody keeps others away; a reader is told nevertheless.
+    else:  # no lease keeps other writers away, but readers are told
         store.set(key, Holder(state=state, top=top, left=True).text())
 
 
 def settle(store: Store, path: str) -> bool:
-    """Finish what a writer that has ended was putting at a place in a directory, or at one above it.
+    """Finish the swap of an ended writer at a path or above it, in a directory.
 
-    That is for who did not find a node there, whether it opens it to read only or not.
+    Called when a node was not found there, whether it is opened read only or not.
 
     Returns
     -------
     bool
-        Whether something was being put there, and may have come to its place.
+        Whether a swap was under way, so that the node may be there now.
 
     Raises
     ------
     IncompleteWriteError
-        If that is not possible, as it may not write there.
+        If the swap cannot be finished, for example without permission to write.
     """
     if not store.renames_trees:
         return False
@@ -817,23 +829,23 @@ def settle(store: Store, path: str) -> bool:
             try:
                 finish_swap(writable, key, path, time.monotonic() + store.conflict_deadline)
             except (StoreError, NodeExistsError):
-                check_complete(store, path, f"node at '/{path}'")  # Which says what finishes it.
+                check_complete(store, path, f"node at '/{path}'")  # its message says what finishes the swap
     return done
 
 
 def finish_near(store: Store, path: str) -> None:
-    """Finish what dead writers were putting in a directory at a place, above it, or below it.
+    """Finish the swaps of dead writers in a directory at a path, above it or below it.
 
     Raises
     ------
     StoreError
-        If that is not possible.
+        If a swap cannot be finished.
     """
     for key, found in _leases_in(store):
         if found.is_dead is not False:
             try:
                 swap = _listed(store, found)
-            except StoreError:  # It is damaged, which is for those to hear of who come to the same place.
+            except StoreError:  # a damaged list is reported to writers of the same place
                 swap = None
             near = key in keys_above(store, path) if swap is None else _are_related(swap.path, path)
             if near:
@@ -841,19 +853,19 @@ def finish_near(store: Store, path: str) -> None:
 
 
 def _are_related(one: str, other: str) -> bool:
-    """Whether a node is another one, or above or below it."""
+    """Whether two paths are equal or one is above the other."""
     return node_prefix(one).startswith(node_prefix(other)) or node_prefix(other).startswith(node_prefix(one))
 
 
 def _leases_in(store: Store) -> list[tuple[str, Holder]]:
-    """The leases of places in a directory where something is being swapped, by their keys."""
+    """The leases in a directory whose places are being swapped, by key."""
     keys = [lease_key(f"{os.path.basename(folder)}/") for folder in staging_folders(store)]
     found = [(key, Holder.parse(value)) for key, value in zip(keys, store.get_values(keys), strict=True)]
     return [(key, holder) for key, holder in found if holder.state in SWAPS]
 
 
 def _listed(store: Store, found: Holder) -> Swap | None:
-    """What a writer has listed that was about to swap something."""
+    """The stored list of steps of the swap that a lease names."""
     if found.state not in SWAPS:
         return None
     check_top(store, found.top)
@@ -863,7 +875,7 @@ def _listed(store: Store, found: Holder) -> Swap | None:
 
 
 def format_swapped(store: Store) -> Format | None:
-    """The format of a root that a killed writer was putting in its place."""
+    """The format of a root node whose swap is unfinished."""
     swap = _listed(store, Holder.parse(store.get(place_key(store, "", ""))))
     return None if swap is None else _format_of(store, swap.zarr_format)
 
@@ -875,12 +887,12 @@ def _format_of(store: Store, zarr_format: ZarrFormat) -> Format:
 
 
 def recover_swaps(store: Store) -> list[str]:
-    """End what killed writers were putting in place, and remove what others have left.
+    """Finish the swaps of killed writers, and remove leftovers of other killed writes.
 
     Returns
     -------
     list of str
-        Paths of the nodes that are in their place now.
+        Paths of the nodes whose swaps were finished.
     """
     ended: list[str] = []
     if store.renames_trees:
@@ -889,7 +901,7 @@ def recover_swaps(store: Store) -> list[str]:
             try:
                 there = _listed(store, found)
                 done = finish_swap(store, leased, "" if there is None else there.path)
-            except StoreError as error:  # The others are finished first.
+            except StoreError as error:  # raised after the other swaps are finished
                 failed = failed or error
             else:
                 ended += [] if done is None else [f"/{done.path}"]
@@ -904,40 +916,40 @@ def recover_swaps(store: Store) -> list[str]:
             continue
         holder = Lease(store, key, "replace").there()
         done = None
-        if not _may_be_of(holder, top):  # Its writer has lost the place, and gives up.
+        if not _may_be_of(holder, top):  # its writer has lost the lease and will give up
             remove_staged(store, top)
         elif holder.state in SWAPS:
             done = finish_swap(store, key, _path_of(key))
-        elif holder.plan is None:  # Others can be taken up.
-            with contextlib.suppress(NodeExistsError):  # Its writer lives.
+        elif holder.plan is None:  # writes with a plan can be resumed
+            with contextlib.suppress(NodeExistsError):  # its writer lives
                 done = _finish_alone(store, key, _path_of(key), top=top)
         ended += [] if done is None else [f"/{done.path}"]
     return ended
 
 
 def _may_be_of(holder: Holder, top: str) -> bool:
-    """Whether values may be those of who has a lease; one that is for more than these names none."""
+    """Whether staged values may belong to the holder of a lease; an empty ``top`` may mean any."""
     return holder.top == top or bool(holder.owner and not holder.top)
 
 
 def _path_of(key: str) -> str:
-    """The path of a node, for messages, by the key of its lease."""
+    """The path of a node, from the key of its lease; for messages."""
     return key.rpartition("/")[0]
 
 
 def sweep(store: Store, tops: Iterable[str] | None = None) -> None:
-    """Remove what was left by killed writes that had replaced nothing.
+    """Remove leftovers of killed writes that had replaced nothing.
 
     Parameters
     ----------
     store : Store
     tops : iterable of str, optional
-        What the keys of these begin with, where they lie under keys; by default, a few are looked for.
+        Key prefixes of these leftovers, in a store of keys; by default, a few are picked at random.
 
     Raises
     ------
     StoreError
-        If it is not possible.
+        If they cannot be removed.
     """
     if store.folder is not None:
         sweep_directory(store)
@@ -949,19 +961,19 @@ def sweep(store: Store, tops: Iterable[str] | None = None) -> None:
 
 
 def remove_abandoned(store: Store, tops: Iterable[str]) -> None:
-    """Remove what killed writes left that nobody is to take up, of those with these prefixes."""
+    """Remove leftovers under these prefixes that no later write will resume."""
     for top in tops:
         begun, leased = store.get_values([f"{top}{BEGUN}", lease_key(top)])
         said = said_in(begun)
         named = said.get("lease")
         if isinstance(named, str) and _may_be_of(Lease(store, named, "replace").there(), top):
-            continue  # The next one to write there takes it up, or removes it.
-        if leased is not None:  # What sets values elsewhere, or is just being removed.
+            continue  # the next writer there resumes it or removes it
+        if leased is not None:  # a write that sets values of existing arrays, or one that is being removed
             holder = Holder.parse(leased)
             is_kept = holder.is_dead is False or age(holder.renewed) < ABANDONED
-        else:  # Where no leases are kept, nobody else writes, and nothing tells of who does.
+        else:  # without leases only the age tells
             is_kept = (named is None or not keeps_leases(store)) and age(said.get("time")) < ABANDONED
         if not is_kept:
-            # First: its writer, if there is one, must not go on without the rest.
+            # First, so that a living writer does not continue without the rest.
             store.erase_values([f"{top}{BEGUN}", lease_key(top)])
             store.erase_prefix(top)

@@ -1,7 +1,7 @@
-"""Data types: numpy dtypes <-> Zarr data types <-> the JSON of metadata documents.
+"""Data types: they convert between numpy dtypes, Zarr data types and the JSON of metadata documents.
 
-A data type of one's own is a subclass of :class:`ZDType`, registered under its name:
-``data_type_registry.register("my_type", MyType)``.
+Nothing here depends on codecs, stores or arrays. To add a data type, subclass :class:`ZDType` and register
+the class under its name: ``data_type_registry.register("my_type", MyType)``.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""The data type model: what every Zarr data type can do.
+"""The base class of all Zarr data types.
 
-A data type stands between three things: numpy's dtype, the JSON of a metadata document, and scalars
-in both of these forms. The formats differ in their JSON, so each method that deals in JSON takes the
+A data type converts between a numpy dtype and the JSON of a metadata document. It also converts scalars
+between numpy and JSON. The formats differ in their JSON, so each method that reads or writes JSON takes the
 ``zarr_format``: 2, 3 or ``"3-draft"``.
 
-A class that has the abstract methods below and :meth:`ZDType.to_json` is a full data type. The others have
-defaults that are right for any type of fixed size and can be replaced by faster ones.
+A complete data type has to define the abstract methods below and :meth:`ZDType.to_json`. The other methods
+have defaults that are right for any type of fixed size; a subclass may define faster ones.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ else:
 Endianness: TypeAlias = Literal["little", "big"]
 
 FOREIGN_ERRORS = (TypeError, ValueError, LookupError, ArithmeticError, AttributeError, RecursionError)
-"""What the class of another package may raise for a value that is none of its own."""
+"""Exceptions that a class of another package may raise for a value that it does not accept."""
 
 
 @dataclass(frozen=True)
@@ -55,10 +55,10 @@ class ZDType(ABC, Generic[DType, Scalar]):
     _zarr_v3_aliases: ClassVar[tuple[str, ...]] = ()
 
     _by_name_only: ClassVar[bool] = False
-    """Whether the type is only meant where it is named, another one standing for the same numpy dtype."""
+    """Whether only its name selects the type, because its numpy dtype selects another type."""
 
     _listed: ClassVar[bool] = True
-    """Whether a message names the type where it lists what there is."""
+    """Whether error messages name the type when they list the known data types."""
 
     is_variable: ClassVar[bool] = False
     """Whether elements have no fixed encoded size."""
@@ -67,27 +67,27 @@ class ZDType(ABC, Generic[DType, Scalar]):
     """Whether numpy's casts convert between byte orders; :meth:`swapped` always does."""
 
     has_unused_bits: ClassVar[bool] = False
-    """Whether stored elements have bits that no value uses, to which :meth:`decoded` has to see."""
+    """Whether stored elements have bits that no value uses; :meth:`decoded` clears or checks them."""
 
     def __post_init__(self) -> None:
-        """Check the fields. Subclasses with fields of their own call this one as well."""
+        """Check the fields. Subclasses that override this method also call it."""
 
     # numpy's dtype
 
     @classmethod
     def _check_native_dtype(cls, dtype: np.dtype[Any]) -> bool:
-        """Whether this class stands for dtypes like this one."""
+        """Whether this class represents dtypes like ``dtype``."""
         return isinstance(dtype, cls.dtype_cls)
 
     @classmethod
     @abstractmethod
     def from_native_dtype(cls, dtype: np.dtype[Any]) -> Self:
-        """The data type that holds what ``dtype`` holds.
+        """The data type that represents ``dtype``.
 
         Raises
         ------
         DataTypeValidationError
-            If ``dtype`` is not one this class stands for.
+            If this class does not represent ``dtype``.
         """
 
     @abstractmethod
@@ -96,12 +96,12 @@ class ZDType(ABC, Generic[DType, Scalar]):
 
     @property
     def has_byte_order(self) -> bool:
-        """Whether the bytes of an element have an order that the ``bytes`` codec has to say."""
+        """Whether elements have a byte order, which the ``bytes`` codec then has to specify."""
         return self.byte_order is not None
 
     @property
     def byte_order(self) -> Literal["little", "big", "mixed"] | None:
-        """Byte order of the elements, None if they have none; ``"mixed"`` if that of fields differs."""
+        """Byte order of the elements; None if they have none, ``"mixed"`` if fields differ in theirs."""
         return getattr(self, "endianness", None)
 
     def in_byte_order(self, order: Endianness) -> Self:
@@ -130,12 +130,12 @@ class ZDType(ABC, Generic[DType, Scalar]):
 
     @classmethod
     def _check_json_v2(cls, data: Any) -> bool:
-        """Whether this is the JSON of such a data type in version 2."""
+        """Whether ``data`` is the JSON of this data type in version 2."""
         return _succeeds(lambda: cls._from_json_v2(data))
 
     @classmethod
     def _check_json_v3(cls, data: Any) -> bool:
-        """Whether this is the JSON of such a data type in version 3."""
+        """Whether ``data`` is the JSON of this data type in version 3."""
         return _succeeds(lambda: cls._from_json_v3(data))
 
     @classmethod
@@ -157,8 +157,8 @@ class ZDType(ABC, Generic[DType, Scalar]):
         Parameters
         ----------
         data : JSON
-            In version 3 the name or an object with ``name`` and ``configuration``. In version 2 an object
-            with ``name``, what the document has, and ``object_codec_id``, the codec of objects or None.
+            In version 3 the name, or an object with ``name`` and ``configuration``. In version 2 an object:
+            ``name`` is the data type as in the document, ``object_codec_id`` the codec of objects or None.
         zarr_format : {3, 2, "3-draft"}
 
         Raises
@@ -166,7 +166,7 @@ class ZDType(ABC, Generic[DType, Scalar]):
         DataTypeValidationError
             If ``data`` does not describe this data type.
         UnknownExtensionError
-            If it does, but something that the data type needs is not there.
+            If it does, but something that the data type needs is missing, such as a package.
         """
         read = cls._from_json_v2 if spelling_of(zarr_format).numpy_names else cls._from_json_v3
         try:
@@ -189,19 +189,21 @@ class ZDType(ABC, Generic[DType, Scalar]):
         )
 
     def to_json(self, zarr_format: ZarrFormat) -> Any:
-        """The JSON of this data type, as :meth:`from_json` takes it; by default no format has a word for it.
+        """The JSON of this data type, in the form that :meth:`from_json` reads.
+
+        By default no format can express the data type.
 
         Raises
         ------
         DataTypeValidationError
-            If the format has no word for it.
+            If the format cannot express this data type.
         """
         return self._to_json_v2() if spelling_of(zarr_format).numpy_names else self._to_json_v3()
 
     # Scalars
 
     _permitted: ClassVar[str | None] = None
-    """What scalars may be, for messages."""
+    """The permitted scalars, for error messages."""
 
     def _refused(
         self, data: object, reason: str = "fill value not permitted", accepted: str | None = None
@@ -217,7 +219,7 @@ class ZDType(ABC, Generic[DType, Scalar]):
 
     @abstractmethod
     def default_scalar(self) -> Scalar:
-        """The fill value of an array that was made without one."""
+        """The fill value of an array that is created without one."""
 
     @abstractmethod
     def cast_scalar(self, data: object) -> Scalar:
@@ -241,17 +243,17 @@ class ZDType(ABC, Generic[DType, Scalar]):
 
     @abstractmethod
     def to_json_scalar(self, data: object, *, zarr_format: ZarrFormat) -> Any:
-        """The JSON form of a scalar, exact to the last bit where the format has words for all bits.
+        """The JSON form of a scalar. It keeps every bit if the format can express all bits.
 
-        Version 2 knows one NaN only.
+        Version 2 has only one NaN.
         """
 
     def bits(self, scalar: Scalar) -> bytes:
-        """What tells a scalar from all others of this type, bit for bit: -0.0 is not 0.0, a NaN is itself."""
+        """Bytes that identify a scalar bit for bit: -0.0 differs from 0.0, and a NaN equals the same NaN."""
         return np.asarray(scalar, dtype=self._dtype).tobytes()
 
     def _packed(self, scalar: Scalar) -> bytes:
-        """A scalar as an element of an array has it, in the byte order of the type."""
+        """The bytes of a scalar as an array element, in the byte order of the type."""
         machine = self.in_native_order()
         element = np.asarray(scalar, dtype=machine._dtype)
         return (element if self == machine else swapped(element)).tobytes()
@@ -263,11 +265,12 @@ class ZDType(ABC, Generic[DType, Scalar]):
         return np.full(shape, fill, dtype=self._dtype)
 
     def holds_only(self, array: AnyArray, fill: Scalar) -> bool:
-        """Whether every element of ``array`` is ``fill``, bit for bit: -0.0 is not 0.0, a NaN is itself."""
+        """Whether every element of ``array`` equals ``fill`` bit for bit, as :meth:`bits` compares them."""
         if array.size == 0:
             return True
         wanted = np.asarray(fill, dtype=array.dtype).tobytes()
-        for corner in (0, -1):  # Arrays, as scalars of text have no zeros at their end.
+        # The first and last elements are taken as arrays, because text scalars lose zeros at their end.
+        for corner in (0, -1):
             if array[(*(corner,) * array.ndim, ...)].tobytes() != wanted:
                 return False
         size = array.dtype.itemsize
@@ -278,12 +281,12 @@ class ZDType(ABC, Generic[DType, Scalar]):
         return bool((octets == np.frombuffer(wanted, np.uint8)).all())
 
     def cast_array(self, values: Any) -> AnyArray:
-        """``values`` as an array of this type, if none of them changes by more than rounding.
+        """``values`` as an array of this type; no value may change by more than rounding.
 
         Raises
         ------
         DataTypeValidationError
-            If the type cannot hold one of them.
+            If the type cannot hold one of the values.
         """
         given = unmasked(values, self)
         native = self._dtype
@@ -300,16 +303,16 @@ class ZDType(ABC, Generic[DType, Scalar]):
         return result
 
     def swapped(self, array: AnyArray) -> AnyArray:
-        """An array of the same dtype whose elements have their bytes in the other order."""
+        """An array of the same dtype, with the bytes of each element in reverse order."""
         return swapped(array)
 
     def decoded(self, array: AnyArray) -> AnyArray:
-        """``array``, as its elements were stored, with the bits cleared that mean nothing.
+        """An array of stored elements with unused bits cleared.
 
         Raises
         ------
         DataTypeValidationError
-            If they do mean something, and one of the elements is no value of this type.
+            If an element is not a value of this type.
         """
         return array
 
@@ -328,12 +331,12 @@ class ZDType(ABC, Generic[DType, Scalar]):
 
 
 def swapped(array: AnyArray) -> AnyArray:
-    """An array of the same dtype whose elements have their bytes in the other order."""
+    """An array of the same dtype, with the bytes of each element in reverse order."""
     return array.view(_plain(array.dtype)).byteswap().view(array.dtype)
 
 
 def _plain(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """A dtype of numpy itself for the same bytes. What others make of byte orders is not always right."""
+    """A dtype of numpy itself for the same bytes; dtypes of ml_dtypes do not always swap bytes correctly."""
     if dtype.names is not None and dtype.fields is not None:
         fields = [dtype.fields[name] for name in dtype.names]
         layout = {
@@ -351,7 +354,7 @@ def _plain(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def unmasked(values: Any, data_type: ZDType, dtype: Any = None) -> AnyArray:
-    """``values`` as an array, which must not have masked elements.
+    """``values`` as an array; refuses masked elements.
 
     Raises
     ------

@@ -1,12 +1,12 @@
-"""The core data types and the fill values each one permits.
+"""The core data types, and the fill values that each one permits.
 
 Specification: Zarr v3, "Data Types" (``bool``, ``int8`` ... ``uint64``, ``float16`` ... ``float64``,
 ``complex64``, ``complex128``, ``r<N>``), section "Permitted fill values"; zarr-extensions,
-``complex_float32`` and ``complex_float64``, other names of two of them. Version 2 spells them as numpy does
-(``|b1``, ``<i2``, ``>f8``, ``<c16``, ``|V3``) and has no words for the bits of a NaN.
+``complex_float32`` and ``complex_float64``, which are other names of the two complex types. Version 2 uses
+the names of numpy (``|b1``, ``<i2``, ``>f8``, ``<c16``, ``|V3``) and cannot express the bits of a NaN.
 
-Fill values of version 2 come from many writers, so the forms that have only one meaning are read there:
-0 and 1 for truth values, ``1.0`` for integers, numbers as strings, a number for a complex one.
+Fill values of version 2 come from many writers. So other forms are also read there if they have only one
+meaning: 0 and 1 for truth values, ``1.0`` for integers, strings for numbers, a number for a complex one.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from xzarr3.errors import DataTypeValidationError, UnknownExtensionError
 
 
 class NumpyNamed(ZDType[np.dtype[Any], Any]):
-    """A data type that version 2 names as numpy does."""
+    """A data type that has numpy's name in version 2."""
 
     _numpy_names: ClassVar[str | None] = None
-    """Some of these names, for messages."""
+    """Some of these names, for error messages."""
 
     @classmethod
     def _from_json_v2(cls, data: Any) -> Self:
@@ -79,7 +79,7 @@ class PlainlyNamed(ZDType[Any, Any]):
 
 @dataclass(frozen=True)
 class Ordered(ZDType[np.dtype[Any], Any]):
-    """A data type of several bytes, which come in an order.
+    """A data type with a byte order.
 
     Parameters
     ----------
@@ -103,11 +103,11 @@ class Ordered(ZDType[np.dtype[Any], Any]):
         return self if order == self.endianness else replace(self, endianness=order)
 
     def _ordered(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
-        """A dtype of this machine in the byte order of this type."""
+        """A dtype, given in the byte order of this machine, converted to that of this type."""
         return dtype if self.endianness == sys.byteorder else dtype.newbyteorder("S")
 
     def _in_order(self, array: AnyArray) -> AnyArray:
-        """An array in the byte order of this machine, in that of this type."""
+        """An array, given in the byte order of this machine, converted to that of this type."""
         return array if self.endianness == sys.byteorder else swapped(array).view(self._dtype)
 
 
@@ -119,7 +119,7 @@ def order_of(dtype: np.dtype[Any]) -> Endianness:
 
 
 class _Numeric(NumpyNamed, PlainlyNamed):
-    """A data type that is one numpy scalar type."""
+    """A data type with a numpy scalar type."""
 
     _type: ClassVar[type[np.generic]]
 
@@ -133,9 +133,9 @@ class _Numeric(NumpyNamed, PlainlyNamed):
     @classmethod
     @abstractmethod
     def _forms(cls, native: np.dtype[Any]) -> str:
-        """The forms of fill values, for messages."""
+        """The forms of fill values, for error messages."""
 
-    _castable: ClassVar[str] = "biuf"  # Kinds of numpy dtypes whose values may be cast to this type.
+    _castable: ClassVar[str] = "biuf"  # kinds of numpy dtypes whose values may be cast to this type
 
     @classmethod
     def _check_native_dtype(cls, dtype: np.dtype[Any]) -> bool:
@@ -160,7 +160,7 @@ class _Numeric(NumpyNamed, PlainlyNamed):
         try:
             source = widened(np.asarray(data))
             if source.dtype.kind == "O" and isinstance(data, int):
-                source = np.asarray(float(data))  # Beyond the integers of numpy.
+                source = np.asarray(float(data))  # larger than any integer of numpy
             if source.ndim != 0 or source.dtype.kind not in self._castable:
                 raise TypeError("not a scalar, or not one of a type that can be cast")
             with np.errstate(all="ignore"):
@@ -172,7 +172,7 @@ class _Numeric(NumpyNamed, PlainlyNamed):
         return cast("Scalar", value)
 
     def _holds(self, source: AnyArray, value: Scalar) -> bool:
-        """Whether ``value`` says the same as ``source``, from which it was cast."""
+        """Whether ``value`` is an acceptable result of casting ``source``."""
         return bool(source == value)
 
     def cast_array(self, values: Any) -> AnyArray:
@@ -202,7 +202,7 @@ class _OrderedNumeric(_Numeric, Ordered):
 
 
 def widened(array: AnyArray) -> AnyArray:
-    """Numbers of the types of ml_dtypes as those of numpy that hold them all; other arrays as they are."""
+    """Convert arrays of ml_dtypes to numpy dtypes that hold all their values; return others unchanged."""
     dtype = array.dtype
     if dtype.type.__module__ != "ml_dtypes":
         return array
@@ -213,7 +213,7 @@ def widened(array: AnyArray) -> AnyArray:
 
 
 def native_order(array: AnyArray) -> AnyArray:
-    """Elements in the byte order of this machine, where numpy's casts do not always get it right."""
+    """Elements in the byte order of this machine. numpy's casts do not always convert it correctly."""
     if array.dtype.isnative:
         return array
     return swapped(array).view(array.dtype.newbyteorder("="))
@@ -313,7 +313,7 @@ _NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]{1,4})?")
 
 
 def float_from_json(data: JSON, native: np.dtype[Any], spelling: Spelling) -> Scalar:
-    """A floating point number of numpy from any of its permitted forms, or ValueError."""
+    """Read a floating point number of dtype ``native`` from a permitted form, or raise ValueError."""
     bits = np.dtype(f"u{native.itemsize}")
     if isinstance(data, str):
         if data == "NaN":
@@ -334,7 +334,7 @@ def float_from_json(data: JSON, native: np.dtype[Any], spelling: Spelling) -> Sc
 
 
 def float_to_json(value: Any, spelling: Spelling) -> Any:
-    """The form in which a floating point number of numpy is written."""
+    """The JSON form of a floating point number of numpy."""
     if math.isfinite(value):
         return float(value)
     if math.isinf(value):
@@ -346,7 +346,7 @@ def float_to_json(value: Any, spelling: Spelling) -> Any:
 
 
 def _canonical_nan(native: np.dtype[Any]) -> int:
-    """Bits of the NaN that ``"NaN"`` stands for: positive, only the top bit of the mantissa set."""
+    """Bits of the NaN that ``"NaN"`` means: positive, only the top bit of the mantissa set."""
     mantissa = np.finfo(native).nmant
     exponent = 8 * native.itemsize - 1 - mantissa
     return ((1 << exponent) - 1) << mantissa | 1 << (mantissa - 1)
@@ -420,7 +420,7 @@ class _Complex(_OrderedNumeric):
             numbers = [float_from_json(part, self._part, spelling) for part in parts]
         except ValueError as error:
             raise self._refused(data) from error
-        # Viewing keeps the bits of each part; arithmetic would not keep NaN payloads and -0.0.
+        # A view keeps the bits of each part; arithmetic would lose NaN payloads and -0.0.
         return np.array(numbers, dtype=self._part).view(self._type)[0]  # type: ignore[no-any-return]
 
     def to_json_scalar(self, data: object, *, zarr_format: ZarrFormat) -> Any:
@@ -452,16 +452,16 @@ class Complex128(_Complex, of=np.complex128):
 
 
 MAX_ITEM_SIZE = 10**9 // 8
-"""Bytes that an element of fixed size may have, so that a document alone cannot fill the memory."""
+"""Largest element of fixed size in bytes. Without a limit, a document alone could fill the memory."""
 
 
 def is_integer(data: object) -> TypeGuard[int]:
-    """Whether this is an integer; numpy counts durations among them."""
+    """Whether ``data`` is an integer, not a truth value or a duration; numpy's durations are integers."""
     return isinstance(data, (int, np.integer)) and not isinstance(data, (bool, np.timedelta64))
 
 
 class Opaque(NumpyNamed, ZDType[np.dtype[Any], np.void]):
-    """Bytes that mean nothing to Zarr; numpy holds them as ``V<n>``."""
+    """Bytes that Zarr does not interpret; their numpy dtype is ``V<n>``."""
 
     dtype_cls = np.dtypes.VoidDType
     _numpy_names: ClassVar[str | None] = "'|V1', '|V2', ..."
@@ -524,7 +524,7 @@ class Opaque(NumpyNamed, ZDType[np.dtype[Any], np.void]):
         return to_base64(raw)
 
     def cast_array(self, values: Any) -> AnyArray:
-        # As objects, as numpy would take the zeros off the end of bytes.
+        # Converted to objects first, because numpy would remove zeros at the end of bytes.
         given = unmasked(values, self, None if hasattr(values, "dtype") else object)
         dtype = self._dtype
         if given.dtype == dtype:
@@ -542,15 +542,15 @@ class Opaque(NumpyNamed, ZDType[np.dtype[Any], np.void]):
 
 @dataclass(frozen=True)
 class RawBits(Opaque):
-    """``r<N>``: N bits that mean nothing to Zarr, N a multiple of 8; numpy holds them as ``V<N/8>``.
+    """``r<N>``: N bits that Zarr does not interpret, N a multiple of 8; their numpy dtype is ``V<N/8>``.
 
-    This is the type that numpy's ``V<n>`` becomes. ``raw_bytes``, another name that zarr-python writes for
-    it, is :class:`~xzarr3.dtypes.RawBytes`.
+    numpy's ``V<n>`` becomes this type. zarr-python writes another name, ``raw_bytes``, which is
+    :class:`~xzarr3.dtypes.RawBytes`.
 
     Parameters
     ----------
     width : int
-        Number of bits of one element.
+        Size of one element in bits.
     """
 
     width: int

@@ -1,8 +1,8 @@
-"""Text and bytes of a fixed length, as numpy holds them.
+"""Data types for text and bytes of a fixed length.
 
-``fixed_length_utf32`` is numpy's ``U<n>``, ``null_terminated_bytes`` its ``S<n>``; zeros at the end are no
-part of an element. ``raw_bytes`` is the name that zarr-python gives to what the core specification calls
-``r<N>``; numpy's ``V<n>`` becomes the latter, so that this one is only meant where it is named.
+``fixed_length_utf32`` is numpy's ``U<n>``, and ``null_terminated_bytes`` is its ``S<n>``. Zeros at the end do
+not belong to an element. ``raw_bytes`` is zarr-python's name for ``r<N>`` of the core specification. numpy's
+``V<n>`` becomes ``r<N>``, so only its name selects ``raw_bytes``.
 
 Specification: zarr-extensions, "fixed_length_utf32", "Null-terminated bytes"; Zarr v2, "Data type encoding"
 (``<U3``, ``|S5``). Example: ``{"name": "fixed_length_utf32", "configuration": {"length_bytes": 12}}``.
@@ -35,7 +35,7 @@ _LAST_CHARACTER = 0x10FFFF
 
 
 def _length_bytes(name: str, data: Any, unit: int) -> int:
-    """The length in bytes that the JSON of version 3 has for such a type, which comes in units."""
+    """The length in bytes from the JSON of data type ``name`` in version 3, a multiple of ``unit``."""
     spec = split_v3(data)
     accepted = f"{{'name': '{name}', 'configuration': {{'length_bytes': a positive {_multiple(unit)}}}}}"
     if spec is None or spec[0] != name:
@@ -57,7 +57,7 @@ class _FixedLength(NumpyNamed):
     """Elements of up to ``length`` characters or bytes."""
 
     length: int
-    _unit: ClassVar[int]  # Bytes
+    _unit: ClassVar[int]  # bytes of a character or byte
     _letter: ClassVar[str]
 
     def __post_init__(self) -> None:
@@ -111,7 +111,7 @@ class FixedLengthUTF32(Ordered, _FixedLength):
 
     dtype_cls = np.dtypes.StrDType
     _zarr_v3_name: ClassVar[str] = "fixed_length_utf32"
-    has_unused_bits: ClassVar[bool] = True  # Of the 32 of a character Unicode uses 21.
+    has_unused_bits: ClassVar[bool] = True  # Unicode uses 21 of the 32 bits of a character
     _unit: ClassVar[int] = 4
     _letter: ClassVar[str] = "U"
     _numpy_names: ClassVar[str | None] = "'|U1', ..."
@@ -153,9 +153,9 @@ class FixedLengthUTF32(Ordered, _FixedLength):
         return scalar.rstrip("\0").encode("utf-8", "surrogatepass")
 
     def decoded(self, array: AnyArray) -> AnyArray:
-        """``array``, if all its characters are some of Unicode or halves of surrogate pairs.
+        """``array`` unchanged, if all characters are code points of Unicode; halves of surrogate pairs pass.
 
-        Python cannot make text of any other, and numpy does not look.
+        Python cannot make a string of other values, and numpy does not check them.
         """
         order = np.dtype(np.uint32).newbyteorder(array.dtype.byteorder)
         characters = np.dtype((order, (array.dtype.itemsize // self._unit,)))
@@ -193,7 +193,7 @@ class FixedLengthUTF32(Ordered, _FixedLength):
 
 @dataclass(frozen=True)
 class NullTerminatedBytes(_FixedLength):
-    """``null_terminated_bytes``: up to ``length`` bytes; zeros at the end are no part of an element.
+    """``null_terminated_bytes``: up to ``length`` bytes; zeros at the end do not belong to an element.
 
     Parameters
     ----------
@@ -266,7 +266,7 @@ class NullTerminatedBytes(_FixedLength):
 
 @dataclass(frozen=True)
 class RawBytes(Opaque):
-    """``raw_bytes``: bytes that mean nothing to Zarr, under the name that zarr-python gives them.
+    """``raw_bytes``: bytes that Zarr does not interpret; zarr-python's name for ``r<N>``.
 
     Parameters
     ----------
@@ -304,7 +304,7 @@ class RawBytes(Opaque):
 
 
 def is_text(text: str) -> bool:
-    """Whether the characters are all ones that UTF-8 and JSON can hold: no halves of surrogate pairs."""
+    """Whether UTF-8 and JSON can hold all characters; they cannot hold halves of surrogate pairs."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -313,12 +313,14 @@ def is_text(text: str) -> bool:
 
 
 def text_items(given: AnyArray, data_type: ZDType) -> list[str] | None:
-    """The elements of an array of text, one by one; None if it is an array that numpy knows to be text.
+    """The elements of an array of objects, checked to be text; None if its numpy dtype holds only text.
+
+    Arrays of StringDType with a missing value are treated like arrays of objects.
 
     Raises
     ------
     DataTypeValidationError
-        If one of them is no text.
+        If an element is not text.
     """
     accepted = "arrays of text, of numpy's dtypes 'U' and StringDType or as objects"
     if given.dtype.kind == "U" or (given.dtype.kind == "T" and not hasattr(given.dtype, "na_object")):

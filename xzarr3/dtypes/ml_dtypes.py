@@ -1,11 +1,11 @@
-"""Numbers of few bits, as the package ml_dtypes has them: ``int4``, ``bfloat16``, ``float8_e5m2`` and others.
+"""Numbers of few bits, from the package ml_dtypes: ``int4``, ``bfloat16``, ``float8_e5m2`` and others.
 
-Elements that fill less than a byte are stored in its lower bits, and the upper ones mean nothing. Complex
-numbers are two of them, the real one first; where numpy has no dtype for them, an array has fields ``real``
-and ``imag``. ml_dtypes is optional and is only imported when such a type is asked for.
+An element of less than a byte is stored in the lower bits of a byte; the upper bits mean nothing. A complex
+number is its real part, then its imaginary part. If ml_dtypes has no dtype for it, arrays have the fields
+``real`` and ``imag``. ml_dtypes is optional and is imported only when such a type is used.
 
-Specification: zarr-extensions, a document for each name. ``float8_e4m3fn`` has none there; TensorStore
-stores it under this name. Version 2 uses the same names, as TensorStore does.
+Specification: zarr-extensions, a document for each name. ``float8_e4m3fn`` has no document there; TensorStore
+uses this name. Version 2 uses the same names, as in TensorStore.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from xzarr3.errors import DataTypeValidationError, MetadataError, UnknownExtensi
 
 
 class _NativeClass:
-    """The class of the numpy dtype, which is only known once ml_dtypes is imported."""
+    """The class of the numpy dtype. Reading it imports ml_dtypes."""
 
     def __get__(self, instance: object, owner: type[_Small]) -> type[np.dtype[Any]]:
         return type(owner._machine())
@@ -39,7 +39,7 @@ class _Small(PlainlyNamed):
 
     dtype_cls = _NativeClass()
     _listed: ClassVar[bool] = False
-    _module_name: ClassVar[str | None] = None  # The name in ml_dtypes if it is another.
+    _module_name: ClassVar[str | None] = None  # the name in ml_dtypes, if it differs
 
     @classmethod
     def _machine(cls) -> np.dtype[Any]:
@@ -48,7 +48,7 @@ class _Small(PlainlyNamed):
         Raises
         ------
         UnknownExtensionError
-            If ml_dtypes is not there, or too old.
+            If ml_dtypes is not installed or too old.
         """
         name = cls._module_name or cls._zarr_v3_name
         try:
@@ -89,7 +89,7 @@ class _Small(PlainlyNamed):
         return self._scalar(bytes(self.item_size))
 
     def _scalar(self, raw: bytes) -> Any:
-        """The scalar of these bytes, in the byte order of this machine."""
+        """The scalar with these bytes, which are in the byte order of this machine."""
         return np.frombuffer(raw, self._machine())[0]
 
     def cast_scalar(self, data: object) -> Any:
@@ -108,13 +108,19 @@ class _Small(PlainlyNamed):
 
 
 def _unused_cleared(array: AnyArray, width: int) -> AnyArray:
-    """An array whose elements are the lower bits of bytes, with the upper ones clear."""
+    """Clear all but the lower ``width`` bits of elements of one byte."""
     octets, mask = array.view(np.uint8), (1 << width) - 1
     return (octets & mask).view(array.dtype) if octets.size and octets.max() > mask else array
 
 
 def _numbers(values: Any, data_type: ZDType) -> AnyArray:
-    """Real numbers of numpy, from anything."""
+    """``values`` as an array of real numbers of numpy.
+
+    Raises
+    ------
+    DataTypeValidationError
+        If they are not real numbers.
+    """
     given = widened(unmasked(values, data_type))
     if given.dtype.kind not in "biufc":
         raise data_type._cannot_hold(given)
@@ -126,7 +132,7 @@ def _numbers(values: Any, data_type: ZDType) -> AnyArray:
 
 
 class _SmallReal(_Small):
-    """Real numbers, which version 2 names as version 3 does."""
+    """Real numbers; they have the same names in versions 2 and 3."""
 
     @classmethod
     def _from_json_v2(cls, data: Any) -> Self:
@@ -134,7 +140,7 @@ class _SmallReal(_Small):
             raise DataTypeValidationError(
                 f"not the data type '{cls._zarr_v3_name}'", found=data, accepted=repr(cls._zarr_v3_name)
             )
-        # Without a sign for it, the byte order is the one that is usual.
+        # The name has no byte order; little endian is usual.
         return cls(endianness="little") if issubclass(cls, Ordered) else cls()
 
     def _to_json_v2(self) -> Any:
@@ -150,7 +156,7 @@ class _SmallReal(_Small):
 class _SmallInteger(_SmallReal):
     """Integers of less than a byte."""
 
-    _width: ClassVar[int]  # Bits
+    _width: ClassVar[int]  # bits
     _bounds: ClassVar[tuple[int, int]]
     has_unused_bits: ClassVar[bool] = True
 
@@ -216,8 +222,8 @@ class UInt4(_SmallInteger, name="uint4"):
 class _SmallFloat(_SmallReal):
     """Floating point numbers of up to 16 bits."""
 
-    _width: ClassVar[int]  # Bits
-    _nan: ClassVar[int | None]  # Bits of the NaN that "NaN" stands for.
+    _width: ClassVar[int]  # bits
+    _nan: ClassVar[int | None]  # the bits of the NaN that "NaN" means
     _infinite: ClassVar[bool]
 
     def __init_subclass__(
@@ -257,7 +263,7 @@ class _SmallFloat(_SmallReal):
             if data in ("Infinity", "-Infinity") and self._infinite:
                 return self.cast_scalar(math.inf if data[0] == "I" else -math.inf)
             digits = -(-self._width // 4)
-            # Of a number of four bits, its byte is as good.
+            # A number of four bits may also be written as its byte.
             if re.fullmatch(rf"0x[0-9a-fA-F]{{{digits},{2 * self.item_size}}}", data):
                 bits = int(data, 16)
                 if bits < 1 << self._width:
@@ -296,7 +302,7 @@ class _SmallFloat(_SmallReal):
                 changed |= np.isinf(wide) & (narrow != wide)
                 changed |= np.isnan(wide) & ~np.isnan(narrow)
             else:
-                # Integers are kept to the last digit, so that all are below the precision of a double.
+                # Integers must be kept exactly, so this also checks that a double can hold them.
                 changed = (narrow != wide) | ~self._in_range(wide, narrow)
                 changed |= (abs(wide) >= 2.0**53) & (given != wide.astype(given.dtype))
                 changed |= wide >= 2.0 ** (64 if given.dtype.kind == "u" else 63)
@@ -305,7 +311,7 @@ class _SmallFloat(_SmallReal):
         return self._in_order(result) if isinstance(self, Ordered) else result
 
     def _in_range(self, wide: AnyArray, narrow: AnyArray) -> AnyArray:
-        """Whether numbers were rounded, not cut off at the largest one."""
+        """Whether numbers were rounded, and not clamped to the largest number of the type."""
         if self._infinite:
             return np.isfinite(narrow)
         low, high = _limits(type(self))
@@ -314,7 +320,7 @@ class _SmallFloat(_SmallReal):
 
 @lru_cache(maxsize=64)
 def _limits(cls: type[_SmallFloat]) -> tuple[float, float]:
-    """Half a step beyond the least and the greatest number of a type of at most eight bits."""
+    """The least and the greatest number of a type of at most eight bits, each extended by half a step."""
     numbers = np.arange(1 << cls._width, dtype=np.uint8).view(cls._machine()).astype(np.float64)
     numbers = np.unique(numbers[np.isfinite(numbers)])
     return numbers[0] - (numbers[1] - numbers[0]) / 2, numbers[-1] + (numbers[-1] - numbers[-2]) / 2
@@ -345,11 +351,11 @@ class Float6E3M2FN(_SmallFloat, name="float6_e3m2fn", width=6, nan=None, infinit
 
 
 class Float8E3M4(_SmallFloat, name="float8_e3m4", width=8, nan=0x78, infinite=True):
-    """``float8_e3m4``: 3 bits of exponent, 4 of mantissa."""
+    """``float8_e3m4``: 3 bits of exponent, 4 bits of mantissa."""
 
 
 class Float8E4M3(_SmallFloat, name="float8_e4m3", width=8, nan=0x7C, infinite=True):
-    """``float8_e4m3``: 4 bits of exponent, 3 of mantissa."""
+    """``float8_e4m3``: 4 bits of exponent, 3 bits of mantissa."""
 
 
 class Float8E4M3B11FNUZ(_SmallFloat, name="float8_e4m3b11fnuz", width=8, nan=0x80, infinite=False):
@@ -365,7 +371,7 @@ class Float8E4M3FNUZ(_SmallFloat, name="float8_e4m3fnuz", width=8, nan=0x80, inf
 
 
 class Float8E5M2(_SmallFloat, name="float8_e5m2", width=8, nan=0x7E, infinite=True):
-    """``float8_e5m2``: 5 bits of exponent, 2 of mantissa."""
+    """``float8_e5m2``: 5 bits of exponent, 2 bits of mantissa."""
 
 
 class Float8E5M2FNUZ(_SmallFloat, name="float8_e5m2fnuz", width=8, nan=0x80, infinite=False):
@@ -373,14 +379,14 @@ class Float8E5M2FNUZ(_SmallFloat, name="float8_e5m2fnuz", width=8, nan=0x80, inf
 
 
 class Float8E8M0FNU(_SmallFloat, name="float8_e8m0fnu", width=8, nan=0xFF, infinite=False):
-    """``float8_e8m0fnu``: powers of two; neither sign, zero nor infinity."""
+    """``float8_e8m0fnu``: powers of two; no sign, no zero, no infinity."""
 
 
 class _SmallComplex(_Small):
-    """Complex numbers of two parts, for which version 2 has no names."""
+    """Complex numbers of two parts; version 2 has no names for them."""
 
     _part_type: ClassVar[type[Any]]
-    numpy_swaps: ClassVar[bool] = False  # ml_dtypes exchanges the parts as well.
+    numpy_swaps: ClassVar[bool] = False  # ml_dtypes also exchanges the parts when it swaps bytes
 
     def __init_subclass__(cls, *, of: type[Any] | None = None, module_name: str | None = None) -> None:
         super().__init_subclass__()
@@ -399,7 +405,7 @@ class _SmallComplex(_Small):
         return 2 * int(self._part.item_size)
 
     def _of_parts(self, real: AnyArray, imag: AnyArray) -> AnyArray:
-        """An array of these parts, in the byte order of this machine."""
+        """An array of complex numbers from their parts, in the byte order of this machine."""
         pairs = np.stack([real, imag], axis=-1)
         return np.ascontiguousarray(pairs).view(self._machine()).reshape(real.shape)
 
@@ -457,7 +463,7 @@ class ComplexFloat16(_SmallComplex, Ordered, of=Float16, module_name="complex32"
 
 
 class _Pair(_SmallComplex):
-    """Complex numbers that numpy has no dtype for: an array of them has fields ``real`` and ``imag``."""
+    """Complex numbers without a dtype of their own: arrays have the fields ``real`` and ``imag``."""
 
     _by_name_only: ClassVar[bool] = True
     numpy_swaps: ClassVar[bool] = True

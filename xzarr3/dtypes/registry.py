@@ -1,4 +1,8 @@
-"""Which data types there are, and how a dtype or a document is matched to one of them."""
+"""The registry of data types: finds the data type for a numpy dtype, a document or what a user passes.
+
+It knows the classes only through the methods of :class:`~xzarr3.dtypes.ZDType`. It also holds
+:func:`parse_dtype`.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +28,14 @@ from xzarr3.dtypes.specs import (
 )
 from xzarr3.errors import DataTypeValidationError, MetadataError, UnknownExtensionError, listed
 
-_REMEMBERED = 1024  # Matches
+_REMEMBERED = 1024  # most cached matches
 
 
 class DataTypeRegistry:
     """The known data types, by name.
 
-    A dtype or a JSON value is offered to every registered class; exactly one must take it. What a document
-    names is asked of the class of that name alone.
+    A numpy dtype or a JSON value is offered to every registered class, and exactly one must accept it. In
+    version 3, a document with a registered name is offered only to the class of that name.
 
     Attributes
     ----------
@@ -50,13 +54,14 @@ class DataTypeRegistry:
     def register(self, key: str, cls: type[ZDType]) -> type[ZDType]: ...
 
     def register(self, key: str | type[ZDType], cls: type[ZDType] | None = None) -> type[ZDType]:
-        """Add a data type, in place of an earlier one of the same name.
+        """Register a data type; it replaces an earlier one of the same name.
 
         Parameters
         ----------
         key : str or type
-            The name; or the class alone, which has a name, and may have aliases.
+            The name, or the class alone. A class has a name and may have aliases.
         cls : type, optional
+            The class, if ``key`` is a name.
 
         Returns
         -------
@@ -78,7 +83,7 @@ class DataTypeRegistry:
         return cls
 
     def unregister(self, key: str) -> None:
-        """Remove a data type, under all its names."""
+        """Remove a data type and all its names."""
         self._forget(self.contents[key])
         self._found.clear()
 
@@ -92,7 +97,7 @@ class DataTypeRegistry:
         return list(self.contents)
 
     def _classes(self) -> list[type[ZDType]]:
-        """The classes that stand for dtypes, each once."""
+        """The classes that dtypes can select, each once."""
         return [cls for cls in dict.fromkeys(self.contents.values()) if not cls._by_name_only]
 
     def match_dtype(self, dtype: np.dtype[Any]) -> ZDType:
@@ -101,13 +106,14 @@ class DataTypeRegistry:
         Raises
         ------
         DataTypeValidationError
-            If no data type, or more than one, stands for ``dtype``.
+            If no data type, or more than one, represents ``dtype``.
         """
         if dtype.kind in "mM" and np.datetime_data(dtype)[1] == 0:
             raise DataTypeValidationError(
                 "times that do not pass", found=str(dtype), accepted="a scale factor from 1 to 2^31 - 1"
             )
-        # Dtypes with such a scale factor end the process when numpy compares them, fields among them.
+        # numpy crashes the process when it compares dtypes of times with a scale factor of 0. Such a dtype
+        # may be in a field, so structured dtypes are not used as cache keys.
         if dtype.names is not None:
             return self._match_dtype(dtype)
         return self._remembered(dtype, lambda: self._match_dtype(dtype))
@@ -141,7 +147,7 @@ class DataTypeRegistry:
         UnknownExtensionError
             If no data type has this name.
         DataTypeValidationError
-            If it has one, but says something wrong of it, or if more than one data type takes it.
+            If the rest of ``data`` is not valid for that data type, or more than one data type accepts it.
         """
         spelling = spelling_of(zarr_format)
         if too_deep(data, zarr_format):
@@ -183,7 +189,7 @@ class DataTypeRegistry:
         return self._only(found, name, self._unknown(name))
 
     def _explain_v2(self, data: Mapping[str, object], refusals: Mapping[type[ZDType], MetadataError]) -> None:
-        """Raise the error that says best why no data type takes this, if there is one."""
+        """Raise the most helpful error if one explains why no data type accepts ``data``."""
         name, codec = data["name"], data["object_codec_id"]
         if isinstance(name, str) and name.lstrip("<>|=") in ("O", "O8"):
             why = ": it runs any code that a chunk holds" if codec == "pickle" else ""
@@ -208,7 +214,7 @@ class DataTypeRegistry:
     def _offer(
         self, offer: Callable[[type[ZDType]], ZDType]
     ) -> tuple[list[ZDType], dict[type[ZDType], MetadataError]]:
-        """What the classes make of something, and why others make nothing of it."""
+        """Call ``offer`` with each class; return the data types made, and the errors of the other classes."""
         found, refusals = [], {}
         for cls in self._classes():
             try:
@@ -244,10 +250,10 @@ class DataTypeRegistry:
         )
 
     def _remembered(self, key: object, match: Callable[[], ZDType]) -> ZDType:
-        """What was found before for ``key``, or is found now."""
+        """The cached data type for ``key``, or the result of ``match``."""
         try:
             found = self._found.get(key)
-        except TypeError:  # Not hashable, so no JSON; the match says what is wrong.
+        except TypeError:  # not hashable, so not JSON; match reports what is wrong
             return match()
         if found is None:
             found = match()
@@ -309,7 +315,7 @@ class DataTypeRegistry:
 
 
 def _claims(cls: type[ZDType], dtype: np.dtype[Any]) -> bool:
-    """Whether a class says that it stands for dtypes like this one."""
+    """Whether a class represents dtypes like ``dtype``."""
     try:
         return cls._check_native_dtype(dtype)
     except FOREIGN_ERRORS:
@@ -317,7 +323,7 @@ def _claims(cls: type[ZDType], dtype: np.dtype[Any]) -> bool:
 
 
 def _frozen(data: object) -> object:
-    """JSON as something hashable; equal if it is the same JSON, where 1, 1.0 and true differ."""
+    """JSON as a hashable value. Only the same JSON compares equal; 1, 1.0 and true differ."""
     if isinstance(data, str):
         return data
     if isinstance(data, Mapping):
@@ -328,7 +334,7 @@ def _frozen(data: object) -> object:
 
 
 def _tupled(spec: object, room: int = 32) -> object:
-    """The fields of a list as numpy wants them, who takes no lists of lists."""
+    """Fields given as lists, converted to the tuples that numpy requires."""
     if not isinstance(spec, list) or not room:
         return spec
     return [
@@ -344,20 +350,20 @@ data_type_registry = registry
 
 
 def parse_dtype(spec: ZDType | npt.DTypeLike | JSON, *, zarr_format: ZarrFormat = 3) -> ZDType:
-    """The data type meant by whatever a user passes for one.
+    """The data type that a user specifies.
 
     Parameters
     ----------
     spec : ZDType, numpy dtype, str, dict or list
-        A data type, anything ``numpy.dtype`` takes, or the name or JSON of a Zarr data type. ``str`` and
-        ``"str"`` are text of any length, ``bytes`` and ``"bytes"`` are bytes of any number.
+        A data type, anything that ``numpy.dtype`` accepts, or the name or JSON of a Zarr data type. ``str``
+        and ``"str"`` mean text of any length; ``bytes`` and ``"bytes"`` mean byte strings of any length.
     zarr_format : {3, 2, "3-draft"}
-        The format whose JSON ``spec`` may be. For version 2, JSON of version 3 is taken as well.
+        The format of ``spec`` if it is JSON. For version 2, JSON of version 3 is also accepted.
 
     Raises
     ------
     DataTypeValidationError, UnknownExtensionError
-        If nothing, or more than one data type, matches.
+        If no data type, or more than one, matches.
 
     Examples
     --------

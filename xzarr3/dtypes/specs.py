@@ -1,8 +1,8 @@
-"""The JSON of data types: its types, and the checks of its form in version 2 of the format.
+"""The form of the JSON of data types: its Python types, and checks for version 2 of the format.
 
-Version 2 spells a data type as numpy does (``<i2``), or as a list of fields. Where numpy holds objects, the
-codec that encodes them is part of the type, so the form used here is an object with that spelling as ``name``
-and the codec as ``object_codec_id``.
+Version 2 names a data type as numpy does (``<i2``), or as a list of fields. If numpy holds objects, the codec
+that encodes them is part of the type. So this package uses an object in which ``name`` is numpy's name or the
+list, and ``object_codec_id`` is the codec of objects. This module knows no data type classes.
 
 Specification: Zarr v2, "Data type encoding".
 """
@@ -23,24 +23,24 @@ from xzarr3.errors import DataTypeValidationError
 ZarrFormat: TypeAlias = Literal[2, 3, "3-draft"]
 
 DTypeJSON: TypeAlias = str | int | float | Sequence["DTypeJSON"] | Mapping[str, object] | None
-"""What a document may have where a data type is named."""
+"""The JSON by which a document may name a data type."""
 
 _Name = TypeVar("_Name")
 _Codec = TypeVar("_Codec")
 
 
 class DTypeConfig_V2(TypedDict, Generic[_Name, _Codec]):  # noqa: N801
-    """A data type of version 2: its name as numpy spells it, and the codec of its objects if it has any."""
+    """A data type of version 2: numpy's name for it, and the codec of its objects, if it has objects."""
 
     name: _Name
     object_codec_id: _Codec
 
 
 MAX_DEPTH = 32
-"""Levels to which data types may be nested."""
+"""Deepest nesting of data types."""
 
 OBJECT_CODECS = {"vlen-utf8": "'string'", "vlen-bytes": "'bytes'", "json2": "'json2'"}
-"""The codecs of objects that version 2 may name, and the data types that they stand for."""
+"""The codecs of objects that version 2 may name, and the data types that they select."""
 
 _UNITS = "generic|Y|M|W|D|h|m|s|ms|us|μs|ns|ps|fs|as"
 _TYPESTR = re.compile(
@@ -56,22 +56,22 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spelling:
-    """How a format spells data types and fill values: all that differs between the formats."""
+    """How a format writes data types and fill values. It holds all differences between the formats."""
 
     numpy_names: bool
-    """Whether data types have the names of numpy, not names and configurations of Zarr."""
+    """Whether data types have numpy names; if not, Zarr names and configurations."""
 
     old_fills: bool
-    """Whether fill values are read in the forms of many writers: 0 for what is all zero, numbers as text."""
+    """Whether fill values are also read in forms of old writers: 0 for all-zero bits, numbers as strings."""
 
     all_bits: bool
-    """Whether there are words for each NaN and for NaT, which is a number otherwise."""
+    """Whether each NaN, and NaT, has a form of its own; if not, there is one NaN, and NaT is a number."""
 
     packed_fills: bool
     """Whether a fill value of several parts is the base64 of its bytes, in the byte order of the type."""
 
     levels: int
-    """How deep the JSON of a data type may be nested."""
+    """Deepest nesting of the JSON of a data type."""
 
 
 _NUMPY = Spelling(numpy_names=True, old_fills=True, all_bits=False, packed_fills=True, levels=2 * MAX_DEPTH)
@@ -80,7 +80,7 @@ _SPELLINGS: dict[object, Spelling] = {2: _NUMPY, 3: _ZARR, "3-draft": _ZARR}
 
 
 def spelling_of(zarr_format: object) -> Spelling:
-    """How a format spells data types and fill values.
+    """How a format writes data types and fill values.
 
     Raises
     ------
@@ -89,14 +89,14 @@ def spelling_of(zarr_format: object) -> Spelling:
     """
     try:
         return _SPELLINGS[zarr_format]
-    except (KeyError, TypeError) as error:  # What is not hashable is no format either.
+    except (KeyError, TypeError) as error:  # TypeError: the value is not hashable
         raise DataTypeValidationError(
             "no such Zarr format", field="zarr_format", found=zarr_format, accepted="3, 2, '3-draft'"
         ) from error
 
 
 def check_format(zarr_format: object) -> None:
-    """Refuse what is no format, as :func:`spelling_of` does."""
+    """Refuse an unknown format, as :func:`spelling_of` does."""
     spelling_of(zarr_format)
 
 
@@ -117,7 +117,7 @@ def check_dtype_spec_v2(data: object) -> TypeGuard[DTypeConfig_V2[Any, str | Non
 
 
 def check_dtype_spec_no_object_codec_v2(data: object) -> TypeGuard[DTypeConfig_V2[Any, None]]:
-    """Whether ``data`` has the form of a data type of version 2 that is not one of objects.
+    """Whether ``data`` has the form of a data type of version 2 that holds no objects.
 
     Examples
     --------
@@ -130,7 +130,7 @@ def check_dtype_spec_no_object_codec_v2(data: object) -> TypeGuard[DTypeConfig_V
 
 
 def _is_name(data: object, depth: int) -> bool:
-    """Whether this is a string, or a list of fields, each of a name, one of these two, and maybe a shape."""
+    """Whether ``data`` is a string or a list of fields: name, a string or such a list, and maybe a shape."""
     if isinstance(data, str):
         return True
     return (
@@ -148,7 +148,7 @@ def _is_name(data: object, depth: int) -> bool:
 
 
 def native_v2(data: object) -> np.dtype[Any] | None:
-    """The numpy dtype of a data type of version 2 that is neither one of objects nor has fields.
+    """The numpy dtype of a data type of version 2 that has neither objects nor fields.
 
     Parameters
     ----------
@@ -158,7 +158,7 @@ def native_v2(data: object) -> np.dtype[Any] | None:
     Returns
     -------
     numpy.dtype or None
-        None if the name is none that numpy has for one.
+        None if ``data`` is not such a data type or numpy has no such name.
     """
     if not check_dtype_spec_no_object_codec_v2(data):
         return None
@@ -172,7 +172,7 @@ def native_v2(data: object) -> np.dtype[Any] | None:
 
 
 def split_v3(data: object) -> tuple[str, Mapping[str, JSON]] | None:
-    """Name and configuration of a data type of version 3; None if ``data`` is no such thing.
+    """Name and configuration of a data type of version 3; None if ``data`` has another form.
 
     Examples
     --------
@@ -190,7 +190,7 @@ def split_v3(data: object) -> tuple[str, Mapping[str, JSON]] | None:
 
 
 def too_deep(data: object, zarr_format: ZarrFormat) -> bool:
-    """Whether JSON is nested deeper than any data type."""
+    """Whether JSON is nested deeper than a data type may be."""
     level: list[object] = [data]
     for _ in range(spelling_of(zarr_format).levels):
         level = [
@@ -205,17 +205,17 @@ def too_deep(data: object, zarr_format: ZarrFormat) -> bool:
 
 
 def from_base64(data: object) -> bytes:
-    """The bytes that a string of base64 stands for, or ValueError."""
+    """Decode a base64 string; raises ValueError if it is not valid."""
     if not isinstance(data, str):
         raise ValueError("not a string")
     return base64.b64decode(data.encode("ascii"), validate=True)
 
 
 def to_base64(data: bytes) -> str:
-    """Bytes as a string of base64."""
+    """Encode bytes as a base64 string."""
     return base64.b64encode(data).decode("ascii")
 
 
 def is_zero(data: object) -> bool:
-    """Whether this is what version 2 may have for an element whose bits are all zero."""
+    """Whether ``data`` is a number or string that version 2 may have for an element of all-zero bits."""
     return (isinstance(data, (int, float)) and not isinstance(data, bool) and data == 0) or data == ""

@@ -1,10 +1,10 @@
-"""``struct``: elements of named fields, each with a type of its own, one behind the other.
+"""``struct``: elements with named fields, each with its own data type, stored one after another.
 
-Numpy's structured dtypes become such types. Fields are packed, whatever their offsets in numpy are. The
-older name ``structured``, with fields as pairs, is read as well; so is the base64 that was written for fill
-values then, whose bytes are little endian in version 3 and in the order of the fields in version 2.
+numpy's structured dtypes become such types. Fields are packed, whatever their offsets in numpy are. The older
+name ``structured``, with fields as pairs, is also read. So are older fill values, the base64 of all bytes;
+the bytes are little endian in version 3 and in the byte order of each field in version 2.
 
-In version 2 a field may hold an array of some shape. Version 3 has no such fields.
+In version 2 a field may hold an array of a given shape. Version 3 has no such fields.
 
 Specification: zarr-extensions, "Struct", "Structured"; Zarr v2, "Data type encoding".
 Example: ``{"name": "struct", "configuration": {"fields": [{"name": "x", "data_type": "float32"}]}}``.
@@ -43,16 +43,16 @@ _SHAPE = f"1 to {_MAX_FIELD_DIMENSIONS} integers of at least 1"
 
 @dataclass(frozen=True)
 class FieldArray(ZDType[np.dtype[Any], AnyArray]):
-    """What a field of version 2 is that holds an array: no data type of arrays, of fields alone.
+    """The data type of a field that holds an array, in version 2. A Zarr array cannot have this data type.
 
-    Scalars are arrays of the shape.
+    Scalars are arrays of this shape.
 
     Parameters
     ----------
     item : ZDType
-        Data type of the elements of the array.
+        Data type of the elements.
     shape : tuple of int
-        Its shape.
+        Shape of the array in each field.
 
     Examples
     --------
@@ -102,7 +102,7 @@ class FieldArray(ZDType[np.dtype[Any], AnyArray]):
 
     @property
     def numpy_swaps(self) -> bool:  # type: ignore[override]
-        """Whether those of the elements can be left to numpy."""
+        """Whether numpy's casts convert the byte order of the elements."""
         return self.item.numpy_swaps
 
     def to_json(self, zarr_format: ZarrFormat) -> Any:
@@ -141,7 +141,7 @@ class FieldArray(ZDType[np.dtype[Any], AnyArray]):
 
     @property
     def has_unused_bits(self) -> bool:  # type: ignore[override]
-        """Whether an element of the array has any."""
+        """Whether the elements of the array have unused bits."""
         return self.item.has_unused_bits
 
     def decoded(self, array: AnyArray) -> AnyArray:
@@ -153,7 +153,7 @@ class FieldArray(ZDType[np.dtype[Any], AnyArray]):
 
 @dataclass(frozen=True)
 class Struct(ZDType[np.dtype[Any], np.void]):
-    """``struct``: elements of named fields.
+    """``struct``: elements with named fields.
 
     Parameters
     ----------
@@ -235,7 +235,7 @@ class Struct(ZDType[np.dtype[Any], np.void]):
 
     @property
     def endianness(self) -> Endianness:
-        """The byte order in which such elements are best stored: that of the fields, if they agree."""
+        """The preferred byte order of stored elements: big if all fields with a byte order are big endian."""
         return "big" if self.byte_order == "big" else "little"
 
     def in_byte_order(self, order: Endianness) -> Self:
@@ -243,7 +243,7 @@ class Struct(ZDType[np.dtype[Any], np.void]):
 
     @property
     def numpy_swaps(self) -> bool:  # type: ignore[override]
-        """Whether those of all fields can be left to numpy."""
+        """Whether numpy's casts convert the byte order of all fields."""
         return all(data_type.numpy_swaps for _, data_type in self.fields)
 
     # JSON of the data type
@@ -303,7 +303,7 @@ class Struct(ZDType[np.dtype[Any], np.void]):
     # Scalars
 
     def _of(self, scalars: Mapping[str, Any]) -> np.void:
-        """A scalar of these scalars of the fields, bit for bit."""
+        """Join scalars of the fields to a scalar, bit for bit."""
         return self._of_bytes(b"".join(each._packed(scalars[name]) for name, each in self.fields))
 
     def _packed(self, scalar: np.void) -> bytes:
@@ -311,7 +311,7 @@ class Struct(ZDType[np.dtype[Any], np.void]):
 
     @staticmethod
     def _cells(scalar: np.void) -> dict[str, Any]:
-        """The scalars of the fields, in the byte order of this machine except for structs."""
+        """The scalars of the fields. All but structs are in the byte order of this machine."""
         cells = {name: np.asarray(scalar)[name] for name in scalar.dtype.names or ()}
         return {name: (each if each.dtype.names else native_order(each))[()] for name, each in cells.items()}
 
@@ -375,7 +375,7 @@ class Struct(ZDType[np.dtype[Any], np.void]):
         return self._of(scalars)
 
     def _from_text(self, data: str, stored: Self) -> np.void:
-        """The scalar whose bytes, as those of the data type ``stored``, are in base64."""
+        """Decode base64 of the bytes of a scalar of data type ``stored``."""
         try:
             raw = from_base64(data)
             if len(raw) != self.item_size:
@@ -404,7 +404,7 @@ class Struct(ZDType[np.dtype[Any], np.void]):
 
     @property
     def has_unused_bits(self) -> bool:  # type: ignore[override]
-        """Whether one of the fields has any."""
+        """Whether a field has unused bits."""
         return any(data_type.has_unused_bits for _, data_type in self.fields)
 
     def decoded(self, array: AnyArray) -> AnyArray:
@@ -436,7 +436,7 @@ class Struct(ZDType[np.dtype[Any], np.void]):
         for name, data_type in self.fields:
             try:
                 part, place = given[name], result[name]
-            except ValueError as error:  # More dimensions than numpy has, with those of the field.
+            except ValueError as error:  # with the dimensions of the field, more dimensions than numpy allows
                 raise self._cannot_hold(given, str(error)) from error
             try:
                 cast = data_type.cast_array(part)
@@ -449,7 +449,7 @@ class Struct(ZDType[np.dtype[Any], np.void]):
         return result
 
     def _of_objects(self, values: Any) -> AnyArray:
-        """Nested lists, or objects that numpy makes an array of, as an array: a tuple is one element."""
+        """Nested lists, or other objects, as an array. A tuple or a mapping is one element."""
         if isinstance(values, (tuple, Mapping, bytes, bytearray)):
             return np.asarray(self.cast_scalar(values))
         if not isinstance(values, list):
@@ -461,7 +461,7 @@ class Struct(ZDType[np.dtype[Any], np.void]):
             raise DataTypeValidationError(
                 "lists of different lengths", found=shorten(values), accepted="a regular array of tuples"
             )
-        # Joined as bytes, as numpy's own ways end in the byte order of this machine.
+        # Joined as bytes, because numpy's functions would return the byte order of this machine.
         raw = b"".join(self.cast_array(part).tobytes() for part in parts)
         return np.frombuffer(bytearray(raw), self._dtype).reshape(len(parts), *parts[0].shape)
 
@@ -479,14 +479,14 @@ def _field_type(data: Any, zarr_format: ZarrFormat, name: object, shape: Sequenc
 
 
 def _pair(name: str, data_type: ZDType) -> list[Any]:
-    """A field in version 2: name and dtype, and the shape if it holds an array."""
+    """A field in version 2: its name, its dtype, and its shape if it holds an array."""
     if isinstance(data_type, FieldArray):
         return [*_pair(name, data_type.item), list(data_type.shape)]
     return [name, data_type.to_json(2)["name"]]
 
 
 def _listed(data: object, depth: int) -> object:
-    """Tuples as lists, down to what a tuple may be an element of."""
+    """Convert the outer ``depth`` levels of tuples to lists; a tuple further inside may be an element."""
     if depth == 0 or not isinstance(data, (list, tuple)):
         return data
     return [_listed(each, depth - 1) for each in data]

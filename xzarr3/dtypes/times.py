@@ -1,4 +1,4 @@
-"""``numpy.datetime64`` and ``numpy.timedelta64``: counts of a unit of time, 64 bits wide.
+"""``numpy.datetime64`` and ``numpy.timedelta64``: counts of a unit of time, in 64 bits.
 
 Specification: zarr-extensions, "numpy.datetime64", "numpy.timedelta64"; Zarr v2, "Data type encoding"
 (``<M8[10s]``). Example: ``{"name": "numpy.datetime64", "configuration": {"unit": "s", "scale_factor": 10}}``.
@@ -20,7 +20,7 @@ from xzarr3.dtypes.specs import ZarrFormat, spelling_of, split_v3
 from xzarr3.errors import DataTypeValidationError, listed
 
 UNITS = ("Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns", "ps", "fs", "as", "generic")
-_MICRO = ("\u03bcs", "\u00b5s")  # Other spellings of "us", with the Greek letter and with the sign.
+_MICRO = ("\u03bcs", "\u00b5s")  # other spellings of "us": with the Greek letter, and with the micro sign
 _DATE = re.compile(
     r"[-+]?[0-9]{4,20}(-[0-9]{2}(-[0-9]{2}(T[0-9]{2}(:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,18})?)?)?)?)?)?"
 )
@@ -44,7 +44,7 @@ class _Time(NumpyNamed, Ordered):
             raise self._wrong("scale_factor", self.scale_factor, "an integer from 1 to 2^31 - 1")
 
     def __repr__(self) -> str:
-        """The fields in the order of the document that describes the data type, which sorts them."""
+        """The fields in alphabetical order."""
         return (
             f"{type(self).__name__}(endianness={self.endianness!r}, scale_factor={self.scale_factor!r}, "
             f"unit={self.unit!r})"
@@ -101,7 +101,7 @@ class _Time(NumpyNamed, Ordered):
         }
 
     def _of(self, count: int) -> Any:
-        """The scalar that is this count of units."""
+        """The scalar of ``count`` units."""
         return np.int64(count).view(np.dtype(self._code))
 
     def default_scalar(self) -> Any:
@@ -115,7 +115,7 @@ class _Time(NumpyNamed, Ordered):
             return self._of(data)
         if spelling.old_fills and isinstance(data, str):
             try:
-                return self.cast_scalar(data)  # zarr-python 3.0 wrote dates.
+                return self.cast_scalar(data)  # zarr-python 3.0 wrote dates
             except DataTypeValidationError as error:
                 raise self._refused(data, "fill value not permitted", "'NaT' or an integer") from error
         raise self._refused(data, "fill value not permitted", "'NaT' or an integer of 64 bits")
@@ -123,7 +123,7 @@ class _Time(NumpyNamed, Ordered):
     def to_json_scalar(self, data: object, *, zarr_format: ZarrFormat) -> Any:
         spelling = spelling_of(zarr_format)
         count = int(self.cast_scalar(data).view(np.int64))
-        # zarr-python 2 wrote and read the number only.
+        # zarr-python 2 reads and writes only the number.
         return "NaT" if count == _NAT and spelling.all_bits else count
 
     def cast_scalar(self, data: object) -> Any:
@@ -142,12 +142,12 @@ class _Time(NumpyNamed, Ordered):
 
     _accepted: ClassVar[str]
 
-    # Numpy takes a dtype without a unit for one that it may choose, in any byte order and with any scale
-    # factor, so counts are used throughout.
+    # If a dtype has no unit, numpy chooses its unit, scale factor and byte order. So all methods below use
+    # integer counts.
 
     @property
     def numpy_swaps(self) -> bool:  # type: ignore[override]
-        """Whether there is a unit."""
+        """Whether numpy's casts convert between byte orders: only if there is a unit."""
         return self.unit != "generic"
 
     def _packed(self, scalar: Any) -> bytes:
@@ -158,7 +158,7 @@ class _Time(NumpyNamed, Ordered):
 
     @property
     def _counts(self) -> np.dtype[Any]:
-        """The dtype of counts, in the byte order of this type."""
+        """The integer dtype of counts, in the byte order of this type."""
         return self._ordered(np.dtype(np.int64))
 
     def filled(self, shape: tuple[int, ...], fill: Any) -> AnyArray:
@@ -190,8 +190,8 @@ class _Time(NumpyNamed, Ordered):
         return self._converted(given)
 
     def _count(self, given: AnyArray, item: Any) -> int:
-        """The count of units of an object of Python, or of pandas."""
-        exact = getattr(item, f"to_{self._type.__name__}", None)  # Of pandas, which knows nanoseconds.
+        """The count of units of a Python or pandas object."""
+        exact = getattr(item, f"to_{self._type.__name__}", None)  # pandas has it, to keep nanoseconds
         try:
             if not self._is_time(item) and (exact is None or getattr(item, "tzinfo", None) is not None):
                 raise TypeError("not a time, or one of a time zone")
@@ -204,7 +204,7 @@ class _Time(NumpyNamed, Ordered):
             raise self._cannot_hold(given, found=item, accepted=self._accepted) from error
 
     def _converted(self, given: AnyArray) -> AnyArray:
-        """Times in this unit, if they are whole numbers of it."""
+        """Convert times to this unit; they must be whole numbers of it."""
         given = native_order(given)
         source, target = given.dtype, np.dtype(self._code)
         if source == target:
@@ -234,7 +234,7 @@ class _Time(NumpyNamed, Ordered):
 
 @dataclass(frozen=True, repr=False)
 class DateTime64(_Time):
-    """``numpy.datetime64``: moments, counted from 1970-01-01T00:00 UTC.
+    """``numpy.datetime64``: points in time, counted from 1970-01-01T00:00 UTC.
 
     Parameters
     ----------
@@ -259,7 +259,7 @@ class DateTime64(_Time):
     _accepted: ClassVar[str] = "datetime64, datetime.datetime without a time zone, datetime.date"
 
     def _parsed(self, text: str) -> Any:
-        if not _DATE.fullmatch(text):  # numpy takes "today" and other words as well.
+        if not _DATE.fullmatch(text):  # numpy also accepts "today" and other words
             raise ValueError("not a date")
         return np.datetime64(text)
 

@@ -1,12 +1,12 @@
-"""Elements of no fixed size: text, bytes, and objects made of JSON.
+"""Data types whose elements have no fixed size: text, bytes, and JSON values.
 
 ``string`` is numpy's ``StringDType``. ``bytes``, which zarr-python calls ``variable_length_bytes``, and
-``json2`` are arrays of Python objects. Version 2 has one dtype for them all, ``|O``, and the codec among the
-filters tells which one is meant: ``vlen-utf8``, ``vlen-bytes`` or ``json2``. Other codecs of objects are
-refused: ``pickle`` runs whatever code the chunks hold.
+``json2`` are arrays of Python objects. Version 2 has one dtype for all of them, ``|O``; a codec among the
+filters selects the data type: ``vlen-utf8``, ``vlen-bytes`` or ``json2``. Other codecs of objects are
+refused. One of them, ``pickle``, would run any code that the chunks hold.
 
-Specification: zarr-extensions, "String", "Bytes"; Zarr v2, "Data type encoding". ``json2`` is known to
-version 2 only, as a codec of numcodecs.
+Specification: zarr-extensions, "String", "Bytes"; Zarr v2, "Data type encoding". ``json2`` exists only in
+version 2, as a codec of numcodecs.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from xzarr3.dtypes.specs import (
 from xzarr3.errors import DataTypeValidationError, UnknownExtensionError
 
 OBJECT_NAMES = ("|O", "O", "|O8", "<O", ">O", "=O")
-"""How version 2 spells numpy's dtype of objects."""
+"""The names of numpy's dtype of objects in version 2."""
 
-_MAX_LEVELS = 200  # Of a JSON value
+_MAX_LEVELS = 200  # deepest nesting of a JSON value
 
 
 class _Variable(PlainlyNamed):
@@ -106,7 +106,7 @@ class VariableLengthUTF8(_Variable):
     def from_json_scalar(self, data: JSON, *, zarr_format: ZarrFormat) -> str:
         old = spelling_of(zarr_format).old_fills
         if old and isinstance(data, (int, float)) and not isinstance(data, bool):
-            return str(data)  # The default of old writers, 0, as others read it.
+            return str(data)  # old writers wrote 0 by default; other readers also read it as "0"
         if not isinstance(data, str) or not is_text(data):
             raise self._refused(data, "fill value not permitted")
         return data
@@ -119,7 +119,7 @@ class VariableLengthUTF8(_Variable):
         return scalar.encode("utf-8", "surrogatepass")
 
     def filled(self, shape: tuple[int, ...], fill: Any) -> AnyArray:
-        # Of a string, numpy would take the zeros off the end.
+        # numpy would remove zeros at the end of a plain string, so the fill value is made an array first.
         return np.full(shape, np.array([fill], object).astype(self._dtype)[0:1].reshape(()), self._dtype)
 
     def holds_only(self, array: AnyArray, fill: Any) -> bool:
@@ -136,7 +136,7 @@ class VariableLengthUTF8(_Variable):
             return given
         items = text_items(given, self)
         try:
-            if items is None:  # Some releases of numpy misread text in the other byte order.
+            if items is None:  # some releases of numpy misread text in the other byte order
                 return native_order(given).astype(dtype)
             return np.array(items, object).astype(dtype).reshape(given.shape)
         except (TypeError, ValueError) as error:
@@ -152,7 +152,7 @@ class _Objects(_Variable):
 
 
 class VariableLengthBytes(_Objects):
-    """``bytes``, ``variable_length_bytes``: bytes of any number; numpy holds them as objects."""
+    """``bytes``, ``variable_length_bytes``: byte strings of any length; numpy holds them as objects."""
 
     _zarr_v3_name = "bytes"
     _zarr_v3_aliases = ("variable_length_bytes",)
@@ -202,7 +202,7 @@ class VariableLengthBytes(_Objects):
 
 
 class JSONObjects(_Objects):
-    """``json2``: anything that JSON can say; numpy holds it as objects. Known to version 2 only."""
+    """``json2``: any JSON value; numpy holds it as an object. Exists in version 2 only."""
 
     _zarr_v3_name = "json2"
     object_codec_id = "json2"
@@ -225,7 +225,7 @@ class JSONObjects(_Objects):
         return self._plain(data, data, _MAX_LEVELS)
 
     def _plain(self, data: object, whole: object, room: int) -> Any:
-        """``data`` made of nothing but JSON's types."""
+        """``data`` as a copy made only of JSON types; ``room`` levels of nesting are left."""
         if isinstance(data, (np.generic, np.ndarray)) and np.ndim(data) == 0:
             data = data.item()
         if data is None or type(data) in (bool, int, float, str):
@@ -255,7 +255,7 @@ class JSONObjects(_Objects):
 
     def filled(self, shape: tuple[int, ...], fill: Any) -> AnyArray:
         array = super().filled(shape, fill)
-        if isinstance(fill, (list, dict)):  # Who changes one of them does not mean them all.
+        if isinstance(fill, (list, dict)):  # each element gets a copy, so that changing one leaves the others
             flat = array.reshape(-1)
             for at in range(flat.size):
                 flat[at] = copy.deepcopy(fill)

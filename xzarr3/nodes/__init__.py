@@ -1,1 +1,1 @@
-"""Nodes in a store: finding, making, changing and erasing them."""
+"""Nodes in a store: finding, creating, changing and erasing them."""

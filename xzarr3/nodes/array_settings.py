@@ -1,4 +1,8 @@
-"""What a user asks of a new array, and the metadata that say it."""
+"""Turns the settings that a user gives for a new array into its metadata.
+
+Fills in what the user leaves open and checks that everything fits together and that the format can express
+it. Nothing is read from or written to a store here.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +29,7 @@ from xzarr3.model.chunk_keys import ChunkKeyEncoding
 from xzarr3.model.metadata import ArrayMetadata, check_shape
 from xzarr3.model.storage_transformers import StorageTransformer, storage_transformer
 
-_AUTO_CHUNK = 4 * 2**20  # Bytes of a chunk where the user leaves its shape to us.
+_AUTO_CHUNK = 4 * 2**20  # bytes of a chunk whose shape the user leaves open
 
 
 def auto_chunks(shape: tuple[int, ...], itemsize: int, limit: int = _AUTO_CHUNK) -> tuple[int, ...]:
@@ -65,7 +69,7 @@ def array_metadata(
     Raises
     ------
     MetadataError
-        If they do not fit together.
+        If the settings do not fit together.
     """
     try:
         sizes = as_lengths(shape)
@@ -75,7 +79,7 @@ def array_metadata(
         ) from error
     check_shape(sizes)
     asked = parse_dtype(dtype, zarr_format=format.zarr_format)
-    # A struct whose fields have several byte orders, which only version 2 can say, keeps them.
+    # Only version 2 can store a struct whose fields have several byte orders; there it keeps them.
     mixed = format.byte_order_in_data_type and asked.byte_order == "mixed"
     data_type = asked if mixed else asked.in_native_order()
     fill = data_type.default_scalar() if fill_value is None else cast_fill_value(data_type, fill_value)
@@ -117,7 +121,7 @@ def array_metadata(
             accepted=f"{len(sizes)} strings or None",
         )  # fmt: skip
     for unit in grid.sample_shapes():
-        # The chain has filled in what the codecs left open, such as blosc's size of an element.
+        # The chain fills in settings that codecs left open, such as the element size of blosc.
         codecs = CodecChain(codecs, ChunkSpec(unit, data_type, fill)).codecs
     meta = ArrayMetadata(
         shape=sizes,
@@ -131,19 +135,19 @@ def array_metadata(
         storage_transformers=tuple(map(_storage_transformer, storage_transformers or ())),
         zarr_format=format.zarr_format,
     )
-    # What the format cannot say is found before anything is written, and what it says in another way, too.
+    # Encode and parse once: this finds, before anything is written, what the format cannot express.
     for document in format.documents(meta, "").values():
         documents.check(document)
     return cast("ArrayMetadata", format.parse(format.hold(meta), ""))
 
 
 def cast_fill_value(data_type: ZDType, value: object) -> Scalar:
-    """A fill value as a user gives it, for a data type that may be anybody's class.
+    """Convert a fill value given by a user; the data type may be a class of another package.
 
     Raises
     ------
     DataTypeValidationError
-        If the data type cannot hold it.
+        If the data type cannot hold the value.
     """
     try:
         scalar: Scalar = data_type.cast_scalar(value)
@@ -188,14 +192,14 @@ def _storage_transformer(value: StorageTransformer | Mapping[str, Any] | str) ->
 
 
 def is_auto(value: Any) -> bool:
-    """Whether a setting is left open."""
+    """Whether a setting is "auto"."""
     return isinstance(value, str) and value == "auto"
 
 
 def chosen_filters(
     filters: Any, format: Format
 ) -> tuple[tuple[ArrayArrayCodec, ...], tuple[BytesBytesCodec, ...]]:
-    """The filters on arrays and, in version 2, those on bytes, which it has among them."""
+    """The array-to-array filters and, only in version 2, the bytes-to-bytes filters."""
     if is_auto(filters):
         return (), ()
     if not format.configures_as_numcodecs:
@@ -217,17 +221,17 @@ def chosen_filters(
 def _compressors(value: Any, serializer: ArrayBytesCodec, format: Format) -> Any:
     if not is_auto(value):
         return value
-    # A compressed shard could be read as a whole only, a compressed block of N5 not by N5.
+    # A compressed shard could only be read whole, and N5 could not read a compressed N5 block.
     return None if serializer.name in ("sharding_indexed", "n5_default") else format.default_compressor
 
 
 def chosen_serializer(
     value: Any, data_type: ZDType, filters: tuple[ArrayArrayCodec, ...], format: Format
 ) -> ArrayBytesCodec:
-    """The codec from arrays to bytes: the one that is asked for, or else the usual one after the filters."""
+    """The array-to-bytes codec: the given one, or the usual one for the output of the filters."""
     if is_auto(value) or value is None:
         if any(codec.name == "numcodecs.categorize" for codec in filters):
-            return BytesCodec()  # What it makes of text are integers.
+            return BytesCodec()  # it turns text into integers
         serializer = default_serializer(data_type)
         if format.byte_order_in_data_type and isinstance(serializer, BytesCodec):
             orders = {"big": "big", "mixed": sys.byteorder}
@@ -243,7 +247,7 @@ def chosen_serializer(
 
 
 def _divided(lengths: tuple[int, ...], units: Grid) -> tuple[int, ...]:
-    """The largest lengths, none above ``lengths``, that divide all units evenly."""
+    """The largest chunk lengths, each at most ``lengths``, that divide all shards evenly."""
     divided = []
     for length, axis in zip(lengths, units.axes, strict=True):
         unit = math.gcd(*axis.distinct)

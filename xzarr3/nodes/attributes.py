@@ -1,4 +1,7 @@
-"""User attributes as a mapping that writes its changes to the store."""
+"""User attributes as a mapping that writes its changes to the store.
+
+The mapping itself knows no store: it gets functions that read and change the stored attributes.
+"""
 
 from __future__ import annotations
 
@@ -10,22 +13,22 @@ from typing import Any
 class Attributes(MutableMapping[str, Any]):
     """The user attributes of an array or a group.
 
-    Each change rewrites the metadata document; :meth:`update` and :meth:`put` make several changes at
-    the price of one. What is read is a copy: changing a list or a dictionary that is a value changes nothing
-    until it is assigned.
+    Each change rewrites the metadata document; :meth:`update` and :meth:`put` make several changes in one
+    rewrite. A value that is read is a copy: changing a list or a dictionary has no effect until it is
+    assigned.
 
-    What is set has to be JSON: NaN and infinities are refused by a :class:`~xzarr3.MetadataError`, as nobody
-    could tell what they were to be. Those that an older writer left in the document are read, and stay as
-    they are while other attributes are set; :func:`xzarr3.copy` and :func:`xzarr3.to_zarr` store text
+    Values must be JSON. NaN and infinities raise a :class:`~xzarr3.MetadataError`: JSON lacks them, and a
+    reader could not tell what was meant. If an older writer left some in the document, they can be read, and
+    they stay while other attributes change. :func:`xzarr3.copy` and :func:`xzarr3.to_zarr` store text
     instead.
 
     Parameters
     ----------
     read : callable
-        Gives the attributes as they were last read or written.
+        Returns the attributes as last read or written.
     change : callable
-        Takes a function from attributes to changed ones, applies it to those that are stored now and
-        stores the result, or raises and stores nothing.
+        Takes a function from attributes to changed attributes, applies it to the stored ones and stores the
+        result. If it raises, nothing is stored.
     """
 
     def __init__(

@@ -1,9 +1,9 @@
-"""What this process has changed in stores, for readers that would not look there.
+"""Remembers what this process has changed in stores, for readers that do not look at the store again.
 
-Where answers have to be waited for, readers trust for a while what they saw of a document, but not once it
-was changed here. And some stores cannot tell whether a value has changed: dask's names are made of documents
-there, which stay the same when values change. So each change gives an array a mark, which is a part of its
-name in this process. None of this tells of what others write.
+Where each look takes a request, readers trust a document for a short while, but not after this process has
+changed it. Also, some stores cannot tell whether a value has changed. Dask's names for their arrays are made
+from the documents, which stay the same when values change. So each change gives an array a new mark, which is
+part of its dask name in this process. This module knows nothing of what other processes write.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from xzarr3.stores import Store
 
-_REMEMBERED = 2**14  # Arrays.
+_REMEMBERED = 2**14  # number of arrays
 
 
 @dataclass(frozen=True)
@@ -23,9 +23,9 @@ class Changed:
     """The last change of an array."""
 
     mark: str | None = None
-    """Another one after each change; None if there was none."""
+    """New after each change; None if there was none."""
     documents: float = 0.0
-    """When its documents were changed, by the clock that ``time.monotonic`` has."""
+    """When its documents were last changed, on the clock of ``time.monotonic``."""
 
 
 _NEVER = Changed()
@@ -34,12 +34,12 @@ _forgotten = _NEVER
 
 
 def last(store: Store, path: str) -> Changed:
-    """The last change that this process has made of the node at a path."""
+    """The last change by this process of the node at a path."""
     return _changed.get((_holder(store).identity, path), _forgotten)
 
 
 def note_values(store: Store, path: str) -> None:
-    """Note that values of an array were changed, of which the store cannot tell."""
+    """Note that values of an array were changed, in a store that cannot tell."""
     _note(store, path, last(store, path).documents)
 
 
@@ -52,14 +52,14 @@ def note_documents(store: Store, paths: Iterable[str]) -> None:
 def _note(store: Store, path: str, documents: float) -> None:
     global _forgotten
     changed = Changed(uuid.uuid4().hex, documents)
-    if len(_changed) >= _REMEMBERED:  # From now on, any array may have been changed.
+    if len(_changed) >= _REMEMBERED:  # from now on, any forgotten array counts as changed
         _forgotten = changed
         _changed.clear()
     _changed[_holder(store).identity, path] = changed
 
 
 def _holder(store: Store) -> Store:
-    """The store that holds the values, if others hand them on."""
+    """The innermost store, inside all wrappers."""
     while isinstance(inner := getattr(store, "inner", None), Store):
         store = inner
     return store

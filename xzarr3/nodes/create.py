@@ -1,4 +1,7 @@
-"""Making nodes, and the groups above them, where there is room."""
+"""Creates nodes, and the groups above them, where there is room.
+
+Checks first that the path is free or may be overwritten. Knows nothing of the values of arrays.
+"""
 
 from __future__ import annotations
 
@@ -19,21 +22,21 @@ from xzarr3.stores import Store
 
 
 def make_groups_above(store: Store, format: Format, path: str, look: Look | None = None) -> list[str]:
-    """Make the groups above a node that are not there yet, if the format wants them.
+    """Create the missing groups above a node, if the format needs them.
 
-    Consolidated copies are not brought up to date by this.
+    Does not update consolidated copies.
 
     Returns
     -------
     list of str
-        Paths of the groups that were made, from the top down.
+        Paths of the new groups, from the top down.
 
     Raises
     ------
     NodeTypeError
         If there is an array above.
     IncompleteWriteError
-        If one above is just being replaced.
+        If a group above is being replaced.
     """
     look = Look(store) if look is None else look
     hierarchy = format.hierarchy_documents()
@@ -44,7 +47,7 @@ def make_groups_above(store: Store, format: Format, path: str, look: Look | None
             _create(store, key, look.found(key)[1], documents.encode(document))
     if format.implicit_groups or not missing:
         return []
-    # Where they are away for a moment, none may come in their place.
+    # A group that is being replaced is absent for a moment: do not create one in its place.
     check_complete(store, missing[0], f"group '/{missing[0]}'")
     meta = GroupMetadata(zarr_format=format.zarr_format)
     look.fetch(key for above in missing for key in format.documents(meta, above))
@@ -52,7 +55,7 @@ def make_groups_above(store: Store, format: Format, path: str, look: Look | None
     def make(above: str) -> bool:
         if create_documents(look, store, format, above, meta):
             return True
-        held = read_held(store, format, above)  # Somebody else was faster.
+        held = read_held(store, format, above)  # another writer was faster
         if held is not None and format.is_array(held):
             raise _array_above(store, path, above)
         return False
@@ -62,7 +65,7 @@ def make_groups_above(store: Store, format: Format, path: str, look: Look | None
 
 
 def groups_missing(look: Look, format: Format, path: str) -> list[str]:
-    """The groups above a node that are not there yet, from the bottom up.
+    """The missing groups above a node, from the bottom up.
 
     Raises
     ------
@@ -94,7 +97,7 @@ def make_node(
     overwrite: bool,
     look: Look | None = None,
 ) -> None:
-    """Make a node at a path that was checked, and the groups above it.
+    """Create a node, and the groups above it; the caller has checked the path.
 
     Parameters
     ----------
@@ -103,19 +106,19 @@ def make_node(
     path : str
     meta : ArrayMetadata or GroupMetadata
     overwrite : bool
-        Erase what is there.
+        Erase an existing node first.
     look : Look, optional
-        :meth:`Look.around` the path, if it was taken already.
+        :meth:`Look.around` the path, if the caller has it already.
 
     Raises
     ------
     NodeExistsError
-        If there is one and ``overwrite`` is not set, or something is there that may be chunks of an array
-        whose documents cannot be read.
+        If there is a node and ``overwrite`` is not set, or if a key may be a chunk of an array whose
+        documents cannot be read.
     NodeTypeError
         If there is an array above.
     IncompleteWriteError
-        If the root, or a group above, is just being replaced.
+        If the root, or a group above, is being replaced.
     """
     if store.read_only:
         store._check_writable()
@@ -124,7 +127,7 @@ def make_node(
     if look is None:
         look = Look.around(store, path)
     look.fetch(format.documents(meta, path))
-    # With the lock, what one thread erases is not what another has just made.
+    # The lock keeps one thread from erasing what another has just created.
     with document_lock(store) if overwrite else nullcontext():
         if overwrite:
             erase_node(store, path, new=(format, meta))
@@ -142,7 +145,7 @@ def make_node(
 
 
 def _has_no_lease(look: Look) -> bool:
-    """Whether a list, which was asked for anyway, shows that nobody replaces the root."""
+    """Whether the listing of the root, which is needed anyway, shows no lease of a writer."""
     return lease_key("") not in look.list_dir("")[0]
 
 
@@ -155,9 +158,9 @@ def _there_is_one(store: Store, path: str) -> NodeExistsError:
 def _check_room(
     store: Store, look: Look, path: str, for_group_of: Format | None, orphans: Collection[str]
 ) -> None:
-    """Refuse a path at which there is a node, or what a new array would take for its chunks.
+    """Raise if there is a node at a path, or keys that a new array would read as its chunks.
 
-    A group that is only implied by what is below it makes room for one of this format with a document.
+    A group may be created where one of the same format is only implied by nodes below it.
     """
     format = find_format(look, path)
     implied = format is not None and not any(look.exists(key) for key in format.defining_keys(path))

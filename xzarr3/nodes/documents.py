@@ -1,6 +1,7 @@
-"""Writing the documents of nodes, and keeping consolidated copies of them true.
+"""Writes the documents of nodes and keeps consolidated copies of them up to date.
 
-A document that is there is changed by compare-and-set, so that no change of others gets lost.
+An existing document changes by compare-and-set, so that no change by another writer is lost. This module
+knows nothing of chunks.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def change_document(
     length: Length | None = None,
     before: Before | None = None,
 ) -> NodeMetadata:
-    """Change one document of a node so that no change of others gets lost.
+    """Change one document of a node without losing changes by other writers.
 
     Parameters
     ----------
@@ -54,25 +55,25 @@ def change_document(
     key : str
         Key of the document.
     change : callable
-        Takes what the documents say and gives what they shall say; called again if somebody else was faster.
+        Takes the stored metadata and returns the changed ones; called again if another writer was faster.
     length : Length, optional
-        The document is changed only as long as this right to change the length of an array holds.
+        Change the document only as long as this right to change the length of the array holds.
     before : Before, optional
-        The document as it was, to which the change is made first.
+        The document as read before; the change is tried on it first.
 
     Returns
     -------
     ArrayMetadata or GroupMetadata
-        What is stored now. Consolidated copies are not brought up to date by this.
+        The metadata stored now. Consolidated copies are not updated.
 
     Raises
     ------
     ConflictError
-        If others kept changing the document.
+        If other writers kept changing the document.
     OutcomeUnknownError
-        If it cannot be known whether the length was changed.
+        If it is unknown whether the length was changed.
     StoreError
-        If the node has gone.
+        If the node is gone.
     """
     others = (
         []
@@ -116,10 +117,10 @@ def change_document(
 
 @dataclass
 class Before:
-    """A document that holds copies of nodes, as it was before these were changed.
+    """A document with consolidated copies, as read before the nodes were changed.
 
-    What was stored in a node after this document was read may go into the copy without being read again, as
-    long as the document has stayed the same: whoever changes the node later brings the copy up to date later.
+    A node stored after this read may go into the copy without being read again, as long as the document has
+    not changed: a writer that changes the node later updates the copy later.
 
     Parameters
     ----------
@@ -127,7 +128,7 @@ class Before:
     value : bytes or None
     version : object
     nodes : dict of str to metadata
-        Nodes by path that were stored since, and what was.
+        Metadata of nodes stored since, by path.
     """
 
     key: str
@@ -142,17 +143,17 @@ class Before:
         return None if key is None else cls(key, *store.get_versioned(key))
 
     def update(self, store: Store, change: Callable[[Buffer | None], Sequence[Buffer] | Unchanged]) -> bool:
-        """Change the document if it is still the same; returns whether it was, and is changed now.
+        """Change the document if it is still the same; returns whether that was done.
 
-        ``nodes`` are good for this one attempt: in a later document they may be out of date.
+        ``nodes`` hold for this one attempt: in a later document they may be out of date.
         """
         try:
             pieces = UNCHANGED if self.value is None else change(self.value)
         finally:
             self.nodes = {}
-        if isinstance(pieces, Unchanged):  # Others may have made it a holder of copies meanwhile.
+        if isinstance(pieces, Unchanged):  # another writer may have added copies to it meanwhile
             return False
-        with suppress(StoreCapabilityError, OutcomeUnknownError):  # The document is looked at once more.
+        with suppress(StoreCapabilityError, OutcomeUnknownError):  # the caller reads the document again
             return store.compare_and_set(self.key, self.version, joined(pieces))
         return False
 
@@ -161,13 +162,13 @@ Kind = TypeVar("Kind", ArrayMetadata, GroupMetadata)
 
 
 def with_attributes(meta: Kind, change: Callable[[dict[str, Any]], Mapping[str, Any]], path: str) -> Kind:
-    """Metadata of which the attributes are changed, to what can be stored."""
+    """Metadata with changed attributes, checked to be storable."""
     changed = change(dict(meta.attributes))
     return replace(meta, attributes=documents.plain_attributes(changed, path, stored=meta.attributes))
 
 
 def gone(store: Store, path: str) -> StoreError:
-    """The error for a node that is not what it was."""
+    """The error for a node that was removed or replaced."""
     return StoreError(
         f"'/{path}' of {store} was removed or replaced since it was opened; accepted: opening it again"
     )
@@ -181,7 +182,7 @@ def write_documents(
     last: str | None = None,
     replaces: bool = False,
 ) -> None:
-    """Store the documents of several nodes, as many together as can be.
+    """Store the documents of several nodes, many in one batch.
 
     Parameters
     ----------
@@ -190,10 +191,10 @@ def write_documents(
     nodes : mapping of str to metadata
         The nodes by path.
     last : str, optional
-        Path of the node that is not to be found before all others are stored. If it is the root, the
-        documents without which there is no hierarchy follow.
+        Path of the node that must not be found before all others are stored. If it is the root, the documents
+        of the hierarchy follow.
     replaces : bool
-        There may have been others that were equal, of which those that read them are to tell these.
+        Equal documents may have been there before. Mark the new ones, so that readers can tell.
     """
     encoded = {
         path: {
@@ -216,14 +217,14 @@ def store_documents(
     last: str | None = None,
     replaces: bool = False,
 ) -> None:
-    """Store documents that are encoded already, as :func:`write_documents` does.
+    """Store encoded documents, as :func:`write_documents` does.
 
     Parameters
     ----------
     store : Store
     format : Format
     encoded : mapping
-        For each path of a node its documents by key.
+        For each node path, its documents by key.
     last : str, optional
     replaces : bool
     """
@@ -253,7 +254,7 @@ def create_documents(
     path: str,
     meta: NodeMetadata,
 ) -> bool:
-    """Store the documents of a new node, unless somebody else has made one since ``look`` was taken.
+    """Store the documents of a new node, unless another writer has created one since ``look`` was taken.
 
     Returns
     -------
@@ -274,9 +275,9 @@ def _create(store: Store, key: str, version: object, value: bytes) -> bool:
             return True
         if version != ABSENT:
             return False
-        there, version = store.get_versioned(key)  # A store of somebody's own may call it something else.
+        there, version = store.get_versioned(key)  # a third-party store may have another version for "absent"
         return there is None and store.compare_and_set(key, version, value)
-    except StoreCapabilityError:  # It cannot tell others apart, so it does what it can.
+    except StoreCapabilityError:  # the store cannot write conditionally: store without a check
         store.set(key, value)
         return True
 
@@ -291,26 +292,26 @@ def refresh_consolidated(
     besides: Container[str] = (),
     before: Before | None = None,
 ) -> None:
-    """Bring consolidated copies up to date: those of the nodes themselves and of the groups above.
+    """Bring consolidated copies up to date, in the nodes themselves and in the groups above.
 
-    The nodes are read again, after the version of the document that holds their copies: so of several changes
-    that are made at the same time the last one stays in the copy as it does in the node.
+    Nodes are read after the version of the document that holds their copies. So of several simultaneous
+    changes, the last one stays in the copy as it does in the node.
 
     Parameters
     ----------
     store : Store
     format : Format
     paths : sequence of str
-        The nodes that changed.
+        Paths of the changed nodes.
     metas : mapping of str to metadata, optional
-        What the nodes are, if nobody else can have changed them; None for one that is removed with all that
-        is below it.
+        Metadata of the nodes, if no other process can have changed them. None for a node that is removed with
+        all nodes below it.
     holders : iterable of str, optional
-        The groups whose copies are brought up to date; by default all of them.
+        Groups whose copies are brought up to date; by default all.
     besides : container of str
-        Groups of which the copies are up to date.
+        Groups whose copies are up to date already.
     before : Before, optional
-        A document that holds copies, as it was before the nodes changed.
+        The document of the root with copies, as read before the nodes changed.
     """
     if holders is None:
         above = [place for path in paths for place in ancestors(path)]
@@ -335,14 +336,14 @@ def refresh_consolidated(
 
 
 def write_consolidated(store: Store, format: Format, path: str) -> tuple[GroupMetadata, dict[str, Held]]:
-    """Write the documents of all nodes below a group into the one of it that is made for them.
+    """Copy the documents of all nodes below a group into its consolidated metadata.
 
     Returns
     -------
     GroupMetadata
         The group.
     dict
-        What was written, by relative path.
+        The copied documents, by relative path.
 
     Raises
     ------
@@ -359,8 +360,9 @@ def write_consolidated(store: Store, format: Format, path: str) -> tuple[GroupMe
     written: list[tuple[bool, GroupMetadata, dict[str, Held]]] = []
 
     def change(stored: Buffer | None) -> list[Buffer]:
-        # What is below is read after the document that will hold it: whoever changes something there
-        # changes that document afterwards, if it is consolidated, so that this is done again.
+        # Read the nodes after the document that will hold them. A writer that changes a node updates that
+        # document afterwards, if it holds consolidated metadata; the compare-and-set then fails and this runs
+        # again.
         before, metadata = _group_with(store, format, path, key, stored)
         below = held_below(Look(store), format, path)
         written[:] = [(before, metadata, below)]
@@ -370,7 +372,8 @@ def write_consolidated(store: Store, format: Format, path: str) -> tuple[GroupMe
     while True:
         store.update(key, change)
         before, metadata, below = written[0]
-        # It was not consolidated before, so that a change in between did not touch it.
+        # Without consolidated metadata before, a simultaneous change has not touched the document: read
+        # again.
         if before or held_below(Look(store), format, path) == below:
             return metadata, below
 
@@ -378,7 +381,7 @@ def write_consolidated(store: Store, format: Format, path: str) -> tuple[GroupMe
 def _group_with(
     store: Store, format: Format, path: str, key: str, stored: Buffer | None
 ) -> tuple[bool, GroupMetadata]:
-    """Whether there are consolidated metadata, and what a group is, as its document ``key`` has it."""
+    """Whether there are consolidated metadata, and the metadata of the group, given its document ``key``."""
     held = None
     if not format.one_document:
         held, before = read_held(store, format, path, consolidated=False), stored is not None
@@ -393,7 +396,7 @@ def _group_with(
 
 
 def _holds_own(format: Format, path: str) -> bool:
-    """Whether copies of a node and of those below it are in a document that does not make it a node."""
+    """Whether the format keeps consolidated copies in a document that does not define the node."""
     key = format.consolidated_key(path)
     return key is not None and key not in format.defining_keys(path)
 
@@ -424,9 +427,9 @@ def _refreshed(
 def nodes_now(
     store: Store, format: Format, paths: Sequence[str], before: Before | None
 ) -> list[NodeMetadata | None]:
-    """What nodes are since a document was read that holds copies of them; None for those that are gone."""
+    """Metadata of nodes, read after the document that holds their copies; None for nodes that are gone."""
     known = {} if before is None else before.nodes
-    # Not what a cache remembers.
+    # a Look bypasses caches
     read = partial(read_metadata, Look(store), format, consolidated=False, again=True)
     unknown = [path for path in paths if path not in known]
     found = dict(zip(unknown, spread(read, unknown, store.concurrency), strict=True))
@@ -435,7 +438,7 @@ def nodes_now(
 
 @contextmanager
 def copies_to_follow(path: str) -> Iterator[None]:
-    """Say in an error of a ``with`` statement that only consolidated copies of a node are not changed yet."""
+    """Add a note to errors in a ``with`` statement: only consolidated copies of a node may be unchanged."""
     try:
         yield
     except StoreError as error:
@@ -447,11 +450,11 @@ def copies_to_follow(path: str) -> Iterator[None]:
 
 
 def refresh_copies(store: Store, format: Format, path: str) -> None:
-    """Bring the consolidated copies of a node up to date, whose own document is changed already."""
+    """Bring the consolidated copies of a node up to date, after its own document was changed."""
     with copies_to_follow(path):
         refresh_consolidated(store, format, [path])
 
 
 def drop_from_consolidated(store: Store, format: Format, path: str) -> None:
-    """Remove a node, and what was below it, from the consolidated copies above."""
+    """Remove a node, and all nodes below it, from the consolidated copies above."""
     refresh_consolidated(store, format, [path], {path: None})

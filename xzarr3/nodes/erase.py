@@ -1,4 +1,7 @@
-"""Erasing nodes: which keys belong to one, and in which order they go."""
+"""Erases nodes: finds which keys belong to a node and erases them in a safe order.
+
+Keys that belong to no node stay. Does not read the values of chunks.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from xzarr3.stores import Store
 
 
 def orphans_of(store: Store, format: Format, path: str, meta: ArrayMetadata) -> set[str]:
-    """The keys that a new array would take for its chunks, as those of an earlier one were left there."""
+    """Existing keys that a new array would read as its chunks, left by an earlier array."""
     prefix = format.chunk_prefix(path)
     if not store.listable or not any(store.list_dir(prefix)):
         return set()
@@ -32,9 +35,9 @@ def erase_node(
     *,
     new: tuple[Format, NodeMetadata] | None = None,
 ) -> None:
-    """Erase an array, or a group with all that is below it, if it is there.
+    """Erase an array, or a group with all nodes below it, if it exists.
 
-    Only keys that belong to the hierarchy are erased: documents, and chunks of its arrays. Others stay.
+    Only documents and chunks of arrays are erased. Other keys stay.
 
     Parameters
     ----------
@@ -43,13 +46,13 @@ def erase_node(
     format : Format, optional
         Format of the node; by default the one in which it is found.
     new : (Format, ArrayMetadata or GroupMetadata), optional
-        What is made there next. Keys that it would take for its own are erased, too.
+        The node that is created there next. Keys that it would read as its own are erased, too.
 
     Raises
     ------
     NodeExistsError
-        If there are keys that may be chunks of a node whose documents cannot be read, or that cannot lie
-        beside what is new. Nothing is erased then.
+        If a key may be a chunk of a node whose documents cannot be read, or cannot stay beside the new node.
+        Nothing is erased then.
     """
     look = Look.around(store, path)
     formats = formats_in(look, path, format)
@@ -68,13 +71,13 @@ def erase_node(
         look,
         formats,
         path,
-        {key for key in found if not is_lease(key)},  # What a lease is about goes.
+        {key for key in found if not is_lease(key)},  # leases go with their node
         kept,
         format=new[0] if new is not None else formats[0],
         arrays=arrays,
         undone="nothing was erased",
     )
-    # What is left after a crash is no node any more.
+    # documents go first: after a crash, the remaining keys are no node
     erase_stages(store, leaving_stages(formats, path, found.difference(foreign - taken)))
     for format in formats:
         drop_from_consolidated(store, format, path)
@@ -83,18 +86,18 @@ def erase_node(
 
 
 def erase_stages(store: Store, stages: Iterable[Sequence[str]]) -> None:
-    """Erase keys, those of a list together and before the next ones."""
-    if store.concurrency <= 1:  # It erases in the order in which they are named, if all may be erased.
+    """Erase keys list by list; all keys of one list are erased together."""
+    if store.concurrency <= 1:  # such a store erases in the given order
         stages = [[key for keys in stages for key in keys]]
     for keys in stages:
         store.erase_values(keys)
 
 
 def leaving_stages(formats: Sequence[Format], path: str, keys: Iterable[str]) -> list[list[str]]:
-    """Keys of a node and of what is below it, in the order in which they are to be removed, many together.
+    """Keys of a node and of all nodes below it, in order of removal, in lists to remove together.
 
-    Consolidated metadata of the node, which tell all about it, go first, then what makes it one. Other
-    documents follow, from the top down, and chunks come last.
+    Documents of the hierarchy go first, if the node is the root. Consolidated metadata of the node follow,
+    then its defining documents, then other documents from the top down. Chunks go last.
     """
     stages: tuple[list[tuple[object, str]], ...] = ([], [], [], [], [])
     hierarchy = set() if path else {key for format in formats for key in format.hierarchy_documents()}
@@ -109,9 +112,9 @@ def leaving_stages(formats: Sequence[Format], path: str, keys: Iterable[str]) ->
 
 
 def formats_in(store: Store, path: str = "", format: Format | None = None) -> tuple[Format, ...]:
-    """The formats in which a node of a store may be, and what is below it.
+    """The formats in which a node, and the nodes below it, may be stored.
 
-    Below the root, what has the keys of the draft is none of the nodes of the other formats, and the reverse.
+    Below the root, keys of the draft belong to no node of the other formats, and the reverse.
 
     Parameters
     ----------
@@ -122,7 +125,7 @@ def formats_in(store: Store, path: str = "", format: Format | None = None) -> tu
     """
     try:
         draft = _draft(store)
-    except MetadataError:  # Whatever it is, it is no entry point.
+    except MetadataError:  # an invalid document is no entry point
         draft = None
     if draft is None:
         return V3, V2
@@ -134,7 +137,7 @@ def formats_in(store: Store, path: str = "", format: Format | None = None) -> tu
 
 
 def keys_at(store: Store, formats: Sequence[Format], path: str) -> set[str]:
-    """The keys of a node and of everything below it, and what else is among them."""
+    """All keys under the prefixes of a node, and its documents elsewhere; foreign keys included."""
     prefixes = tuple({prefix for format in formats for prefix in format.prefixes(path)})
     keys = {key for format in formats for key in format.document_keys(path)}
     elsewhere = [key for key in keys if not key.startswith(prefixes)]
@@ -146,7 +149,7 @@ def keys_at(store: Store, formats: Sequence[Format], path: str) -> set[str]:
 
 
 def documents_among(formats: Sequence[Format], keys: Collection[str]) -> list[str]:
-    """Those of some keys that are keys of documents; what comes with a node only counts beside one."""
+    """Those of ``keys`` that are documents. An auxiliary document counts only beside a node."""
 
     def is_document(key: str) -> bool:
         for format in formats:
@@ -172,32 +175,33 @@ def foreign_among(
     undone: str,
     home: Store | None = None,
 ) -> set[str]:
-    """Those of the keys at a node that belong to no node, and that stay where the node is replaced.
+    """Those of the keys at a node that belong to no node; they stay when the node is replaced.
 
     Parameters
     ----------
     store : Store
     formats : sequence of Format
-        Those in which nodes can be there.
+        Formats in which nodes may exist there.
     path : str
     keys : set of str
-        What is there.
+        The existing keys.
     documents : collection of str
-        The documents among them.
+        The documents among the keys.
     format : Format
-        How the new arrays are stored.
+        Format of the new arrays.
     arrays : mapping of str to ArrayMetadata
-        The arrays that will be there, by path. What has the name of one of their chunks is none of the
-        foreign keys, as they would take it for their own.
+        The new arrays, by path. A key with the name of one of their chunks is not foreign: the new array
+        would read it as its own.
     undone : str
-        What was not done yet, for messages.
+        What has not been done, for messages.
     home : Store, optional
         The store that messages name.
 
     Raises
     ------
     NodeExistsError
-        If some may be chunks of a node whose documents cannot be read, or cannot lie beside the new arrays.
+        If a key may be a chunk of a node whose documents cannot be read, or cannot stay beside the new
+        arrays.
     """
     others = keys.difference(documents)
     chunks, doubtful = chunks_among(store, formats, documents, others)
@@ -223,7 +227,7 @@ def foreign_among(
 
 
 def chunks_of(format: Format, arrays: Mapping[str, ArrayMetadata], keys: Iterable[str]) -> set[str]:
-    """Those of some keys that have the names of chunks of arrays, which are there by their paths."""
+    """Those of ``keys`` that have the names of chunks of ``arrays``, which are given by path."""
     owners = _owners(format, arrays)
     return {key for key in keys if _is_chunk(key, owners)}
 
@@ -233,7 +237,7 @@ def _owners(format: Format, arrays: Mapping[str, ArrayMetadata]) -> dict[str, li
 
 
 def _is_in_the_way(key: str, owners: Mapping[str, list[ArrayMetadata]]) -> bool:
-    """Whether a key and one of new arrays cannot both be files, as one would be a directory of the other."""
+    """Whether a key conflicts with a key of a new array: one would be a directory of the other."""
     if any(prefix.startswith(f"{key}/") for prefix in owners):
         return True
     above = key.rpartition("/")[0]
@@ -247,16 +251,16 @@ def _is_in_the_way(key: str, owners: Mapping[str, list[ArrayMetadata]]) -> bool:
 def chunks_among(
     store: Store, formats: Sequence[Format], documents: Iterable[str], others: Collection[str]
 ) -> tuple[set[str], set[str]]:
-    """Those of the keys ``others`` that are chunks of the arrays with these documents, and those that may be.
+    """Those of ``others`` that are chunks of the arrays with these documents, and those that may be chunks.
 
-    The latter lie below nodes whose documents cannot be read, so that these do not tell.
+    The latter lie below nodes whose documents cannot be read.
     """
     if not others:
         return set(), set()
     asked: dict[tuple[Format, str], tuple[str, ...]] = {}
     entry_points = {key for format in formats for key in format.hierarchy_documents()}
     for key in documents:
-        if key in entry_points:  # That of the draft is no node, though version 3 has the same key.
+        if key in entry_points:  # the draft's entry point has the key of a version 3 document, but is no node
             continue
         for format in formats:
             place = format.place(key)
@@ -285,7 +289,7 @@ def chunks_among(
 
 
 def _is_chunk(key: str, arrays: Mapping[str, list[ArrayMetadata]]) -> bool:
-    """Whether ``key`` is that of a chunk of one of ``arrays``, which are there by their prefixes."""
+    """Whether ``key`` is a chunk of one of ``arrays``, which are given by prefix."""
     end = 0
     while end <= len(key):
         metas = arrays.get(key[:end])

@@ -1,4 +1,7 @@
-"""Finding nodes in a store: their documents, their formats, and what is below a group."""
+"""Finds nodes in a store: their format, their documents, and the nodes below a group.
+
+This module only reads. It knows nothing of chunks, leases and handles.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ from xzarr3.stores.base import ABSENT, OversizedError, check_key, cut
 
 
 class Look(Store):
-    """What a store holds, looked at once: what was read is not read again, and many keys are read together.
+    """A read-only view of a store that reads each document once, many in one batch.
 
     Parameters
     ----------
@@ -50,9 +53,9 @@ class Look(Store):
         return self._store.listable
 
     def fetch(self, keys: Iterable[str]) -> None:
-        """Read those of the keys that were not read yet."""
+        """Read those keys that were not read before."""
         wanted = [key for key in dict.fromkeys(keys) if key not in self._found]
-        if self.concurrency == 1 and self._store._has("reader"):  # Where it takes no request to look.
+        if self.concurrency == 1 and self._store._has("reader"):  # checking the size takes no request there
             for key in wanted:
                 _check_size(self._store, key)
         found = spread(self._store.get_versioned, wanted, self.concurrency)
@@ -68,7 +71,7 @@ class Look(Store):
         return value if value is None or byte_range is None else cut(value, byte_range)
 
     def values(self, keys: Iterable[str]) -> list[Buffer | None]:
-        """The values of several keys, read together."""
+        """The values of several keys, read in one batch."""
         wanted = list(keys)
         self.fetch(wanted)
         return [self._found[key][0] for key in wanted]
@@ -83,9 +86,10 @@ class Look(Store):
 
     @classmethod
     def around(cls, store: Store, path: str, *, listed: bool = False) -> Look:
-        """A look at all documents that tell what there is at a path, and above it.
+        """A look that has read all documents which tell what there is at a path and above it.
 
-        With ``listed`` one list tells where answers have to be waited for that nothing is at the path itself.
+        With ``listed``, in a store with slow answers, one listing shows whether there is nothing at the path
+        itself.
         """
         look = cls(store)
         own = [node_prefix(path) + DOCUMENT, *V2.document_keys(path)]
@@ -105,7 +109,7 @@ class Look(Store):
 
 
 def read_documents(store: Store, keys: Sequence[str], path: str = "") -> list[Document | None]:
-    """The JSON objects under several keys, read together; None for those that are not there."""
+    """The JSON objects under several keys, read in one batch; None for absent keys."""
     values = document_values(store, keys)
     return [
         None if value is None else documents.decode(value, path, key.rpartition("/")[2])
@@ -114,12 +118,12 @@ def read_documents(store: Store, keys: Sequence[str], path: str = "") -> list[Do
 
 
 def document_values(store: Store, keys: Sequence[str]) -> list[Buffer | None]:
-    """The values of documents, read together, None for those that are not there.
+    """The values of documents, read in one batch; None for absent keys.
 
     Raises
     ------
     MetadataError
-        If one is larger than a document may be, before it is held wherever the store can tell.
+        If a document is too large. It is not loaded into memory if the store can tell its size.
     """
     if isinstance(store, Look):
         return store.values(keys)
@@ -142,7 +146,7 @@ def _oversized(key: str, size: int) -> MetadataError:
 
 
 def _check_size(store: Store, key: str) -> None:
-    """Refuse a document that is larger than documents may be."""
+    """Raise if a document is too large."""
     reader = store.reader().open(check_key(key))
     if reader is not None:
         with reader:
@@ -151,7 +155,7 @@ def _check_size(store: Store, key: str) -> None:
 
 
 def fetcher(store: Store, path: str) -> Fetch:
-    """What gives a format the documents of a node; none of them is read twice."""
+    """A function that reads documents of a node for a format, each only once."""
     known: dict[str, Document | None] = {}
 
     def fetch(keys: Sequence[str]) -> list[Document | None]:
@@ -170,9 +174,9 @@ def read_held(store: Store, format: Format, path: str, *, consolidated: bool = T
 def read_metadata(
     store: Store, format: Format, path: str, *, consolidated: bool = True, again: bool = False
 ) -> NodeMetadata | None:
-    """What the documents of a node say, or None if there is no such node.
+    """The metadata of a node, or None if there is no such node.
 
-    With ``again`` without the warnings that were given before.
+    With ``again``, warnings given before are not repeated.
     """
     held = read_held(store, format, path, consolidated=consolidated)
     if held is not None:
@@ -183,7 +187,7 @@ def read_metadata(
 
 
 def _is_implied(store: Store, format: Format, path: str) -> bool:
-    """Whether there is a group because something is below it."""
+    """Whether a group without a document is implied by nodes below it."""
     return format.implicit_groups and store.listable and any(store.list_dir(format.listing_prefix(path)))
 
 
@@ -195,9 +199,9 @@ def exists(store: Store, format: Format, path: str) -> bool:
 
 
 def find_format(store: Store, path: str, zarr_format: ZarrFormat | None = None) -> Format | None:
-    """The format of the node at a path, or None if there is no node of the format that is asked for.
+    """The format of the node at a path, or None if there is no node of the wanted format.
 
-    Where a node is stored in two formats, version 3 comes before version 2.
+    If a node is stored in both formats, version 3 comes before version 2.
     """
     if V3.answers_to(zarr_format):
         document = _entry_or_document(store, path)
@@ -210,7 +214,7 @@ def find_format(store: Store, path: str, zarr_format: ZarrFormat | None = None) 
 
 
 def _draft(store: Store) -> DraftFormat | None:
-    """The draft, as the entry point of a hierarchy has it; None if there is no entry point."""
+    """The draft, as configured by the entry point of the hierarchy; None without an entry point."""
     return _draft_of(_entry_or_document(store, ""))
 
 
@@ -237,7 +241,7 @@ def find_node(
     alone: bool = False,
     together: bool = False,
 ) -> tuple[Format, NodeMetadata] | None:
-    """The node at a path and its format, or None if there is none of the format that is asked for.
+    """The node at a path and its format, or None if there is no node of the wanted format.
 
     Parameters
     ----------
@@ -245,28 +249,28 @@ def find_node(
     path : str
     zarr_format : {3, 2, "3-draft"}, optional
     use_consolidated : bool
-        Look at consolidated metadata.
+        Read consolidated metadata.
     alone : bool
-        Believe consolidated metadata about the group itself, too, so that one document is enough.
+        Also trust consolidated metadata about the group itself, so that one document is enough.
     together : bool
-        Ask for the documents of all formats at once, rather than for as few as possible.
+        Read the documents of all formats in one batch, instead of as few as possible.
 
     Raises
     ------
     MetadataError
-        If its documents are not valid.
+        If the documents of the node are not valid.
     """
     get = fetcher(store, path)
     document = None
     if together:
-        with suppress(MetadataError):  # It is raised where the document is needed.
+        with suppress(MetadataError):  # raised again where the document is needed
             get((node_prefix(path) + DOCUMENT, *V2.reading_keys(path, consolidated=use_consolidated)))
     if V3.answers_to(zarr_format):
         (document,) = get((node_prefix(path) + DOCUMENT,))
         if document is not None and not _is_entry_point(document, path):
             return V3, V3.parse(document if use_consolidated else V3.without_consolidated(document), path)
     if document is not None and zarr_format is None:
-        with suppress(MetadataError):  # It is raised where the document is needed.
+        with suppress(MetadataError):  # raised again where the document is needed
             draft = _draft_of(document)
             get([*V2.reading_keys(path), *(() if draft is None else draft.reading_keys(path))])
     if V2.answers_to(zarr_format):
@@ -288,7 +292,7 @@ def find_node(
 def find_consolidated(
     store: Store, zarr_format: ZarrFormat | None = None
 ) -> tuple[Format, GroupMetadata | None]:
-    """The root, if it is a group with consolidated metadata; and the format that was found or is left."""
+    """The root, if it is a group with consolidated metadata; and its format, or the last format tried."""
     get = fetcher(store, "")
     if V3.answers_to(zarr_format):
         (document,) = get((DOCUMENT,))
@@ -304,7 +308,7 @@ def _consolidated(meta: NodeMetadata) -> GroupMetadata | None:
 
 
 def format_for_new(store: Store, path: str, zarr_format: ZarrFormat | None) -> Format:
-    """The format in which a node is made: the one that is asked for, or else that of what is there already.
+    """The format for a new node: the wanted one, or else that of existing nodes.
 
     Raises
     ------
@@ -323,7 +327,7 @@ def format_for_new(store: Store, path: str, zarr_format: ZarrFormat | None) -> F
     if zarr_format is None:
         try:
             return found or find_format(store, path) or _draft(store) or V3
-        except MetadataError:  # Whatever is there is in nobody's way, or is replaced.
+        except MetadataError:  # an unreadable node is replaced or stays aside
             return V3
     wanted = parse_format(zarr_format)
     if found is not None and not found.answers_to(wanted.zarr_format):
@@ -347,7 +351,7 @@ def _check_listable(store: Store, path: str) -> None:
 
 
 def children(store: Store, format: Format, path: str) -> list[str]:
-    """The names of the nodes directly below a group, found by listing the store.
+    """The names of the nodes directly below a group, from a listing.
 
     Raises
     ------
@@ -378,7 +382,7 @@ def load_below(
 ) -> dict[str, Held | MetadataError]:
     """The documents of the nodes below a group by relative path, or why they cannot be read.
 
-    Level by level the store is listed, and then all documents there are read together.
+    For each level, the groups are listed, then all documents are read in one batch.
 
     Parameters
     ----------
@@ -389,7 +393,7 @@ def load_below(
     max_depth : int, optional
         How many levels below the first to go down; None for all.
     leave_out : collection of str
-        Names directly below the group that are not looked at.
+        Names directly below the group to skip.
 
     Raises
     ------
@@ -430,7 +434,7 @@ def load_below(
 
 
 def held_of(format: Format, path: str, values: Mapping[str, Buffer | None]) -> Held | None:
-    """The documents of a node, given all its values by key; None if they make no node."""
+    """The documents of a node, from all its values by key; None if they make no node."""
     found = {
         key: documents.decode(value, path, key.rpartition("/")[2])
         for key, value in values.items()
@@ -440,7 +444,7 @@ def held_of(format: Format, path: str, values: Mapping[str, Buffer | None]) -> H
 
 
 def metadata_of(format: Format, path: str, values: Mapping[str, Buffer | None]) -> NodeMetadata | None:
-    """What the documents of a node say, without the warnings that were given before."""
+    """The metadata of a node, without repeating warnings given before."""
     held = held_of(format, path, values)
     return None if held is None else format.parse_again(held, path)
 
@@ -453,7 +457,7 @@ def _held(format: Format, path: str, values: Mapping[str, Buffer | None]) -> Hel
 
 
 def held_below(store: Store, format: Format, path: str) -> dict[str, Held]:
-    """The documents of all nodes below a group, by relative path, found by listing the store.
+    """The documents of all nodes below a group, by relative path, from listings.
 
     Raises
     ------
@@ -468,7 +472,7 @@ def held_below(store: Store, format: Format, path: str) -> dict[str, Held]:
 
 
 def depth_first(paths: Iterable[str]) -> Iterator[str]:
-    """Those of relative paths to which nodes lead, each followed by what is below it.
+    """The paths in depth-first order; paths without all of their groups are left out.
 
     Examples
     --------

@@ -1,7 +1,7 @@
-"""Names that a file system takes for one and the same, as those of macOS and Windows mostly do.
+"""Refuses names that a file system takes for the same, as most on macOS and Windows do.
 
-``T`` and ``t`` would share a directory there, and each array the chunks of the other one. Such names are
-refused before anything is written. Nothing is asked of a file system as long as no two names are alike.
+There ``T`` and ``t`` would share a directory, and two arrays would share chunks. Such names are refused
+before anything is written. The file system is only tried if two names are alike.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from xzarr3.stores.local.folders import TEMPORARY
 
 @dataclass(frozen=True)
 class Folding:
-    """What a file system does not tell apart in names."""
+    """The differences between names that a file system ignores."""
 
     case: bool
     """``T`` and ``t``."""
     forms: bool
-    """Letters that are composed, and those that are made of several characters."""
+    """Composed letters and those made of several characters."""
 
     def same(self, one: str, other: str) -> bool:
-        """Whether two names are one."""
+        """Whether the file system takes two names for the same."""
         return self._folded(one) == self._folded(other)
 
     def _folded(self, name: str) -> str:
@@ -38,14 +38,14 @@ class Folding:
         return name.casefold() if self.case else name
 
 
-_folding: dict[str, Folding] = {}  # By root.
+_folding: dict[str, Folding] = {}  # by root of the store
 
 
 def check_names(store: Store, format: Format, path: str, below: Iterable[str] = ()) -> None:
-    """Refuse nodes whose names a file system cannot tell from each other, or from what is there.
+    """Raise if a file system cannot tell names of new nodes apart, or a new name from an existing one.
 
     Names are alike if they are equal in normal form C after case folding. They are refused in a directory
-    whose file system folds names, which is tried once for a root.
+    whose file system folds names. That is tried once for each root.
 
     Parameters
     ----------
@@ -54,12 +54,12 @@ def check_names(store: Store, format: Format, path: str, below: Iterable[str] = 
     path : str
         Path of the node that is written.
     below : iterable of str
-        Paths of the nodes below it that are written with it, and replace all that is there.
+        Paths of nodes below that are written with it, in place of all existing nodes there.
 
     Raises
     ------
     NodeExistsError
-        If two of them would be one, or one of them would be what has another name.
+        If two new names would be the same, or a new name would be that of an existing node with another name.
     """
     root = _root_of(store)
     if root is None:
@@ -81,14 +81,14 @@ def check_names(store: Store, format: Format, path: str, below: Iterable[str] = 
 
 
 def _root_of(store: Store | None) -> str | None:
-    """The directory of a store that is one, or of the one that it wraps."""
+    """The directory of a store, or of the store that it wraps; None if there is none."""
     while store is not None and store.folder is None:
         store = getattr(store, "inner", None)
     return None if store is None else store.folder
 
 
 def _parts(format: Format, paths: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """The names of nodes, and of their documents, in directories of the store, each with its directory."""
+    """The names of nodes and documents, each with its directory, relative to the root."""
     for path in paths:
         for key in (*format.document_keys(path), *format.prefixes(path)):
             names = key.rstrip("/").split("/")
@@ -100,7 +100,7 @@ def _folded(name: str) -> str:
 
 
 def _may_be_there(folder: str, name: str) -> bool:
-    """Whether there is something under a name that is like this one, which does not write anything."""
+    """Whether a name like this one exists; writes nothing."""
     alike = {
         name.swapcase(),
         name.casefold(),
@@ -110,17 +110,17 @@ def _may_be_there(folder: str, name: str) -> bool:
 
 
 def _called(folder: str, name: str) -> str:
-    """What something is called that has this name or one like it; the name itself if there is nothing."""
+    """The existing name that equals this one or is like it; the name itself if there is none."""
     try:
         there = os.listdir(folder)
-    except OSError:  # It is not there, or not ours to read: the write that follows says so.
+    except OSError:  # absent or unreadable: the write that follows raises
         return name
     alike = [each for each in there if _folded(each) == _folded(name)]
     return name if name in alike or not alike else alike[0]
 
 
 def _folding_of(root: str) -> Folding:
-    """What a file system takes for the same, as far as that can be tried."""
+    """The differences that the file system ignores, found by trying."""
     if root not in _folding:
         folder = root
         while not os.path.isdir(folder) and os.path.dirname(folder) != folder:
@@ -134,11 +134,11 @@ def _folding_of(root: str) -> Folding:
 
 
 def _is_found(folder: str, name: str, other: str) -> bool:
-    """Make a file, and look for it under another name; it is gone afterwards."""
+    """Create a file, look for it under another name, and remove it."""
     place = os.path.join(folder, name)
     try:
         os.close(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-    except (OSError, UnicodeError):  # Nothing can be written there, as the write that follows finds out.
+    except (OSError, UnicodeError):  # not writable: the write that follows raises
         return False
     try:
         return os.path.lexists(os.path.join(folder, other))

@@ -1,8 +1,9 @@
-"""Whether an array that is open is still the one that is stored, and whether its values have changed.
+"""Checks whether an open array is still the stored one, and whether its values have changed.
 
-Readers and writers check that the document is the one with which the array was opened, or describes the same
-array: :func:`read_steadily`, :func:`check_current` and :func:`check_to_write`. Dask names tasks by
-:func:`token`, which differs once values or documents have changed.
+Readers and writers check that the stored document is the one with which the array was opened, or describes
+the same array: :func:`read_steadily`, :func:`check_current` and :func:`check_to_write`. Dask names tasks by
+:func:`token`, which changes when values or documents change. What was seen of documents is kept in
+:mod:`xzarr3.nodes.revalidation`, and what this process changed in :mod:`xzarr3.nodes.changes`.
 """
 
 from __future__ import annotations
@@ -30,35 +31,35 @@ if TYPE_CHECKING:
     from xzarr3.array import Array
 
 MOST_STAMPED = 1024
-"""Units of storage, or directories of them, up to which dask's names tell of a change of each one."""
-_SOME = 256  # Of more, so many are looked at.
-_ATTEMPTS = 3  # To read one version of an array that is being changed.
+"""Stored units, or directories of them, up to which dask's names reflect a change of each one."""
+_SOME = 256  # number checked if there are more
+_ATTEMPTS = 3  # attempts to read one version of an array that is being changed
 
 
 def read_steadily(array: Array, read: Callable[[], int], number: int, *, leaves: bool = False) -> int:
-    """Read units that are all of one version of the array, or else raise.
+    """Read stored units that all belong to one version of the array, or raise.
 
-    Whoever replaces an array takes its document away first and stores the new one last, which no other
-    one is equal to. So all that was read is of one version if the document is the same afterwards as it
-    was at any time before. If it has changed, all is read again: it may have been an attribute, or the
-    length. Where answers are waited for, a document that was seen within
-    :data:`xzarr3.nodes.revalidation.RECENT` seconds is good enough for one unit that was there.
+    A writer that replaces an array erases its document first and stores the new one last, and no two
+    documents are equal. So all units read belong to one version if the document after the read equals the
+    document at any time before it. If it has changed, everything is read again: the change may have been an
+    attribute, or the length. Where each look takes a request, a document seen within
+    :data:`xzarr3.nodes.revalidation.RECENT` seconds is enough to read one unit that exists.
 
     Parameters
     ----------
     read : callable
-        Reads, and returns how many units were not there.
+        Reads, and returns how many units were absent.
     number : int
-        How many units it reads.
+        Number of units it reads.
     leaves : bool
         As :meth:`xzarr3.io.executor.Engine.read` has it.
 
     Raises
     ------
     ChangedError
-        If the array was removed or replaced since it was opened, or others kept changing its document.
+        If the array was removed or replaced since it was opened, or other writers kept changing its document.
     IncompleteWriteError
-        If it is just being replaced.
+        If the array is being replaced.
     """
     if not array.has_document:
         return read()
@@ -74,7 +75,7 @@ def read_steadily(array: Array, read: Callable[[], int], number: int, *, leaves:
         before = array._known.version
         try:
             missing = read()
-        except Xzarr3Error:  # What was replaced may well be unreadable.
+        except Xzarr3Error:  # a replaced array may be unreadable: report the change instead
             array._check_current()
             raise
         version = array.store.version(array._key)
@@ -94,14 +95,14 @@ def read_steadily(array: Array, read: Callable[[], int], number: int, *, leaves:
 
 
 def _read_looking(array: Array, read: Callable[[], int], number: int, leaves: bool) -> tuple[int, bool]:
-    """Read where it takes a request to look at the document; and whether all is of one version."""
+    """Read where a look takes a request; also returns whether all units are of one version."""
     own = revalidation.noted(array.store, array._key)
     before = own or _noted_above(array, number)
     if before is None and (number > 1 or array.store.concurrency <= 1):
         own = before = _look_at_own(array)
     due = [each for each in _decoded_like(array) if _needs_look(each)]
     later = number > 1 and array in due and len(_document_keys(array)) == 1
-    if later:  # It is looked at after the chunks anyway.
+    if later:  # the document is read after the chunks anyway
         due.remove(array)
     try:
         missing = _read_and_look(read, due, leaves)
@@ -118,9 +119,9 @@ def _read_looking(array: Array, read: Callable[[], int], number: int, leaves: bo
 
 
 def _noted_above(array: Array, number: int) -> revalidation.Note | None:
-    """What was read of a document that may hold a copy of this one, and is then stored with it.
+    """The note of a document above that may hold a copy of this one, and was then stored with it.
 
-    It may not have been, and then all is read again, which is not for several rounds of requests.
+    If it was not, everything must be read again, so this is not used for reads of several rounds of requests.
     """
     if number > array.store.concurrency:
         return None
@@ -130,7 +131,7 @@ def _noted_above(array: Array, number: int) -> revalidation.Note | None:
 
 
 def _read_and_look(read: Callable[[], int], due: Sequence[Array], leaves: bool) -> int:
-    """Read, and look meanwhile at documents that have to be looked at."""
+    """Read values while looking at the documents of ``due`` arrays in other threads."""
     if not due:
         return read()
 
@@ -142,27 +143,27 @@ def _read_and_look(read: Callable[[], int], due: Sequence[Array], leaves: bool) 
 
     works: list[Callable[[], object]] = [read, *(partial(_look, array) for array in due)]
     found = spread(tried, works, 1 + len(due), leaves=leaves)
-    for outcome in (*found[1:], found[0]):  # What was replaced may well be unreadable.
+    for outcome in (*found[1:], found[0]):  # a replaced array may be unreadable: report the change first
         if isinstance(outcome, Xzarr3Error):
             raise outcome
     return cast("int", found[0])
 
 
 def _decoded_like(array: Array) -> tuple[Array, ...]:
-    """The arrays by whose documents values are decoded, this one first."""
+    """The arrays whose documents define how values are decoded, this one first."""
     return (array,) if array._bounded is None else (array, array._bounded)
 
 
 def _document_keys(array: Array) -> tuple[str, ...]:
-    """The keys of the documents that readers look at."""
+    """The keys of the documents that readers check."""
     attributes = array.format.attributes_key(array.path, array=True)
     return (array._key, attributes) if array._is_decoded and attributes != array._key else (array._key,)
 
 
 def _needs_look(array: Array) -> bool:
-    """Whether the documents have to be looked at; what was seen of them a moment ago is checked."""
+    """Whether the documents must be read again; a recent look by another handle is checked instead."""
     seen = revalidation.last(array.store, _document_keys(array))
-    changed = changes.last(array.store, array.path).documents  # By this process.
+    changed = changes.last(array.store, array.path).documents  # by this process
     if seen is not None and seen.tells and seen.time >= max(array._known_at, changed):
         _check_seen(array, seen)
         return False
@@ -170,7 +171,7 @@ def _needs_look(array: Array) -> bool:
 
 
 def _look(array: Array, keys: tuple[str, ...] | None = None) -> revalidation.Note:
-    """Look at the documents that tell how values are decoded, or at some of them, and compare them."""
+    """Read the documents that define how values are decoded, or some of them, and compare them."""
     keys = keys or _document_keys(array)
     seen = revalidation.look(array.store, keys, partial(parsed, array))
     if seen.note is None:
@@ -180,7 +181,7 @@ def _look(array: Array, keys: tuple[str, ...] | None = None) -> revalidation.Not
 
 
 def _look_at_own(array: Array) -> revalidation.Note:
-    """Look at the document that comes last when the array is stored."""
+    """Read the document that is stored last when the array is written."""
     return _look(array, (array._key,))
 
 
@@ -195,13 +196,13 @@ def _check_seen(array: Array, seen: revalidation.Seen, *, coded: bool = True) ->
 
 
 def parsed(array: Array, stored: Sequence[Buffer | None]) -> NodeMetadata | None:
-    """What the documents say that make this an array, or also tell how its values are decoded."""
+    """The metadata from the array's document, or also from those that define how values are decoded."""
     keys = array._key, *_document_keys(array)[1:]
     return metadata_of(array.format, array.path, dict(zip(keys, stored, strict=False)))
 
 
 def check_to_write(array: Array) -> None:
-    """Refuse to write to an array that was replaced; one that is in the making has no document yet."""
+    """Raise before a write to a replaced array; an array that is being created has no document yet."""
     keys = (array._key,)
     seen = revalidation.last(array.store, keys)
     if seen is None or seen.metadata is not None or not seen.is_recent:
@@ -211,9 +212,9 @@ def check_to_write(array: Array) -> None:
 
 
 def check_current(array: Array, version: object | None = None) -> None:
-    """Refuse to go on if the array was replaced since it was opened, if the store can tell at once.
+    """Raise if the array was replaced since it was opened, if the store can tell without a request.
 
-    The version of its document may have been asked for already.
+    ``version`` is the version of its document, if the caller has it already.
     """
     known = array._known
     version = array.store.version(array._key) if version is None else version
@@ -222,7 +223,7 @@ def check_current(array: Array, version: object | None = None) -> None:
     coding_version = _coding_version(array, version)
     held = read_held(array.store, array.format, array.path, consolidated=False)
     opened, known.held = known.held, None
-    if held is None or opened is None or repr(held) != repr(opened):  # Where 0.0 is not -0.0.
+    if held is None or opened is None or repr(held) != repr(opened):  # repr tells 0.0 from -0.0
         found = _same_as(array, held)
         array._check_shape(found)
         known.recoded = recoded(found, array.metadata)
@@ -230,13 +231,13 @@ def check_current(array: Array, version: object | None = None) -> None:
 
 
 def _coding_version(array: Array, version: object) -> object:
-    """Tells versions apart of what values are decoded by, given that of the array's document."""
+    """A version of the documents that define how values are decoded, from that of the array's document."""
     attributes = array.format.attributes_key(array.path, array=True)
     return version if attributes == array._key else (version, array.store.version(attributes))
 
 
 def _check_coding(array: Array) -> None:
-    """Refuse values that are decoded in another way by now, if the store can tell that at once."""
+    """Raise if values are now decoded in another way, if the store can tell without a request."""
     known, version = array._known, array.store.version(array._key)
     if version is None:
         return
@@ -258,7 +259,7 @@ def _decoded_otherwise(array: Array, how: str) -> ChangedError:
 
 
 def check_shape(array: Array, found: ArrayMetadata) -> None:
-    """Refuse an array that was made shorter since it was opened."""
+    """Raise if the array was made shorter since it was opened."""
     if any(now < then for now, then in zip(found.shape, array.shape, strict=True)):
         raise StoreError(
             f"array '{array.name}' of {array.store} has shape {found.shape} now and had {array.shape} when "
@@ -275,12 +276,12 @@ def _vanished(array: Array) -> Xzarr3Error:
 
 
 def stored_metadata(array: Array) -> ArrayMetadata:
-    """What the stored document says now, which another handle may have changed.
+    """The stored metadata, which another handle may have changed.
 
     Raises
     ------
     ChangedError
-        If it is gone, or of an array that is stored in another way.
+        If the document is gone, or describes an array that is stored in another way.
     """
     return _same_as(array, read_held(array.store, array.format, array.path, consolidated=False))
 
@@ -290,13 +291,13 @@ def _same_as(array: Array, held: Held | None) -> ArrayMetadata:
 
 
 def same(array: Array, found: NodeMetadata | None, shape: tuple[int, ...] | None = None) -> ArrayMetadata:
-    """Refuse metadata that are not of this array any more, or of another shape, if one is given."""
+    """Raise if metadata are no longer of this array, or of another shape than ``shape``, if given."""
     if not isinstance(found, ArrayMetadata) or not found.stores_as(array.metadata):
         raise ChangedError(
             f"array '{array.name}' of {array.store} was removed or replaced since it was opened; "
             "accepted: opening it again"
         )
-    if shape is not None and found.shape != shape:  # By somebody who does not know of leases.
+    if shape is not None and found.shape != shape:  # changed by a writer that takes no lease
         raise LeaseLostError(
             f"array '{array.name}' of {array.store} got shape {found.shape} while its shape {shape} was "
             "being changed; accepted: one who changes it at a time"
@@ -305,29 +306,28 @@ def same(array: Array, found: NodeMetadata | None, shape: tuple[int, ...] | None
 
 
 def tells_changes(array: Array) -> bool:
-    """Whether dask's names tell of every change of values that :func:`_stamps` can notice.
+    """Whether dask's names reflect every change of values that :func:`_stamps` can notice.
 
-    Where the store cannot tell, they are made of what the documents said when the array was opened, and
-    of what this process has written.
+    If the store cannot tell, names are made from the documents as opened, and from what this process has
+    written.
     """
     return array.store.tells_changes and array.engine.store.tells_changes
 
 
 def note_values(array: Array) -> None:
-    """Note that this process changes values, for dask's names where the store cannot tell."""
+    """Note that this process changes values, for dask's names; needed only if the store cannot tell."""
     if not tells_changes(array):
         changes.note_values(array.store, array.path)
 
 
 def _stamps(array: Array) -> object:
-    """What changes whenever the values of units do, at the price of no more than about a thousand looks.
+    """Stamps that change when values of stored units change, at the cost of about a thousand looks at most.
 
-    Where there are few units, each one is looked at. Of more, all directories that they lie in are, as a
-    file that is replaced or erased changes its directory; and some of the files, as there are programs
-    that write into files in place: what these do elsewhere is missed, which :func:`xzarr3.from_zarr` says
-    and which a write that is taken up again does not rely on. Where the directories are very
-    many as well, or there are none, some of them are looked at and the root, which each write of ours
-    changes, even one of another array.
+    With few units, each one is checked. With more, all their directories are checked, as replacing or erasing
+    a file changes its directory. Some of the files are checked as well, as some programs write into files in
+    place. Changes that such programs make to other files are missed: :func:`xzarr3.from_zarr` says so, and a
+    resumed write does not rely on these stamps. If there are very many directories, or none, some of them are
+    checked, and the root, which every write by this package changes, even a write to another array.
     """
     # Storage transformers may keep the values under other keys, or somewhere else.
     counts, key, store = array.cdata_shape, array.engine.key, array.engine.store
@@ -346,11 +346,11 @@ def _stamps(array: Array) -> object:
 
 
 def token(array: Array) -> object:
-    """What dask names an array by, which differs once its values or its documents have changed."""
+    """The token by which dask names an array; changes when values or documents change."""
     stamps: tuple[object, object] = array._tag, changes.last(array.store, array.path).mark
     if tells_changes(array):
         stamps = array.store.stamp([array._key]), _stamps(array)
-    if all(isinstance(stamp, list) for stamp in stamps):  # Of which dask would look at every number.
+    if all(isinstance(stamp, list) for stamp in stamps):  # dask would hash every number in it
         stamps = hashlib.blake2b(repr(stamps).encode(), digest_size=16).hexdigest(), None
     place = array.store.identity, array.store._told_apart()
     options: list[str] = [] if array.missing == "fill" else [array.missing]
@@ -360,7 +360,7 @@ def token(array: Array) -> object:
 
 
 def _sample(counts: tuple[int, ...], most: int) -> Iterator[tuple[int, ...]]:
-    """Coordinates in a grid: of all its elements, or of some that lie evenly in it."""
+    """All coordinates in a grid, or up to ``most`` evenly spaced ones."""
     number = math.prod(counts)
     if number <= most:
         yield from itertools.product(*map(range, counts))
@@ -375,7 +375,7 @@ def _sample(counts: tuple[int, ...], most: int) -> Iterator[tuple[int, ...]]:
 
 
 class _Made(Sequence[str]):
-    """Keys that are made when they are looked at, which most stores do not do for a stamp."""
+    """Keys that are made on first access; most stores do not need them for a stamp."""
 
     def __init__(self, make: Callable[[], Iterable[str]]) -> None:
         self._make = make

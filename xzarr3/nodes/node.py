@@ -1,4 +1,6 @@
-"""Nodes of a hierarchy in a store: their paths, their documents, and how they are erased.
+"""What arrays and groups have in common: a path, a format, attributes; and the rules for paths.
+
+Does not read or write documents.
 
 Specification: Zarr v3 core, "Stored representation", "Node names", "Storage".
 """
@@ -22,9 +24,9 @@ from xzarr3.stores.locks import key_lock
 
 
 def document_lock(store: Store) -> AbstractContextManager[object]:
-    """Held while documents of a store are read to be changed, so that no thread undoes the change of another.
+    """A lock to hold while documents of a store are changed, so no thread undoes the change of another.
 
-    Threads that change another store do not wait for it.
+    Threads that change another store are not blocked.
     """
     return key_lock(store.identity, "\0documents")
 
@@ -38,7 +40,7 @@ class Node(ABC):
     path : str
         Path of the node in its hierarchy, without a leading ``/``; empty for the root.
     format : Format
-        How the hierarchy is stored.
+        Format of the hierarchy.
     read_only : bool
         Refuse every write.
     """
@@ -76,11 +78,11 @@ class Node(ABC):
 
     @abstractmethod
     def _change_attributes(self, change: Callable[[dict[str, Any]], Mapping[str, Any]]) -> None:
-        """Apply ``change`` to the attributes that are stored now, and store the result."""
+        """Apply ``change`` to the stored attributes, and store the result."""
 
     def _check_writable(self) -> None:
         if self.read_only:
-            self.store._check_writable()  # It may know better why.
+            self.store._check_writable()  # the store may give a more exact reason
             if not self.format.writable:
                 raise ReadOnlyError(
                     f"'{self.name}' of {self.store} is stored as tools did before version 3 was final, which "
@@ -95,7 +97,7 @@ def normal_path(path: str) -> str:
     Raises
     ------
     InvalidKeyError
-        If a name in it is empty or climbs, or there are too many of them.
+        If a name in it is empty, ``.`` or ``..``, or if there are too many names.
 
     Examples
     --------
@@ -111,12 +113,12 @@ def normal_path(path: str) -> str:
 
 
 def check_new_path(path: str, format: Format = V3) -> str:
-    """The normal path of a node that is to be made.
+    """The normal path of a new node.
 
     Raises
     ------
     InvalidKeyError
-        If the format does not permit one of the names in it.
+        If the format does not permit a name in it.
     """
     normal = normal_path(path)
     for name in normal.split("/") if normal else ():

@@ -1,12 +1,11 @@
-"""Recipes: what arrays are pickled to, and what handles share that were unpickled in one process.
+"""The pickled form of arrays, and what handles unpickled in one process share.
 
-A task carries the array that it reads or writes, so that arrays arrive at a worker by the thousands, on its
-event loop. What arrives is small: where the array is, and what its documents say, as JSON. It is not even
-parsed before the array is used, which may import a codec, and then once for all handles on the same array.
+A dask task carries the array that it reads or writes. So arrays arrive at a worker by the thousands, on its
+event loop. The pickled form is small: the store, the path, and the documents as JSON. The documents are
+parsed only when the array is used, as that may import a codec, and once for all handles on the same array.
 
-They share what does not change: the store, the metadata, the codecs bound to chunks, and that the stored
-document was found to agree with them. A handle that is resized, or told to read in another way, changes no
-other one.
+Handles share what does not change: the store, the metadata, the codecs bound to chunks, and the check that
+the stored document agrees with them. Resizing one handle, or changing how it reads, affects no other handle.
 """
 
 from __future__ import annotations
@@ -34,13 +33,13 @@ if TYPE_CHECKING:
     from xzarr3.array import Array
 
 _MOST_PARSED = 512
-_LARGE = 2**16  # Bytes of documents; larger ones are not kept for nodes to come.
-_MOST_BELOW = 8  # Groups whose consolidated metadata are kept.
+_LARGE = 2**16  # bytes of documents; larger ones are not cached
+_MOST_BELOW = 8  # groups whose consolidated metadata are cached
 _LARGE_BELOW = 2**20
 
 
 class Known:
-    """What handles with the same metadata know of an array.
+    """What all handles with the same metadata share.
 
     Parameters
     ----------
@@ -48,9 +47,9 @@ class Known:
     path : str
     format : Format
     metadata : ArrayMetadata, optional
-        What the documents say, if that is known already.
+        The parsed documents, if they were parsed already.
     text : bytes, optional
-        The documents, if it is not.
+        The documents as JSON, if they were not parsed.
     """
 
     __slots__ = (
@@ -82,13 +81,13 @@ class Known:
         self._text = text
         self._engine: Engine | None = None
         self.version: object | None = None
-        """That of the stored document which was found to agree with the metadata."""
+        """Version of the stored document that was found to agree with the metadata."""
         self.coding_version: object | None = None
-        """Those of the stored documents of which ``recoded`` tells."""
+        """Versions of the stored documents to which ``recoded`` refers."""
         self.recoded: str | None = None
-        """How these tell to decode values in another way; None if they do not."""
+        """How the stored documents decode values differently; None if they do not."""
         self.held: Held | None = None
-        """The documents that were parsed, until they were compared with those that are stored."""
+        """The parsed documents, until they were compared with the stored ones."""
 
     @property
     def text(self) -> bytes:
@@ -99,24 +98,24 @@ class Known:
 
     @property
     def metadata(self) -> ArrayMetadata:
-        """What the documents say.
+        """The parsed documents.
 
         Raises
         ------
         MetadataError
-            If it is something that is not known in this process, such as a codec that is not installed.
+            If they name something unknown to this process, such as a codec that is not installed.
         """
         if self._metadata is None:
             found = from_text(self.format, self.text, self.path)
             if not isinstance(found, ArrayMetadata):
                 raise MetadataError("not the documents of an array", path=self.path)
-            with _lock:  # Another thread may have been faster.
+            with _lock:  # another thread may have been faster
                 self._metadata = self._metadata or found
         return self._metadata
 
     @property
     def engine(self) -> Engine:
-        """What reads and writes the units of storage."""
+        """Reads and writes the stored units."""
         if self._engine is None:
             prefix, metadata = self.format.chunk_prefix(self.path), self.metadata
             store = transformed(self.store, prefix, metadata, metadata.storage_transformers)
@@ -131,8 +130,8 @@ _known: WeakValueDictionary[object, Known] = WeakValueDictionary()
 
 
 def known(store: Store, path: str, format: Format, text: bytes) -> Known:
-    """What this process knows of an array whose documents are ``text``, which is not looked at."""
-    key = id(store), path, format, text  # The store lives as long as what is known of its arrays.
+    """The shared state for an array whose documents are ``text``; the text is not parsed."""
+    key = id(store), path, format, text  # the store lives as long as the shared state of its arrays
     found = _known.get(key)
     if found is None:
         made = Known(store, path, format, text=text)
@@ -144,7 +143,7 @@ def known(store: Store, path: str, format: Format, text: bytes) -> Known:
 
 
 def state_of(array: Array) -> tuple[object, ...]:
-    """What an array is pickled to."""
+    """The pickled form of an array."""
     special: tuple[object, ...] = ()
     if array._tag or array._is_decoded or not array.has_document:
         special = array._tag, array._is_decoded, array._bounded, array.has_document
@@ -168,10 +167,10 @@ def restore(
     bounded: Array | None = None,
     has_document: bool = True,
 ) -> None:
-    """Make a new handle the one that was pickled to :func:`state_of` it."""
+    """Initialise a new handle from what :func:`state_of` returned."""
     Node.__init__(array, store, path, format_of(format), read_only=read_only)
     array._known = known(store, path, array.format, text)
-    array._known_at = -math.inf  # Pickling says nothing of how old the documents are.
+    array._known_at = -math.inf  # the age of the pickled documents is unknown
     array.write_empty_chunks = write_empty_chunks
     array.missing = missing
     array._tag, array._is_decoded, array._bounded = tag, is_decoded, bounded
@@ -179,25 +178,25 @@ def restore(
 
 
 def to_text(format: Format, metadata: NodeMetadata, path: str) -> bytes:
-    """The documents of a node as JSON, which is the same for equal documents."""
+    """The documents of a node as JSON; equal documents give equal bytes."""
     return documents.encode(format.hold(metadata, path), path, compact=True)
 
 
 def from_text(format: Format, text: bytes, path: str) -> NodeMetadata:
-    """What the documents of a node say."""
+    """The metadata in the documents of a node."""
     parse = _parsed if len(text) <= _LARGE else _parsed.__wrapped__
     return parse(format, text, path)
 
 
 def below_to_text(below: Mapping[str, Held] | None) -> bytes | Mapping[str, Held] | None:
-    """The documents of the nodes below a group as JSON, unless there are some that cannot be read."""
+    """The documents of the nodes below a group as JSON; unchanged if some cannot be read."""
     if below is None or any(isinstance(held, MetadataError) for held in below.values()):
         return below
     return documents.encode(below, compact=True)
 
 
 def below_from_text(text: bytes) -> Consolidated:
-    """The documents of the nodes below a group, the same for the groups of equal recipes."""
+    """The documents of the nodes below a group; equal pickled forms share one object."""
     parse = _parsed_below if len(text) <= _LARGE_BELOW else _parsed_below.__wrapped__
     return parse(text)
 

@@ -1,4 +1,9 @@
-"""Resizing arrays and appending to them, one writer at a time."""
+"""Resizes arrays and appends to them, one writer at a time.
+
+Each change runs under the lease of the array (:mod:`xzarr3.commit.length`). An append stores its chunks
+before the document with the new shape; a resize that shrinks erases chunks after it. Reading and writing
+chunks is left to the array's engine.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +48,7 @@ def resize(array: Array, shape: int | tuple[int, ...]) -> None:
 
 
 def append(array: Array, data: npt.ArrayLike, axis: int) -> None:
-    """Add data behind the array; see :meth:`xzarr3.Array.append`."""
+    """Add data at the end of an axis; see :meth:`xzarr3.Array.append`."""
     array._check_writable()
     values = array._cast(data, array.metadata.data_type)
     if not -array.ndim <= axis < array.ndim:
@@ -54,7 +59,7 @@ def append(array: Array, data: npt.ArrayLike, axis: int) -> None:
 
 
 def _with_lease(array: Array, change: Callable[[Length], None]) -> None:
-    """Change the shape as the only one who does, and again if that could not be kept up."""
+    """Run ``change`` under the lease of the array; if the lease is lost, run it again."""
     deadline = time.monotonic() + array.store.conflict_deadline
     prefix = array.format.chunk_prefix(array.path) if array.path else ""
     with turn(array.store, array._key):
@@ -73,7 +78,7 @@ def _resize(array: Array, shape: tuple[int, ...], length: Length) -> None:
     stored = at_first(array, length)
     after = resized(stored, shape)
     old = array._over(length, stored)
-    # A write or an append that was cut off may have left something where the array is going to be.
+    # A cut-off write or append may have left chunks where the array is about to grow.
     erase_beyond(old, tuple(map(max, shape, stored.shape)), after.chunk_grid, may_list=True)
     shrinks = any(now < then for now, then in zip(shape, stored.shape, strict=True))
 
@@ -82,8 +87,8 @@ def _resize(array: Array, shape: tuple[int, ...], length: Length) -> None:
 
     array._change_document(array._key, change, length=length)
     if shrinks:
-        # Whoever has taken the lease away may have added to the array already. What is left beyond its
-        # end is erased when it grows.
+        # If the lease was lost, its new holder may have appended already. Chunks left past the end are erased
+        # when the array grows.
         with suppress(LeaseLostError):
             erase_beyond(array._over(length, after), stored.shape, after.chunk_grid)
 
@@ -109,7 +114,7 @@ def _append(array: Array, values: AnyArray, axis: int, length: Length) -> None:
         grown._write(basic_selection(region, shape), values)
         array._change_document(array._key, change, length=length)
     except (LeaseLostError, OutcomeUnknownError, ChangedError):
-        raise  # Another writer may own the rows past the end by now.
+        raise  # the rows past the end may belong to another writer
     except BaseException as error:
         try:
             erase_beyond(array._over(length, stored), shape, grown.metadata.chunk_grid)
@@ -119,7 +124,7 @@ def _append(array: Array, values: AnyArray, axis: int, length: Length) -> None:
 
 
 def at_first(array: Array, length: Length) -> ArrayMetadata:
-    """What the document said when the lease had been taken."""
+    """The metadata as they were when the lease was taken."""
     values: dict[str, Buffer | None] = {array._key: length.document}
     if not array.format.one_document:
         keys = array.format.reading_keys(array.path, consolidated=False)
@@ -129,20 +134,20 @@ def at_first(array: Array, length: Length) -> ArrayMetadata:
 
 
 def resized(stored: ArrayMetadata, shape: tuple[int, ...]) -> ArrayMetadata:
-    """The metadata of an array that gets another shape."""
+    """The metadata with another shape."""
     grid = stored.chunk_grid.resized(shape, _inner_shape(stored.codecs, len(shape)))
     return replace(stored, shape=shape, chunk_grid=grid)
 
 
 def erase_beyond(array: Array, old: tuple[int, ...], grid: Grid, *, may_list: bool = False) -> None:
-    """Erase what was within the shape ``old``, which ``grid`` divides, and is beyond the present one.
+    """Erase chunks inside the shape ``old``, which ``grid`` divides, and outside the present shape.
 
-    With ``may_list``, not in a store that cannot list, if there are too many units to ask for each.
+    With ``may_list``, skips a region if the store cannot list and there are too many units to ask for each.
     """
     for axis, new in enumerate(array.shape):
         if new >= old[axis]:
             continue
-        # Along the axes before this one, what is beyond the shape is erased already.
+        # Along earlier axes, everything outside the shape is erased already.
         region = tuple(
             slice(new, old[axis])
             if at == axis
@@ -165,7 +170,7 @@ def erase_beyond(array: Array, old: tuple[int, ...], grid: Grid, *, may_list: bo
 
 
 def _inner_shape(codecs: Iterable[Codec], ndim: int) -> tuple[int, ...] | None:
-    """Shape of the inner chunks that codecs divide a chunk into, as the array has its dimensions."""
+    """Shape of the inner chunks that a sharding codec makes, in the order of the array's dimensions."""
     order = list(range(ndim))
     for codec in codecs:
         if codec.name == "transpose":

@@ -1,12 +1,14 @@
-"""Looks at the documents of arrays that are open, to find out that they were replaced.
+"""Remembers what was last seen of the documents of open arrays, to find out that an array was replaced.
 
-A store that answers at once tells for each read whether a document has changed. Where answers have to be
-waited for, handles on one array share what one of them has seen a moment ago.
+A store that answers at once tells for each read whether a document has changed. Where each look takes a
+request, handles on one array share what one of them saw a moment ago.
 
-Chunks that were read of one array are those of one version of it if its document was the same before the
-first and after the last one: whoever replaces an array takes its document away first and brings the new one
-last, which has a mark of its own. So what a document was at any time before a read is noted, however it was
-come by.
+Chunks read of an array belong to one version of it if its document was the same before the first read and
+after the last one: a writer that replaces an array erases its document first and stores the new one last,
+with a mark of its own. So in stores where a look takes a request, every document that is read or stored is
+noted here, whatever it was read for.
+
+This module compares documents only as bytes; its callers parse them.
 """
 
 from __future__ import annotations
@@ -24,8 +26,8 @@ from xzarr3.stores import Store
 from xzarr3.stores.locks import fork_safe
 
 RECENT = 2.0
-"""Seconds for which readers take a document to be as it was seen."""
-_REMEMBERED = 1024  # Documents that were seen.
+"""Seconds for which readers trust a document that was seen."""
+_REMEMBERED = 1024  # number of looks remembered
 _MOST_NOTED = 2**14
 
 Parse = Callable[[Sequence[Buffer | None]], NodeMetadata | None]
@@ -33,7 +35,7 @@ Parse = Callable[[Sequence[Buffer | None]], NodeMetadata | None]
 
 @dataclass(frozen=True)
 class Note:
-    """What a document was at some time: its digest, and the mark that all have which were stored with it."""
+    """A document at some time: its digest, and the mark shared by all documents stored with it."""
 
     digest: bytes
     mark: bytes
@@ -41,22 +43,22 @@ class Note:
 
 @dataclass(frozen=True)
 class Seen:
-    """What documents said when they were looked at; ``metadata`` is None if the first was not there."""
+    """The documents as seen at one time; ``metadata`` is None if the first one was absent."""
 
     time: float
     digest: bytes
     metadata: NodeMetadata | None
     note: Note | None = None
-    """What is noted of the first."""
+    """The note of the first document."""
 
     @property
     def tells(self) -> bool:
-        """Whether readers need not look again at what was there."""
+        """Whether readers may trust this instead of looking again; False if the document was absent."""
         return self.is_recent and self.metadata is not None
 
     @property
     def is_recent(self) -> bool:
-        """Whether readers need not look again."""
+        """Whether this was seen at most :data:`RECENT` seconds ago."""
         return time.monotonic() - self.time < RECENT
 
 
@@ -66,7 +68,7 @@ _seen: dict[object, Seen] = {}
 
 
 def note(store: Store, key: str, value: Buffer | None) -> Note | None:
-    """Note what a document is; None of one that is not there."""
+    """Note a document; returns None if it is absent."""
     if value is None:
         return None
     made = Note(_digest(value), mark_of(value))
@@ -78,34 +80,34 @@ def note(store: Store, key: str, value: Buffer | None) -> Note | None:
 
 
 def note_all(store: Store, documents: Iterable[tuple[str, Buffer | None]]) -> None:
-    """Note what documents are from now on, where it takes a request to look at one again."""
+    """Note documents, in a store where looking at one again takes a request."""
     if store.concurrency > 1 or not store.tells_changes:
         for key, value in documents:
             note(store, key, value)
 
 
 def noted(store: Store, key: str) -> Note | None:
-    """What a document was when it was read last."""
+    """The last note of a document."""
     return _noted.get((store.identity, key))
 
 
 def last(store: Store, keys: tuple[str, ...]) -> Seen | None:
-    """What was seen last of documents that are looked at together."""
+    """The last look at these documents."""
     return _seen.get((store.identity, keys))
 
 
 def look(store: Store, keys: tuple[str, ...], parse: Parse, *, to_write: bool = False) -> Seen:
-    """Look at documents.
+    """Read documents and remember what they say; equal documents are not parsed again.
 
     Parameters
     ----------
     store : Store
     keys : tuple of str
-        Keys of the documents of one node, the one first that makes it a node.
+        Keys of the documents of one node, the defining one first.
     parse : callable
-        Tells what the documents say; None stands for each that is not there.
+        Parses the values of the documents; None stands for an absent one.
     to_write : bool
-        What a cache remembers is not enough.
+        Bypass caches.
     """
     now = time.monotonic()
     if to_write:
@@ -128,13 +130,13 @@ def _digest(stored: Buffer | None) -> bytes:
 
 
 def remember(store: Store, key: str, document: Buffer, metadata: NodeMetadata, time: float) -> None:
-    """Remember a document that was read at a time to find out more than that."""
+    """Remember a document that was read for another purpose, at ``time``."""
     own = note(store, key, document)
     _remember((store.identity, (key,)), Seen(time, _digest(document), metadata, own))
 
 
 def in_the_making(store: Store, keys: Iterable[str]) -> None:
-    """Take it that these documents are not there yet, as whoever is about to write them knows."""
+    """Remember that these documents are absent: the caller is about to write them."""
     for key in keys:
         _remember((store.identity, (key,)), Seen(time.monotonic(), b"", None))
 

@@ -1,7 +1,8 @@
-"""Codecs as numcodecs configures them, which is how version 2 of the format names its codecs.
+"""Codecs as numcodecs configures them. Version 2 of the format names codecs in this way.
 
-A configuration there is an object with the ``id`` of a codec beside its parameters. What is taken are the
-ids in this module; none is looked up in numcodecs, whose registry loads what other packages put there.
+A configuration of numcodecs is an object with the ``id`` of a codec and its parameters. Only the ids of
+:func:`numcodecs_ids` are accepted. No id is looked up in numcodecs, because its registry loads code of other
+packages.
 
 Specification: Zarr v2, "Arrays", ``compressor`` and ``filters``; the documentation of numcodecs.
 """
@@ -17,7 +18,7 @@ from xzarr3.codecs.base import ChunkSpec, Codec
 from xzarr3.codecs.registry import NUMCODECS, codec_class, configured, loaded
 from xzarr3.errors import MetadataError, UnknownExtensionError, listed
 
-# Bytes are the same, so the codecs of version 3 stand for those of numcodecs.
+# numcodecs writes the same bytes as these codecs of version 3, so these are used in its place.
 _SAME = ("blosc", "crc32c", "gzip", "vlen-bytes", "vlen-utf8", "zstd")
 # Version 3 has no names for these.
 _VERSION_2 = {
@@ -32,7 +33,7 @@ _REFUSED = {
 
 
 def numcodecs_ids() -> list[str]:
-    """The ids of numcodecs that are known here."""
+    """The ids of numcodecs that this package supports."""
     return sorted({*(name.removeprefix("numcodecs.") for name in NUMCODECS), *_SAME, *_VERSION_2})
 
 
@@ -42,17 +43,17 @@ def from_numcodecs(config: Mapping[str, Any], endian: str | None = None) -> Code
     Parameters
     ----------
     config : mapping
-        As ``filters`` and ``compressor`` of version 2 have it, and as ``get_config()`` of a codec gives it.
+        As in ``filters`` and ``compressor`` of version 2, or as ``get_config()`` of a codec returns it.
     endian : {"little", "big"}, optional
-        The byte order in which the elements are that the codec would get from numcodecs. If a filter looks
-        at them in another one, as numcodecs lets it, they are seen with their bytes swapped.
+        The byte order of the elements that numcodecs would pass to the codec. numcodecs allows a filter with
+        another byte order; such a filter sees the elements with their bytes swapped.
 
     Raises
     ------
     UnknownExtensionError
-        If there is no such codec here.
+        If this package has no such codec.
     MetadataError
-        If it is malformed or a parameter is not valid.
+        If the configuration is malformed or a parameter is not valid.
 
     Examples
     --------
@@ -74,7 +75,7 @@ def from_numcodecs(config: Mapping[str, Any], endian: str | None = None) -> Code
         return configured(codec_class(name), fields)
     fields = _given(fields)
     if name == "shuffle":
-        fields.setdefault("elementsize", 4)  # In version 3 it is by default the size of an element.
+        fields.setdefault("elementsize", 4)  # in version 3 the default is the size of an element
     codec = configured(codec_class(f"numcodecs.{name}"), fields)
     if name == "crc32c":
         return codec if codec.configuration()["location"] == "start" else codec_class("crc32c")()
@@ -84,7 +85,7 @@ def from_numcodecs(config: Mapping[str, Any], endian: str | None = None) -> Code
 
 
 def _given(fields: dict[str, Any]) -> dict[str, JSON]:
-    """Parameters without those that are null, which leave a parameter to numcodecs, as its absence does."""
+    """Parameters without null ones: null and absence both select the default of numcodecs."""
     return {
         key: list(value) if isinstance(value, tuple) else value
         for key, value in fields.items()
@@ -93,7 +94,7 @@ def _given(fields: dict[str, Any]) -> dict[str, JSON]:
 
 
 def _in_version_3(name: str, codec: Any) -> Codec:
-    """The codec of version 3 that does what the one of numcodecs does."""
+    """The codec of version 3 that is equivalent to a codec of numcodecs."""
     if name == "gzip":
         return codec if codec.level < 0 else codec_class(name).from_configuration(codec.configuration())
     return _copied(codec, name, ("level", "checksum") if name == "zstd" else _BLOSC)
@@ -103,15 +104,16 @@ _BLOSC = ("cname", "clevel", "shuffle", "typesize", "blocksize")
 
 
 def _copied(codec: Codec, name: str, fields: tuple[str, ...]) -> Codec:
-    """The codec ``name`` with these parameters of another one."""
+    """The codec ``name`` with the parameters ``fields`` of another codec."""
     cls: Any = codec_class(name)
     return cast("Codec", cls(**{field: getattr(codec, field) for field in fields}))
 
 
 def _with_byte_order(codec: Codec, endian: str | None) -> Codec:
-    """A filter of version 2, whose byte order is that of stored elements, as one of version 3.
+    """Convert the dtypes of a filter from version 2 to version 3.
 
-    There ``dtype`` is little endian unless the filter is to look at swapped bytes.
+    In version 2 the byte order of ``dtype`` is that of stored elements. In version 3 ``dtype`` is little
+    endian unless the filter has to see swapped bytes.
     """
     from xzarr3.codecs.numcodecs.filters import TypedFilter, byte_order, in_byte_order
 
@@ -127,7 +129,7 @@ def _with_byte_order(codec: Codec, endian: str | None) -> Codec:
 
 
 def stored_endian(codec: Codec) -> str | None:
-    """The byte order in which numcodecs stores what a codec encodes; None if the codec does not decide it.
+    """The byte order in which numcodecs stores the encoded elements; None if the codec does not decide it.
 
     Examples
     --------
@@ -140,15 +142,15 @@ def stored_endian(codec: Codec) -> str | None:
 
 
 def to_numcodecs(codec: Codec, spec: ChunkSpec, endian: str | None = None) -> dict[str, JSON]:
-    """The configuration of numcodecs for a codec: :func:`from_numcodecs` gives one that does the same.
+    """The configuration of numcodecs for a codec; :func:`from_numcodecs` turns it into an equivalent codec.
 
     Parameters
     ----------
     codec : Codec
     spec : ChunkSpec
-        What it encodes.
+        The chunks that the codec encodes.
     endian : {"little", "big"}, optional
-        The byte order of the elements that numcodecs would give it.
+        The byte order of the elements that numcodecs would pass to the codec.
 
     Raises
     ------
@@ -165,14 +167,14 @@ def to_numcodecs(codec: Codec, spec: ChunkSpec, endian: str | None = None) -> di
     if codec.name == "blosc":
         config = {"id": name, **_copied(codec, "numcodecs.blosc", _BLOSC).configuration()}
     if name == "zstd" and not config["checksum"]:
-        del config["checksum"]  # Earlier versions of numcodecs do not know it, nor places of checksums.
+        del config["checksum"]  # earlier versions of numcodecs know neither this field nor "location"
     if "location" in config and config["location"] == getattr(type(codec), "location", None):
         del config["location"]
     return config | _dtypes_in_byte_order(codec, endian)
 
 
 def _dtypes_in_byte_order(codec: Codec, endian: str | None) -> dict[str, JSON]:
-    """The dtypes of a filter as version 2 means them; see :func:`_with_byte_order`."""
+    """The dtypes of a filter, converted to version 2; the inverse of :func:`_with_byte_order`."""
     from xzarr3.codecs.numcodecs.filters import TypedFilter, byte_order, in_byte_order
 
     if not isinstance(codec, TypedFilter) or codec.dtype is None:

@@ -1,4 +1,4 @@
-"""What all codecs of numcodecs have in common: their names and how documents write them."""
+"""The base class of all codecs of numcodecs; it writes them to metadata documents."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from xzarr3.errors import UnknownExtensionError
 
 
 class NumcodecsCodec(ParameterCodec):
-    """A codec of numcodecs, whose parameters have the names that numcodecs gives them."""
+    """A codec of numcodecs; its parameters have the same names as in numcodecs."""
 
     only_in_version_2 = False
-    """Whether documents of no other version of the format can name the codec."""
+    """Whether only documents of version 2 of the format can name the codec."""
 
     def to_json(self) -> JSON:
         if self.only_in_version_2:
@@ -19,5 +19,5 @@ class NumcodecsCodec(ParameterCodec):
                 f"only Zarr format 2 has the codec '{self.name.removeprefix('numcodecs.')}'",
                 field="codecs", found=self.name, accepted="format 2, or another codec",
             )  # fmt: skip
-        # zarr-python wants a configuration even if it is empty.
+        # zarr-python requires a configuration even if it is empty.
         return {"name": self.name, "configuration": self.configuration()}

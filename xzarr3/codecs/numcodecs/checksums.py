@@ -1,4 +1,4 @@
-"""The checksums of numcodecs: four bytes, little endian, in front of the data or behind them.
+"""The checksums of numcodecs: four bytes, little endian, before or after the data.
 
 Specification: zarr-extensions, a document for each name; the documentation of numcodecs. Names:
 ``numcodecs.adler32``, ``numcodecs.crc32``, ``numcodecs.crc32c``, ``numcodecs.fletcher32``,
@@ -68,7 +68,7 @@ class Adler32Codec(_Checksum):
     Parameters
     ----------
     location : {"start", "end"}
-        Where it is.
+        Whether the checksum is before or after the data.
     """
 
     name = "numcodecs.adler32"
@@ -85,7 +85,7 @@ class Crc32Codec(_Checksum):
     Parameters
     ----------
     location : {"start", "end"}
-        Where it is.
+        Whether the checksum is before or after the data.
     """
 
     name = "numcodecs.crc32"
@@ -97,12 +97,12 @@ class Crc32Codec(_Checksum):
 
 @dataclass(frozen=True)
 class NumcodecsCrc32cCodec(_Checksum):
-    """``crc32c`` under the name that zarr-python gives the codec of numcodecs.
+    """``crc32c`` under zarr-python's name for the codec of numcodecs.
 
     Parameters
     ----------
     location : {"end", "start"}
-        Where it is.
+        Whether the checksum is before or after the data.
     """
 
     name = "numcodecs.crc32c"
@@ -114,23 +114,23 @@ class NumcodecsCrc32cCodec(_Checksum):
 
 @dataclass(frozen=True)
 class Fletcher32Codec(_Checksum):
-    """The checksum of HDF5's filter of the same name, behind the data."""
+    """The checksum of the HDF5 filter of the same name, after the data."""
 
     name = "numcodecs.fletcher32"
 
     def checksum(self, data: Buffer) -> int:
-        # numcodecs does not give the checksum alone, and fails for no data.
+        # numcodecs returns the checksum only with the data, and fails for empty data.
         return int.from_bytes(_fletcher32.encode(data)[-_SIZE:], "little") if len(data) else 0
 
 
 @dataclass(frozen=True)
 class JenkinsLookup3Codec(_Checksum):
-    """The checksum of HDF5's metadata, lookup3 by Bob Jenkins, behind the data.
+    """The checksum of HDF5 metadata, lookup3 by Bob Jenkins, after the data.
 
     Parameters
     ----------
     initval : int
-        The value it begins with.
+        The initial value of the checksum.
     """
 
     name = "numcodecs.jenkins_lookup3"

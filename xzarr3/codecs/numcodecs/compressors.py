@@ -1,4 +1,4 @@
-"""The compressors of numcodecs, and the shuffle of bytes that goes before them.
+"""The compressors of numcodecs, and its byte shuffle, which is applied before a compressor.
 
 Specification: zarr-extensions, a document for each name; the documentation of numcodecs. Names:
 ``numcodecs.blosc``, ``numcodecs.bz2``, ``numcodecs.gzip``, ``numcodecs.lz4``, ``numcodecs.lzma``,
@@ -30,9 +30,9 @@ from xzarr3.errors import ChunkDecodeError, ChunkEncodeError
 
 _MAX_INT = 2**31 - 1
 _SHUFFLES: tuple[str | None, ...] = ("noshuffle", "shuffle", "bitshuffle", None)
-"""The shuffles of blosc in the order of their numbers, the last one also being number -1."""
-_PIECE = 2**16  # Bytes that a decompressor is given at once.
-_MEMORY = 2**29  # Bytes; the largest preset decodes in 65 MiB.
+"""The shuffles of blosc in the order of their numbers; None is number -1."""
+_PIECE = 2**16  # bytes passed to a decompressor at once
+_MEMORY = 2**29  # bytes; the largest preset decodes in 65 MiB
 _CHECKS = (-1, 0, 1, 4, 10)
 _FILTER_FIELDS = {
     "id": (0, 2**62),
@@ -48,12 +48,12 @@ _FILTER_FIELDS = {
     "dist": (1, 256),
     "start_offset": (0, 2**32 - 1),
 }
-"""The fields of a filter of LZMA and the least and most that each can be."""
+"""The fields of an LZMA filter, with the least and the largest value of each."""
 
 
 @dataclass(frozen=True)
 class NumcodecsGzipCodec(GzipCodec):
-    """``gzip`` under the name that zarr-python gives the codec of numcodecs.
+    """``gzip`` under zarr-python's name for the codec of numcodecs.
 
     Parameters
     ----------
@@ -66,19 +66,19 @@ class NumcodecsGzipCodec(GzipCodec):
 
 
 class NumcodecsZstdCodec(ZstdCodec):
-    """``zstd`` under the name that zarr-python gives the codec of numcodecs."""
+    """``zstd`` under zarr-python's name for the codec of numcodecs."""
 
     name = "numcodecs.zstd"
 
 
 @dataclass(frozen=True)
 class NumcodecsBloscCodec(BloscCodec):
-    """``blosc`` under the name that zarr-python gives the codec of numcodecs; shuffles are numbers there.
+    """``blosc`` under zarr-python's name for the codec of numcodecs; documents have shuffles as numbers.
 
     Parameters
     ----------
     typesize : int, optional
-        Not part of the configuration; by default the size of an element.
+        Read from a configuration but never written to one; by default the size of an element.
     """
 
     name = "numcodecs.blosc"
@@ -135,7 +135,7 @@ class ZlibCodec(NumcodecsCodec, BytesBytesCodec):
         try:
             value = stream.decompress(data, limit + 1)
         except IsalError as error:  # type: ignore[misc]
-            failure = str(error)  # The error itself cannot be pickled, so it is not chained.
+            failure = str(error)  # the error itself cannot be pickled, so it is not chained
         if failure:
             raise ChunkDecodeError(f"not valid zlib data: {failure}", codec=self.name)
         if len(value) > limit:
@@ -188,7 +188,7 @@ class LzmaCodec(NumcodecsCodec, BytesBytesCodec):
     preset : int, optional
         0 (fastest) to 9 (smallest), 2^31 more for slower and somewhat smaller.
     filters : tuple of mappings, optional
-        The chain of filters, in place of a preset.
+        The chain of filters, used instead of a preset.
     """
 
     name = "numcodecs.lzma"
@@ -254,7 +254,7 @@ class LzmaCodec(NumcodecsCodec, BytesBytesCodec):
             raise ChunkEncodeError(f"cannot compress so: {error}", codec=self.name) from error
 
     def decode(self, data: Buffer, limit: int) -> Buffer:
-        # Without a container there is nothing to tell another stream by.
+        # Without a container, the start of another stream cannot be recognized.
         several = self.format != lzma.FORMAT_RAW
         return _decompress(self, self._decompressor, data, limit, several=several)
 
@@ -273,7 +273,7 @@ def _is_preset(preset: int) -> bool:
 
 @dataclass(frozen=True)
 class Lz4Codec(NumcodecsCodec, BytesBytesCodec):
-    """Compression with LZ4: one block, behind its decoded size in four bytes, little endian.
+    """Compression with LZ4: the decoded size in four bytes, little endian, then one block.
 
     Parameters
     ----------
@@ -299,9 +299,9 @@ class Lz4Codec(NumcodecsCodec, BytesBytesCodec):
         size = int.from_bytes(data[:4], "little")
         if size > limit:
             raise self.too_large(limit, size)
-        if len(data) < 5 or size > 255 * len(data):  # LZ4 makes no more of a byte.
+        if len(data) < 5 or size > 255 * len(data):  # a byte of LZ4 data decodes to at most 255 bytes
             raise ChunkDecodeError(f"found {len(data)} bytes, too few for {size}", codec=self.name)
-        if size == 0 and data[4:] == b"\0":  # numcodecs encodes no bytes so, but does not decode it.
+        if size == 0 and data[4:] == b"\0":  # numcodecs encodes empty data to this but cannot decode it
             return b""
         try:
             return lz4.decompress(data)  # type: ignore[no-any-return]
@@ -311,7 +311,7 @@ class Lz4Codec(NumcodecsCodec, BytesBytesCodec):
 
 @dataclass(frozen=True)
 class ShuffleCodec(NumcodecsCodec, BytesBytesCodec):
-    """The first bytes of all elements, then all the second ones, and so on; it makes compressors do better.
+    """Stores the first bytes of all elements, then the second bytes, and so on. This improves compression.
 
     Parameters
     ----------
@@ -354,9 +354,10 @@ class ShuffleCodec(NumcodecsCodec, BytesBytesCodec):
 def _decompress(
     codec: BytesBytesCodec, make: Callable[[], Any], data: Buffer, limit: int, *, several: bool = True
 ) -> bytes:
-    """Decode streams that follow each other, each with a new decompressor of the bz2 or lzma module.
+    """Decode consecutive streams, each with a new decompressor of the bz2 or lzma module.
 
-    They are fed in pieces, so that streams of a few bytes do not make the rest be copied for each one.
+    The data are passed in pieces, because a decompressor copies all input after the end of its stream. With
+    many short streams, copying all of the remaining data each time would be slow.
     """
     view = memoryview(data)
     values: list[bytes] = []

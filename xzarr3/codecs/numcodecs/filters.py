@@ -1,9 +1,10 @@
-"""The filters of numcodecs: codecs from arrays to arrays that change what numbers are stored.
+"""The filters of numcodecs: codecs from arrays to arrays that change the stored numbers.
 
-The dtypes in a configuration are numpy's. A filter of numcodecs takes the bytes of a chunk for elements of
-its ``dtype``, whatever they are; so the byte order there says how they are to be looked at, and little
-endian, or none, means as they are. The byte order of ``astype`` means nothing in version 3 of the format,
-where the ``bytes`` codec decides about what is stored.
+The dtypes in a configuration are numpy dtypes. A filter of numcodecs views the bytes of a chunk as elements
+of its ``dtype``, whatever the data type of the array is. If the byte order of ``dtype`` is big endian, the
+filter sees the elements with their bytes swapped; little endian, or none, leaves them unchanged. The byte
+order of ``astype`` means nothing in version 3 of the format, because the ``bytes`` codec decides the stored
+byte order.
 
 Specification: zarr-extensions, a document for each name; the documentation of numcodecs. Names:
 ``numcodecs.astype``, ``numcodecs.bitround``, ``numcodecs.delta``, ``numcodecs.fixedscaleoffset``,
@@ -37,10 +38,10 @@ from xzarr3.errors import ChunkDecodeError, ChunkEncodeError, MetadataError, lis
 _MANTISSA = {"float16": 10, "float32": 23, "float64": 52}
 _DTYPE = re.compile(r"[<>|=]?[A-Za-z][A-Za-z0-9_]{0,15}(\[[0-9a-zA-Zμ]{1,16}\])?")
 _ONE_UNIT = "biufmM"
-"""Kinds of dtypes whose elements are one number, so that numpy can look at one as at another."""
-_MAX_ITEM_SIZE = 2**14  # Bytes of an element of text or bytes; the names of larger dtypes are no longer.
+"""Kinds of dtypes whose elements are single numbers; such dtypes of one size can be viewed as each other."""
+_MAX_ITEM_SIZE = 2**14  # bytes of an element; a short dtype name could ask for a very large element
 _FAILURES = (TypeError, ValueError, ArithmeticError, LookupError)
-"""What numpy and numcodecs raise for values that they cannot convert."""
+"""Exceptions of numpy and numcodecs for values that they cannot convert."""
 
 
 class Filter(NumcodecsCodec, ArrayArrayCodec):
@@ -49,11 +50,11 @@ class Filter(NumcodecsCodec, ArrayArrayCodec):
     @cached_property
     @abstractmethod
     def _coder(self) -> Any:
-        """The filter of numcodecs, set to work in the byte order of this machine."""
+        """The filter of numcodecs, with dtypes in the byte order of this machine."""
 
     @abstractmethod
     def _output(self, spec: ChunkSpec) -> np.dtype[Any]:
-        """The dtype of what :meth:`encode` returns, or MetadataError."""
+        """The dtype of encoded arrays; raises MetadataError if the codec cannot encode such chunks."""
 
     def resolve(self, spec: ChunkSpec) -> ChunkSpec:
         if spec.data_type.is_variable:
@@ -76,8 +77,8 @@ class Filter(NumcodecsCodec, ArrayArrayCodec):
         return self._encoded(array, spec).reshape(spec.shape)
 
     def _encoded(self, array: AnyArray, spec: ChunkSpec) -> AnyArray:
-        """What ``array`` is encoded to, in one dimension."""
-        # numcodecs goes through arrays in the order in which they lie in memory.
+        """The encoded array, with one dimension."""
+        # numcodecs encodes elements in memory order.
         values = np.ascontiguousarray(array, dtype=spec.dtype).reshape(-1)
         try:
             encoded: AnyArray = self._coder.encode(self._looked_at(values)) if values.size else values
@@ -94,20 +95,20 @@ class Filter(NumcodecsCodec, ArrayArrayCodec):
             raise ChunkDecodeError(f"values cannot be decoded: {error}", codec=self.name) from error
 
     def _looked_at(self, values: AnyArray) -> AnyArray:
-        """The elements as the filter looks at them, or back."""
+        """View decoded elements as the filter sees them, or convert them back."""
         return values
 
 
 @dataclass(frozen=True)
 class TypedFilter(Filter):
-    """A filter whose configuration names the dtypes of its two sides.
+    """A filter whose configuration has the dtypes of decoded and encoded elements.
 
     Parameters
     ----------
     dtype : str, optional
-        numpy's name for the dtype of decoded elements; by default that of the array.
+        numpy's name for the dtype of decoded elements; by default the dtype of the array.
     astype : str, optional
-        The same for encoded elements; by default the one of decoded elements.
+        numpy's name for the dtype of encoded elements; by default ``dtype``.
     """
 
     decoded_field: ClassVar[str] = "dtype"
@@ -191,7 +192,7 @@ class TypedFilter(Filter):
 
 @dataclass(frozen=True)
 class DeltaCodec(TypedFilter):
-    """Differences between neighbours, in the order in which elements are stored; the first one as it is."""
+    """Stores the first element, then the difference of each element from the one before it in C order."""
 
     name = "numcodecs.delta"
     _kinds = "iufc"
@@ -205,8 +206,8 @@ class DeltaCodec(TypedFilter):
 class FixedScaleOffsetCodec(TypedFilter):
     """``(x - offset) * scale``, rounded to whole numbers.
 
-    NaN, and what the encoded dtype cannot hold, become whatever numpy makes of them, as in numcodecs; the
-    codecs ``scale_offset`` and ``cast_value`` refuse them.
+    As in numcodecs, numpy decides the result for NaN and for numbers that the encoded dtype cannot hold. The
+    codecs ``scale_offset`` and ``cast_value`` refuse such numbers.
 
     Parameters
     ----------
@@ -230,7 +231,7 @@ class FixedScaleOffsetCodec(TypedFilter):
 
 @dataclass(frozen=True)
 class AsTypeCodec(TypedFilter):
-    """Another dtype; values that it cannot hold become whatever numpy makes of them.
+    """Casts to another dtype; numpy decides the result for values that the dtype cannot hold.
 
     Parameters
     ----------
@@ -258,12 +259,12 @@ class AsTypeCodec(TypedFilter):
 
 @dataclass(frozen=True)
 class QuantizeCodec(TypedFilter):
-    """Numbers rounded to some decimal digits, so that they compress better.
+    """Rounds numbers to some decimal digits, so that they compress better.
 
     Parameters
     ----------
     digits : int
-        How many digits behind the decimal point are kept.
+        How many digits after the decimal point are kept.
     """
 
     name = "numcodecs.quantize"
@@ -277,7 +278,7 @@ class QuantizeCodec(TypedFilter):
 
 @dataclass(frozen=True)
 class NumcodecsBitRoundCodec(NumcodecsCodec, BitRoundCodec):
-    """Floating point numbers rounded to some bits, so that they compress better.
+    """Rounds floating point numbers to some bits, so that they compress better.
 
     Parameters
     ----------
@@ -305,7 +306,7 @@ class NumcodecsBitRoundCodec(NumcodecsCodec, BitRoundCodec):
 
 @dataclass(frozen=True)
 class NumcodecsPackBitsCodec(Filter):
-    """Truth values, eight in a byte; in front of them a byte that tells how many bits are left over."""
+    """Packs eight truth values into a byte. A byte before them holds the number of unused bits."""
 
     name = "numcodecs.packbits"
 
@@ -340,7 +341,7 @@ class NumcodecsPackBitsCodec(Filter):
 
 
 def byte_order(dtype: str | None) -> str | None:
-    """The byte order that the name of a dtype of numpy tells; None if it tells none.
+    """The byte order in the name of a numpy dtype; None if the name has none.
 
     Examples
     --------
@@ -353,6 +354,6 @@ def byte_order(dtype: str | None) -> str | None:
 
 
 def in_byte_order(dtype: str, endian: str | None) -> str:
-    """The name of the same dtype in another byte order."""
+    """The name of the same dtype with byte order ``endian``; None means that of this machine."""
     orders = {"little": "<", "big": ">", None: "="}
     return np.dtype(dtype).newbyteorder(cast("Any", orders[endian])).str

@@ -1,4 +1,4 @@
-"""The codecs of numcodecs whose libraries are packages of their own: zfpy and pcodec.
+"""The codecs of numcodecs whose libraries are separate, optional packages: zfpy and pcodec.
 
 Specification: zarr-extensions, "numcodecs.zfpy", "numcodecs.pcodec"; the documentation of numcodecs, "ZFPY",
 "PCodec". Names: ``numcodecs.pcodec``, ``numcodecs.zfpy``.
@@ -43,12 +43,12 @@ class ZfpyCodec(NumcodecsCodec, LibraryCodec):
     mode : {4, 2, 3}
         Fixed accuracy (lossless if the tolerance is negative), fixed rate or fixed precision.
     tolerance : float
-        The largest error that is accepted. What zfp cannot keep so is refused; with 0 it
-        keeps what it can, which is less beside much larger numbers.
+        The largest accepted error. Values that zfp cannot keep within it are refused. With 0,
+        zfp keeps as much as it can, which is less near much larger numbers.
     rate : float
-        Bits for a number.
+        Stored bits for each number.
     precision : int
-        Bits of a number that are kept.
+        Kept bits of each number.
     """
 
     name = "numcodecs.zfpy"
@@ -76,7 +76,7 @@ class ZfpyCodec(NumcodecsCodec, LibraryCodec):
 
     @property
     def _kwargs(self) -> dict[str, Any]:
-        """What numcodecs keeps of the parameters for its library."""
+        """The parameters that numcodecs passes to zfpy; its configurations may repeat them."""
         field = {_ACCURACY: "tolerance", _RATE: "rate", _PRECISION: "precision"}[self.mode]
         return {field: getattr(self, field)}
 
@@ -130,7 +130,7 @@ class PCodecCodec(NumcodecsCodec, LibraryCodec):
     delta_encoding_order : int, optional
         0 to 7.
     equal_pages_up_to : int
-        The most numbers in a page.
+        Largest number of elements in a page.
     """
 
     name = "numcodecs.pcodec"
@@ -151,14 +151,14 @@ class PCodecCodec(NumcodecsCodec, LibraryCodec):
         return self._loaded("numcodecs.pcodec").PCodec(**options)
 
     def max_encoded_size(self, spec: ChunkSpec) -> int:
-        # The format has no bound that one could look up; what does not compress grows by its headers.
+        # The format documents no bound. Incompressible data grow by the headers; this bound is generous.
         return 2 * spec.nbytes + 2**16
 
     def decode(self, data: Buffer, spec: ChunkSpec) -> AnyArray:
         array = np.empty(spec.shape, spec.dtype)
         standalone = self._loaded("pcodec.standalone")
         try:
-            # Into an array of the size wanted, so that it does not matter what size the data claim.
+            # Decodes into an array of the expected size, so that the size that the data claim has no effect.
             progress = standalone.simple_decompress_into(bytes(data), array.reshape(-1))
         except (RuntimeError, TypeError, ValueError) as error:
             raise ChunkDecodeError(f"not valid pcodec data: {error}", codec=self.name) from error

@@ -1,13 +1,13 @@
-"""The codecs of numcodecs for text and objects, as version 2 of the format keeps them.
+"""The codecs of numcodecs for text and objects, which version 2 of the format uses.
 
-``json2`` holds arrays of whatever JSON can hold. A chunk is a JSON array: the elements, nested as deep as the
-chunk has dimensions, then numpy's name for the dtype, then the shape.
+``json2`` stores elements that are any JSON values. A chunk is a JSON array of the elements, then numpy's
+name for the dtype, then the shape. The elements are nested as deep as the chunk has dimensions.
 
-``categorize`` stores text out of a list of labels as small integers: the place of the label in the list,
-counted from 1; 0 stands for empty text. numcodecs also stores text without a label as 0, so that it is lost;
-here such text is refused.
+``categorize`` stores strings from a list of labels as small integers. The integer is the position of the
+label, counted from 1; 0 is the empty string. numcodecs also stores strings without a label as 0 and so loses
+them. This package refuses such strings.
 
-``base64`` stores bytes as text of 64 characters.
+``base64`` stores bytes as text in base64.
 
 Specification: the documentation of numcodecs, "JSON", "Categorize", "Base64"; RFC 4648, section 4.
 Names: ``numcodecs.json2``, in version 2 ``json2``; ``categorize`` and ``base64``, in version 2 alone.
@@ -90,7 +90,7 @@ class Json2Codec(NumcodecsCodec, ArrayBytesCodec):
     @classmethod
     def _read(cls, given: Configuration) -> dict[str, Any]:
         values = super()._read(given)
-        # As in Python's json module, where lines are broken instead of parted by spaces.
+        # With an indent, the default separators have spaces, as in numcodecs.
         default = {} if values.get("indent") is None else {"separators": (", ", ": ")}
         return default | values
 
@@ -159,7 +159,7 @@ class Json2Codec(NumcodecsCodec, ArrayBytesCodec):
         array = np.fromiter(level, dtype=object, count=len(level)).reshape(spec.shape)
         try:
             return array.astype(spec.dtype, copy=False)
-        except (TypeError, ValueError) as error:  # Strings with surrogates alone.
+        except (TypeError, ValueError) as error:  # strings with half of a surrogate pair
             raise ChunkDecodeError(f"an element is not valid: {error}", codec=self.name) from error
 
     def _uneven(self, spec: ChunkSpec) -> ChunkDecodeError:
@@ -168,16 +168,16 @@ class Json2Codec(NumcodecsCodec, ArrayBytesCodec):
 
 @dataclass(frozen=True)
 class CategorizeCodec(TypedFilter):
-    """Text as the place of its label.
+    """Stores strings as the positions of their labels.
 
     Parameters
     ----------
     dtype : str
-        numpy's name for the dtype of the text: ``|O`` for text of any length, or one such as ``<U4``.
+        numpy's name for the dtype of the strings: ``|O`` for any length, or one such as ``<U4``.
     astype : str
-        The same for the integers.
+        numpy's name for the dtype of the integers.
     labels : tuple of str
-        If one of them is there twice, the last one counts.
+        If a label occurs twice, the last position is stored.
 
     Examples
     --------
@@ -264,7 +264,7 @@ class CategorizeCodec(TypedFilter):
         words = [self.labels[code - 1] if code else "" for code in codes.tolist()]
         lengths = [len(word) for word in words]
         if spec.data_type.is_variable:
-            # A label may be long, and a chunk name it as often as it likes.
+            # A chunk may repeat a long label many times, so the total length needs a limit.
             total = sum(n * length for n, length in zip(number.tolist(), lengths, strict=True))
             if total > MAX_VARIABLE:
                 raise ChunkDecodeError(
@@ -276,13 +276,13 @@ class CategorizeCodec(TypedFilter):
             )
         try:
             return np.array(words, spec.dtype)[places].reshape(spec.shape)
-        except UnicodeEncodeError as error:  # Half a surrogate pair
+        except UnicodeEncodeError as error:  # half of a surrogate pair
             raise ChunkDecodeError(f"a label is no text: {error}", codec=self.name) from error
 
 
 @dataclass(frozen=True)
 class Base64Codec(NumcodecsCodec, BytesBytesCodec):
-    """Four characters for every three bytes.
+    """Stores bytes as base64: four characters for every three bytes.
 
     Examples
     --------
