@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _MAX_INDEXES = 2**25  # Bytes
 _KEPT_SCRATCH = 2**25  # Bytes
-_ATTEMPTS = 3  # Reads of a shard that another writer keeps replacing.
+_ATTEMPTS = 3  # Attempts to read a shard that another writer keeps replacing.
 _ENTRY = 1024  # Bytes that a kept index takes besides its numbers.
 
 Index: TypeAlias = npt.NDArray[np.uint64]
