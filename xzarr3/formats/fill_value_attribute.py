@@ -120,8 +120,8 @@ def to_fill_value_attribute(meta: ArrayMetadata, *, is_null: bool) -> ArrayMetad
 def from_fill_value_attribute(meta: ArrayMetadata) -> ArrayMetadata:
     """Convert metadata to version 2, in which xarray masks the fill value.
 
-    If xarray masked nothing, the fill value becomes null. If it masked another value than the fill value, that
-    value becomes the fill value. In both cases absent units must be stored.
+    If xarray masked nothing, the fill value becomes null. If it masked another value than the fill value,
+    that value becomes the fill value. In both cases absent units must be stored.
     """
     names = _names(meta, to_version_2=True)
     dtype = meta.data_type.to_native_dtype()
@@ -181,7 +181,7 @@ def _marks_in_attributes(attributes: dict[str, Any], dtype: np.dtype[Any], path:
 def _marks_in_fill_value(
     meta: ArrayMetadata, attributes: dict[str, Any], path: str
 ) -> tuple[ArrayMetadata, dict[str, Any]]:
-    """Move marks that are NaN or infinite from the attributes to the fill value of the metadata."""
+    """Drop marks that are NaN or infinite from the attributes; a needed mark becomes the fill value."""
     floating = meta.data_type.to_native_dtype().kind == "f"
     before: Any = None if meta.fill_is_null else meta.fill_value
     value = before

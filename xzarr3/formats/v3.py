@@ -140,7 +140,7 @@ def _invalid(error: msgspec.ValidationError, document: Mapping[str, Any], within
 
 
 def _dig(document: Any, field: str) -> object:
-    """The value of a field such as ``shape[0]``, or of the innermost part of it that exists."""
+    """The value of a field such as ``shape[0]``, as far as it can be found; Ellipsis if it is missing."""
     for name in field.replace("[", ".").replace("]", "").split("."):
         if isinstance(document, Mapping) and name in document:
             document = document[name]
