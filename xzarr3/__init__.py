@@ -161,5 +161,5 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-if "XZARR3_TRACE" in os.environ:  # A traced process started this one, which counts for it.
+if "XZARR3_TRACE" in os.environ:  # A process with a trace has started this one: add to its counts.
     import_module("xzarr3.tracing.counters").inherit()

@@ -164,7 +164,7 @@ class Array(Node):
         self.write_empty_chunks = write_empty_chunks
         self.missing: Missing = check_missing(missing)
 
-    # What it is
+    # Properties
 
     @cached_property
     def metadata(self) -> ArrayMetadata:  # type: ignore[override]

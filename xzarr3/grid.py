@@ -88,7 +88,7 @@ class Steps:
         return element // self.length
 
     def locate(self, elements: Elements) -> tuple[Elements, Elements]:
-        """For each of several elements, the index of the chunk that holds it, and where within the chunk."""
+        """For each element, the index of the chunk that holds it, and the position within the chunk."""
         return np.divmod(elements, min(self.length, _LARGEST))
 
     def start(self, index: int) -> int:
@@ -192,7 +192,7 @@ class Edges:
         return self._firsts[run] + (element - self._starts[run]) // self.runs[run][0]
 
     def locate(self, elements: Elements) -> tuple[Elements, Elements]:
-        """For each of several elements, the index of the chunk that holds it, and where within the chunk."""
+        """For each element, the index of the chunk that holds it, and the position within the chunk."""
         starts, firsts, lengths = (
             np.array([min(number, _LARGEST) for number in numbers], np.intp)
             for numbers in (self._starts, self._firsts, [value for value, _ in self.runs])
@@ -642,7 +642,7 @@ def parse_grid(name: str, configuration: Mapping[str, Any], shape: tuple[int, ..
     MetadataError
         If the configuration is not valid or does not fit the shape.
     UnknownExtensionError
-        If the grid, or a field or kind in its configuration, is not known.
+        If the grid, or a field of its configuration, is not known.
 
     Examples
     --------

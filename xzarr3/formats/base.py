@@ -92,7 +92,10 @@ class Format(ABC):
 
     @property
     def fill_value_is_mask(self) -> bool:
-        """Whether the fill value of an array is its ``_FillValue``: for xarray, in all but version 3."""
+        """Whether xarray takes the fill value of an array as its ``_FillValue``.
+
+        It does in version 2 and in documents that are only read. Elsewhere the attribute counts.
+        """
         return not self.writable
 
     def answers_to(self, zarr_format: ZarrFormat | None) -> bool:

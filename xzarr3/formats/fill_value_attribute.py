@@ -32,7 +32,7 @@ _DECODED_BY = (
 
 
 def fill_value_is_mask(format: Format) -> bool:
-    """Whether xarray masks the fill value of an array: it does so in all formats but version 3."""
+    """Whether xarray masks the fill value of an array; see :attr:`Format.fill_value_is_mask`."""
     return format.fill_value_is_mask
 
 

@@ -1,8 +1,8 @@
 """Byte ranges: chooses which bytes of a stored value to request for a part of a chunk or of a shard.
 
 One more request takes as long as reading some number of bytes: latency times bandwidth. The store gives this
-number. Ranges with a smaller gap are coalesced, and the whole value is read if that takes no longer than its
-parts. So the unwanted bytes cost less than the requests that they save.
+number. Ranges are coalesced if the gap between them is not larger than this number. The whole value is read
+if that takes no longer than its parts. So the unwanted bytes cost less than the requests that they save.
 
 Over a store with latency, concurrent requests wait only once, and bytes may cost money. There the bytes moved
 are also bounded by a multiple of the wanted bytes: see :class:`Price`. This module makes no requests.
@@ -53,7 +53,7 @@ class Price:
 
     @classmethod
     def of(cls, store: Store) -> Price:
-        """The cost at ``store``. If it allows no unwanted bytes, requests cost nothing."""
+        """The cost at ``store``. If the store allows no unwanted bytes, requests count as free."""
         nothing = store.over_read <= 1
         return cls(0 if nothing else store.request_bytes, store.over_read, max(store.concurrency, 1))
 

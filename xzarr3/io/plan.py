@@ -1,9 +1,9 @@
 """The plan of a read or write: the stored units that a selection touches, and the byte ranges of each.
 
 A read carries out a :class:`ReadPlan`, :meth:`xzarr3.Array.explain` prints it, and a write divides its values
-by it. A selection is a product over the dimensions. The plan holds one list of parts for each dimension, and
-no list of chunks unless single elements are selected. Where the chunks of a grid differ, units are grouped by
-shape, because codecs are bound to a shape. A plan makes no requests and knows no store.
+by it. Selections other than of single elements are a product over the dimensions. For these the plan holds
+one list of parts for each dimension, and no list of chunks. Where the chunks of a grid differ, units are
+grouped by shape, because codecs are bound to a shape. A plan makes no requests and knows no store.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class ReadPlan:
         return tuple(chosen.count for chosen in self.selection)
 
     def aligned(self, result: AnyArray) -> AnyArray:
-        """A view of a result, or of values to write, whose dimensions are in the order of the buffer.
+        """A view of a result, or of values to write: points first, no dimension dropped, all steps forward.
 
         Its elements may be in another order than in the buffer: see :attr:`order`.
         """
