@@ -133,7 +133,7 @@ __all__ = [
     "trace",
 ]
 
-# These need dask, xarray or other packages, which are imported when one of them is first used.
+# These names need dask, xarray or other packages, which are imported on first use.
 _LAZY = {
     **dict.fromkeys(
         (
@@ -161,5 +161,5 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-if "XZARR3_TRACE" in os.environ:  # A process that one with a trace has started counts for it.
+if "XZARR3_TRACE" in os.environ:  # A process with a trace has started this one: add to its counts.
     import_module("xzarr3.tracing.counters").inherit()

@@ -1,4 +1,8 @@
-"""Arrays: what users index, and what dask's tasks read from."""
+"""The array handle: what users index, and what the tasks of dask read from.
+
+Owns the public interface of an array. Reads and writes go to :mod:`xzarr3.io`, documents to
+:mod:`xzarr3.nodes`. It knows nothing of how a document or a chunk is encoded.
+"""
 
 from __future__ import annotations
 
@@ -56,18 +60,18 @@ from xzarr3.nodes.pickling import Known
 from xzarr3.parallel import asked_threads, spread
 from xzarr3.stores import Store
 
-_FEW_RUNS = 64  # Of chunks of one length; more are not spelled out in a description.
+_FEW_RUNS = 64  # Most runs of chunks of one length that a description lists.
 
 
 @dataclass(frozen=True)
 class ChunkTask:
-    """Reads one chunk of an array when called; picklable, for any scheduler.
+    """Reads one stored unit of an array when called; picklable, for any scheduler.
 
     Parameters
     ----------
     array : Array
     coords : tuple of int
-        Coordinates of the chunk in the grid of the array's write units.
+        Coordinates of the unit, a shard or an unsharded chunk, in the grid of the array.
 
     Examples
     --------
@@ -82,7 +86,7 @@ class ChunkTask:
 
     @property
     def selection(self) -> tuple[slice, ...]:
-        """The part of the array that the chunk covers."""
+        """The region of the array that the unit covers."""
         return self.array.metadata.chunk_grid.region(self.coords, self.array.shape)
 
     @property
@@ -92,7 +96,7 @@ class ChunkTask:
 
     @property
     def key(self) -> str:
-        """Key of the chunk in the store."""
+        """Key of the unit in the store."""
         return self.array.chunk_key(self.coords)
 
     def __call__(self) -> AnyArray:
@@ -102,11 +106,11 @@ class ChunkTask:
 class Array(Node):
     """An array in a store.
 
-    Arrays are made by :func:`xzarr3.open_array`, :func:`xzarr3.create_array` and groups. They hold no
-    data: each selection reads from the store what it needs, each assignment writes.
+    :func:`xzarr3.open_array`, :func:`xzarr3.create_array` and groups make arrays. An array holds no data:
+    each selection reads what it needs from the store, and each assignment writes to the store.
 
-    Pickled, an array is where it is and what its documents say, about a kilobyte; reading it back asks the
-    store for nothing. Arrays of one process that were read from such pickles share the store object.
+    The pickled form has the place of the array and the contents of its documents, about a kilobyte.
+    Unpickling makes no requests. Arrays that one process unpickles share the store object.
 
     Parameters
     ----------
@@ -115,13 +119,13 @@ class Array(Node):
         Path of the array in its hierarchy, without a leading ``/``; empty for the root.
     metadata : ArrayMetadata
     format : Format, optional
-        How the hierarchy is stored; by default what the metadata say.
+        Format of the hierarchy; by default that of the metadata.
     read_only : bool
         Refuse every write.
     write_empty_chunks : bool
-        Store chunks that hold only the fill value as well, instead of leaving them out.
+        Store chunks that hold only the fill value, instead of leaving them out.
     missing : {"fill", "warn", "error"}
-        What a read does about units of storage that are absent; see :func:`xzarr3.open`.
+        What a read does about absent chunks; see :func:`xzarr3.open`.
 
     Examples
     --------
@@ -133,13 +137,13 @@ class Array(Node):
     """
 
     _tag: str | None = None
-    """What a service called the version of the document that the array was opened from."""
+    """The service's tag for the version of the document that the array was opened from."""
     _is_decoded: bool = False
-    """Whether what is read is decoded by what the documents said when the array was opened."""
+    """Whether values are decoded with the attributes that the documents had when the array was opened."""
     has_document: bool = True
-    """Whether there is a document, or will be: not of values that are put aside for a while."""
+    """Whether there is or will be a document; False for values that are stored only for a while."""
     _bounded: Array | None = None
-    """The array whose units are those of this one, which holds the bounds of its values."""
+    """The array whose bounds (CF conventions) this array holds; its attribute ``units`` applies here, too."""
 
     def __init__(
         self,
@@ -160,11 +164,11 @@ class Array(Node):
         self.write_empty_chunks = write_empty_chunks
         self.missing: Missing = check_missing(missing)
 
-    # What it is
+    # Properties
 
     @cached_property
     def metadata(self) -> ArrayMetadata:  # type: ignore[override]
-        """What the documents say, as far as this handle knows."""
+        """The metadata that this handle last read or wrote."""
         return self._known.metadata
 
     @property
@@ -184,7 +188,7 @@ class Array(Node):
 
     @cached_property
     def dtype(self) -> np.dtype[Any]:
-        """The numpy dtype of what is read, in the byte order of this machine."""
+        """The numpy dtype of the values read, in the byte order of this machine."""
         dtype: np.dtype[Any] = self.metadata.data_type.to_native_dtype()
         return dtype
 
@@ -204,22 +208,25 @@ class Array(Node):
 
     @property
     def chunks(self) -> ChunkLengths:
-        """Shape of a chunk, the unit of decoding; of an inner chunk if the array is sharded.
+        """Shape of a chunk, which is decoded as a whole; of an inner chunk if the array is sharded.
 
-        Where the chunks of a rectilinear grid differ, the lengths of the chunks along each dimension.
+        If the chunks of a rectilinear grid differ, the lengths of the chunks along each dimension.
         """
         return self.write_chunks if self._shard is None else self._shard.grid.chunk_shape
 
     @property
     def shards(self) -> ChunkLengths | None:
-        """Shape of a shard, or None if the array is not sharded; where shards differ, as ``chunks``."""
+        """Shape of a shard, or None if the array is not sharded.
+
+        If the shards differ, their lengths along each dimension.
+        """
         return None if self._shard is None else self.write_chunks
 
     @property
     def write_chunks(self) -> ChunkLengths:
-        """Shape of a unit of storage: of a shard, or of a chunk if the array is not sharded.
+        """Shape of a stored unit: of a shard, or of a chunk if the array is not sharded.
 
-        Where the units of a rectilinear grid differ, their lengths along each dimension, as dask has them.
+        If the units of a rectilinear grid differ, their lengths along each dimension, in the form of dask.
 
         Examples
         --------
@@ -232,17 +239,17 @@ class Array(Node):
 
     @property
     def cdata_shape(self) -> tuple[int, ...]:
-        """Number of units of storage along each dimension."""
+        """Number of stored units along each dimension."""
         return self.metadata.chunk_grid.counts(self.shape)
 
     @property
     def nchunks(self) -> int:
-        """Number of units of storage, stored or not."""
+        """Number of stored units of the grid, absent ones included."""
         return math.prod(self.cdata_shape)
 
     @property
     def fill_value(self) -> Scalar | None:
-        """Value of elements that were never written; None if the document leaves it open."""
+        """Value of elements that were never written; None if the document has none."""
         return None if self.metadata.fill_is_null else self.metadata.fill_value
 
     @property
@@ -257,22 +264,22 @@ class Array(Node):
 
     @property
     def filters(self) -> tuple[ArrayArrayCodec, ...]:
-        """The codecs of a chunk from arrays to arrays."""
+        """The array-to-array codecs of a chunk."""
         return tuple(codec for codec in self._codecs if isinstance(codec, ArrayArrayCodec))
 
     @property
     def serializer(self) -> ArrayBytesCodec:
-        """The codec of a chunk from arrays to bytes."""
+        """The array-to-bytes codec of a chunk."""
         return next(codec for codec in self._codecs if isinstance(codec, ArrayBytesCodec))
 
     @property
     def compressors(self) -> tuple[BytesBytesCodec, ...]:
-        """The codecs of a chunk from bytes to bytes."""
+        """The bytes-to-bytes codecs of a chunk."""
         return tuple(codec for codec in self._codecs if isinstance(codec, BytesBytesCodec))
 
     @property
     def info(self) -> str:
-        """A description of the array, a line for each property."""
+        """A description of the array, one line for each property."""
         units = self._described_units()
         chunks = units if self._shard is None else shorten(self.chunks)
         shard = [] if self._shard is None else [("shards", units)]
@@ -292,7 +299,7 @@ class Array(Node):
         return "\n".join(f"{label:<12}{printable(text)}" for label, text in rows)
 
     def _described_units(self) -> str:
-        """The shape of the units of storage; of very many that differ, how many there are of each length."""
+        """The shape of the stored units; if very many differ, the runs of equal lengths."""
         grid = self.metadata.chunk_grid
         if grid.is_regular or sum(self.cdata_shape) <= FEW:
             return shorten(self.write_chunks)
@@ -300,7 +307,7 @@ class Array(Node):
         return shorten([axis.to_json() for axis in axes])
 
     def info_complete(self) -> str:
-        """What :attr:`info` says, and how much of the array is stored, for which every unit is looked at."""
+        """:attr:`info`, and how much of the array is stored. Asks the store for the size of every unit."""
         store = self.engine.store
 
         def size_of(coords: tuple[int, ...]) -> int | None:
@@ -328,7 +335,7 @@ class Array(Node):
 
     @cached_property
     def engine(self) -> Engine:
-        """What reads and writes the units of storage."""
+        """Reads and writes the stored units."""
         if self._known.store is not self.store:
             self._known = Known(self.store, self.path, self.format, self.metadata)
         return self._known.engine
@@ -339,27 +346,27 @@ class Array(Node):
         return self.format.array_key(self.path)
 
     def chunk_key(self, coords: tuple[int, ...]) -> str:
-        """Key in the store of a unit of storage, given its coordinates in the grid."""
+        """Key of a stored unit, given its coordinates in the grid."""
         return self.engine.key(self._check_coords(coords))
 
     def plan(self, selection: Selection = ...) -> ReadPlan:
-        """What reading ``selection`` would touch."""
+        """The plan of a read of ``selection``."""
         return self._indexer.plan(selection)
 
     def explain(self, selection: Selection = ..., *, threads: int | None = None) -> Explanation:
-        """What reading ``selection`` fetches: keys, byte ranges, bytes moved against bytes used.
+        """Tell what a read of ``selection`` fetches: keys, byte ranges, bytes moved against bytes used.
 
-        The indexes of the shards that are touched are read, and the sizes of values are asked for, but no
-        data are. ``oindex``, ``vindex`` and ``blocks`` explain the same of their selections. See
+        Reads the indexes of the touched shards and asks for the sizes of values, but reads no data.
+        ``oindex``, ``vindex`` and ``blocks`` have the same method for their selections. See
         :class:`xzarr3.io.explain.Explanation` for what is counted.
 
         Parameters
         ----------
         selection : int, slice, Ellipsis, array of integers or of truth values, or a tuple of these
-            As :meth:`get` has them.
+            See :meth:`get`.
         threads : int, optional
-            As many as would read, by default those of :meth:`get`: several that share one shard each ask for
-            a part of it.
+            The number of threads that the read would use, by default that of :meth:`get`. Threads that share
+            a shard each request a part of it.
 
         Examples
         --------
@@ -380,7 +387,7 @@ class Array(Node):
 
     @property
     def oindex(self) -> Indexer:
-        """Orthogonal selections: each index, which may be an array, stands for itself.
+        """Orthogonal selections: each index, which may be an array, selects along its own dimension.
 
         Examples
         --------
@@ -409,7 +416,7 @@ class Array(Node):
 
     @property
     def blocks(self) -> Indexer:
-        """Selections of whole units of storage, by their coordinates: integers and slices.
+        """Selections of whole stored units, by their coordinates: integers and slices.
 
         Examples
         --------
@@ -431,29 +438,29 @@ class Array(Node):
         Parameters
         ----------
         selection : int, slice, Ellipsis, array of integers or of truth values, or a tuple of these
-            As numpy understands them. The name of a field, or a list of names, among them selects these
-            fields of elements that have several.
+            With the meaning that numpy gives them. The name of a field, or a list of names, selects these
+            fields of structured elements.
         out : ndarray, optional
-            An array of the shape of the result and this data type, to read into.
+            An array to read into. It has the shape of the result and the dtype of the array.
         threads : int, optional
-            At most so many threads; by default as many as there are cores in the main thread, and one in any
-            other and in processes of :mod:`multiprocessing`. Small work is not shared. Over a store whose
-            answers have to be waited for, by default its ``concurrency``, in any thread.
+            Largest number of threads. The default is the number of cores in the main thread, and one in any
+            other thread and in processes of :mod:`multiprocessing`. Small work uses one thread. Over a store
+            with latency the default is its ``concurrency``, in any thread.
 
         Returns
         -------
         ndarray
-            Always an array; of no dimensions where ``array[selection]`` is a scalar.
+            Always an array; it has no dimensions where ``array[selection]`` is a scalar.
 
         Raises
         ------
         SelectionError
-            If the selection does not fit.
+            If the selection does not fit the array.
         StoreError, ChunkDecodeError
-            If a chunk is there, or may be, and cannot be read. A chunk that is absent is the fill value.
+            If a chunk that exists, or may exist, cannot be read. An absent chunk reads as the fill value.
         MissingChunksError
-            If a chunk is absent and the array was opened with ``missing="error"``. What ``out`` holds then
-            is undefined.
+            If a chunk is absent and the array was opened with ``missing="error"``. The contents of ``out``
+            are then undefined.
 
         Examples
         --------
@@ -465,12 +472,12 @@ class Array(Node):
         return self._indexer.get(selection, out=out, threads=threads)
 
     def split(self, selection: Selection) -> tuple[Fields | None, Selection]:
-        """The fields that a selection names, None for all, and its elements.
+        """Split a selection into the fields that it names, None for all fields, and its elements.
 
         Raises
         ------
         SelectionError
-            If the array has no such field, or one is named twice.
+            If the array has no such field, or a field is named twice.
         """
         if self.dtype.names is None:
             return None, selection
@@ -494,9 +501,9 @@ class Array(Node):
         threads: int | None = None,
         describe: Describe | None = None,
     ) -> AnyArray:
-        """Read a selection that is worked out already; see :meth:`get`.
+        """Read a selection that has been worked out; see :meth:`get`.
 
-        ``describe`` puts parts of the array into words where chunks of them are absent.
+        ``describe`` returns the words for a region of the array, for messages about absent chunks.
         """
         plan = self.engine.plan(selection)
         if out is not None:
@@ -507,7 +514,7 @@ class Array(Node):
         leaves = result is not out
 
         def read() -> int:
-            if absent:  # What is read again.
+            if absent:  # From an earlier attempt: the read is repeated.
                 absent.clear()
             return self.engine.read(plan, buffer, asked_threads(threads), absent, leaves=leaves)
 
@@ -524,7 +531,7 @@ class Array(Node):
         return out
 
     def _check_out(self, out: AnyArray, shape: tuple[int, ...], fields: Fields | None) -> None:
-        """Refuse what a selection of this shape, or these fields of it, cannot be read into."""
+        """Refuse an ``out`` that does not fit a result of this shape and these fields."""
         if not (isinstance(out, np.ndarray) and out.flags.writeable):
             found = "an ndarray that is read-only" if isinstance(out, np.ndarray) else type(out).__name__
             raise SelectionError(f"cannot read into {found}; accepted: an ndarray that can be written to")
@@ -557,23 +564,23 @@ class Array(Node):
             yield from self[start : min(start + axis.length_at(at), size)]
 
     def read_chunk(self, coords: tuple[int, ...] | int) -> AnyArray:
-        """Read one unit of storage: a shard, or a chunk if the array is not sharded.
+        """Read one stored unit: a shard, or a chunk if the array is not sharded.
 
         Parameters
         ----------
         coords : tuple of int
-            Coordinates in the grid of these units.
+            Coordinates of the unit in the grid.
 
         Returns
         -------
         ndarray
-            The part that lies within the array, so that those at the upper edges are smaller.
+            The part of the unit that lies within the array; units at the upper edges give a smaller array.
         """
         region = self.metadata.chunk_grid.region(self._check_coords(coords), self.shape)
         return self.get(region, threads=1)
 
     def chunk_tasks(self, selection: Selection = ...) -> Iterator[ChunkTask]:
-        """The tasks that read the units of storage which ``selection`` touches, whole, in C order."""
+        """One task for each stored unit that ``selection`` touches, in C order; a task reads a whole unit."""
         for coords in self.plan(selection).coords():
             yield ChunkTask(self, coords)
 
@@ -597,18 +604,18 @@ class Array(Node):
         Parameters
         ----------
         selection : int, slice, Ellipsis, array of integers or of truth values, or a tuple of these
-            As :meth:`get` has them. Of an element that is selected several times the last value stays.
+            See :meth:`get`. If an element is selected several times, its last value counts.
         values : array_like
-            Broadcast to the shape of the selection, as numpy does.
+            Broadcast to the shape of the selection, as in numpy.
         threads : int, optional
-            At most so many threads; by default as many as there are cores in the main thread, and one in any
-            other and in processes of :mod:`multiprocessing`. Small work is not shared. Over a store whose
-            answers have to be waited for, by default its ``concurrency``, in any thread.
+            Largest number of threads. The default is the number of cores in the main thread, and one in any
+            other thread and in processes of :mod:`multiprocessing`. Small work uses one thread. Over a store
+            with latency the default is its ``concurrency``, in any thread.
 
         Raises
         ------
         DataTypeValidationError
-            If the array's data type cannot hold the values: a NaN or a fraction among integers, say.
+            If the data type of the array cannot hold the values, such as a NaN among integers.
         SelectionError
             If the shapes do not fit.
         ReadOnlyError, StoreError
@@ -625,9 +632,10 @@ class Array(Node):
         threads: int | None = None,
         left_out: list[tuple[int, ...]] | None = None,
     ) -> None:
-        """Write to a selection that is worked out already; see :meth:`set`.
+        """Write to a selection that has been worked out; see :meth:`set`.
 
-        ``left_out`` gets the coordinates of the units that are not stored, as they hold the fill value only.
+        ``left_out`` gets the coordinates of the units that are not stored because they hold only the fill
+        value.
         """
         self._check_writable()
         if self.store.concurrency > 1 and self.store.version(self._key) is None:
@@ -665,7 +673,7 @@ class Array(Node):
             note_values(self)
 
     def _fitted_fields(self, values: npt.ArrayLike, shape: tuple[int, ...], fields: Fields) -> AnyArray:
-        """Elements of the array of which these fields are set to ``values``, converted and broadcast."""
+        """Elements whose ``fields`` are set to ``values``, converted and broadcast."""
         types = dict(cast("Struct", self.metadata.data_type).fields)
         elements = np.zeros(shape, self.dtype)
         if not isinstance(fields, str):
@@ -681,7 +689,7 @@ class Array(Node):
 
     @property
     def _keeps_empty(self) -> bool:
-        """Whether units are stored that hold only the fill value."""
+        """Whether to store units that hold only the fill value."""
         return self.write_empty_chunks or self.metadata.fill_is_null
 
     def __setitem__(self, selection: Selection, values: npt.ArrayLike) -> None:
@@ -695,7 +703,7 @@ class Array(Node):
             raise
 
     def fitted(self, values: npt.ArrayLike, shape: tuple[int, ...]) -> AnyArray:
-        """``values`` as they are written to a selection of this shape: converted and broadcast.
+        """``values`` converted to the data type and broadcast to a selection of this shape.
 
         Raises
         ------
@@ -724,11 +732,12 @@ class Array(Node):
     def resize(self, shape: int | tuple[int, ...]) -> None:
         """Change the shape, in place.
 
-        Where the array grows, it holds the fill value. What is cut off is erased: growing again does
-        not bring it back, nor what others, who do not know of it yet, write beyond the end. Of what they
-        write within the new shape nothing is lost. A dimension of a rectilinear grid that grows beyond its
-        last chunk gets more chunks, as long as the longest one and the last as long as what is left; one
-        that shrinks keeps its chunks.
+        New elements hold the fill value. Elements beyond the new shape are erased: growing the array again
+        does not restore them. The same holds for what another writer, which does not know the new shape yet,
+        writes beyond the end. Nothing that it writes within the new shape is lost.
+
+        If a dimension of a rectilinear grid grows beyond its last chunk, it gets more chunks of the longest
+        length, and a last chunk for the rest. If it shrinks, it keeps its chunks.
 
         Parameters
         ----------
@@ -738,15 +747,15 @@ class Array(Node):
         resizing.resize(self, shape)
 
     def append(self, data: npt.ArrayLike, axis: int = 0) -> tuple[int, ...]:
-        """Add ``data`` behind the array along ``axis``.
+        """Add ``data`` at the end of the array along ``axis``.
 
-        The data are written before the document, so that a reader, or a crash, sees all or nothing. Of
-        several who append or resize at the same time one goes first, and the others wait; the data of one
-        stay together. Who was killed on another host meanwhile is waited for
-        :data:`xzarr3.commit.lease.PATIENCE` seconds, less than a minute.
+        The data are written before the document. So a reader sees all data or none, also after a crash.
+        If several writers append or resize at the same time, they take turns, and the data of one append stay
+        together. An append waits up to :data:`xzarr3.commit.lease.PATIENCE` seconds, less than a minute, for
+        the lease of a writer that died on another host.
 
-        Done twice it adds twice, so it is nothing for a task, which a scheduler may repeat: there, resize
-        the array first and have the tasks write to regions of it.
+        Do not append in a task: a scheduler may repeat the task, and a repeated append adds the data twice.
+        Resize the array first, and let the tasks write to regions of it.
 
         Returns
         -------
@@ -756,10 +765,10 @@ class Array(Node):
         Raises
         ------
         ConflictError
-            If others kept changing the length for the ``conflict_deadline`` of the store. Nothing is added
-            then.
+            If other writers kept changing the length for the ``conflict_deadline`` of the store. Then
+            nothing is added.
         OutcomeUnknownError
-            If no answer came from the store, and what is there does not tell whether the data were added.
+            If the store did not answer, and its contents do not tell whether the data were added.
         """
         resizing.append(self, data, axis)
         return self.shape
@@ -767,14 +776,14 @@ class Array(Node):
     def stored_units(
         self, region: BasicSelection = ..., shape: tuple[int, ...] | None = None, grid: Grid | None = None
     ) -> Iterator[tuple[int, ...]]:
-        """The coordinates of those units that are stored and lie between the ends of ``region``.
+        """The coordinates of the units that exist in the store and lie between the ends of ``region``.
 
-        The shape and the grid are those of the array, if no others are given.
+        ``shape`` and ``grid`` are those of the array by default.
         """
         return stored_units(self, region, shape, grid)
 
     def _over(self, length: Length, metadata: ArrayMetadata) -> Array:
-        """This array with other metadata, which writes as long as the lease holds."""
+        """This array with other metadata, and a store that writes only while the lease holds."""
         keeps_empty = self.write_empty_chunks or length.keeps_empty
         return Array(length.store, self.path, metadata, format=self.format, write_empty_chunks=keeps_empty)
 

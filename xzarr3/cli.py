@@ -1,4 +1,7 @@
-"""The command ``xzarr3``: ``copy``, ``demo``, ``explain``, ``info`` and ``recover``."""
+"""The command ``xzarr3``: ``copy``, ``demo``, ``explain``, ``info`` and ``recover``.
+
+Parses arguments, calls the public interface and prints results and errors. It has no other logic.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +65,7 @@ def _thread_count(text: str) -> int:
 
 
 def _option(text: str) -> tuple[str, Any]:
-    """An option of a store, for argparse: ``name=value``, the value a literal or a plain word."""
+    """An option of a store, for argparse: ``name=value``, where the value is a literal or a plain word."""
     name, equals, value = text.partition("=")
     if not name or not equals:
         raise argparse.ArgumentTypeError(f"not an option: {text!r}; accepted: NAME=VALUE")
@@ -75,7 +78,7 @@ def _option(text: str) -> tuple[str, Any]:
 
 
 def _codec(text: str) -> Any:
-    """A codec as its name, or as JSON with a configuration."""
+    """A codec, for argparse: its name, or JSON with a configuration."""
     if not text.startswith("{"):
         return text
     try:
@@ -96,12 +99,12 @@ def _takes_options(command: argparse.ArgumentParser, name: str, of: str) -> None
 
 
 def parse_selection(text: str) -> Any:
-    """A selection from what stands between the brackets in Python; nothing is evaluated.
+    """Parse a selection, written as between the brackets in Python. No code is evaluated.
 
     Raises
     ------
     SelectionError
-        If there is anything but integers, slices, Ellipses, lists of integers, and names of fields.
+        If it has anything but integers, slices, Ellipses, lists of integers, and names of fields.
 
     Examples
     --------
@@ -125,7 +128,7 @@ def _no_selection(text: str) -> SelectionError:
 
 
 def _parsed(node: ast.expr) -> Any:
-    """What a part of a selection means; a ValueError if it is none."""
+    """The value of a part of a selection. Raises ValueError for anything else."""
     if isinstance(node, ast.Tuple):
         return tuple(map(_parsed, node.elts))
     if isinstance(node, ast.List):
@@ -291,8 +294,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        0, or 1 after an error, which is printed as one line on standard error. A command line that
-        cannot be parsed exits the process with status 2.
+        0 for success; 1 after an error, which is printed as one line on standard error; 130 after Ctrl-C.
+        A command line that cannot be parsed exits the process with status 2.
     """
     arguments = parser().parse_args(argv)
     return run_reporting(lambda: arguments.command(arguments))
@@ -307,7 +310,7 @@ def run_reporting(command: Callable[[], None]) -> int:
         print("xzarr3: " + " ".join(str(error).split()), file=sys.stderr)
         return FAILURE
     except BrokenPipeError:
-        # The reader of our output has left; without this, the interpreter would complain at exit.
+        # The reader of the output has gone. Without this, the interpreter would print an error at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILURE
     except KeyboardInterrupt:

@@ -1,10 +1,11 @@
-"""Chunk grids: how an array is divided into the units that are stored.
+"""Chunk grids: divide an array into stored units.
 
 Specification: Zarr v3 core, "Chunk grids"; "Regular grids". Extension ``chunk-grids/rectilinear`` of
 zarr-extensions, whose chunks along a dimension may each have another length.
 
-A grid is a product over the dimensions, so it holds one :class:`Steps` or :class:`Edges` for each and never
-a list of chunks; neither is expanded, however many chunks a short document speaks of.
+A grid is a product over the dimensions. It holds one :class:`Steps` or :class:`Edges` for each dimension and
+never a list of chunks. Neither is expanded, because a short document can describe very many chunks. Knows
+nothing of keys, codecs and stores.
 """
 
 from __future__ import annotations
@@ -25,26 +26,26 @@ from xzarr3._types import JSON
 from xzarr3.errors import MetadataError, UnknownExtensionError
 from xzarr3.extensions import unknown_fields
 
-_LARGEST = np.iinfo(np.intp).max  # No element that numpy can be asked for is beyond it.
-_MOST_CHUNKS = 10**8  # Along one dimension, where their lengths are to be listed.
+_LARGEST = np.iinfo(np.intp).max  # The largest index that numpy can have.
+_MOST_CHUNKS = 10**8  # Along one dimension, for a list of their lengths.
 _FIELD = "chunk_grid"
 
 Run: TypeAlias = tuple[int, int]
-"""A length in elements, and how many chunks one after the other have it."""
+"""A length in elements, and the number of consecutive chunks of this length."""
 
 Elements: TypeAlias = npt.NDArray[np.intp]
 
 ChunkLengths: TypeAlias = tuple[int, ...] | tuple[tuple[int, ...], ...]
-"""The shape of all chunks; or, if they differ, the lengths of the chunks along each dimension."""
+"""The shape of all chunks; or the lengths of the chunks along each dimension if they differ."""
 
 
 def as_lengths(value: SupportsIndex | Iterable[SupportsIndex]) -> tuple[int, ...]:
-    """One integer, or several, of any type, as a tuple of int.
+    """One or several integers of any integer type, as a tuple of int.
 
     Raises
     ------
     TypeError
-        If there is something else among them.
+        If a value is not an integer.
     """
     given: Iterable[SupportsIndex] = value if isinstance(value, Iterable) else (value,)
     return tuple(int(operator.index(length)) for length in given)
@@ -52,7 +53,7 @@ def as_lengths(value: SupportsIndex | Iterable[SupportsIndex]) -> tuple[int, ...
 
 @dataclass(frozen=True)
 class Steps:
-    """One dimension, in chunks of the same length.
+    """One dimension divided into chunks of the same length.
 
     Parameters
     ----------
@@ -87,7 +88,7 @@ class Steps:
         return element // self.length
 
     def locate(self, elements: Elements) -> tuple[Elements, Elements]:
-        """For each of several elements, the index of the chunk that holds it, and where within the chunk."""
+        """For each element, the index of the chunk that holds it, and the position within the chunk."""
         return np.divmod(elements, min(self.length, _LARGEST))
 
     def start(self, index: int) -> int:
@@ -95,7 +96,7 @@ class Steps:
         return index * self.length
 
     def length_at(self, index: int) -> int:
-        """Length of a chunk as it is stored, whatever of it lies within the array."""
+        """Length of a stored chunk, including what lies beyond the array."""
         return self.length
 
     def run_at(self, element: int, size: int) -> tuple[int, int, int, int]:
@@ -104,13 +105,13 @@ class Steps:
         Returns
         -------
         tuple of int
-            Its first element, one past its last element or the dimension's, index of its first chunk, and
-            the length of its chunks.
+            The first element of the run, one past its last element within the dimension, the index of its
+            first chunk, and the length of its chunks.
         """
         return 0, size, 0, self.length
 
     def lengths(self, size: int) -> tuple[int, ...]:
-        """Lengths of the chunks, without what lies beyond a dimension of this size; one 0 if that is empty.
+        """Lengths of the chunks within a dimension of this size; a single 0 if the dimension is empty.
 
         Raises
         ------
@@ -121,31 +122,31 @@ class Steps:
         return (self.length,) * (count - 1) + (size - (count - 1) * self.length,) if count else (0,)
 
     def covering(self, size: int, unit: int = 1) -> Self:
-        """What a dimension that grows to ``size`` has: the same, as steps have no end."""
+        """The chunks of the dimension after it grew to ``size``: the same, as steps have no end."""
         return self
 
     def paired(self) -> Steps:
-        """The dimension in chunks made of two each."""
+        """The dimension in chunks that each join two chunks."""
         return Steps(2 * self.length)
 
     def agrees(self, other: Steps | Edges) -> bool:
-        """Whether the chunks with the same index are the same elements, as far as both have chunks."""
+        """Whether chunks with the same index have the same elements, as far as both have chunks."""
         return self == other
 
     def to_json(self) -> JSON:
-        """The dimension as the document of a rectilinear grid has it."""
+        """The dimension in the form of the document of a rectilinear grid."""
         return self.length
 
 
 @dataclass(frozen=True)
 class Edges:
-    """One dimension, in chunks of any lengths.
+    """One dimension divided into chunks of any lengths.
 
     Parameters
     ----------
     runs : tuple of (int, int)
-        The lengths one after the other, each with the number of chunks that have it. The chunks may reach
-        beyond the array, and there may be chunks that are wholly beyond it.
+        The lengths in order, each with the number of consecutive chunks of this length. Chunks may reach
+        beyond the array, or lie wholly beyond it.
 
     Examples
     --------
@@ -158,12 +159,12 @@ class Edges:
 
     @cached_property
     def _starts(self) -> list[int]:
-        """The first element of each run, and one past the last one."""
+        """The first element of each run, and one past the last element."""
         return list(itertools.accumulate((value * count for value, count in self.runs), initial=0))
 
     @cached_property
     def _firsts(self) -> list[int]:
-        """The index of the first chunk of each run, and the number of chunks."""
+        """The index of the first chunk of each run, and the number of all chunks."""
         return list(itertools.accumulate((count for _, count in self.runs), initial=0))
 
     @property
@@ -191,7 +192,7 @@ class Edges:
         return self._firsts[run] + (element - self._starts[run]) // self.runs[run][0]
 
     def locate(self, elements: Elements) -> tuple[Elements, Elements]:
-        """For each of several elements, the index of the chunk that holds it, and where within the chunk."""
+        """For each element, the index of the chunk that holds it, and the position within the chunk."""
         starts, firsts, lengths = (
             np.array([min(number, _LARGEST) for number in numbers], np.intp)
             for numbers in (self._starts, self._firsts, [value for value, _ in self.runs])
@@ -208,7 +209,7 @@ class Edges:
         return self._starts[run] + (index - self._firsts[run]) * self.runs[run][0]
 
     def length_at(self, index: int) -> int:
-        """Length of a chunk as it is stored, whatever of it lies within the array."""
+        """Length of a stored chunk, including what lies beyond the array."""
         return self.runs[bisect_right(self._firsts, index) - 1][0]
 
     def run_at(self, element: int, size: int) -> tuple[int, int, int, int]:
@@ -222,8 +223,8 @@ class Edges:
         Returns
         -------
         list of tuple of int
-            Of each one the first element, the index of the first chunk and the length of its chunks, but of
-            a chunk that reaches beyond the dimension no more than the size of that.
+            For each run its first element, the index of its first chunk and the length of its chunks. The
+            length is at most ``size``.
 
         Examples
         --------
@@ -237,7 +238,7 @@ class Edges:
         ]
 
     def lengths(self, size: int) -> tuple[int, ...]:
-        """Lengths of the chunks, without what lies beyond the dimension; see :meth:`Steps.lengths`."""
+        """Lengths of the chunks within the dimension; see :meth:`Steps.lengths`."""
         count = _listed_count(self.count(size))
         if not count:
             return (0,)
@@ -248,16 +249,16 @@ class Edges:
         return tuple(lengths)
 
     def covering(self, size: int, unit: int = 1) -> Edges:
-        """What a dimension that grows to ``size`` has.
+        """The chunks of the dimension after it grew to ``size``.
 
-        Chunks as long as the longest one are added and one with the rest, so that none gets longer than
-        those that there are, and appending a piece as long as a chunk adds a chunk.
+        Adds chunks of the longest length, and one chunk for the rest. So no new chunk is longer than the
+        present ones, and appending a piece as long as a chunk adds a chunk.
 
         Parameters
         ----------
         size : int
         unit : int
-            Length of the inner chunks that each chunk is divided into, which the last one is long enough for.
+            Length of the inner chunks of each chunk. The added chunks are multiples of it.
 
         Examples
         --------
@@ -274,7 +275,7 @@ class Edges:
         return Edges(_merged([*self.runs, *((value, count) for value, count in added if value and count)]))
 
     def paired(self) -> Edges:
-        """The dimension in chunks made of two neighbours each.
+        """The dimension in chunks that each join two neighbours.
 
         Examples
         --------
@@ -292,7 +293,7 @@ class Edges:
         return Edges(_merged((value, count) for value, count in (*runs, (left, 1)) if value and count))
 
     def agrees(self, other: Steps | Edges) -> bool:
-        """Whether the chunks with the same index are the same elements, as far as both have chunks.
+        """Whether chunks with the same index have the same elements, as far as both have chunks.
 
         Examples
         --------
@@ -305,12 +306,12 @@ class Edges:
         at = len(short) - 1
         if at < 0:
             return True
-        # Where the shorter one ends, the longer one may go on with more chunks of the same length.
+        # The last run of the shorter one may be a part of a longer run of the other.
         ends = len(short) == len(long) or short[at][1] <= long[at][1]
         return short[:at] == long[:at] and short[at][0] == long[at][0] and ends
 
     def to_json(self) -> JSON:
-        """The dimension as the document of a rectilinear grid has it, equal lengths as one pair."""
+        """The dimension in the form of the document of a rectilinear grid; equal lengths become one pair."""
         return [value if count == 1 else [value, count] for value, count in self.runs]
 
 
@@ -324,7 +325,7 @@ def _listed_count(count: int) -> int:
 
 
 def _merged(runs: Iterable[Run]) -> tuple[Run, ...]:
-    """The same lengths, with neighbours that are equal in one run."""
+    """The same lengths, with equal neighbours merged into one run."""
     merged: list[Run] = []
     for value, count in runs:
         if merged and merged[-1][0] == value:
@@ -335,14 +336,14 @@ def _merged(runs: Iterable[Run]) -> tuple[Run, ...]:
 
 
 class Grid(ABC):
-    """What all chunk grids can do. Immutable, compared by value; the shape is that of the array."""
+    """A chunk grid. Immutable, compared by value. ``shape`` is always that of the array."""
 
     name: ClassVar[str]
 
     @property
     @abstractmethod
     def axes(self) -> tuple[Steps | Edges, ...]:
-        """How each dimension is divided."""
+        """The division of each dimension."""
 
     @classmethod
     @abstractmethod
@@ -352,12 +353,12 @@ class Grid(ABC):
         Raises
         ------
         MetadataError
-            If it does not; the field is given from ``chunk_grid`` on.
+            If the configuration is not valid; the error names the field from ``chunk_grid`` on.
         """
 
     @abstractmethod
     def configuration(self) -> dict[str, JSON]:
-        """The configuration as a metadata document has it."""
+        """The configuration in the form of a metadata document."""
 
     @abstractmethod
     def check(self, shape: tuple[int, ...]) -> None:
@@ -371,20 +372,20 @@ class Grid(ABC):
 
     @abstractmethod
     def resized(self, shape: tuple[int, ...], inner: tuple[int, ...] | None = None) -> Self:
-        """The grid for the same array after it got another shape.
+        """The grid of the array after its shape has changed.
 
-        All chunks that are in both keep their coordinates and their shape.
+        All chunks that are in both grids keep their coordinates and their shape.
 
         Parameters
         ----------
         shape : tuple of int
         inner : tuple of int, optional
-            Shape of the inner chunks that all chunks are divided into, those that are added, too.
+            Shape of the inner chunks, also of the added chunks.
         """
 
     @cached_property
     def is_regular(self) -> bool:
-        """Whether all chunks have the same shape, whatever shape the array gets."""
+        """Whether all chunks have the same shape for every shape of the array."""
         return all(isinstance(axis, Steps) for axis in self.axes)
 
     @cached_property
@@ -393,9 +394,9 @@ class Grid(ABC):
         return tuple(axis.longest for axis in self.axes)
 
     def agrees(self, other: Grid) -> bool:
-        """Whether the chunks with the same coordinates are the same elements, as far as both have chunks.
+        """Whether chunks with the same coordinates have the same elements, as far as both have chunks.
 
-        So it is before and after :meth:`resized`.
+        A grid and its :meth:`resized` grid agree.
         """
         return (
             self.name == other.name
@@ -404,9 +405,9 @@ class Grid(ABC):
         )
 
     def sample_shapes(self) -> Iterator[tuple[int, ...]]:
-        """Shapes of chunks, the largest first, among which each length along each dimension occurs.
+        """Shapes of chunks that have each length along each dimension at least once, the largest first.
 
-        What can encode these can encode the chunks of every other shape in the grid.
+        Codecs that can encode these shapes can encode every other shape in the grid.
         """
         yield self.largest
         for at, axis in enumerate(self.axes):
@@ -418,11 +419,11 @@ class Grid(ABC):
         return tuple(axis.count(size) for size, axis in zip(shape, self.axes, strict=True))
 
     def chunk_shape_at(self, coords: tuple[int, ...]) -> tuple[int, ...]:
-        """Shape of a chunk as it is stored, whatever of it lies within the array."""
+        """Shape of a stored chunk, including what lies beyond the array."""
         return tuple(axis.length_at(i) for i, axis in zip(coords, self.axes, strict=True))
 
     def region(self, coords: tuple[int, ...], shape: tuple[int, ...]) -> tuple[slice, ...]:
-        """The part of an array of this shape that a chunk covers."""
+        """The region of an array of this shape that a chunk covers."""
         result = []
         for i, axis, size in zip(coords, self.axes, shape, strict=True):
             start = axis.start(i)
@@ -430,7 +431,7 @@ class Grid(ABC):
         return tuple(result)
 
     def chunk_lengths(self, shape: tuple[int, ...]) -> ChunkLengths:
-        """The shape of all chunks if the grid is regular, or else their lengths along each dimension."""
+        """The shape of all chunks if the grid is regular; otherwise their lengths along each dimension."""
         if self.is_regular:
             return self.largest
         return tuple(axis.lengths(size) for size, axis in zip(shape, self.axes, strict=True))
@@ -438,7 +439,7 @@ class Grid(ABC):
 
 @dataclass(frozen=True)
 class RegularGrid(Grid):
-    """All chunks have the same shape; those at the upper edges reach beyond the array.
+    """All chunks have the same shape; chunks at the upper edges may reach beyond the array.
 
     Parameters
     ----------
@@ -507,26 +508,26 @@ class RegularGrid(Grid):
 
 
 AxisChunks: TypeAlias = int | Sequence[int | Sequence[int]]
-"""Chunks along a dimension: one length for all, or the lengths, of which some may be (length, count)."""
+"""Chunks along a dimension: one length for all, or a list of lengths and of pairs (length, count)."""
 
 
 @dataclass(frozen=True)
 class RectilinearGrid(Grid):
-    """Along each dimension the chunks have lengths of their own.
+    """The chunks along a dimension may each have another length.
 
-    Chunks may reach beyond the array, and there may be chunks that are wholly beyond it: those are not
-    stored. A dimension that grows beyond its last chunk gets more chunks; see :meth:`Edges.covering`.
+    Chunks may reach beyond the array, or lie wholly beyond it; the latter are not stored. A dimension that
+    grows beyond its last chunk gets more chunks; see :meth:`Edges.covering`.
 
     Parameters
     ----------
     chunk_shapes : tuple
         For each dimension an integer, the length of all its chunks; or the lengths of its chunks, where
-        (length, count) stands for several equal ones.
+        (length, count) stands for several equal chunks.
 
     Raises
     ------
     MetadataError
-        If there is something else in it.
+        If ``chunk_shapes`` has another form.
 
     Examples
     --------
@@ -549,7 +550,7 @@ class RectilinearGrid(Grid):
             raise MetadataError(
                 "not the chunks of dimensions", field=field, found=self.chunk_shapes, accepted=_CHUNKS
             )
-        # In one form, so that grids that are equal compare equal.
+        # Stored in one form, so that equal grids compare equal.
         shapes = tuple(axis.length if isinstance(axis, Steps) else axis.runs for axis in self.axes)
         object.__setattr__(self, "chunk_shapes", shapes)
 
@@ -630,7 +631,7 @@ def _length(value: object, field: str, accepted: str) -> int:
 
 
 GRIDS: dict[str, type[Grid]] = {grid.name: grid for grid in (RegularGrid, RectilinearGrid)}
-"""The chunk grids that are known, by the name that documents have for them."""
+"""The known chunk grids, by their names in documents."""
 
 
 def parse_grid(name: str, configuration: Mapping[str, Any], shape: tuple[int, ...]) -> Grid:
@@ -641,7 +642,7 @@ def parse_grid(name: str, configuration: Mapping[str, Any], shape: tuple[int, ..
     MetadataError
         If the configuration is not valid or does not fit the shape.
     UnknownExtensionError
-        If there is no such grid, or it is configured in a way that is not known.
+        If the grid, or a field of its configuration, is not known.
 
     Examples
     --------
@@ -664,27 +665,27 @@ def parse_grid(name: str, configuration: Mapping[str, Any], shape: tuple[int, ..
 
 
 def grid_for(chunks: Any, shape: tuple[int, ...], field: str = "chunks") -> Grid:
-    """The grid that a user asks for.
+    """The grid for the ``chunks`` that a user gives.
 
     Parameters
     ----------
     chunks : int, or sequence of int or sequence of int
         One length for the chunks along all dimensions; or for each dimension the length of its chunks,
-        -1 for the whole dimension, or a list of the lengths of its chunks, as dask has them.
+        -1 for the whole dimension, or a list of the lengths of its chunks, as in dask.
     shape : tuple of int
     field : str
-        What errors call ``chunks``.
+        Name of ``chunks`` in errors.
 
     Returns
     -------
     RegularGrid or RectilinearGrid
-        Regular if all lists are of equal lengths, the last of which may be shorter. Otherwise lists stay
-        what they are, so that a dimension that grows gets chunks as :meth:`Edges.covering` says.
+        Regular if every list has equal lengths, of which the last may be shorter. Otherwise rectilinear; a
+        dimension given as a list then grows as :meth:`Edges.covering` describes.
 
     Raises
     ------
     MetadataError
-        If that does not fit the shape.
+        If the chunks do not fit the shape.
 
     Examples
     --------
@@ -710,13 +711,13 @@ def grid_for(chunks: Any, shape: tuple[int, ...], field: str = "chunks") -> Grid
 
 
 def _step(runs: tuple[Run, ...]) -> int | None:
-    """The length of all chunks, of which the last may be shorter; None if they differ otherwise."""
+    """The length of all chunks, where the last chunk may be shorter; None if they differ otherwise."""
     regular = len(runs) == 1 or (len(runs) == 2 and runs[1][1] == 1 and runs[1][0] < runs[0][0])
     return runs[0][0] if regular else None
 
 
 def _wanted_axis(value: Any, size: int, field: str) -> int | tuple[Run, ...]:
-    """The chunks that a user asks for along one dimension: one length for all, or their lengths."""
+    """The chunks that a user gives along one dimension: one length for all, or the runs of lengths."""
     if _is_integer(value):
         if int(value) != -1 and not 1 <= int(value) < 2**63:
             raise MetadataError(
@@ -730,7 +731,7 @@ def _wanted_axis(value: Any, size: int, field: str) -> int | tuple[Run, ...]:
             accepted="an integer of at least 1, or a list of integers",
         )  # fmt: skip
     if not size and all(_is_integer(item) and item == 0 for item in items):
-        return 1  # What dask has for a dimension without elements.
+        return 1  # Dask gives chunks of length 0 to a dimension without elements.
     plain = [_plain(item) for item in items]
     runs = _merged(_run(item, f"{field}[{at}]") for at, item in enumerate(plain))
     total = sum(length * count for length, count in runs)
@@ -749,14 +750,14 @@ def _is_integer(value: Any) -> bool:
 
 
 def _items(value: Any) -> list[Any] | None:
-    """The elements of a sequence, if it is one that lengths can be in."""
+    """The elements of a sequence; None for other values, and for text, which is no sequence of lengths."""
     if isinstance(value, np.ndarray):
         return list(value) if value.ndim else None
     return list(value) if isinstance(value, Sequence) and not isinstance(value, (str, bytes)) else None
 
 
 def _plain(value: Any) -> Any:
-    """A length, or a pair of a length and a count, in types of Python."""
+    """A length, or a pair of a length and a count, as Python integers."""
     items = _items(value)
     if items is not None:
         return [int(item) if _is_integer(item) else item for item in items]

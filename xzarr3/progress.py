@@ -1,7 +1,8 @@
-"""Progress of long work: a bar of tqdm, or calls of a function.
+"""Progress of long work: shows a bar of tqdm, or calls a function.
 
-What is written with dask counts by tasks that have ended, wherever they run: local schedulers tell of each
-one, that of a cluster is asked now and then. No thread is started and no result is kept for that.
+Work with dask is measured by the tasks that have ended. Local schedulers call back for each task; the
+scheduler of a cluster is asked at intervals. This starts no thread and keeps no result. Knows nothing of
+arrays and stores.
 """
 
 from __future__ import annotations
@@ -19,15 +20,17 @@ if TYPE_CHECKING:
     from dask.delayed import Delayed
 
 Asked: TypeAlias = bool | Callable[[int, int], object]
-"""What ``progress=`` takes: whether to show a bar, or a function that is called with what is done and the
-total, both in bytes, at the start, now and then, and once more when all is done."""
+"""Value of ``progress=``: whether to show a bar, or a function of the bytes done and the total bytes.
+
+The function is called at the start, at intervals, and at the end.
+"""
 
 _INTERVAL = 0.1  # Seconds between two calls of a function.
-_SHORTEST, _LONGEST = 0.05, 1.0  # Seconds between two questions to the scheduler of a cluster.
+_SHORTEST, _LONGEST = 0.05, 1.0  # Seconds between two requests to the scheduler of a cluster.
 
 
 def check_asked(progress: object) -> None:
-    """Refuse what is no way to show progress.
+    """Refuse an invalid value of ``progress=``.
 
     Raises
     ------
@@ -41,20 +44,21 @@ def check_asked(progress: object) -> None:
 
 
 class Progress:
-    """Shows how far work is, within a ``with`` statement that does it.
+    """Shows the progress of the work in a ``with`` statement.
 
-    At its end all is done, and after an error the bar says so and stays where it was.
+    The end of the ``with`` statement counts as all done. After an error the bar names the error and stays
+    where it was.
 
     Parameters
     ----------
     asked : bool or callable
-        Show a bar, nothing, or call ``asked(done, total)``. An error that it raises ends the work.
+        Show a bar, nothing, or call ``asked(done, total)``. An exception from the function ends the work.
     total : int
-        Of all that is to be done, in bytes unless ``unit`` says otherwise.
+        Total amount of work, in bytes unless ``unit`` differs.
     text : str
-        What is done, which stands before the bar.
+        Description of the work, shown before the bar.
     unit : str
-        What is counted.
+        Unit of the total.
 
     Examples
     --------
@@ -96,7 +100,7 @@ class Progress:
                 self._bar.close()
 
     def advance(self, number: float) -> None:
-        """Count what was done besides; from any one thread at a time."""
+        """Add to the work done. Call it from one thread at a time."""
         self._done = min(self._done + number, self._total)
         self._show()
 
@@ -115,15 +119,15 @@ class Progress:
         self._told = done
 
     def compute(self, delayed: Delayed, sizes: Mapping[str, int], **kwargs: Any) -> Any:
-        """Compute what writes, and count the bytes of the tasks that have ended.
+        """Compute tasks that write, and count the bytes of the tasks that have ended.
 
         Parameters
         ----------
         delayed : Delayed
         sizes : mapping of str to int
-            How many bytes the tasks whose keys begin with this name write together.
+            For each name, the total bytes that the tasks whose keys begin with it write.
         **kwargs
-            Options for the scheduler, as ``delayed.compute`` has them.
+            Options of ``delayed.compute``.
 
         Returns
         -------
@@ -148,21 +152,21 @@ def shown(
     progress: Asked = True,
     **kwargs: Any,
 ) -> Any:
-    """Compute what writes, while showing how far it is.
+    """Compute tasks that write, and show the progress.
 
     Parameters
     ----------
     delayed : Delayed
         Depends on tasks that write, on any scheduler.
     sizes : mapping of str to int
-        How many bytes each array takes, decoded, by the name of its writing tasks: the first part of their
-        keys, such as ``write-zarr-air-...``.
+        Decoded size in bytes of each array, by the name of its writing tasks: the first part of their keys,
+        such as ``write-zarr-air-...``.
     text : str
-        What is done, such as ``writing 12 variables to <LocalStore 'x.zarr'>``.
+        Description of the work, such as ``writing 12 variables to <LocalStore 'x.zarr'>``.
     progress : bool or callable
         Show a bar, nothing, or call ``progress(done, total)`` with numbers of bytes.
     **kwargs
-        Options for the scheduler, as ``delayed.compute`` has them.
+        Options of ``delayed.compute``.
 
     Returns
     -------
@@ -190,12 +194,12 @@ def shown(
 
 
 def _name(key: Any) -> Any:
-    """What the keys of all tasks of one array have in common."""
+    """The first part of a key, which all tasks of one array share."""
     return key[0] if isinstance(key, tuple) and key else key
 
 
 class _Told:
-    """Counts tasks of which a local scheduler tells."""
+    """Counts the tasks for which a local scheduler calls back."""
 
     def __init__(self, progress: Progress, sizes: Mapping[str, int]) -> None:
         self._progress = progress
@@ -225,16 +229,16 @@ class _Followed:
         self._progress = progress
         self._sizes = sizes
         self._client = client
-        self._ended: dict[str, float] = {}  # The largest share of each name that was ever seen.
+        self._ended: dict[str, float] = {}  # The largest share of ended tasks seen so far, by name.
         self._counted = 0.0
 
     def get(self, graph: Any, keys: Any, **kwargs: Any) -> Any:
-        """Compute a graph, as a scheduler does."""
+        """Compute a graph, with the interface of a scheduler of dask."""
         from distributed import wait
         from distributed.worker import thread_state  # type: ignore[attr-defined]
 
         client = self._client
-        if getattr(thread_state, "key", None):  # Within a task, which would keep its worker from others.
+        if getattr(thread_state, "key", None):  # Within a task: waiting here would block its worker.
             return client.get(graph, keys, **kwargs)
         packed = client.get(graph, keys, sync=False, **kwargs)
         futures = list(_futures(packed))
@@ -256,14 +260,15 @@ class _Followed:
                 future.release()
 
     def _ask(self) -> bool:
-        """Ask how many tasks have ended; returns whether it makes sense to ask again."""
+        """Ask how many tasks have ended; returns whether to ask again later."""
         try:
             ended = self._client.run_on_scheduler(_counting(sorted(self._sizes)))
         except (ValueError, OSError, TypeError, AttributeError):
-            return False  # One that runs nothing of ours. The bar shows the end, then.
+            return False  # The scheduler refuses to run functions. The bar then shows only the end.
         for name in self._sizes:
             before = self._ended.get(name)
-            # What was there and is not any more has ended. What a lost worker had done is done again.
+            # Tasks that the scheduler has forgotten have ended. Tasks of a lost worker run again, so that
+            # their share falls; the largest share counts.
             share = ended.get(name, 0.0 if before is None else 1.0)
             if name in ended or before is not None:
                 self._ended[name] = max(share, before or 0.0)
@@ -274,7 +279,7 @@ class _Followed:
 
 
 def _counting(names: list[str]) -> Callable[..., dict[str, float]]:
-    """A function for a scheduler, which need not have this package: one made here travels by value."""
+    """A function to run on a scheduler. It is pickled by value, so the scheduler needs no xzarr3."""
     unfinished = ("waiting", "queued", "no-worker", "processing", "erred")
 
     def count(dask_scheduler: Any) -> dict[str, float]:
@@ -282,7 +287,7 @@ def _counting(names: list[str]) -> Callable[..., dict[str, float]]:
         for name in names:
             group = dask_scheduler.task_groups.get(name)
             if group is not None:
-                states = group.states  # A task whose result nobody needs any more is "released" again.
+                states = group.states  # Ended tasks whose results are not needed any more are "released".
                 left = sum(states.get(state, 0) for state in unfinished)
                 found[name] = 1 - left / max(1, sum(states.values()))
         return found
@@ -299,9 +304,9 @@ def _futures(packed: Any) -> Iterable[Any]:
 
 
 def _bar() -> Any:
-    """The class of bars: a widget in notebooks that have these, text elsewhere."""
+    """The class of the bar: a widget in notebooks that support widgets, text elsewhere."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Of notebooks without widgets.
+        warnings.simplefilter("ignore")  # tqdm warns in notebooks without widgets.
         from tqdm.auto import tqdm
 
     class Bar(tqdm):  # type: ignore[misc]

@@ -1,6 +1,6 @@
-"""Formats: metadata documents to format-neutral metadata and back; one module for each.
+"""Formats: convert metadata documents to format-neutral metadata and back; one module for each format.
 
-Each is pure: it says which keys there are and what documents mean, and touches no store.
+A format is pure: it defines the keys of documents and their contents, and makes no requests to a store.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from xzarr3.formats.v2 import V2, V2Format
 from xzarr3.formats.v3 import V3, V3Format
 
 FORMATS: dict[ZarrFormat, Format] = {3: V3, 2: V2, "3-draft": DRAFT}
-"""How each format is written, by what users pass as ``zarr_format``."""
+"""The format to write, by the value that users pass as ``zarr_format``."""
 
 
 def parse_format(zarr_format: object) -> Format:
@@ -21,7 +21,7 @@ def parse_format(zarr_format: object) -> Format:
     Raises
     ------
     MetadataError
-        If there is none of this name.
+        If no format has this name.
 
     Examples
     --------
@@ -37,12 +37,12 @@ def parse_format(zarr_format: object) -> Format:
 
 
 def name_of(format: Format) -> Format | ZarrFormat:
-    """A format as it is pickled: by its name, where that says all."""
+    """The pickled form of a format: its name where that identifies it, otherwise the format itself."""
     return format.zarr_format if FORMATS[format.zarr_format] == format else format
 
 
 def format_of(name: Format | ZarrFormat) -> Format:
-    """The format that is pickled like this."""
+    """The format with this pickled form."""
     return name if isinstance(name, Format) else FORMATS[name]
 
 

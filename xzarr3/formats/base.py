@@ -1,7 +1,7 @@
-"""What a format is: which keys hold the documents and chunks of a node, and what the documents say.
+"""The interface of a format: the keys of the documents and chunks of a node, and the contents of documents.
 
-A format is pure: it deals in keys and JSON objects and never touches a store. What has to be fetched or
-stored is told to :mod:`xzarr3.nodes.node`, which does it.
+A format is pure: it handles keys and JSON objects and never touches a store. It tells
+:mod:`xzarr3.nodes.node` which documents to fetch or store.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from xzarr3.model.metadata import ArrayMetadata, Consolidated, GroupMetadata, No
 
 Document: TypeAlias = dict[str, Any]
 Held: TypeAlias = Any
-"""The documents of one node, in the form in which a format keeps them together. Picklable, made of JSON."""
+"""The documents of one node, in a form that the format defines. Picklable, made of JSON."""
 
 Fetch: TypeAlias = Callable[[Sequence[str]], Sequence[Document | None]]
-"""Gives the documents of several keys at once, None for those that are not there."""
+"""Returns the documents of several keys at once, None for absent ones."""
 
 
 MAX_NAMES = 256
-"""Names in the path of a node. Deeper ones are refused, so that no document makes us walk for ever."""
+"""Most names in the path of a node. Deeper paths are refused, to bound the work that a document can cause."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """What a key that is no chunk's stands for.
+    """The meaning of the key of a document.
 
     Parameters
     ----------
     path : str
         Path of the node.
     kind : {"array", "group", "node", "other"}
-        The document that makes it an array or a group, or either, or one that comes with it.
+        Whether the document makes the node an array, a group or either of them, or is an additional one.
     """
 
     path: str
@@ -53,69 +53,72 @@ class Format(ABC):
     zarr_format: ClassVar[ZarrFormat]
 
     implicit_groups: ClassVar[bool] = False
-    """Whether a group is there as soon as there is a node below it."""
+    """Whether a group exists as soon as a node below it exists."""
 
     one_document: ClassVar[bool] = True
-    """Whether one document says all about a node."""
+    """Whether one document describes a node completely."""
 
     chunk_key_encoding: ClassVar[ChunkKeyEncoding] = ChunkKeyEncoding()
-    """How the keys of chunks are spelled in arrays of this format, unless something else is asked for."""
+    """The default chunk key encoding of new arrays."""
 
     default_compressor: ClassVar[str] = "zstd"
-    """The compressor of new arrays."""
+    """The default compressor of new arrays."""
 
     byte_order_in_data_type: ClassVar[bool] = False
-    """Whether the data type says the byte order of stored elements, and not the codec ``bytes``."""
+    """Whether the data type holds the byte order of stored elements; otherwise the codec ``bytes`` does."""
 
     configures_as_numcodecs: ClassVar[bool] = False
-    """Whether codecs are those of numcodecs, one ``compressor`` and ``filters`` that may be ones of bytes."""
+    """Whether codecs have the form of numcodecs: one ``compressor``, and ``filters`` of arrays or bytes."""
 
     fill_value_may_be_null: ClassVar[bool] = False
-    """Whether an array can say that it has no fill value."""
+    """Whether an array may have no fill value."""
 
     conventions_in_attributes: ClassVar[bool] = False
-    """Whether tools keep in attributes what the format cannot say, as xarray does with dimension names."""
+    """Whether attributes hold what the format lacks, such as the dimension names of xarray."""
 
     unordered_serializers: ClassVar[tuple[str, ...]] = ()
-    """Codecs from arrays to bytes whose chunks are always in C order."""
+    """Array-to-bytes codecs whose chunks are always in C order."""
 
     opaque_type: ClassVar[type[RawBits | RawBytes]] = RawBits
-    """The data type for bytes that mean nothing to Zarr."""
+    """The data type for bytes without a meaning in Zarr."""
 
     is_draft: ClassVar[bool] = False
-    """Whether the format is none that other tools still read."""
+    """Whether the format is a draft that other tools do not read any more."""
 
     @property
     def writable(self) -> bool:
-        """Whether documents of this form are written; some are only read."""
+        """Whether this form of documents is written; some forms are only read."""
         return True
 
     @property
     def fill_value_is_mask(self) -> bool:
-        """Whether the fill value of an array is its ``_FillValue``, as xarray has it in all but version 3."""
+        """Whether xarray takes the fill value of an array as its ``_FillValue``.
+
+        It does in version 2 and in documents that are only read. Elsewhere the attribute counts.
+        """
         return not self.writable
 
     def answers_to(self, zarr_format: ZarrFormat | None) -> bool:
-        """Whether this is a format that a user means who asks for ``zarr_format``; None asks for any."""
+        """Whether this format fits the ``zarr_format`` that a user asks for; None asks for any format."""
         return zarr_format in (None, self.zarr_format)
 
     def codecs_elsewhere(self, meta: ArrayMetadata) -> tuple[Codec, ...]:
-        """The codecs of an array of this format, for its chunks in another format."""
+        """The codecs to use for an array of this format when its chunks go to another format."""
         return meta.codecs
 
     # Keys
 
     @abstractmethod
     def document_keys(self, path: str) -> tuple[str, ...]:
-        """The keys of all documents that belong to a node, those first that make it one."""
+        """The keys of all documents of a node; the documents that define the node come first."""
 
     @abstractmethod
     def defining_keys(self, path: str) -> tuple[str, ...]:
-        """The keys of which one is there if there is a node."""
+        """The keys of the documents that define a node. A node exists if one of these keys exists."""
 
     @abstractmethod
     def array_key(self, path: str) -> str:
-        """The key of the document that makes an array of a node."""
+        """The key of the document that makes a node an array."""
 
     @abstractmethod
     def attributes_key(self, path: str, *, array: bool) -> str:
@@ -123,15 +126,15 @@ class Format(ABC):
 
     @abstractmethod
     def chunk_prefix(self, path: str) -> str:
-        """What the keys of the chunks of an array begin with."""
+        """Start of the keys of the chunks of an array."""
 
     @abstractmethod
     def place(self, key: str) -> Place | None:
-        """What a key stands for that is one of a document; None for others."""
+        """The meaning of the key of a document; None for other keys."""
 
     @abstractmethod
     def prefixes(self, path: str) -> tuple[str, ...]:
-        """The prefixes of all keys that belong to what is below a node, and of the chunks of an array."""
+        """The prefixes of all keys below a node, and of the chunks of an array."""
 
     @abstractmethod
     def listing_prefix(self, path: str) -> str:
@@ -141,22 +144,22 @@ class Format(ABC):
     def child_names(
         self, keys: Iterable[str], prefixes: Iterable[str], path: str
     ) -> tuple[set[str], set[str]]:
-        """The names of nodes directly below a group: those that are there, and those that may be.
+        """The names of nodes directly below a group: the nodes that exist, and those that may exist.
 
         Parameters
         ----------
         keys, prefixes : iterable of str
-            What is directly below :meth:`listing_prefix`.
+            The keys and prefixes directly below :meth:`listing_prefix`.
         path : str
             Path of the group.
         """
 
     def hierarchy_documents(self) -> dict[str, Document]:
-        """Documents by key that a hierarchy must have before its first node."""
+        """The documents, by key, that a hierarchy must have before its first node."""
         return {}
 
     def check_name(self, name: str, path: str) -> None:
-        """Refuse a name that no new node may have.
+        """Refuse a name that a new node may not have.
 
         Raises
         ------
@@ -177,101 +180,101 @@ class Format(ABC):
     def reading_keys(
         self, path: str, *, consolidated: bool = True, listed: Collection[str] | None = None
     ) -> tuple[str, ...]:
-        """The keys of the documents that say all about a node.
+        """The keys of the documents that describe a node completely.
 
         Parameters
         ----------
         path : str
         consolidated : bool
-            Also of consolidated metadata.
+            Include the key of consolidated metadata.
         listed : collection of str, optional
-            The keys directly below :meth:`listing_prefix` of the group above, which may tell that some
-            documents are not there.
+            The keys directly below :meth:`listing_prefix` of the parent group. They may show that some
+            documents do not exist.
         """
 
     @abstractmethod
     def held(self, path: str, found: Mapping[str, Document]) -> Held | None:
-        """The documents of a node out of those that were found, by key; None if there is no node."""
+        """Select the documents of a node from those found, by key; None if there is no node."""
 
     def fetch(self, path: str, get: Fetch, *, consolidated: bool = True) -> Held | None:
-        """The documents of a node, with one call of ``get``; None if there is no node."""
+        """Fetch the documents of a node with one call of ``get``; None if there is no node."""
         keys = self.reading_keys(path, consolidated=consolidated)
         return self.held(path, _present(keys, get(keys)))
 
     def fetch_consolidated(self, path: str, get: Fetch) -> Held | None:
-        """The documents of a group, if one document holds them with those of all nodes below; else None.
+        """Fetch the documents of a group from a separate document of consolidated metadata; None without one.
 
-        A format that has consolidated metadata in the document of the group itself need not look for them.
+        A format that keeps consolidated metadata in the document of the group does not need this method.
         """
         return None
 
     @abstractmethod
     def is_array(self, held: Held) -> bool:
-        """Whether documents that were fetched are those of an array."""
+        """Whether the documents are those of an array."""
 
     @abstractmethod
     def parse(self, held: Held, path: str) -> NodeMetadata:
-        """What documents say.
+        """Parse the documents of a node.
 
         Raises
         ------
         MetadataError
             If they are not valid; the error names the field.
         UnknownExtensionError
-            If they ask for an extension that is not known here.
+            If they need an unknown extension.
         """
 
     def parse_again(self, held: Held, path: str) -> NodeMetadata:
-        """What :meth:`parse` gives, without the warnings that it gave the first time."""
+        """Like :meth:`parse`, without warnings: they were given the first time."""
         return self.parse(held, path)
 
     @abstractmethod
     def hold(self, meta: NodeMetadata, path: str = "") -> Held:
-        """The documents that say what ``meta`` says, so that :meth:`parse` gives it back.
+        """The documents for ``meta``; :meth:`parse` turns them back into ``meta``.
 
         Raises
         ------
         MetadataError
-            If the format has no words for it.
+            If the format cannot express ``meta``.
         """
 
     @abstractmethod
     def documents(
         self, meta: NodeMetadata, path: str, consolidated: Mapping[str, Held] | None = None
     ) -> dict[str, Document]:
-        """The documents to store for a node, by key, in the order in which they are to be stored.
+        """The documents to store for a node, by key, in the order in which to store them.
 
         Parameters
         ----------
         meta : ArrayMetadata or GroupMetadata
         path : str
         consolidated : mapping of str to held documents, optional
-            Those of all nodes below a group, by relative path, to be held in its consolidated metadata.
+            Content for consolidated metadata: the documents of all nodes below a group, by relative path.
         """
 
     # Consolidated metadata
 
     def consolidated_key(self, path: str) -> str | None:
-        """The key of what holds the documents of all nodes below a group, if the format has such a thing."""
+        """The key of the document with the consolidated metadata of a group; None if the format has none."""
         return None
 
     def without_consolidated(self, held: Held) -> Held:
-        """The documents of a node without consolidated metadata, which need not even be valid."""
+        """The documents of a node without consolidated metadata. The consolidated metadata may be invalid."""
         return held
 
     def update_consolidated(
         self, document: Document, relative: str, meta: NodeMetadata | None
     ) -> Document | None:
-        """A consolidated document in which a node was replaced, or removed with all below it.
+        """A copy of consolidated metadata with a node replaced, or removed with all nodes below it.
 
         Parameters
         ----------
         document : dict
-            What the :meth:`consolidated_key` of a group holds; not changed.
+            The document at the :meth:`consolidated_key` of a group; not changed.
         relative : str
             Path of the node relative to the group; empty for the group itself.
         meta : ArrayMetadata, GroupMetadata or None
-            What is there now.
+            The new metadata of the node; None if it was removed.
 
         Returns
         -------
@@ -281,16 +284,16 @@ class Format(ABC):
         return None
 
     def consolidated_below(self, consolidated: Mapping[str, Held], relative: str) -> Mapping[str, Held]:
-        """The part of consolidated metadata that is below a group."""
+        """The consolidated metadata of the nodes below a group."""
         return Consolidated.of(consolidated).below(relative)
 
-    # Words of a format for what users ask for
+    # Errors
 
     def refuse(self, path: str, field: str, found: object, accepted: str) -> MetadataError:
-        """The error for what a format cannot say."""
+        """The error for metadata that the format cannot express."""
         return MetadataError(
             f"Zarr format {self.zarr_format} cannot say this",
-            path=path or None,  # Whoever asks for it knows the path of a root.
+            path=path or None,  # The caller sets the path of a root.
             field=field,
             found=found,
             accepted=accepted,
@@ -302,7 +305,7 @@ def _present(keys: Sequence[str], found: Sequence[Document | None]) -> dict[str,
 
 
 def node_prefix(path: str) -> str:
-    """What the paths of nodes below a node begin with.
+    """Start of the paths of all nodes below a node.
 
     Examples
     --------
@@ -316,7 +319,7 @@ LENGTHS = "an array of integers"
 
 
 def lengths_of(value: object, field: str) -> tuple[int, ...]:
-    """The integers that a field of a document holds.
+    """The list of integers in a field of a document, as a tuple.
 
     Raises
     ------
@@ -331,7 +334,7 @@ def lengths_of(value: object, field: str) -> tuple[int, ...]:
 
 
 def chunk_shape_of(value: object, shape: tuple[int, ...], field: str) -> tuple[int, ...]:
-    """The shape of the chunks of an array of this shape, which a field of a document holds.
+    """The chunk shape in a field of a document, checked against the shape of the array.
 
     Raises
     ------
@@ -344,7 +347,7 @@ def chunk_shape_of(value: object, shape: tuple[int, ...], field: str) -> tuple[i
             accepted=f"{len(shape)} integers",
         )  # fmt: skip
     for at, (length, size) in enumerate(zip(lengths, shape, strict=True)):
-        # Some writers give chunks no length along a dimension that has none. There are no such chunks yet.
+        # Some writers give chunks length 0 along a dimension of length 0. Such an array has no chunks yet.
         if not (1 <= length < 2**63 or (length == 0 and size == 0)):
             raise MetadataError(
                 "not a length of a chunk", field=f"{field}[{at}]", found=length,
@@ -354,7 +357,7 @@ def chunk_shape_of(value: object, shape: tuple[int, ...], field: str) -> tuple[i
 
 
 def check_path_below(path: str, field: str) -> None:
-    """Refuse what consolidated metadata give as the path of a node below a group and is none.
+    """Refuse an invalid path of a node in consolidated metadata.
 
     Raises
     ------
@@ -369,7 +372,7 @@ def check_path_below(path: str, field: str) -> None:
 
 
 def fill_value_from_json(data_type: ZDType, value: JSON, zarr_format: ZarrFormat) -> Scalar:
-    """The fill value of a document, whose data type may be anybody's class.
+    """The fill value of a document. The data type may be a class of another package.
 
     Raises
     ------

@@ -1,7 +1,8 @@
-"""Metadata documents as bytes: JSON that every format shares, read leniently.
+"""Metadata documents as bytes: reads JSON leniently and writes it, for all formats.
 
-What users give is checked strictly: :func:`plain_attributes` and :func:`check` refuse NaN and infinities,
-which JSON lacks. Where older writers left these literals in a document, they stay when it is written again.
+Values from users are checked strictly: :func:`plain_attributes` and :func:`check` refuse NaN and infinities,
+which JSON lacks. If an older writer left these literals in a document, rewriting the document keeps them.
+Knows nothing of the fields of documents.
 """
 
 from __future__ import annotations
@@ -20,17 +21,18 @@ from xzarr3._types import Buffer
 from xzarr3.errors import MetadataError
 from xzarr3.options import max_document_bytes
 
-_MAX_DEPTH = 200  # Of what a user gives.
-_MARK = 40  # Bits.
+_MAX_DEPTH = 200  # Levels of objects and arrays in values from users.
+_MARK = 40  # Bits
 _MARKED = re.compile(rb"\n[ \t]{%d}(?![ \t])" % _MARK)
 MAX_NESTING = 256
-"""How many levels of objects and arrays a document may have: what is given, within consolidated metadata."""
+"""Most levels of objects and arrays in a document. Larger than the limit for values from users, because
+consolidated metadata add levels."""
 
 
 def decode(data: Buffer, path: str = "", name: str | None = None) -> dict[str, Any]:
-    """The JSON object that a stored document holds.
+    """The JSON object in a stored document.
 
-    The literals ``NaN`` and ``Infinity``, which JSON lacks and older writers used, are read.
+    Accepts the literals ``NaN`` and ``Infinity``, which JSON lacks and older writers used.
 
     Parameters
     ----------
@@ -71,7 +73,7 @@ def decode(data: Buffer, path: str = "", name: str | None = None) -> dict[str, A
 
 
 def _is_deep(document: dict[str, Any]) -> bool:
-    """Whether there are more levels than there may be; found without recursion, level by level."""
+    """Whether a document has more than :data:`MAX_NESTING` levels. Works without recursion."""
     level: list[Any] = [document]
     for _ in range(MAX_NESTING):
         below: list[Any] = []
@@ -92,7 +94,7 @@ def _nested(path: str, name: str | None) -> MetadataError:
 
 
 def oversized(size: int, path: str = "", name: str | None = None) -> MetadataError:
-    """The error for a document that is larger than documents may be."""
+    """The error for a document that is too large."""
     return MetadataError(
         "the document is too large", path=path, field=name, found=f"{size} bytes or more",
         accepted=f"at most {max_document_bytes()} bytes; xzarr3.set_options(max_document_bytes=...) for more",
@@ -100,15 +102,15 @@ def oversized(size: int, path: str = "", name: str | None = None) -> MetadataErr
 
 
 def encode(document: Mapping[str, Any], path: str = "", *, compact: bool = False) -> bytes:
-    """A document as it is stored, or without a space if it is to be ``compact``.
+    """The bytes of a document, indented, or without any space if ``compact``.
 
-    NaN and infinities become the literals of older writers, which is where they come from: what users
-    give was checked before.
+    NaN and infinities become the literals that older writers used. They can only come from such documents:
+    values from users were checked before.
 
     Raises
     ------
     MetadataError
-        If it holds what JSON cannot.
+        If JSON cannot hold a value in it.
 
     Examples
     --------
@@ -123,18 +125,18 @@ def encode(document: Mapping[str, Any], path: str = "", *, compact: bool = False
             return json.dumps(document, separators=(",", ":"), default=_plain).encode()
         text = json.dumps(document, default=_plain).encode()
         try:
-            return msgspec.json.format(text, indent=2)  # In a tenth of the time that json takes to indent it.
-        except msgspec.DecodeError:  # It has literals that JSON does not have.
+            return msgspec.json.format(text, indent=2)  # Ten times as fast as the indentation of json.
+        except msgspec.DecodeError:  # The text has literals that JSON lacks.
             return json.dumps(document, indent=2, default=_plain).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise _unwritable(path, *(_not_json(document, finite=False) or ("", ...))) from error
 
 
 def marked(value: bytes) -> bytes:
-    """A document with blanks behind it that no other one has.
+    """A document followed by random blanks, which make it differ from equal documents.
 
-    Of two equal documents, one of which replaced the other, readers can tell so, also where a service makes
-    the e-tag of nothing but the value. JSON ignores them.
+    A reader can thus notice that an equal document has replaced another one, even if a service computes the
+    e-tag from the value alone. JSON ignores the blanks.
 
     Examples
     --------
@@ -147,14 +149,14 @@ def marked(value: bytes) -> bytes:
 
 
 def mark_of(stored: Buffer | None) -> bytes:
-    """What :func:`marked` has put behind a document, which stays when that is changed; none of others."""
+    """The blanks that :func:`marked` put after a document, to keep when it is changed; empty without any."""
     tail = b"" if stored is None else bytes(memoryview(stored)[-4 * _MARK :])
     found = _MARKED.search(tail[len(tail.rstrip(b" \t\r\n")) :])
     return b"" if found is None else found[0]
 
 
 def check(document: Mapping[str, Any], path: str | None = None) -> None:
-    """Refuse a document of what a user gave, if JSON cannot hold it.
+    """Refuse a document made of values from a user if JSON cannot hold it.
 
     Raises
     ------
@@ -174,7 +176,7 @@ def check(document: Mapping[str, Any], path: str | None = None) -> None:
 def plain_attributes(
     attributes: Mapping[str, Any], path: str | None = None, *, stored: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """A copy of ``attributes`` as they are once they have been written and read again.
+    """A copy of ``attributes`` in the form that writing and reading them would give.
 
     Parameters
     ----------
@@ -182,12 +184,12 @@ def plain_attributes(
     path : str, optional
         Path of the node, for messages.
     stored : mapping, optional
-        The attributes as they were read. Those that are the very same objects are left as they are.
+        The attributes as they were read. Values that are identical objects are not converted.
 
     Raises
     ------
     MetadataError
-        If they hold what JSON cannot, such as keys that are no strings.
+        If JSON cannot hold them, for instance because a key is not a string.
 
     Examples
     --------
@@ -204,7 +206,7 @@ def plain_attributes(
     check({"attributes": given}, path)
     try:
         plain: dict[str, Any] = json.loads(json.dumps(given, default=_plain))
-    except (TypeError, ValueError) as error:  # Integers of thousands of digits, say.
+    except (TypeError, ValueError) as error:  # For instance integers of thousands of digits.
         raise _unwritable(path, "attributes", given) from error
     return {key: attributes[key] if key in kept else plain[key] for key in attributes}
 
@@ -217,7 +219,7 @@ def _unwritable(path: str | None, field: str, found: object) -> MetadataError:
 
 
 def _plain(value: object) -> object:
-    """Scalars and arrays of numpy, and any mappings, as those of Python that JSON has."""
+    """Numpy scalars and arrays, and any mapping, as Python types that JSON has."""
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, (np.generic, np.ndarray)):
@@ -226,9 +228,9 @@ def _plain(value: object) -> object:
 
 
 def _not_json(value: Any, depth: int = 0, *, finite: bool = True) -> tuple[str, object] | None:
-    """Where in ``value`` there is something that JSON cannot hold, and what it is.
+    """The place and the value of something in ``value`` that JSON cannot hold; None if there is nothing.
 
-    Without ``finite``, NaN and infinities are passed over.
+    NaN and infinities count only with ``finite``.
     """
     if depth > _MAX_DEPTH:
         return "", value

@@ -1,7 +1,7 @@
-"""Conventions of xarray for the attributes of arrays: what it masks in each format.
+"""Conventions of xarray for masked values: converts between the fill value and the attribute ``_FillValue``.
 
-In version 2, xarray masks the fill value of an array. In version 3 it masks what the attribute ``_FillValue``
-says, which is spelled as :func:`encode_fill_value` has it.
+In version 2, xarray masks the fill value of an array. In version 3 it masks the value of the attribute
+``_FillValue``, in the encoding of :func:`encode_fill_value`. This module does not import xarray.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from xzarr3.formats.v2 import DIMENSIONS
 from xzarr3.model.metadata import ArrayMetadata
 
 FILL_VALUE = "_FillValue"
-_SPELLED_KINDS = "biufc"  # Of data types for which the attribute has a spelling that xarray reads.
+_SPELLED_KINDS = "biufc"  # Kinds of numpy for which xarray can read the attribute.
 _T = TypeVar("_T")
 _DECODED_BY = (
     *("units", "calendar", "scale_factor", "add_offset", FILL_VALUE, "missing_value", "_Unsigned"),
@@ -32,14 +32,14 @@ _DECODED_BY = (
 
 
 def fill_value_is_mask(format: Format) -> bool:
-    """Whether the fill value of an array is its ``_FillValue``: so xarray has it where it did not write 3."""
+    """Whether xarray masks the fill value of an array; see :attr:`Format.fill_value_is_mask`."""
     return format.fill_value_is_mask
 
 
 def coding(meta: ArrayMetadata) -> dict[str, Any]:
-    """What says of stored values which ones they are, by the names under which documents have it.
+    """The metadata that define what stored values mean, by their names in documents.
 
-    Other attributes, such as ``history``, may change while values that are stored mean the same.
+    Other attributes, such as ``history``, may change without a change in the meaning of stored values.
 
     Examples
     --------
@@ -58,7 +58,7 @@ def coding(meta: ArrayMetadata) -> dict[str, Any]:
 
 
 def recoded(now: ArrayMetadata, then: ArrayMetadata) -> str | None:
-    """How the coding of values has changed, in words; None if it has not.
+    """A message that says how the coding of values has changed; None if it has not.
 
     Examples
     --------
@@ -74,7 +74,7 @@ def recoded(now: ArrayMetadata, then: ArrayMetadata) -> str | None:
         f"'{name}' is {_said(found, name)} and was {_said(before, name)}"
         for name in dict.fromkeys((*found, *before))
         if name not in found or name not in before or repr(found[name]) != repr(before[name])
-    ]  # As 1 is another scale than 1.0, and a NaN is the same as another one.
+    ]  # By repr: the scales 1 and 1.0 differ, and a NaN equals a NaN.
     return "; ".join(changed) or None
 
 
@@ -83,10 +83,10 @@ def _said(coded: Mapping[str, Any], name: str) -> str:
 
 
 def _names(meta: ArrayMetadata, *, to_version_2: bool) -> tuple[str | None, ...] | None:
-    """The names of dimensions under which xarray opens an array, or None if it does not."""
+    """The dimension names with which xarray opens an array, or None if it cannot open it."""
     names = meta.dimension_names
     if names is None and to_version_2 and not meta.shape:
-        return ()  # Other formats name nothing where there is no dimension.
+        return ()  # Other formats have no names for an array without dimensions.
     if names is None:
         listed = meta.attributes.get(DIMENSIONS)
         if isinstance(listed, list) and len(listed) == len(meta.shape):
@@ -95,13 +95,13 @@ def _names(meta: ArrayMetadata, *, to_version_2: bool) -> tuple[str | None, ...]
 
 
 def to_fill_value_attribute(meta: ArrayMetadata, *, is_null: bool) -> ArrayMetadata:
-    """Metadata that were those of version 2, in a format where an attribute says what xarray masks.
+    """Convert metadata from version 2 to a format in which xarray masks the attribute ``_FillValue``.
 
     Parameters
     ----------
     meta : ArrayMetadata
     is_null : bool
-        Whether version 2 said nothing of the fill value, so that xarray masked what the attribute said.
+        Whether the fill value was null in version 2. Then xarray masked the attribute there, too.
     """
     dtype = meta.data_type.to_native_dtype()
     if _names(meta, to_version_2=False) is None or dtype.kind not in _SPELLED_KINDS:
@@ -112,16 +112,16 @@ def to_fill_value_attribute(meta: ArrayMetadata, *, is_null: bool) -> ArrayMetad
             return meta
         try:
             value = decode_fill_value(meta.attributes[FILL_VALUE], dtype)
-        except ValueError:  # Not what xarray masks.
+        except ValueError:  # A value that xarray does not mask.
             return meta
     return replace(meta, attributes={**meta.attributes, FILL_VALUE: encode_fill_value(value, dtype)})
 
 
 def from_fill_value_attribute(meta: ArrayMetadata) -> ArrayMetadata:
-    """Metadata as those of version 2, in which the fill value is what xarray masks.
+    """Convert metadata to version 2, in which xarray masks the fill value.
 
-    Where xarray masks nothing, or something else than the fill value, the fill value becomes null, or that.
-    Units that are absent then have to be stored.
+    If xarray masked nothing, the fill value becomes null. If it masked another value than the fill value,
+    that value becomes the fill value. In both cases absent units must be stored.
     """
     names = _names(meta, to_version_2=True)
     dtype = meta.data_type.to_native_dtype()
@@ -131,7 +131,7 @@ def from_fill_value_attribute(meta: ArrayMetadata) -> ArrayMetadata:
     named = replace(meta, dimension_names=names, attributes=attributes)
     try:
         masked = decode_fill_value(attributes[FILL_VALUE], dtype) if FILL_VALUE in attributes else None
-    except ValueError:  # Not what xarray writes, so nothing that it masks.
+    except ValueError:  # Not in the encoding of xarray, so xarray masks nothing.
         masked = None
     if masked is None or dtype.kind not in _SPELLED_KINDS:
         return replace(named, fill_value=meta.data_type.default_scalar(), fill_is_null=True)
@@ -140,17 +140,17 @@ def from_fill_value_attribute(meta: ArrayMetadata) -> ArrayMetadata:
 
 
 def without_literals(meta: ArrayMetadata, format: Format, path: str) -> ArrayMetadata:
-    """Metadata that can be stored as JSON, where attributes hold NaN or infinities; the user is told of it.
+    """Replace NaN and infinities in attributes, so that JSON can hold them; warns the user.
 
-    What marks missing values marks the same ones afterwards.
+    Attributes that mark missing values mark the same values afterwards.
 
     Parameters
     ----------
     meta : ArrayMetadata
     format : Format
-        In which it will be stored.
+        The format in which the metadata will be stored.
     path : str
-        Of the array, for the user.
+        Path of the array, for the warning.
     """
     if is_finite(meta.attributes):
         return meta
@@ -164,10 +164,10 @@ def without_literals(meta: ArrayMetadata, format: Format, path: str) -> ArrayMet
 
 
 def _marks_in_attributes(attributes: dict[str, Any], dtype: np.dtype[Any], path: str) -> dict[str, Any]:
-    """Attributes with a ``_FillValue`` that xarray reads, and a ``missing_value`` that JSON has."""
+    """Attributes with a ``_FillValue`` that xarray reads, and a ``missing_value`` that JSON can hold."""
     try:
         before = decode_fill_value(attributes[FILL_VALUE], dtype) if FILL_VALUE in attributes else None
-    except ValueError:  # Not what xarray masks.
+    except ValueError:  # A value that xarray does not mask.
         return attributes
     rest = {key: value for key, value in attributes.items() if key != FILL_VALUE}
     rest, value = finite_marks(rest, before, path, floating=dtype.kind == "f")
@@ -181,7 +181,7 @@ def _marks_in_attributes(attributes: dict[str, Any], dtype: np.dtype[Any], path:
 def _marks_in_fill_value(
     meta: ArrayMetadata, attributes: dict[str, Any], path: str
 ) -> tuple[ArrayMetadata, dict[str, Any]]:
-    """Metadata and attributes where the fill value marks what attributes with NaN or infinities marked."""
+    """Drop marks that are NaN or infinite from the attributes; a needed mark becomes the fill value."""
     floating = meta.data_type.to_native_dtype().kind == "f"
     before: Any = None if meta.fill_is_null else meta.fill_value
     value = before
@@ -199,10 +199,10 @@ def _marks_in_fill_value(
 
 
 def encode_fill_value(value: Any, dtype: np.dtype[Any]) -> JSON:
-    """The attribute ``_FillValue`` in the form that xarray gives it in version 3 stores.
+    """Encode the attribute ``_FillValue`` as xarray does in version 3 stores.
 
-    Integers and booleans stay what they are; floating point numbers become the base64 of a little-endian
-    double, complex numbers a list of two of these, bytes their base64.
+    Integers and booleans do not change. Floating point numbers become the base64 of a little-endian double,
+    complex numbers a list of two such texts, and bytes their base64.
 
     Raises
     ------
@@ -238,12 +238,12 @@ def encode_fill_value(value: Any, dtype: np.dtype[Any]) -> JSON:
 
 
 def decode_fill_value(value: Any, dtype: np.dtype[Any]) -> Any:
-    """Read the attribute ``_FillValue``, in the form xarray writes or as a plain JSON number.
+    """Decode the attribute ``_FillValue``, in the encoding of xarray or as a plain JSON number.
 
     Raises
     ------
     ValueError
-        If it is neither.
+        If the value is neither.
 
     Examples
     --------

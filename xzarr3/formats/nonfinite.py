@@ -1,8 +1,8 @@
-"""NaN and infinities among attributes, which JSON lacks: what is stored instead, and telling the user once.
+"""NaN and infinities in attributes: replaces them, as JSON lacks them, and warns the user once.
 
-Older writers left the literals ``NaN`` and ``Infinity`` in documents, and they are read. Whatever is written
-to a new place is JSON: there these numbers are the text "NaN", "Infinity" and "-Infinity", as fill values
-have them, but for those that mark missing values, which stay what they mean.
+Older writers left the literals ``NaN`` and ``Infinity`` in documents; these are read. Documents written to a
+new place are valid JSON. There such numbers become the text "NaN", "Infinity" or "-Infinity", as in fill
+values. Attributes that mark missing values are converted so that they mark the same values.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 
 from xzarr3.errors import shorten
 
-_MOST = 20  # Attributes that one warning names.
+_MOST = 20  # Most attributes that one warning names.
 MISSING = "missing_value"
 
 
@@ -34,7 +34,7 @@ def spelled(number: float) -> str:
 
 
 def is_finite(value: Any) -> bool:
-    """Whether there is no NaN and no infinity in a value, however deep."""
+    """Whether a value has no NaN and no infinity at any depth."""
     waiting = [value]
     while waiting:
         item = waiting.pop()
@@ -54,7 +54,7 @@ def is_finite(value: Any) -> bool:
 
 
 def as_text(value: Any) -> Any:
-    """A value in which the numbers that JSON lacks are text."""
+    """The value with NaN and infinities replaced by text."""
     if is_finite(value):
         return value
     if isinstance(value, np.ndarray):
@@ -67,7 +67,7 @@ def as_text(value: Any) -> Any:
 
 
 def finite_attributes(attributes: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """Attributes in which the numbers that JSON lacks are text; which ones is told."""
+    """The attributes with NaN and infinities replaced by text; the warning names them."""
     found = {key: as_text(value) for key, value in attributes.items()}
     for key, value in attributes.items():
         if found[key] is not value:
@@ -78,23 +78,23 @@ def finite_attributes(attributes: Mapping[str, Any], path: str) -> dict[str, Any
 def finite_marks(
     attributes: Mapping[str, Any], fill_value: Any, path: str, *, floating: bool, said: bool = False
 ) -> tuple[dict[str, Any], Any]:
-    """Attributes whose ``missing_value`` can be stored, and the ``_FillValue`` that goes with them.
+    """Attributes with a ``missing_value`` that JSON can hold, and the ``_FillValue`` that goes with them.
 
-    Decoded values stay what they are: NaN marks nothing that is not missing anyway, and one infinity can be
-    the ``_FillValue`` where that is none or NaN.
+    Decoded values do not change. A NaN mark can be left out, because NaN is missing anyway. A single infinity
+    can become the ``_FillValue`` if that is None or NaN.
 
     Parameters
     ----------
     attributes : mapping
         Without ``_FillValue``.
     fill_value : scalar, optional
-        What marks missing values besides.
+        The value that marks missing values besides ``missing_value``.
     path : str
-        The node, for the user.
+        Path of the node, for the warning.
     floating : bool
         Whether values are stored as floating point numbers.
     said : bool
-        The user need not be told where the ``_FillValue`` says the same, as it did before.
+        Do not warn if a mark is left out because the ``_FillValue`` has said the same before.
     """
     kept = dict(attributes)
     marks = np.ravel(kept.get(MISSING, ()))
@@ -127,7 +127,7 @@ _telling: ContextVar[list[str] | None] = ContextVar("_telling", default=None)
 
 
 def tell(path: str, name: str, outcome: str) -> None:
-    """Remember for a warning what became of an attribute."""
+    """Add the outcome for an attribute to the warning of the enclosing :class:`Telling`, or warn at once."""
     lines = _telling.get()
     line = f"attribute {name!r} of '/{path}' {outcome}"
     if lines is None:
@@ -137,7 +137,7 @@ def tell(path: str, name: str, outcome: str) -> None:
 
 
 class Telling:
-    """Tells the user in one warning what became of attributes within a ``with`` statement."""
+    """Collects the outcomes for attributes in a ``with`` statement and gives one warning at its end."""
 
     def __init__(self) -> None:
         self._lines: list[str] = []
@@ -166,7 +166,7 @@ def _warn(lines: list[str]) -> None:
 
 
 def levels_to_caller() -> int:
-    """How far up the stack of the function that asks the first frame is that is not of this package."""
+    """Stack level, from the calling function, of the first frame outside this package."""
     package = __name__.partition(".")[0] + "."
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and f"{frame.f_globals.get('__name__')}.".startswith(package):

@@ -1,8 +1,8 @@
-"""Documents of Zarr version 2 (``.zarray``, ``.zgroup``, ``.zattrs``), read and written.
+"""The format of Zarr version 2: parses and makes the documents ``.zarray``, ``.zgroup`` and ``.zattrs``.
 
 Specification: Zarr v2, "Arrays", "Hierarchies", "Attributes". Consolidated metadata (``.zmetadata``) and
-object codecs are as zarr-python has them, names of dimensions as xarray (``_ARRAY_DIMENSIONS``) and netCDF-C
-(NCZarr) store them. All else that NCZarr keeps in attributes and fields stays there untouched.
+object codecs have the form of zarr-python. Dimension names have the form of xarray (``_ARRAY_DIMENSIONS``) or
+netCDF-C (NCZarr). All other attributes and fields of NCZarr are kept unchanged. Makes no requests to a store.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ DIMENSIONS = "_ARRAY_DIMENSIONS"
 
 _OWN = (ARRAY, GROUP, ATTRIBUTES)
 _NCZARR_ARRAY = ".nczarray"
-# Documents of netCDF-C 4.8.0. What later versions have to say is in attributes or in fields of the others.
+# Documents of netCDF-C 4.8.0. Later versions use attributes, or fields of the other documents.
 _NCZARR = (".nczarr", ".nczgroup", _NCZARR_ARRAY, ".nczvar", ".nczattr", ".nczattrs")
 _KINDS: dict[str, Literal["array", "group", "other"]] = {ARRAY: "array", GROUP: "group"}
 _KINDS.update(dict.fromkeys((ATTRIBUTES, CONSOLIDATED, *_NCZARR), "other"))
@@ -66,7 +66,7 @@ _FIELDS = frozenset(
 _WORDS = ("compressor", "dtype", "filters", "order")
 _OBJECTS = "|O"
 _OBJECT_CODECS = {name: name for name in ("vlen-utf8", "vlen-bytes", "json2")} | {"categorize": "vlen-utf8"}
-"""Codecs that tell what objects are, and the ones for which data types are known."""
+"""Codecs that define the type of objects, and the codec under which the data type is registered."""
 _NO_OBJECT_CODECS = {
     "pickle": "what is unpickled may do anything",
     "msgpack2": "its elements may be objects of any class",
@@ -75,12 +75,12 @@ _NO_OBJECT_CODECS = {
 
 
 def parse(held: Mapping[str, Document], path: str = "") -> NodeMetadata:
-    """What the documents of a node say.
+    """Parse the documents of a node.
 
     Parameters
     ----------
     held : mapping of str to document
-        The documents by the last name of their keys.
+        The documents, by the last part of their keys.
     path : str
         Path of the node, for messages.
 
@@ -89,7 +89,7 @@ def parse(held: Mapping[str, Document], path: str = "") -> NodeMetadata:
     MetadataError
         If they are not valid; the error names the field.
     UnknownExtensionError
-        If they ask for a data type or codec that is not known here.
+        If they need an unknown data type or codec.
 
     Examples
     --------
@@ -142,19 +142,19 @@ def _chunks(document: Mapping[str, Any], shape: tuple[int, ...]) -> RegularGrid:
 
 @dataclass(frozen=True)
 class _Stage:
-    """A codec as a document has it, and where."""
+    """The configuration of a codec in a document, and its field."""
 
     field: str
     config: Mapping[str, Any]
 
     @property
     def id(self) -> str:
-        """Its name in numcodecs."""
+        """The name of the codec in numcodecs."""
         return str(self.config["id"])
 
 
 def _stages(document: Mapping[str, Any]) -> Iterator[_Stage]:
-    """The filters and then the compressor."""
+    """The filters, followed by the compressor."""
     filters = document.get("filters")
     if filters is not None and not isinstance(filters, list):
         raise MetadataError(
@@ -172,7 +172,7 @@ def _stages(document: Mapping[str, Any]) -> Iterator[_Stage]:
 
 
 def _object_codec(stages: Iterable[_Stage]) -> str:
-    """The name of the codec that says what the elements of an array of objects are."""
+    """The name of the codec that defines the type of the elements of an array of objects."""
     for stage in stages:
         if stage.id in _OBJECT_CODECS:
             return _OBJECT_CODECS[stage.id]
@@ -188,7 +188,7 @@ def _object_codec(stages: Iterable[_Stage]) -> str:
 
 
 def _data_type(document: Mapping[str, Any]) -> ZDType:
-    """The data type in the byte order in which its elements are stored."""
+    """The data type, in the byte order of the stored elements."""
     accepted = "a string such as '<f8', or an array of fields"
     name = _need(document, "dtype", accepted)
     if not isinstance(name, (str, list)):
@@ -203,7 +203,7 @@ def _data_type(document: Mapping[str, Any]) -> ZDType:
 
 
 def _scalar_as(scalar: Scalar, data_type: ZDType) -> Scalar:
-    """A scalar in the byte order of a data type, which only those with fields have."""
+    """A scalar in the byte order of a data type. Only scalars with fields have a byte order."""
     if not isinstance(scalar, np.void):
         return scalar
     ordered: Scalar = np.asarray(scalar).astype(data_type.to_native_dtype())[()]  # type: ignore[assignment]
@@ -213,14 +213,14 @@ def _scalar_as(scalar: Scalar, data_type: ZDType) -> Scalar:
 def _codecs(
     stages: Sequence[_Stage], order: str, ndim: int, endian: str | None
 ) -> tuple[tuple[Codec, ...], list[str]]:
-    """The codecs, and the field of the document from which each one comes."""
+    """The codecs, and for each codec the field of the document that it comes from."""
     codecs: list[Codec] = []
     fields: list[str] = []
-    # A chunk of json2 tells its shape, and its lists are nested as the elements are, in whatever order these
-    # lie. zarr-python 2 writes it so, too, and yet takes what it reads for elements in order F, so that it
-    # finds others than it wrote. Behind bitround it is what numcodecs writes that differs: from order F later
-    # versions than 0.12 make order C, unless all bits are kept. The chunks do not tell, so the document is
-    # believed, as zarr-python does when it reads them.
+    # json2: a chunk holds its shape and nests its lists like the elements, for either order in memory. So it
+    # gets no transpose. zarr-python 2 writes it the same way, but reads it as elements in order F and so gets
+    # other elements than it wrote.
+    # bitround: what numcodecs writes differs. Versions after 0.12 turn order F into order C, unless all bits
+    # are kept. A chunk does not tell its order, so the order of the document counts, as in zarr-python.
     if order == "F" and ndim > 1 and all(stage.id != "json2" for stage in stages):
         codecs.append(TransposeCodec(tuple(reversed(range(ndim)))))
         fields.append("order")
@@ -251,10 +251,10 @@ def _codecs(
 
 
 def _codec(config: Mapping[str, Any], endian: str | None) -> Codec:
-    """The codec of a configuration for elements in this byte order."""
+    """The codec with this configuration, for elements in this byte order."""
     codec = from_numcodecs(config, endian)
     if codec.name == "numcodecs.shuffle" and codec.configuration().get("elementsize") == 0:
-        return type(codec)()  # netCDF-C means elements of the array's size by that.
+        return type(codec)()  # In netCDF-C, 0 means the element size of the array.
     return codec
 
 
@@ -284,21 +284,21 @@ def _parse_array(held: Mapping[str, Document]) -> ArrayMetadata:
         fill_is_null=fill is None,
     )
     try:
-        # The chain has filled in what the codecs leave open.
+        # The chain fills in the parameters that the codecs leave open.
         evolved = meta.chain.codecs
         if evolved != codecs:
             meta = replace(meta, codecs=evolved)
     except MetadataError as error:
         error.field = _document_field(error.field, fields)
         raise
-    # The arrays of a dataset mostly have the same words.
+    # Cached, as the arrays of a dataset mostly have the same fields.
     said = {field: document.get(field) for field in _WORDS}
     spelled = remembered((repr(said), grid.chunk_shape, data_type), lambda: _other_words(said, meta))
     return replace(meta, ignored=_Ignored(ignored, spelled)) if spelled else meta
 
 
 def _other_words(said: dict[str, Any], meta: ArrayMetadata) -> dict[str, Any]:
-    """Those of the words of a document that would be other ones if they were written here."""
+    """The fields of a document that this module would write with other values."""
     words, _ = _words(meta)
     return {field: word for field, word in said.items() if word != words[field]}
 
@@ -306,10 +306,10 @@ def _other_words(said: dict[str, Any], meta: ArrayMetadata) -> dict[str, Any]:
 def _read_words(
     document: Mapping[str, Any], ndim: int
 ) -> tuple[ZDType, ZDType, tuple[Codec, ...], list[str]]:
-    """The data type in the byte order of what is stored and of arrays, the codecs, and the field of each."""
+    """The data type as stored, the data type of arrays in memory, the codecs, and the field of each codec."""
     stored = _data_type(document)
     order = _choice(document, "order", ("C", "F"))
-    # One byte order is that of the chunks and no matter to the array; several stay in its data type.
+    # A single byte order is a property of the chunks only. A mixed byte order stays in the data type.
     mixed = stored.byte_order == "mixed"
     endian = sys.byteorder if mixed else stored.byte_order
     said = repr([document.get(field, ...) for field in ("compressor", "filters")])
@@ -320,10 +320,10 @@ def _read_words(
 
 
 class _Ignored(dict[str, JSON]):
-    """The ignored fields of a document, and how it spells others, if not as they would be written here.
+    """The ignored fields of a document, and the original values of fields that would be written differently.
 
-    To NCZarr, for one, ``>S1`` are characters and ``|S1`` strings; the last filter may stand for the
-    compressor. Such fields are written as they were as long as they mean what the metadata say.
+    For example, in NCZarr ``>S1`` are characters and ``|S1`` strings; and the last filter may be the
+    compressor. Such fields keep their original values as long as these agree with the metadata.
     """
 
     def __init__(self, fields: Mapping[str, JSON], spelled: Mapping[str, JSON]) -> None:
@@ -332,7 +332,7 @@ class _Ignored(dict[str, JSON]):
 
 
 def _document_field(field: str | None, fields: Sequence[str]) -> str:
-    """The field of a document that has become a codec, in place of that of the codec."""
+    """Turn the field of a codec in an error into the field of the document that the codec comes from."""
     place = re.fullmatch(r"codecs\[(\d+)\](.*)", field or "")
     if place is None:
         return "dtype" if field == "data_type" else "filters"
@@ -340,7 +340,7 @@ def _document_field(field: str | None, fields: Sequence[str]) -> str:
 
 
 def _attributes(held: Mapping[str, Document], ndim: int) -> tuple[dict[str, Any], tuple[str, ...] | None]:
-    """The attributes without the names of the dimensions, and these names."""
+    """The attributes without the dimension names, and the dimension names."""
     attributes = dict(_object(held.get(ATTRIBUTES, {}), ATTRIBUTES))
     if DIMENSIONS in attributes:
         names = _names(attributes[DIMENSIONS], ndim)
@@ -359,7 +359,7 @@ def _attributes(held: Mapping[str, Document], ndim: int) -> tuple[dict[str, Any]
 
 
 def _names(value: object, ndim: int) -> tuple[str, ...] | None:
-    """The names in a list of as many strings as there are dimensions; None if it is something else."""
+    """The names if ``value`` is a list of ``ndim`` strings; otherwise None."""
     if not isinstance(value, list) or len(value) != ndim or not all(isinstance(name, str) for name in value):
         return None
     return tuple(value)
@@ -375,7 +375,7 @@ def _parse_group(held: Mapping[str, Document]) -> GroupMetadata:
     document = held[GROUP]
     _check_version(document)
     consolidated = held.get(CONSOLIDATED)
-    # zarr-python puts an empty one into the consolidated copies of groups.
+    # zarr-python adds an empty field ``consolidated_metadata`` to the consolidated copies of groups.
     ignored = {k: v for k, v in document.items() if k not in ("zarr_format", "consolidated_metadata")}
     return GroupMetadata(
         attributes=_object(held.get(ATTRIBUTES, {}), ATTRIBUTES),
@@ -402,7 +402,7 @@ def _parse_consolidated(document: Mapping[str, Any]) -> dict[str, dict[str, Docu
         check_path_below(path, field)
         found.setdefault(path, {})[name] = _object(value, f"{field}['{key}']")
     nodes = {path: held for path, held in found.items() if ARRAY in held or GROUP in held}
-    for path in list(nodes):  # Groups above that are not listed are there all the same.
+    for path in list(nodes):  # Add parent groups that are not listed.
         above = path.rpartition("/")[0]
         while above and above not in nodes:
             nodes[above] = {GROUP: {"zarr_format": 2}, **found.get(above, {})}
@@ -415,7 +415,7 @@ def _parse_consolidated(document: Mapping[str, Any]) -> dict[str, dict[str, Docu
 
 @dataclass(frozen=True)
 class V2Format(Format):
-    """Zarr version 2: two documents for each node, its attributes in one of their own."""
+    """Zarr version 2: two documents for each node, one of them for its attributes."""
 
     zarr_format: ClassVar[Literal[2]] = 2
     one_document: ClassVar[bool] = False
@@ -423,7 +423,7 @@ class V2Format(Format):
     configures_as_numcodecs: ClassVar[bool] = True
     fill_value_may_be_null: ClassVar[bool] = True
     conventions_in_attributes: ClassVar[bool] = True
-    unordered_serializers: ClassVar[tuple[str, ...]] = ("numcodecs.json2",)  # They tell how elements nest.
+    unordered_serializers: ClassVar[tuple[str, ...]] = ("numcodecs.json2",)  # Its chunks hold nested lists.
     chunk_key_encoding: ClassVar[ChunkKeyEncoding] = ChunkKeyEncoding("v2")
     _taken_names: ClassVar[tuple[str, ...]] = (*_KINDS, "zarr.json")
 
@@ -432,10 +432,10 @@ class V2Format(Format):
         return True
 
     def codecs_elsewhere(self, meta: ArrayMetadata) -> tuple[Codec, ...]:
-        """See :meth:`Format.codecs_elsewhere`; another format lacks some of the codecs of version 2.
+        """See :meth:`Format.codecs_elsewhere`. Replaces codecs of version 2 that another format lacks.
 
-        Nothing takes the place of ``base64``. Text that is stored as categories, or text of a fixed length
-        that is stored as if it had any, is stored as is usual for its data type.
+        Drops ``base64``. Text stored as categories, and text of a fixed length stored as text of variable
+        length, get the default serializer of their data type.
         """
         codecs = [codec for codec in meta.codecs if codec.name != "numcodecs.base64"]
         names = [codec.name for codec in codecs]
@@ -492,7 +492,7 @@ class V2Format(Format):
         if consolidated:
             names.append(CONSOLIDATED)
         if listed is None or any(key.rpartition("/")[2] in _NCZARR for key in listed):
-            names.append(_NCZARR_ARRAY)  # There are none where the group above has no such documents.
+            names.append(_NCZARR_ARRAY)  # Exists only if the parent group has documents of NCZarr.
         return tuple(node_prefix(path) + name for name in names)
 
     def held(self, path: str, found: Mapping[str, Document]) -> dict[str, Document] | None:
@@ -525,7 +525,7 @@ class V2Format(Format):
                 return {ATTRIBUTES: _attributes_document(meta), ARRAY: _array_document(meta)}
             return {ATTRIBUTES: dict(meta.attributes), GROUP: {**meta.ignored, "zarr_format": 2}}
         except MetadataError as error:
-            error.path = path or None  # Whoever does not say it here may know it all the same.
+            error.path = path or None  # Without a path here, the caller may set it.
             raise
 
     def documents(
@@ -570,7 +570,7 @@ class V2Format(Format):
 
 
 def _attributes_document(meta: ArrayMetadata) -> Document:
-    """The attributes, with the names of the dimensions among them."""
+    """The attributes, including the dimension names."""
     attributes = dict(meta.attributes)
     names = meta.dimension_names
     if names is None or (names and all(name is None for name in names)):
@@ -620,7 +620,7 @@ def _fill_value(meta: ArrayMetadata, stored: ZDType) -> JSON:
 
 
 def _words(meta: ArrayMetadata) -> tuple[dict[str, Any], ZDType]:
-    """The fields that say data type and codecs, and the data type in the byte order that they say."""
+    """The fields for data type and codecs, and the data type in the byte order of these fields."""
     endian = _stored_order(meta)
     stored = meta.data_type
     if stored.byte_order == "mixed" and endian != sys.byteorder:
@@ -636,7 +636,7 @@ def _words(meta: ArrayMetadata) -> tuple[dict[str, Any], ZDType]:
 
 
 def _stored_order(meta: ArrayMetadata) -> str:
-    """The byte order of an array's elements: that of what is stored, as far as the filters leave it."""
+    """The byte order of the elements before the filters: that of the codec ``bytes``, if it has one."""
     for codec in meta.codecs:
         if isinstance(codec, BytesCodec) and codec.endian is not None:
             return codec.endian
@@ -647,9 +647,9 @@ def _stored_order(meta: ArrayMetadata) -> str:
 def _codec_words(
     codecs: tuple[Codec, ...], chunk_shape: tuple[int, ...], data_type: ZDType, endian: str, said: str
 ) -> dict[str, Any]:
-    """The fields that say the codecs of chunks whose elements are in this byte order before the filters.
+    """The fields for the codecs of chunks whose elements have this byte order before the filters.
 
-    What the codecs compare as is not all that they say; see :attr:`ArrayMetadata.said`.
+    ``said`` is a part of the cache key, as unequal codecs may compare equal; see :attr:`ArrayMetadata.said`.
     """
     order = "C"
     filters: list[Any] = []
@@ -688,7 +688,7 @@ def _codec_words(
 
 
 def _spelled(meta: ArrayMetadata, words: dict[str, Any], stored: ZDType) -> tuple[dict[str, Any], ZDType]:
-    """The words in the spelling of the document that was read, if that means the same."""
+    """The fields with the original values of the document that was read, if these mean the same."""
     for fields in (_WORDS, ("dtype",)):
         given = copy.deepcopy(meta.ignored.spelled) if isinstance(meta.ignored, _Ignored) else {}
         spelled = {field: given[field] for field in fields if field in given}
@@ -706,12 +706,12 @@ def _spelled(meta: ArrayMetadata, words: dict[str, Any], stored: ZDType) -> tupl
 
 
 def _cannot_say(field: str, found: object, accepted: str) -> MetadataError:
-    """The error for what version 2 has no words for; whoever catches it knows the node."""
+    """The error for metadata that version 2 cannot express. The caller adds the path of the node."""
     return V2.refuse("", field, found, accepted)
 
 
 def _keys(relative: str, held: Mapping[str, Document]) -> Iterator[tuple[str, Document]]:
-    """The documents of a node that consolidated metadata hold, by their keys there."""
+    """The documents of a node for consolidated metadata, by their keys in it."""
     return ((node_prefix(relative) + name, held[name]) for name in _OWN if name in held)
 
 

@@ -1,6 +1,6 @@
-"""Documents of Zarr version 3 (``zarr.json``), read and written; no store is touched here.
+"""The format of Zarr version 3: parses and makes the documents ``zarr.json``. Makes no requests to a store.
 
-Specification: Zarr v3 core, "Metadata"; consolidated metadata as zarr-python writes them.
+Specification: Zarr v3 core, "Metadata". Consolidated metadata have the form of zarr-python.
 """
 
 from __future__ import annotations
@@ -82,14 +82,14 @@ _GROUP_FIELDS = frozenset(_GroupDocument.__struct_fields__)
 
 
 def parse(document: Mapping[str, Any], path: str = "") -> NodeMetadata:
-    """What a document says.
+    """Parse a document.
 
     Raises
     ------
     MetadataError
         If it is not a valid document of an array or a group; the error names the field.
     UnknownExtensionError
-        If it asks for an extension that is not known here.
+        If it needs an unknown extension.
     """
     version = document.get("zarr_format")
     if version != 3 or isinstance(version, bool):
@@ -126,7 +126,7 @@ def _convert(
 
 
 def _invalid(error: msgspec.ValidationError, document: Mapping[str, Any], within: str = "") -> MetadataError:
-    """The error for a field of another type than it must have, or that is missing."""
+    """The error for a field that is missing or has a wrong type."""
     reason, _, place = str(error).partition(" - at `$")
     field = within + place.strip("`")
     missing = re.fullmatch("Object missing required field `(.*)`", reason)
@@ -140,7 +140,7 @@ def _invalid(error: msgspec.ValidationError, document: Mapping[str, Any], within
 
 
 def _dig(document: Any, field: str) -> object:
-    """The value of a field such as ``shape[0]``, as far as it can be found."""
+    """The value of a field such as ``shape[0]``, as far as it can be found; Ellipsis if it is missing."""
     for name in field.replace("[", ".").replace("]", "").split("."):
         if isinstance(document, Mapping) and name in document:
             document = document[name]
@@ -192,7 +192,7 @@ def _parse_array(document: Mapping[str, Any]) -> ArrayMetadata:
         )  # fmt: skip
     codecs = codecs_from_json(typed.codecs)
     if len(codecs) != len(typed.codecs):
-        ignored["codecs"] = document["codecs"]  # Some need not be understood here, but stay in the document.
+        ignored["codecs"] = document["codecs"]  # Skipped optional codecs must stay in the document.
     if data_type.has_byte_order and isinstance(named, dict) and named["name"] == _EARLY_STRUCT:
         codecs = tuple(map(_little, codecs))
     meta = ArrayMetadata(
@@ -207,12 +207,12 @@ def _parse_array(document: Mapping[str, Any]) -> ArrayMetadata:
         storage_transformers=transformers,
         ignored=ignored,
     )
-    meta.check_codecs()  # Those that do not fit the array are found now and not at the first chunk.
+    meta.check_codecs()  # Codecs that do not fit the array fail now and not at the first chunk.
     return meta
 
 
 def _little(codec: Codec) -> Codec:
-    """A codec of the first writers of structs, who left out the byte order and meant little endian."""
+    """A codec with the byte order that the first writers of structs left out: they meant little endian."""
     if isinstance(codec, BytesCodec) and codec.endian is None:
         return replace(codec, endian="little")
     inner = getattr(codec, "codecs", None)
@@ -230,7 +230,7 @@ def _chunk_grid(value: Any, shape: tuple[int, ...]) -> Grid:
 
 
 def _storage_transformers(values: list[Any]) -> Iterator[StorageTransformer]:
-    """Those that are known; an unknown one is passed over if it says that it need not be understood."""
+    """The known storage transformers. Skips an unknown one that need not be understood."""
     for at, value in enumerate(values):
         field = f"storage_transformers[{at}]"
         try:
@@ -270,13 +270,13 @@ def _parse_group(document: Mapping[str, Any]) -> GroupMetadata:
 
 
 def document(meta: NodeMetadata, consolidated: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The document that says what ``meta`` says.
+    """The document for ``meta``.
 
     Parameters
     ----------
     meta : ArrayMetadata or GroupMetadata
     consolidated : mapping of str to document, optional
-        The documents of all nodes below a group, to be held in its own.
+        The documents of all nodes below a group, for its consolidated metadata.
     """
     if isinstance(meta, GroupMetadata):
         group: dict[str, Any] = {
@@ -317,7 +317,7 @@ def document(meta: NodeMetadata, consolidated: Mapping[str, Any] | None = None) 
 
 @dataclass(frozen=True)
 class V3Format(Format):
-    """Zarr version 3: one document for each node, beside what is below it."""
+    """Zarr version 3: one document for each node, next to the chunks or nodes below it."""
 
     zarr_format: ClassVar[Literal[3]] = 3
     opaque_type: ClassVar[type[RawBits | RawBytes]] = RawBytes  # More tools know this than raw bits.
@@ -352,7 +352,8 @@ class V3Format(Format):
         self, keys: Iterable[str], prefixes: Iterable[str], path: str
     ) -> tuple[set[str], set[str]]:
         skipped = len(node_prefix(path))
-        # The text reserves names that begin with "__", but xarray gives one to an array that has no name.
+        # The specification reserves names that begin with "__", but xarray gives such a name to an array
+        # without a name.
         names = {below[skipped:-1] for below in prefixes}
         return set(), {name for name in names if not name.startswith("__zarr")}
 
@@ -402,9 +403,9 @@ class V3Format(Format):
 
 
 def _with_node(held: Document, relative: str, document: Document) -> Document:
-    """Documents with that of one more node, which comes after what is below the same group.
+    """Documents with the document of one more node, placed after the other nodes below the same group.
 
-    zarr-python 3.1 loses those of a group that are not next to each other.
+    zarr-python 3.1 loses documents of nodes of one group that are not next to each other.
     """
     above = relative.rpartition("/")[0]
     if relative in held or not above:

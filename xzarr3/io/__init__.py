@@ -1,1 +1,4 @@
-"""From a selection to bytes and back: projection on the grid, plan, executor."""
+"""Reading and writing the elements of arrays: selection, projection on the grid, plan, byte ranges, executor.
+
+Knows nothing of metadata documents, formats or groups.
+"""

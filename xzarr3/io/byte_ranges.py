@@ -1,11 +1,11 @@
-"""Which bytes of a stored value are asked for, so that a part of a chunk, or of a shard, can be had.
+"""Byte ranges: chooses which bytes of a stored value to request for a part of a chunk or of a shard.
 
-Asking for one more range takes as long as reading some number of bytes, latency times bandwidth, which the
-store tells. What lies closer together than that is read in one range, and all of a value if that takes no
-longer than its parts: so the bytes that are moved in vain stay below what the requests saved cost.
+One more request takes as long as reading some number of bytes: latency times bandwidth. The store gives this
+number. Ranges are coalesced if the gap between them is not larger than this number. The whole value is read
+if that takes no longer than its parts. So the unwanted bytes cost less than the requests that they save.
 
-Where answers have to be waited for, requests that are under way together wait once, and bytes may cost money.
-There what is moved is bounded as well, by a multiple of what is wanted: see :class:`Price`.
+Over a store with latency, concurrent requests wait only once, and bytes may cost money. There the bytes moved
+are also bounded by a multiple of the wanted bytes: see :class:`Price`. This module makes no requests.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from xzarr3.io.projection import Addressing, Inner, Pointwise
 if TYPE_CHECKING:
     from xzarr3.stores import Store
 
-_FEW = 16  # Elements of a chunk; numpy handles more of them faster.
+_FEW = 16  # Elements of a chunk; for more of them numpy is faster than a loop.
 
 WINDOW = 2**24
-"""Bytes of a shard that are held at a time."""
+"""Bytes of a shard that are held in memory at a time."""
 
-_FREE = 2**20  # Bytes; for fewer nobody counts what is moved in vain.
+_FREE = 2**20  # Bytes; reads that move no more are not bounded.
 _LARGEST = np.iinfo(np.intp).max
 
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What requests and bytes cost at a store.
+    """The cost of requests and bytes at a store.
 
     Parameters
     ----------
     request : int
-        How many bytes can be read in the time that one more range takes.
+        Number of bytes that can be read in the time of one more request.
     over_read : float
-        How many times the wanted bytes may be moved at most, where that is more than 1 MiB.
+        Largest ratio of moved to wanted bytes. Moving up to 1 MiB is always allowed.
     at_once : int
-        How many requests wait together.
+        Number of concurrent requests.
     """
 
     request: int
@@ -53,16 +53,16 @@ class Price:
 
     @classmethod
     def of(cls, store: Store) -> Price:
-        """What they cost at a store; where nothing is moved in vain, any number of requests is cheaper."""
+        """The cost at ``store``. If the store allows no unwanted bytes, requests count as free."""
         nothing = store.over_read <= 1
         return cls(0 if nothing else store.request_bytes, store.over_read, max(store.concurrency, 1))
 
     def allows(self, moved: int, wanted: int) -> bool:
-        """Whether so much may be moved for what is wanted."""
+        """Whether ``moved`` bytes may be moved for ``wanted`` bytes."""
         return moved <= _FREE or moved <= self.over_read * wanted
 
     def splits(self, moved: int, wanted: int, requests: int) -> bool:
-        """Whether to ask for parts because the whole is too much, and they wait together."""
+        """Whether to request parts: the whole moves too many bytes, and the requests can be concurrent."""
         return requests <= self.at_once and not self.allows(moved, wanted)
 
 
@@ -77,9 +77,9 @@ class ElementRanges:
     shape : tuple of int
         Shape of the part.
     strides : tuple of int, optional
-        Where its elements lie in the ranges put one behind the other; None if ``places`` tells that.
+        Strides in bytes of the elements in the concatenated ranges; None if ``places`` is given.
     places : ndarray of int, optional
-        The index of each element there.
+        The index of each element in the concatenated ranges.
     """
 
     starts: list[int]
@@ -94,11 +94,11 @@ class ElementRanges:
         return sum(self.lengths)
 
     def is_exactly(self, nbytes: int) -> bool:
-        """Whether the elements are one range of just their size, in their order."""
+        """Whether the elements are one range of ``nbytes`` bytes, in their order."""
         return self.places is None and self.lengths == [nbytes]
 
     def elements(self, data: Sequence[Buffer], dtype: np.dtype[np.generic]) -> AnyArray:
-        """The part of the chunk, from what was read of the ranges."""
+        """The part of the chunk, from the bytes of the ranges."""
         joined = data[0] if len(data) == 1 else b"".join(data)
         if self.places is not None:
             return np.frombuffer(joined, dtype)[self.places]
@@ -108,7 +108,7 @@ class ElementRanges:
 def element_ranges(
     chain: CodecChain, addressing: Addressing, inner: Inner, price: Price
 ) -> ElementRanges | None:
-    """The ranges to ask for, or None if the whole chunk takes no longer.
+    """The ranges to request, or None if the whole chunk takes no longer.
 
     Parameters
     ----------
@@ -116,14 +116,14 @@ def element_ranges(
         The codecs of the chunk, whose stored bytes are its elements.
     addressing : Addressing
     inner : tuple
-        What is wanted of the chunk.
+        The wanted elements of the chunk.
     price : Price
     """
     request = price.request
     spec, strides = chain.spec, chain.strides
     itemsize, nbytes = spec.dtype.itemsize, spec.nbytes
     found: ElementRanges | None
-    # Of very many chunks few elements each may be wanted.
+    # Fast path: a selection may want a few elements of each of very many chunks.
     if isinstance(addressing, Pointwise) and not addressing.others and len(inner[0]) <= _FEW:
         found = _few(addressing.each_offset(inner, strides), itemsize, request)
     elif all(isinstance(chosen, slice) for chosen in inner):
@@ -141,7 +141,7 @@ def element_ranges(
 
 
 def _strided(inner: Inner, strides: tuple[int, ...], itemsize: int, price: Price) -> ElementRanges:
-    """The ranges of a part that slices select: one, or one for each index along the first dimensions."""
+    """The ranges of a part that slices select: one range, or one for each index of the first dimensions."""
     shape = tuple(len(range(chosen.start, chosen.stop, chosen.step)) for chosen in inner)
     steps = tuple(chosen.step * stride for chosen, stride in zip(inner, strides, strict=True))
     first = sum(chosen.start * stride for chosen, stride in zip(inner, strides, strict=True))
@@ -166,7 +166,7 @@ def _strided(inner: Inner, strides: tuple[int, ...], itemsize: int, price: Price
 
 
 def _few(offsets: list[int], itemsize: int, request: int) -> ElementRanges:
-    """The ranges of a few elements, given where each one is; there may be very many chunks of such."""
+    """The ranges of a few elements, given the offset of each; fast, as there may be very many such chunks."""
     if len(offsets) == 1:
         return ElementRanges(offsets, [itemsize], (1,), (itemsize,))
     starts: list[int] = []
@@ -187,7 +187,7 @@ def _few(offsets: list[int], itemsize: int, request: int) -> ElementRanges:
 
 
 def _scattered(offsets: AnyArray, itemsize: int, nbytes: int, request: int) -> ElementRanges | None:
-    """The ranges of any elements, given where each one is; None if these are so many that all are read."""
+    """The ranges of any elements, given the offset of each; None if the wanted bytes exceed a quarter."""
     if offsets.size * itemsize * 4 > nbytes:
         return None
     found, inverse = np.unique(offsets, return_inverse=True)
@@ -202,18 +202,20 @@ def _scattered(offsets: AnyArray, itemsize: int, nbytes: int, request: int) -> E
 
 
 def windows(entries: Sequence[Sequence[int]], price: Price) -> Iterator[list[tuple[int, int, list[int]]]]:
-    """Put the values of a shard together into ranges, and these into windows of so much as is held at a time.
+    """Coalesce the inner chunks of a shard into ranges, and group the ranges into windows.
+
+    A window has about as many bytes as are held in memory at a time, see :data:`WINDOW`.
 
     Parameters
     ----------
     entries : sequence of pairs of int
-        Offset and size in bytes of each value.
+        Offset and size in bytes of each inner chunk.
     price : Price
 
     Yields
     ------
     list of (int, int, list of int)
-        The ranges of a window: start, length, and which of the entries are in it.
+        The ranges of a window: start, length, and the numbers of the entries in the range.
     """
     if len(entries) == 1:
         yield [(entries[0][0], entries[0][1], [0])]
@@ -241,9 +243,9 @@ def _merged(entries: Sequence[Sequence[int]], price: Price) -> Iterator[tuple[in
 def _widest_gaps(
     entries: Sequence[Sequence[int]], order: Sequence[int], price: Price
 ) -> tuple[int, int | None]:
-    """How wide the gaps are that are read along, and how many of the widest ones are, None for all.
+    """The width of the widest gap to read, and how many gaps of this width to read, None for all.
 
-    They are the narrowest ones: of all sets of as many they cost least.
+    The narrowest gaps are read first, as they move the fewest unwanted bytes for each request saved.
     """
     gaps: list[int] = []
     wanted, stop = 0, entries[order[0]][0] if order else 0
@@ -268,7 +270,7 @@ def _widest_gaps(
 
 
 class _Nearby:
-    """Gives values of a shard, in the order of their offsets, the offset that their range begins with."""
+    """Maps each inner chunk, called in the order of their offsets, to the first offset of its range."""
 
     def __init__(self, entries: Sequence[Sequence[int]], widest: int, number: int | None) -> None:
         self._entries = entries

@@ -1,6 +1,7 @@
-"""Reading and writing the units of one array: a plan shared out among threads.
+"""Reads and writes the stored units of one array: shares the units of a plan among threads.
 
-A thread takes runs of units from what all of them share. There is no future, task or event loop per chunk.
+All threads take runs of units from one shared iterator. No future, task or event loop is made per chunk.
+Knows nothing of indices, documents or array handles: it gets a plan and an array in memory.
 """
 
 from __future__ import annotations
@@ -28,21 +29,21 @@ from xzarr3.parallel import Pool, available_threads, cores, is_shared, together,
 from xzarr3.stores import Store, in_flight
 
 _SLACK = 2**20  # Bytes
-_SMALL = 2**18  # Bytes; below, starting another thread costs more than it saves.
-# Microseconds in which a chunk is read and decoded; below, threads wait for each other, for Python's own
-# lock, longer than they save.
+_SMALL = 2**18  # Bytes; for less work, starting another thread costs more than it saves.
+# Microseconds to read and decode one chunk. For shorter times, threads lose more by waiting for Python's
+# global lock than they save.
 _SHORT = 25.0
-_MAX_RUN = 4096  # Units that a thread takes at once.
+_MAX_RUN = 4096  # Most units that a thread takes at once.
 
 
 class Runs:
-    """The units of one read or write, which its threads take in runs.
+    """The units of one read or write. Its threads take them in runs.
 
     Parameters
     ----------
     batches : iterator of Batch
     number : int
-        About how many units there are.
+        Approximate number of units.
     threads : int
     """
 
@@ -54,10 +55,10 @@ class Runs:
         self._run = _MAX_RUN if threads <= 1 else max(1, min(_MAX_RUN, number // (4 * threads)))
         self._lock = threading.Lock()
         self.stopped = False
-        """Whether what is left is not wanted any more, because something failed."""
+        """Whether the threads are to skip the remaining units, for instance because one of them failed."""
 
     def take(self) -> tuple[CodecChain, list[ChunkProjection]] | None:
-        """The next run of units of one shape, and their codecs; None after the last one."""
+        """The next run of units of one shape, and their codecs; None after the last run."""
         with self._lock:
             while not self.stopped:
                 run = list(itertools.islice(self._units, self._run))
@@ -72,9 +73,9 @@ class Runs:
     def share(
         self, threads: int, worker: Callable[[Runs], int], pool: Pool = cores, *, leaves: bool = False
     ) -> int:
-        """Have ``worker`` handle the units on several threads; returns the sum of what it returns.
+        """Run ``worker`` on several threads until no units are left; returns the sum of its results.
 
-        None of them is at work any more when this returns or raises, but after Ctrl-C with ``leaves``.
+        All workers have ended when this returns or raises, except after Ctrl-C with ``leaves``.
         """
         if threads <= 1 and not is_shared():
             return worker(self)
@@ -86,13 +87,13 @@ class Runs:
 
 @dataclass(frozen=True)
 class Engine:
-    """Reads and writes the units of one array.
+    """Reads and writes the stored units of one array: shards, or chunks that are in no shard.
 
     Parameters
     ----------
     store : Store
     prefix : str
-        What the keys of the array begin with, empty or ending with ``/``.
+        Start of the array's keys; empty, or ends with ``/``.
     meta : ArrayMetadata
     """
 
@@ -102,27 +103,27 @@ class Engine:
 
     @cached_property
     def key_prefix(self) -> str:
-        """What the keys of the units begin with."""
+        """Start of the keys of all units."""
         return self.prefix + self.meta.chunk_key_encoding.prefix(len(self.meta.shape))
 
     @cached_property
     def separator(self) -> str:
-        """What is between the coordinates of a unit in its key."""
+        """Separator of the coordinates in the key of a unit."""
         return self.meta.chunk_key_encoding.separator
 
     @cached_property
     def fill(self) -> AnyArray:
-        """The fill value as an array of no dimensions, which any element can be set to."""
+        """The fill value as an array of no dimensions."""
         return self.meta.data_type.filled((), self.meta.fill_value)
 
     @cached_property
     def largest_value(self) -> int:
-        """Size in bytes of the largest value that may be a unit; encoders need not be at their best."""
+        """Largest size in bytes that a stored unit may have; leaves room for encoders that compress badly."""
         return 2 * self.meta.chain.max_encoded_size + _SLACK
 
     @cached_property
     def store_identity(self) -> object:
-        """What tells the store from others."""
+        """Identity of the store, which tells it from other stores."""
         return self.store.identity
 
     def key(self, coords: tuple[int, ...]) -> str:
@@ -130,12 +131,12 @@ class Engine:
         return self.key_prefix + self.separator.join(map(str, coords))
 
     def chain_of(self, shape: tuple[int, ...]) -> CodecChain:
-        """The codecs bound to units of a shape."""
+        """The codecs, bound to units of this shape."""
         grid = self.meta.chunk_grid
         return self.meta.chain if grid.is_regular or shape == grid.largest else self.meta.chain_of(shape)
 
     def plan(self, selection: tuple[DimChoice, ...] | Points) -> ReadPlan:
-        """What a selection touches."""
+        """The plan of a read or write of this selection."""
         return ReadPlan(selection, self.meta.shape, self.meta.chunk_grid, self.chain_of, Price.of(self.store))
 
     def read(
@@ -147,29 +148,30 @@ class Engine:
         *,
         leaves: bool = False,
     ) -> int:
-        """Read what ``plan`` selects into ``out``, whose shape is that of the plan's buffer.
+        """Read what ``plan`` selects into ``out``.
 
         Parameters
         ----------
         plan : ReadPlan
         out : ndarray
+            Has the shape of the plan's buffer.
         threads : int, optional
-            At most so many; None for as many as make sense.
+            Largest number of threads; None for as many as make sense.
         absent : list, optional
-            Gets the coordinates of the units that are not there.
+            Gets the coordinates of the absent units.
         leaves : bool
-            After Ctrl-C nobody looks at ``out`` any more, so that no thread is waited for that waits for an
-            answer; otherwise nothing is put into it once this has raised.
+            Whether ``out`` is not used after Ctrl-C. If so, Ctrl-C does not wait for threads that wait for
+            the store. Otherwise no thread writes to ``out`` after this has raised.
 
         Returns
         -------
         int
-            How many units were not there, so that their part of ``out`` is the fill value.
+            Number of absent units. Their parts of ``out`` hold the fill value.
 
         Raises
         ------
         StoreError, ChunkDecodeError
-            If a unit is there and cannot be read. What ``out`` holds then is undefined.
+            If a unit is stored and cannot be read. The contents of ``out`` are then undefined.
         """
         if out.nbytes == 0:
             return 0
@@ -181,7 +183,7 @@ class Engine:
                 threads,
                 lambda runs: UnitReader(self, plan, out, runs, absent, shards).run(),
                 self.pool,
-                leaves=leaves and self.waiting > 0,  # Files that others still read must not be closed.
+                leaves=leaves and self.waiting > 0,  # A file must not be closed while a thread reads it.
             )
         finally:
             if shards is not None:
@@ -189,25 +191,25 @@ class Engine:
 
     @cached_property
     def waiting(self) -> int:
-        """How many threads wait for answers of the store at a time; 0 if it is one that answers at once."""
+        """Number of threads that may wait for the store at a time; 0 for a store that answers at once."""
         return self.store.concurrency if self.store.concurrency > 1 else 0
 
     @property
     def pool(self) -> Pool:
-        """Whose threads help."""
+        """The pool that the threads come from."""
         return waiters if self.waiting else cores
 
     def sharing(self, plan: ReadPlan, threads: int | None) -> tuple[int, int]:
-        """How many threads carry out a plan, and into about how many pieces shards are cut for them."""
+        """Number of threads for a plan, and approximate number of pieces to cut its shards into."""
         number, pieces = plan.number, 1
         chain = self.meta.chain
         if self.waiting:
-            # Shards are not cut: a thread asks for all that is wanted of one at once.
+            # Shards are not cut: one thread requests all wanted ranges of a shard together.
             return min(threads or in_flight.at_once(self.waiting, plan.work() // max(number, 1)), number), 1
         busy = threads or available_threads()
         if busy > 1:
             time = chain.decode_time + self.store.request_bytes / COPY_RATE
-            # No more than all units is ever decoded, which mostly tells already.
+            # The size of all units bounds the work and mostly decides; plan.work() takes longer.
             if number * chain.spec.nbytes < _SMALL or time < _SHORT or plan.work() < _SMALL:
                 busy = 1
         if chain.shard is not None and busy > 1 and number < 2 * busy:
@@ -224,22 +226,33 @@ class Engine:
         fields: tuple[str, ...] = (),
         left_out: list[tuple[int, ...]] | None = None,
     ) -> None:
-        """Write ``source``, whose shape is that of the plan's buffer, to what ``plan`` selects.
+        """Write ``source`` to what ``plan`` selects.
 
-        Each unit is replaced whole; a unit of which only a part is selected is read before. Units that
-        then hold only the fill value are erased, unless ``keep_empty``. Of elements that have fields, only
-        ``fields`` are written, if any are named. ``left_out`` gets the coordinates of the units that are not
-        there afterwards.
+        Each unit is replaced as a whole. If only a part of a unit is selected, the unit is read first.
+
+        Parameters
+        ----------
+        plan : ReadPlan
+        source : ndarray
+            Has the shape of the plan's buffer.
+        threads : int, optional
+            Largest number of threads; None for as many as make sense.
+        keep_empty : bool
+            Whether to store units that hold only the fill value. Otherwise they are erased.
+        fields : tuple of str
+            The fields of the elements to write; all fields if empty.
+        left_out : list, optional
+            Gets the coordinates of the units that are absent afterwards.
 
         Raises
         ------
         StoreError, ChunkDecodeError, ChunkEncodeError
-            If a unit cannot be written, or not be read to be changed. Each unit holds its old or its
-            new value then.
+            If a unit cannot be written, or cannot be read before the change. Each unit then holds its old
+            or its new value.
         """
         if source.size == 0:
             return
-        # Few values may change many units, which are read and written whole.
+        # A few values may touch many units, each of which is read and written as a whole.
         chain = self.meta.chain
         work = plan.number * chain.spec.nbytes if chain.shard is None else plan.work()
         if threads is None:
@@ -258,7 +271,7 @@ class Engine:
         Runs(plan.batches(), plan.number, threads).share(threads, worker, self.pool)
 
     def clear(self, coords: tuple[int, ...], inner: tuple[slice, ...], *, keep_empty: bool) -> None:
-        """Set a part of a unit that is stored to the fill value."""
+        """Set a part of a stored unit to the fill value."""
         fill = np.broadcast_to(self.fill, tuple(part.stop - part.start for part in inner))
         chain = self.chain_of(self.meta.chunk_grid.chunk_shape_at(coords))
         key = self.key(coords)

@@ -1,7 +1,7 @@
-"""What reading a selection fetches, told without reading it: keys, byte ranges, requests, bytes.
+"""Tells what a read of a selection fetches without reading it: keys, byte ranges, requests, bytes.
 
-It comes from the plan that reading carries out. The indexes of shards are read and values are asked for their
-size, as reading would find them; no chunk is.
+Uses the same plan as the read. It reads the indexes of shards and asks the store for the sizes of stored
+units. It reads no chunk, unless the store cannot tell the size of a value.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ if TYPE_CHECKING:
     from xzarr3.io.executor import Engine
     from xzarr3.io.selection import Fields
 
-_SHOWN = 20  # Values, and ranges of a value, that are spelled out.
+_SHOWN = 20  # Most values, and most ranges of a value, that are printed.
 
 
 @dataclass(frozen=True)
 class Fetch:
-    """What is fetched of one stored value.
+    """The requests for one stored unit.
 
     Parameters
     ----------
     key : str
     coords : tuple of int
-        Coordinates of the unit of storage in the grid.
+        Coordinates of the unit in the grid.
     chunks : int
-        How many chunks are decoded: inner chunks, if the unit is a shard.
+        Number of chunks that are decoded: of inner chunks if the unit is a shard.
     ranges : tuple of (int, int)
-        Start and length in bytes of each request. What is asked for whole is one range.
+        Start and length in bytes of each request. A request for the whole unit is one range.
     size : int or None
-        Size of the value in bytes, None if it is absent.
+        Size of the unit in bytes, None if it is absent.
     whole : bool
-        Whether the value is asked for whole.
+        Whether one request fetches the whole unit.
     indexes : int
-        How many of the requests are for the index of a shard as a whole, which reading keeps.
+        How many of the requests fetch the index of a shard. Reads keep these indexes.
     """
 
     key: str
@@ -82,16 +82,16 @@ class Fetch:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What reading a selection of an array fetches.
+    """What a read of a selection fetches.
 
-    Printed, it is a summary and the first of the values; iterated over, it gives a :class:`Fetch` for each
-    value that is touched, which are looked at again.
+    Printing it shows a summary and the first stored units. Iterating over it gives a :class:`Fetch` for each
+    touched unit; each iteration asks the store again.
 
-    What is counted is what a process asks for that has read nothing of these values before. Where the store
-    tells whether a value has changed, as directories do, reading keeps the indexes of shards, and the next
-    read makes ``index_requests`` fewer requests. A value that is absent is no request and no bytes, and
-    neither is asking whether there is one; nor is a look at the document of the array. A store that cannot
-    tell how large a value is has to read all of it for the explanation.
+    The numbers are those of a process that has read none of these units before. Where the store tells whether
+    a value has changed, as directories do, reads keep the indexes of shards, and the next read makes
+    ``index_requests`` fewer requests. An absent unit counts as no request and no bytes. Requests that ask
+    whether a unit exists, or that look at the document of the array, do not count. If the store cannot tell
+    the size of a value, the explanation reads the whole value.
 
     Parameters
     ----------
@@ -100,21 +100,21 @@ class Explanation:
     shape : tuple of int
         Shape of the result.
     units : int
-        Number of units of storage that are touched.
+        Number of stored units that are touched, absent ones included.
     chunks : int
-        Number of chunks that are decoded; in shards, of inner chunks.
+        Number of chunks that are decoded: of inner chunks in shards.
     absent : int
-        Number of units that are not there.
+        Number of absent units.
     requests : int
-        Number of requests: one for each value read whole, each byte range and each index of a shard.
+        Number of requests: one for each unit read whole, each byte range and each index of a shard.
     index_requests : int
-        How many of these are for the indexes of shards; those of shards within shards do not count.
+        How many of these fetch the index of a shard. Indexes of shards within shards do not count.
     bytes_moved : int
-        Number of bytes that are asked for.
+        Number of bytes that are requested.
     bytes_used : int
-        Number of bytes of the result; of elements of any size, those of numpy's array only.
+        Number of bytes of the result. For elements of variable size, only the bytes of the numpy array.
     first : tuple of Fetch
-        The first values that are touched.
+        The first units that are touched.
     """
 
     name: str
@@ -150,7 +150,7 @@ class Explanation:
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, JSON]:
-        """The summary, and all values with their ranges."""
+        """The summary, and all units with their ranges."""
         return {
             "array": self.name,
             "shape": list(self.shape),
@@ -179,16 +179,16 @@ class Explanation:
 def explain(
     array: Array, plan: ReadPlan, fields: Fields | None = None, threads: int | None = None
 ) -> Explanation:
-    """What carrying out a plan of an array fetches.
+    """Tell what carrying out a plan fetches.
 
     Parameters
     ----------
     array : Array
     plan : ReadPlan
     fields : str or list of str, optional
-        The fields of the elements that are wanted; all are fetched.
+        The wanted fields of the elements. All fields are fetched; only these count as used.
     threads : int, optional
-        As many as would read.
+        The number of threads that the read would use.
     """
     engine = array.engine
     number, shape, used = math.prod(plan.shape), plan.shape, array.dtype.itemsize
@@ -233,7 +233,7 @@ def _all_fetches(engine: Engine, plan: ReadPlan, threads: int | None) -> Iterato
 
 
 def _joined(engine: Engine, plan: ReadPlan, pieces: int) -> Iterator[Fetch]:
-    """What threads fetch that share a few shards: the pieces of each one together."""
+    """The fetches of threads that share a few shards, with the pieces of each shard in one Fetch."""
     found: dict[tuple[int, ...], Fetch] = {}
     for fetch in _fetches(engine, plan, pieces):
         before = found.get(fetch.coords)
@@ -251,7 +251,7 @@ def _joined(engine: Engine, plan: ReadPlan, pieces: int) -> Iterator[Fetch]:
 
 
 def _fetches(engine: Engine, plan: ReadPlan, pieces: int = 1) -> Iterator[Fetch]:
-    known: dict[tuple[int, ...], Index] = {}  # Indexes of shards of which another piece is read.
+    known: dict[tuple[int, ...], Index] = {}  # Indexes that were read for an earlier piece of the shard.
     at_once = max(engine.waiting, 1)
     for chain, units in plan.batches(pieces):
         one = partial(_fetch_unit, engine, plan, chain, known if pieces > 1 else None)
@@ -314,7 +314,7 @@ def _fetch(
 def _of_shard(
     plan: ReadPlan, shard: Shard, reader: Within, index: Any, inner: Inner
 ) -> tuple[int, list[tuple[int, int]] | None]:
-    """How many inner chunks are decoded, and the byte ranges asked for, the index first; None for all."""
+    """Number of inner chunks to decode, and the byte ranges, the index first; None for the whole shard."""
     wanted = plan.inner_chunks(shard, inner)
     start = shard.index_start + (0 if shard.index_start >= 0 else reader.size)
     ranges: list[tuple[int, int]] | None = None if wanted.whole else [(start, shard.index_size)]
@@ -343,7 +343,7 @@ def _of_shard(
 def _of_inner(
     plan: ReadPlan, chain: CodecChain, reader: Within, inner: Inner
 ) -> tuple[int, list[tuple[int, int]]]:
-    """The same of one inner chunk of which a part may be read."""
+    """Number of chunks to decode, and the byte ranges, of an inner chunk of which a part may be read."""
     if chain.shard is not None:
         index = chain.shard.decode_index(reader.read(chain.shard.index_start, chain.shard.index_size))
         number, parts = _of_shard(plan, chain.shard, reader, index, inner)

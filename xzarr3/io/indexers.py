@@ -1,4 +1,4 @@
-"""Ways to select from an array: numpy's, ``array.oindex``, ``array.vindex`` and ``array.blocks``."""
+"""The ways to select from an array: numpy's, ``array.oindex``, ``array.vindex`` and ``array.blocks``."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Indexer:
     ----------
     array : Array
     parse : callable
-        Works out a selection, given the shape of the array.
+        Turns an index and the shape of the array into a selection.
     """
 
     def __init__(self, array: Array, parse: Parse) -> None:
@@ -56,11 +56,11 @@ class Indexer:
         self._array.write_selected(self._parsed(elements), values, fields, threads=threads)
 
     def plan(self, selection: Selection = ...) -> ReadPlan:
-        """What reading ``selection`` would touch."""
+        """The plan of a read of ``selection``."""
         return self._array.engine.plan(self._parsed(self._array.split(selection)[1]))
 
     def explain(self, selection: Selection = ..., *, threads: int | None = None) -> Explanation:
-        """What reading ``selection`` fetches; see :meth:`xzarr3.Array.explain`."""
+        """Tell what a read of ``selection`` fetches; see :meth:`xzarr3.Array.explain`."""
         fields, elements = self._array.split(selection)
         return explain(self._array, self._array.engine.plan(self._parsed(elements)), fields, threads)
 

@@ -1,7 +1,8 @@
-"""Chunks that are not in the store: whether that is data, a warning or an error, and how it is told.
+"""Stored units that are absent from the store: reports them as a warning or an error.
 
-Specification: Zarr v3 core, "Fill value": a chunk without a key stands for the fill value, whether it was
-left out because it holds nothing else or got lost. A reader may know that nothing was left out.
+Specification: Zarr v3 core, "Fill value": a chunk without a key reads as the fill value. The store does not
+tell whether the chunk was left out because it holds only the fill value, or was lost. A reader may know that
+no chunk was left out; it opens the array with ``missing="warn"`` or ``"error"``.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from xzarr3.array import Array
 
 Missing: TypeAlias = Literal["fill", "warn", "error"]
-"""What a read does about chunks that are absent."""
+"""What a read does about absent chunks."""
 Region: TypeAlias = tuple[slice, ...]
 Describe: TypeAlias = Callable[[Region], str]
 
@@ -33,12 +34,12 @@ _PASSED_ON = frozenset(("xzarr3", "xarray", "dask", "concurrent", "threading", "
 
 
 def check_missing(missing: str) -> Missing:
-    """What was asked for, if it is one of what there is.
+    """Return ``missing`` if its value is accepted.
 
     Raises
     ------
     ValueError
-        If it is not.
+        If the value is not accepted.
 
     Examples
     --------
@@ -53,17 +54,17 @@ def check_missing(missing: str) -> Missing:
 def report(
     array: Array, asked: int, absent: Iterable[tuple[int, ...]], describe: Describe | None = None
 ) -> None:
-    """Warn or fail because units of storage are absent, as the array was opened to.
+    """Raise if the array was opened with ``missing="error"``; warn otherwise.
 
     Parameters
     ----------
     array : Array
     asked : int
-        How many units were to be read.
+        Number of stored units that the read touched.
     absent : iterable of tuple of int
-        Coordinates of those that are absent; some may occur several times.
+        Coordinates of the absent units; a unit may occur several times.
     describe : callable, optional
-        Names a part of the array; by default its indices do.
+        Returns the words for a region of the array; by default its indices.
 
     Raises
     ------
@@ -102,7 +103,7 @@ def _indices(region: Region) -> str:
 
 
 def covered(grid: Grid, shape: tuple[int, ...], coords: Sequence[tuple[int, ...]]) -> list[Region]:
-    """The parts of an array that units of storage cover, those of neighbours as one.
+    """The regions of an array that stored units cover; regions of neighbouring units are joined.
 
     Examples
     --------
@@ -120,8 +121,10 @@ def covered(grid: Grid, shape: tuple[int, ...], coords: Sequence[tuple[int, ...]
 
 
 def _boxes(coords: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The boxes that points make, by their first and last corners: neighbours along the last axis are joined
-    first, then what this made, along the axis before, and so on."""
+    """First and last corners of boxes that cover the points.
+
+    Joins neighbours along the last axis, then joins the resulting boxes along the axis before it, and so on.
+    """
     low = high = coords
     for axis in reversed(range(coords.shape[1])):
         others = [at for at in range(coords.shape[1]) if at != axis]
@@ -140,7 +143,7 @@ def _boxes(coords: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.ND
 
 
 def _levels_to_caller() -> int:
-    """How far up the stack whoever wanted the values is."""
+    """Stack level of the first caller outside this package, xarray, dask and the libraries for threads."""
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None:
         if str(frame.f_globals.get("__name__")).partition(".")[0] not in _PASSED_ON:

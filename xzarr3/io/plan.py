@@ -1,9 +1,9 @@
-"""The plan of a read or write: which units of storage a selection touches, and what is fetched of each.
+"""The plan of a read or write: the stored units that a selection touches, and the byte ranges of each.
 
-Reading carries a :class:`ReadPlan` out, :meth:`xzarr3.Array.explain` prints it, and writing divides its
-values by it. A selection of a grid is a product over the dimensions, so a plan holds one list of parts for
-each dimension and never a list of chunks, unless single elements are selected. The units of a grid whose
-chunks differ are taken in groups of one shape, because the codecs are bound to a shape.
+A read carries out a :class:`ReadPlan`, :meth:`xzarr3.Array.explain` prints it, and a write divides its values
+by it. Selections other than of single elements are a product over the dimensions. For these the plan holds
+one list of parts for each dimension, and no list of chunks. Where the chunks of a grid differ, units are
+grouped by shape, because codecs are bound to a shape. A plan makes no requests and knows no store.
 """
 
 from __future__ import annotations
@@ -38,53 +38,53 @@ from xzarr3.io.projection import (
 from xzarr3.io.selection import DimChoice, DimIndices, DimSelection, Indices, Points
 
 WHOLE_SHARD = 2**26
-"""Bytes of a decoded shard; larger ones are not read in one piece, to spare memory."""
+"""Bytes of a decoded shard. Larger shards are not read in one piece, to limit memory."""
 
 Batch: TypeAlias = tuple[CodecChain, Iterator[ChunkProjection]]
 """Units of one shape, and the codecs bound to it."""
 
 
 class InnerChunks(NamedTuple):
-    """What is wanted of a shard."""
+    """The wanted inner chunks of a shard."""
 
     chosen: Any
-    """Selects the entries of the wanted inner chunks from the index."""
+    """Index that selects the entries of the wanted inner chunks from the shard index."""
     units: list[ChunkProjection]
-    """These inner chunks."""
+    """The wanted inner chunks."""
     whole: bool
-    """Whether the shard is read in one piece, index and all, because most of it is wanted."""
+    """Whether one request reads the whole shard with its index, as at least half of it is wanted."""
 
 
 class Span(NamedTuple):
-    """What is read of an inner chunk whose stored bytes are its elements."""
+    """The byte range to read of an inner chunk whose stored bytes are its elements."""
 
     start: int
-    """Where in the shard it begins, in bytes."""
+    """Start of the range in the shard, in bytes."""
     length: int
-    """Number of bytes."""
+    """Length of the range in bytes."""
     size: int
     """Size in bytes of the inner chunk."""
     unit: ChunkProjection
     """The inner chunk."""
     ranges: ElementRanges | None
-    """The one range of its elements; None for all of them."""
+    """The wanted elements as one range; None for the whole inner chunk."""
 
 
 class ReadPlan:
-    """What a selection of an array touches.
+    """The plan of a read or write of one selection.
 
     Parameters
     ----------
     selection : tuple of DimSelection or DimIndices, or Points
-        What is selected; see :mod:`xzarr3.io.selection`.
+        See :mod:`xzarr3.io.selection`.
     shape : tuple of int
         Shape of the array.
     grid : Grid
-        How the array is divided into units of storage: shards, or chunks that are in none.
+        Divides the array into stored units: shards, or chunks that are in no shard.
     chain_of : callable
-        Gives the codecs bound to units of a shape.
+        Returns the codecs bound to units of a shape.
     price : Price
-        What requests and bytes cost at the store.
+        The cost of requests and bytes at the store.
 
     Examples
     --------
@@ -112,7 +112,7 @@ class ReadPlan:
 
     @cached_property
     def addressing(self) -> Addressing:
-        """How it is told which elements of a unit are wanted."""
+        """The way in which ``inner`` describes the wanted elements of a unit."""
         if isinstance(self.selection, Points):
             return Pointwise(self.selection.axes, len(self._array_shape))
         return Slices() if all(isinstance(chosen, DimSelection) for chosen in self.selection) else Mesh()
@@ -130,15 +130,15 @@ class ReadPlan:
 
     @cached_property
     def buffer_shape(self) -> tuple[int, ...]:
-        """Shape of what the units are put into: no dimension is dropped, and points are one dimension."""
+        """Shape of the buffer for the units: no dimension is dropped, and points are one dimension."""
         if isinstance(self.selection, Points):
             return (len(self.selection.indices[0]), *(chosen.count for chosen in self.selection.others))
         return tuple(chosen.count for chosen in self.selection)
 
     def aligned(self, result: AnyArray) -> AnyArray:
-        """A view of a result, or of values to write, with the dimensions of the buffer.
+        """A view of a result, or of values to write: points first, no dimension dropped, all steps forward.
 
-        Its elements may be in another order than those of the buffer: see :attr:`order`.
+        Its elements may be in another order than in the buffer: see :attr:`order`.
         """
         if isinstance(self.selection, Points):
             at, ndim = self.selection.position, len(self.selection.shape)
@@ -153,7 +153,7 @@ class ReadPlan:
 
     @cached_property
     def order(self) -> tuple[Any, ...] | None:
-        """Selects, from an aligned result, its elements in the order of the buffer; None if they are."""
+        """Index that puts an aligned result into buffer order; None if it already is."""
         if isinstance(self.selection, Points):
             order = self._point_units[0]
             return None if order is None else (order,)
@@ -169,7 +169,7 @@ class ReadPlan:
         )
 
     def buffer_for(self, out: AnyArray) -> AnyArray:
-        """What the units are read into: ``out`` itself, if its elements are in their order, or new memory."""
+        """The buffer to read units into: a view of ``out`` if it is in buffer order, or new memory."""
         if self.order is None:
             view = self.aligned(out)
             if view.shape == self.buffer_shape:
@@ -179,7 +179,7 @@ class ReadPlan:
         return np.empty(self.buffer_shape, out.dtype)
 
     def hand_over(self, buffer: AnyArray, out: AnyArray) -> None:
-        """Put what was read into the result, if it was not read there."""
+        """Copy the buffer into the result, unless it is a view of the result."""
         if np.may_share_memory(buffer, out):
             return
         view = self.aligned(out)
@@ -193,7 +193,7 @@ class ReadPlan:
         view[...] = buffer.reshape(view.shape)
 
     def source(self, values: AnyArray) -> AnyArray:
-        """Values to write, whose shape is that of the result, in the order of the buffer."""
+        """Values to write, of the shape of the result, put into buffer order."""
         view = self.aligned(values)
         if isinstance(self.selection, Points):
             view = view.reshape(self.buffer_shape)
@@ -203,13 +203,13 @@ class ReadPlan:
 
     @cached_property
     def parts(self) -> list[list[AxisProjection]]:
-        """For each dimension, how what is selected is divided among the units; not for points."""
+        """For each dimension, the parts of the selection in each unit; not for points."""
         selection = cast("tuple[DimChoice, ...]", self.selection)
         return [*map(axis_parts, selection, self.grid.axes, self._array_shape)]
 
     @cached_property
     def _point_units(self) -> tuple[Indices | None, list[tuple[tuple[int, ...], ChunkProjection]]]:
-        """The order of the points in which each unit's come together, and the units with their shapes."""
+        """The order that groups the points by unit, None if they are grouped; and the units with shapes."""
         points, addressing = cast("Points", self.selection), cast("Pointwise", self.addressing)
         others = [
             axis_parts(chosen, self.grid.axes[axis], self._array_shape[axis])
@@ -222,24 +222,25 @@ class ReadPlan:
 
     @cached_property
     def number(self) -> int:
-        """Number of units that are touched."""
+        """Number of touched units."""
         if isinstance(self.selection, Points):
             return len(self._point_units[1])
         return math.prod(map(len, self.parts))
 
     def coords(self) -> Iterator[tuple[int, ...]]:
-        """The coordinates of the units that are touched, in C order."""
+        """The coordinates of the touched units, in C order."""
         if isinstance(self.selection, Points):
             return iter(sorted(unit.coords for _, unit in self._point_units[1]))
         return itertools.product(*([part.coord for part in along] for along in self.parts))
 
     def batches(self, pieces: int = 1) -> Iterator[Batch]:
-        """The units that are touched, by their shapes; a regular grid makes one batch.
+        """The touched units in batches of one shape; a regular grid makes one batch.
 
         Parameters
         ----------
         pieces : int
-            Cut shards at inner chunks, so that there are about so many units to share out.
+            Cut shards at the borders of inner chunks into about this many units in all, to share among
+            threads.
         """
         cut = -(-pieces // max(self.number, 1))
         if isinstance(self.selection, Points):
@@ -255,7 +256,7 @@ class ReadPlan:
             yield chain, projections(parts) if parts else iter((ONE,))
 
     def _groups(self) -> Iterator[tuple[tuple[int, ...], list[list[AxisProjection]]]]:
-        """The parts of units of one shape, whose product they are."""
+        """For each shape of a unit, the parts along each dimension; their product is the units."""
         if self.grid.is_regular:
             yield self.grid.largest, self.parts
             return
@@ -271,7 +272,7 @@ class ReadPlan:
     # What is fetched of a unit
 
     def elements(self, chain: CodecChain, inner: Inner) -> ElementRanges | None:
-        """The byte ranges of a part of a chunk that is stored as it is in memory; None for all of it."""
+        """The byte ranges of a part of a chunk whose stored bytes are its elements; None for the whole."""
         last = self._last_elements
         if last is None or last[0] is not chain or not self.addressing.same(inner, last[1]):
             last = chain, inner, element_ranges(chain, self.addressing, inner, self.price)
@@ -279,7 +280,7 @@ class ReadPlan:
         return last[2]
 
     def inner_chunks(self, shard: Shard, inner: Inner) -> InnerChunks:
-        """The inner chunks of a shard that hold what is wanted of it."""
+        """The inner chunks of a shard that hold the wanted elements."""
         chosen, units = self.addressing.divide(inner, shard.grid.chunk_shape, shard.spec.shape)
         whole = 2 * len(units) >= shard.number and shard.spec.nbytes <= WHOLE_SHARD
         return InnerChunks(chosen, units, whole)
@@ -287,17 +288,17 @@ class ReadPlan:
     def present(
         self, shard: Shard, index: npt.NDArray[np.uint64], wanted: InnerChunks
     ) -> tuple[list[list[int]], list[ChunkProjection], list[ChunkProjection]]:
-        """Which of the wanted inner chunks there are, given the index of the shard.
+        """Split the wanted inner chunks into present and absent ones, given the index of the shard.
 
         Returns
         -------
         tuple of list
-            Offset and size in bytes of those that are there, these inner chunks, and the absent ones.
+            Offset and size in bytes of each present inner chunk, the present ones, and the absent ones.
 
         Raises
         ------
         ChunkDecodeError
-            If the index cannot be true.
+            If the index is invalid.
         """
         entries = index[wanted.chosen].reshape(-1, 2)
         there = shard.present(entries, lambda at: wanted.units[at].coords)
@@ -309,7 +310,7 @@ class ReadPlan:
     def spans(
         self, chain: CodecChain, entries: Sequence[Sequence[int]], units: Sequence[ChunkProjection]
     ) -> tuple[list[Span], list[tuple[Sequence[int], ChunkProjection]]]:
-        """What is read of inner chunks in one piece of each, and those of which several pieces are."""
+        """Split inner chunks into those read as one byte range each, and those read as several."""
         spans: list[Span] = []
         scattered: list[tuple[Sequence[int], ChunkProjection]] = []
         for entry, unit in zip(entries, units, strict=True):
@@ -324,7 +325,7 @@ class ReadPlan:
         return spans, scattered
 
     def work(self) -> int:
-        """About how many bytes have to be decoded."""
+        """Approximate number of bytes to decode."""
         chain, unit = next(((chain, next(units, None)) for chain, units in self.batches()), (None, None))
         if chain is None or unit is None:
             return 0
@@ -348,7 +349,7 @@ def _direction(chosen: DimChoice) -> slice:
 
 
 def _cut_parts(parts: list[list[AxisProjection]], shard: Shard, pieces: int) -> list[list[AxisProjection]]:
-    """Cut shards along the dimension in which they have most inner chunks."""
+    """Cut shards along the dimension in which they have the most inner chunks."""
     axis = max(range(len(parts)), key=shard.counts.__getitem__, default=None)
     if axis is None:
         return parts
@@ -358,7 +359,7 @@ def _cut_parts(parts: list[list[AxisProjection]], shard: Shard, pieces: int) -> 
 
 
 def _cut_points(units: Iterator[ChunkProjection], pieces: int) -> Iterator[ChunkProjection]:
-    """Cut the points in a shard into runs; the inner chunks where two runs meet are decoded twice."""
+    """Cut the points in a shard into runs. An inner chunk that holds points of two runs is decoded twice."""
     for unit in units:
         number = len(unit.inner[0])
         run = -(-number // pieces)

@@ -1,8 +1,8 @@
-"""Dividing what is wanted of an array among the chunks of a grid, and of a chunk among its inner chunks.
+"""Projection: divides a selection among the chunks of a grid, and a chunk's part among its inner chunks.
 
-A selection is divided per dimension, into one :class:`AxisProjection` for each chunk along it, and never into
-a list of chunks, unless single elements are selected. Kinds of selections differ in how they say which
-elements of a chunk are wanted; each :class:`Addressing` is one way.
+Each dimension is divided on its own, into one :class:`AxisProjection` for each chunk along it. No list of all
+chunks is made, unless single elements are selected. An :class:`Addressing` is one way to describe the wanted
+elements of a chunk; there is one for each kind of selection. Knows nothing of codecs and stores.
 """
 
 from __future__ import annotations
@@ -22,52 +22,52 @@ from xzarr3.grid import Edges, Steps
 from xzarr3.io.selection import DimChoice, DimIndices, DimSelection, Indices, as_progression
 
 Inner: TypeAlias = "tuple[Any, ...]"
-"""Which elements of a chunk are wanted: a slice with a step, or an array, for each dimension."""
+"""The wanted elements of a chunk: a slice with a step, or an array, for each dimension."""
 
 
 class AxisProjection(NamedTuple):
-    """What is wanted of a chunk along one dimension."""
+    """The wanted part of a chunk along one dimension."""
 
     coord: int
     """Coordinate of the chunk in the grid."""
     text: str
-    """The same as text."""
+    """The coordinate as text."""
     inner: Any
     """The elements within the chunk: a slice, or an array in ascending order."""
     outer: slice
-    """Where they lie in the result."""
+    """Their place in the result."""
     whole: bool
-    """Whether these are all elements that the chunk shares with the array."""
+    """Whether these are all elements of the chunk that lie within the array."""
 
 
 class ChunkProjection(NamedTuple):
-    """What is wanted of a chunk; each field holds those of the :class:`AxisProjection` of every dimension."""
+    """The wanted part of a chunk; each field has that of the :class:`AxisProjection` of every dimension."""
 
     coords: tuple[int, ...]
     """Coordinates of the chunk in the grid."""
     texts: tuple[str, ...]
-    """The same as text, of which the key of the chunk is made."""
+    """The coordinates as text, for the chunk key."""
     inner: Inner
-    """Which elements of the chunk."""
+    """The wanted elements within the chunk."""
     outer: tuple[Any, ...]
-    """Where they lie in the result."""
+    """Their place in the result."""
     whole: tuple[bool, ...]
-    """Whether these are, along each dimension, all elements that the chunk shares with the array."""
+    """For each dimension, whether these are all elements of the chunk that lie within the array."""
 
 
-# These run no Python code, as the classes themselves would for each chunk.
+# Calling the classes would run Python code for each chunk; these calls run none.
 _axis_projection = cast("Callable[[tuple[Any, ...]], AxisProjection]", partial(tuple.__new__, AxisProjection))
 chunk_projection = cast("Callable[[Iterable[Any]], ChunkProjection]", partial(tuple.__new__, ChunkProjection))
-"""Makes a projection of its five fields."""
+"""Makes a projection from an iterable of its five fields."""
 
 _LARGEST = np.iinfo(np.intp).max
 
 ONE = ChunkProjection((), (), (), (...,), ())
-"""The chunk of an array of no dimensions; the Ellipsis keeps its place a view."""
+"""The only chunk of an array of no dimensions. Indexing the result with the Ellipsis gives a view."""
 
 
 def axis_parts(selected: DimChoice, axis: Steps | Edges, size: int) -> list[AxisProjection]:
-    """Divide what is selected of a dimension of ``size`` elements among the chunks of a grid."""
+    """Divide the selection along a dimension of ``size`` elements among the chunks of a grid."""
     if isinstance(selected, DimIndices):
         return _index_parts(selected.indices, axis, size)
     if isinstance(axis, Steps):
@@ -87,7 +87,7 @@ def axis_parts(selected: DimChoice, axis: Steps | Edges, size: int) -> list[Axis
 
 
 def dimension_parts(selected: DimSelection, length: int, size: int) -> list[AxisProjection]:
-    """Divide what is selected of a dimension of ``size`` elements among chunks of ``length`` elements."""
+    """Divide the selection along a dimension of ``size`` elements among chunks of ``length`` elements."""
     if selected.count == 0:
         return []
     first, step, stop = selected.start, selected.step, selected.stop
@@ -120,7 +120,7 @@ def _index_parts(indices: Indices, axis: Steps | Edges, size: int) -> list[AxisP
 
 
 def _runs(values: Indices, *more: Indices) -> Iterator[tuple[int, int]]:
-    """The runs of equal values, or of equal tuples of several values, from where to where."""
+    """Begin and end of each run of equal values, or of equal tuples where there are several arrays."""
     changes = values[1:] != values[:-1]
     for other in more:
         changes |= other[1:] != other[:-1]
@@ -129,7 +129,7 @@ def _runs(values: Indices, *more: Indices) -> Iterator[tuple[int, int]]:
 
 
 def _shortest(inner: Indices) -> slice | Indices:
-    """Elements of a chunk as a slice, if they are a progression."""
+    """The elements as a slice, if they are a progression."""
     found = as_progression(inner)
     return inner if found is None else slice(found.start, found.stop, found.step)
 
@@ -143,7 +143,7 @@ def _parts_within(inner: Any, length: int, size: int) -> list[AxisProjection]:
 
 
 def split_part(part: AxisProjection, length: int, pieces: int) -> list[AxisProjection]:
-    """Cut what is wanted of a chunk at multiples of ``length``, its inner chunks, into about ``pieces``."""
+    """Cut the wanted part of a chunk into about ``pieces``, at the borders of inner chunks of ``length``."""
     inside = _parts_within(part.inner, length, _stop(part.inner))
     run = -(-len(inside) // pieces)
     found: list[AxisProjection] = []
@@ -171,26 +171,26 @@ def _first(inner: slice | Indices) -> int:
 
 
 def projections(parts: Sequence[Sequence[AxisProjection]]) -> Iterator[ChunkProjection]:
-    """The chunks whose projections along the dimensions these are, in C order."""
+    """The chunk projections that these axis projections combine to, in C order."""
     if not all(parts):
         return iter(())
-    # A product for each field is quicker than one of all parts, each of whose combinations is taken apart.
+    # One product for each field is faster than one product of the parts, which would need unpacking.
     columns = zip(*(zip(*along, strict=True) for along in parts), strict=True)
     return map(chunk_projection, zip(*itertools.starmap(itertools.product, columns), strict=True))
 
 
 class Addressing(ABC):
-    """One way to tell which elements of a chunk are wanted.
+    """One way to describe the wanted elements of a chunk.
 
-    The values of these elements make an array, of the shape of :meth:`take`.
+    The values of these elements are an array of the shape that :meth:`take` returns.
     """
 
     def view(self, chunk: AnyArray) -> AnyArray:
-        """The chunk with its dimensions in the order in which the elements are told."""
+        """The chunk with its dimensions in the order of ``inner``."""
         return chunk
 
     def index(self, inner: Inner) -> Inner:
-        """What numpy takes to select the elements from the view."""
+        """The numpy index that selects the elements from the view."""
         return inner
 
     def take(self, chunk: AnyArray, inner: Inner) -> AnyArray:
@@ -199,7 +199,7 @@ class Addressing(ABC):
         return taken
 
     def put(self, chunk: AnyArray, inner: Inner, values: AnyArray, fields: tuple[str, ...] = ()) -> None:
-        """Set these elements, or these fields of them to those of ``values``."""
+        """Set these elements, or only ``fields`` of them, to ``values``."""
         view, index = self.view(chunk), self.index(inner)
         if not fields:
             view[index] = values
@@ -210,25 +210,25 @@ class Addressing(ABC):
     def divide(
         self, inner: Inner, lengths: tuple[int, ...], sizes: tuple[int, ...]
     ) -> tuple[Any, list[ChunkProjection]]:
-        """Divide them among inner chunks of one shape.
+        """Divide the elements among inner chunks of one shape.
 
         Returns
         -------
         tuple
-            What selects the inner chunks, from an array of the shape of their grid and one more dimension,
-            in the order of C; and the inner chunks in that order.
+            An index that selects the inner chunks, in C order, from an array that has the shape of their grid
+            and one more dimension; and the inner chunks in that order.
         """
 
     @abstractmethod
     def offsets(self, inner: Inner, strides: tuple[int, ...]) -> Indices:
-        """Where each element is, in bytes, in a chunk with these strides; of the shape of :meth:`take`."""
+        """Offset in bytes of each element in a chunk with these strides; has the shape of :meth:`take`."""
 
     @abstractmethod
     def touched(self, inner: Inner, lengths: tuple[int, ...]) -> int:
-        """About how many inner chunks hold them; never fewer than do."""
+        """Upper bound of the number of inner chunks that hold the elements."""
 
     def same(self, one: Inner, other: Inner) -> bool:
-        """Whether these are surely the same elements."""
+        """Whether both are certainly the same elements; False does not mean that they differ."""
         return one is other
 
 
@@ -245,7 +245,7 @@ class Slices(Addressing):
         parts = [*map(_parts_within, inner, lengths, sizes)]
         if not parts:
             return (), [ONE]
-        # Mostly neighbours are wanted, which are selected without a copy.
+        # Neighbours, the usual case, are selected without a copy.
         if all(along[-1].coord - along[0].coord + 1 == len(along) for along in parts):
             chosen: Any = tuple([slice(along[0].coord, along[-1].coord + 1) for along in parts])
         else:
@@ -274,7 +274,7 @@ class Mesh(Slices):
 
     def index(self, inner: Inner) -> Inner:
         if sum(not isinstance(chosen, slice) for chosen in inner) < 2:
-            return inner  # One array among slices numpy understands so itself.
+            return inner  # For one array among slices, numpy means the same.
         return np.ix_(
             *(
                 np.arange(chosen.start, chosen.stop, chosen.step) if isinstance(chosen, slice) else chosen
@@ -293,14 +293,14 @@ class Mesh(Slices):
 
 
 class Pointwise(Addressing):
-    """Arrays that select together, along some dimensions, and slices along the others.
+    """Index arrays that select points together along some dimensions, and slices along the others.
 
-    The arrays come first in what tells the elements, and the points first in the values.
+    In ``inner`` the arrays come first, and in the values the dimension of the points comes first.
 
     Parameters
     ----------
     axes : tuple of int
-        The dimensions that arrays select from.
+        The dimensions that have an index array.
     ndim : int
         Number of dimensions of the array.
     """
@@ -329,17 +329,17 @@ class Pointwise(Addressing):
         points : tuple of ndarray of int
             The indices, for each dimension of :attr:`axes`.
         axes : sequence of Steps or Edges
-            The grid, all dimensions.
+            The grid along all dimensions.
         others : list of list of AxisProjection
-            What is selected along each of the other dimensions.
+            The parts along each of the other dimensions.
         finer : tuple of int, optional
-            Shape of inner chunks, whose points are to come together as well.
+            Shape of the inner chunks. If given, the order groups points by inner chunk as well.
 
         Returns
         -------
         tuple
-            The order of the points in which each chunk's come together, None if it is theirs already; and
-            the chunks, each with its shape.
+            The order that groups the points by chunk, None if they are grouped already; and the chunks, each
+            with its shape.
         """
         located = [axes[axis].locate(indices) for axis, indices in zip(self.axes, points, strict=True)]
         chunks, within = [chunk for chunk, _ in located], [inside for _, inside in located]
@@ -406,7 +406,7 @@ class Pointwise(Addressing):
         return total
 
     def each_offset(self, inner: Inner, strides: tuple[int, ...]) -> list[int]:
-        """The same as a list, where there are points only."""
+        """:meth:`offsets` as a list, where every dimension has an index array."""
         along = [strides[axis] for axis in self.axes]
         points = zip(*(indices.tolist() for indices in inner), strict=True)
         return [sum(map(operator.mul, point, along)) for point in points]

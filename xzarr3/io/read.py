@@ -1,7 +1,8 @@
-"""Reading units of storage into their places, as a plan has it: what one thread does.
+"""Reads the stored units of a plan into the result: the work of one thread, and the cache of shard indexes.
 
-Each unit is read, decoded and put into its place in the result before the next one. Of a unit whose stored
-bytes are its elements only the wanted ranges are read, of a shard only the wanted inner chunks.
+The thread reads, decodes and places one unit before the next. If the stored bytes of a unit are its elements,
+it reads only the wanted ranges; of a shard it reads only the wanted inner chunks. It starts no threads and
+does not choose byte ranges; the executor and the plan do.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
 
 _MAX_INDEXES = 2**25  # Bytes
 _KEPT_SCRATCH = 2**25  # Bytes
-_ATTEMPTS = 3  # To read parts of one version of a shard that is being replaced.
-_ENTRY = 1024  # Bytes that an index takes beside its numbers.
+_ATTEMPTS = 3  # Attempts to read a shard that another writer keeps replacing.
+_ENTRY = 1024  # Bytes that a kept index takes besides its numbers.
 
 Index: TypeAlias = npt.NDArray[np.uint64]
 
@@ -47,7 +48,7 @@ _local = _Local()
 
 @contextlib.contextmanager
 def leased() -> Iterator[Scratch]:
-    """Memory of this thread that values are read into; a codec or store that reads meanwhile gets other."""
+    """Memory of this thread to read values into. A nested call, from a codec or store, gets other memory."""
     scratch, _local.scratch = _local.scratch or Scratch(), None
     try:
         yield scratch
@@ -57,7 +58,7 @@ def leased() -> Iterator[Scratch]:
 
 
 class _Indexes:
-    """Indexes of shards that were read, the last ones of this process, by store, key and version."""
+    """The shard indexes that this process read last, by store, key and version."""
 
     def __init__(self) -> None:
         self._lock = fork_safe(threading.Lock())
@@ -75,7 +76,7 @@ class _Indexes:
         return found[1]
 
     def version(self, key: object) -> object | None:
-        """The version of the index that is kept, None if none is."""
+        """The version of the kept index, None if none is kept."""
         with self._lock:
             found = self._kept.get(key)
             return None if found is None else found[0]
@@ -100,7 +101,7 @@ _indexes = _Indexes()
 
 
 class OpenShards:
-    """The shards that threads read pieces of: each is opened, and its index read, once for all of them."""
+    """Open shards that several threads read pieces of. Each is opened, and its index read, only once."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -111,7 +112,7 @@ class OpenShards:
     def get(
         self, key: str, opening: Callable[[], tuple[ValueReader, Index] | None]
     ) -> tuple[ValueReader, Index] | None:
-        """A shard and its index, None if there is no shard."""
+        """An open shard and its index, None if the shard is absent."""
         with self._lock:
             lock = self._keys.setdefault(key, threading.Lock())
         with lock:
@@ -122,18 +123,18 @@ class OpenShards:
             return self._open[key]
 
     def forget(self, key: str) -> None:
-        """Open a shard again, which has been replaced."""
+        """Forget a shard that was replaced, so that the next :meth:`get` opens it again."""
         with self._lock:
             self._keys.pop(key, None)
             self._open.pop(key, None)
 
     def close(self) -> None:
-        """Close all of them."""
+        """Close all shards."""
         self._readers.close()
 
 
 class Within(ValueReader):
-    """A part of a stored value, as if it were one itself."""
+    """A part of a stored value, with the interface of a whole value."""
 
     def __init__(self, reader: ValueReader, offset: int, size: int) -> None:
         self._reader = reader
@@ -163,13 +164,13 @@ class UnitReader:
     engine : Engine
     plan : ReadPlan
     out : ndarray
-        What the units are put into, of the shape of the plan's buffer.
+        Gets the elements; has the shape of the plan's buffer.
     runs : Runs
-        Where the units are taken from.
+        Supplies the units.
     absent : list, optional
-        Gets the coordinates of the units that are not there.
+        Gets the coordinates of the absent units.
     shards : OpenShards, optional
-        Where several threads read pieces of the same shards.
+        Given if several threads read pieces of the same shards.
     """
 
     def __init__(
@@ -189,16 +190,16 @@ class UnitReader:
         self._shared = shards
         self._fill = engine.fill
         self._slices = type(plan.addressing) is Slices
-        # What was found out for the last unit mostly holds for the next one, too.
+        # Cached for the last unit: the next unit mostly wants the same elements.
         self._last: Inner | None = None
         self._wanted = InnerChunks((), [], False)
         self._unit = ONE
-        """The unit that is being read, for errors to name."""
+        """The unit that is being read, for error messages."""
 
     @for_array(lambda reader: reader._engine)
     def run(self) -> int:
-        """Read units until there are none left; returns how many of these were not there."""
-        if self._engine.meta.chain.is_plain:  # It is read elsewhere.
+        """Read units until none are left; returns the number of absent ones."""
+        if self._engine.meta.chain.is_plain:  # Not read into scratch memory.
             return self._run(self._engine.store.reader())
         with leased() as scratch:
             return self._run(self._engine.store.reader(scratch, self._engine.largest_value))
@@ -229,13 +230,13 @@ class UnitReader:
         return missing
 
     def _note(self, coords: tuple[int, ...]) -> int:
-        """Note that a unit is not there, and count it."""
+        """Record an absent unit; returns 1."""
         if self._absent is not None:
             self._absent.append(coords)
         return 1
 
     def _whole(self, chain: CodecChain, units: list[ChunkProjection]) -> int:
-        """Units that are read and decoded whole."""
+        """Read units that are fetched and decoded whole."""
         runs, out, load, fill = self._runs, self._out, self._load, self._fill
         key_prefix, join = self._engine.key_prefix, self._engine.separator.join
         decode, into, shape = chain.decode, chain.decode_into, chain.spec.shape
@@ -253,7 +254,7 @@ class UnitReader:
                 missing += self._note(unit.coords)
                 continue
             if direct and slices:
-                # Straight into its place if that is one piece of memory, or else with a copy.
+                # Decode into the result if the place is contiguous. Otherwise decode and copy.
                 place = out[outer]
                 if place.shape == shape and place.flags.c_contiguous and into(data, place):
                     continue
@@ -261,7 +262,7 @@ class UnitReader:
         return missing
 
     def _plain(self, chain: CodecChain, units: list[ChunkProjection]) -> int:
-        """Units whose stored bytes are their elements."""
+        """Read units whose stored bytes are their elements."""
         runs, out, fill = self._runs, self._out, self._fill
         key_prefix, join = self._engine.key_prefix, self._engine.separator.join
         addressing, spec, stored = self._plan.addressing, chain.spec, chain.stored_dtype
@@ -333,7 +334,7 @@ class UnitReader:
         return missing
 
     def _shard(self, shard: Shard, key: str, wanted: InnerChunks, out: AnyArray, outer: Any) -> bool:
-        """Read what is wanted of a shard; returns whether there is one."""
+        """Read the wanted inner chunks of a shard; returns whether the shard is stored."""
         if wanted.whole:
             value = self._load(key)
             if value is None:
@@ -363,12 +364,12 @@ class UnitReader:
         return False
 
     def _open_shard(self, shard: Shard, key: str) -> tuple[ValueReader, Index] | None:
-        """Open a shard and read its index, if that is not known; None if there is no shard."""
+        """Open a shard and read its index unless it is kept; None if the shard is absent."""
         if not self._engine.waiting:
             return self._indexed(shard, self._reader.open(key), key)
         name = _index_name(shard, self._engine.store_identity, key)
         known = _indexes.version(name)
-        # Several threads may want the same shard; the first one asks for its index.
+        # Several threads may want the same shard. Only the first one requests the index.
         with key_lock(name, key) if known is None else contextlib.nullcontext():
             version = known or _indexes.version(name)
             reader = self._reader.open(key, (shard.index_start, shard.index_size), version)
@@ -377,7 +378,7 @@ class UnitReader:
     def _indexed(
         self, shard: Shard, reader: ValueReader | None, key: str
     ) -> tuple[ValueReader, Index] | None:
-        """An open shard with its index; it is closed if that cannot be read."""
+        """An open shard with its index. Closes the shard if the index cannot be read."""
         if reader is None:
             return None
         try:
@@ -424,7 +425,7 @@ class UnitReader:
                 raise
 
     def _span(self, shard: Shard, span: Span, data: Buffer, out: AnyArray) -> None:
-        """Elements of an inner chunk, or all of it, from what was read of them."""
+        """Place the elements of an inner chunk from the bytes of its span."""
         unit = span.unit
         try:
             if len(data) != span.length:
@@ -438,7 +439,7 @@ class UnitReader:
             raise
 
     def _part(self, shard: Shard, reader: ValueReader, unit: ChunkProjection, out: AnyArray) -> None:
-        """Read an inner chunk, or just a part of it, if that is possible."""
+        """Read an inner chunk, or only the wanted part where byte ranges allow it."""
         chain = shard.inner
         inner, outer = unit.inner, unit.outer
         try:
@@ -456,21 +457,21 @@ class UnitReader:
             raise
 
     def _nested(self, shard: Shard, reader: ValueReader, inner: Inner, out: AnyArray, outer: Any) -> None:
-        """Read a part of a shard that is an inner chunk of another one."""
+        """Read a part of a shard that is an inner chunk of another shard."""
         wanted = self._plan.inner_chunks(shard, inner)
         if wanted.whole:
             reader = BytesReader(_all_of(reader))
         index = shard.decode_index(reader.read(shard.index_start, shard.index_size))
         place = out[outer]
         self._inner_chunks(shard, reader, index, wanted, place)
-        if not np.may_share_memory(place, out):  # Points in any order have no place of their own.
+        if not np.may_share_memory(place, out):  # Points in any order are not a view of ``out``.
             out[outer] = place
 
 
 def shard_index(shard: Shard, reader: ValueReader, store: object, key: str) -> Index:
-    """The index of a shard, which is read once as long as the shard stays as it is.
+    """The index of a shard. It is kept and read again only after the version of the shard has changed.
 
-    ``store`` is the identity of the store.
+    ``store`` is the identity of the store. Where the store tells no versions, the index is always read.
     """
     version = reader.version
     if version is None:
@@ -485,12 +486,12 @@ def shard_index(shard: Shard, reader: ValueReader, store: object, key: str) -> I
 
 
 def forget_index(shard: Shard, store: object, key: str) -> None:
-    """Ask for the index of a shard again, which is not what it was."""
+    """Forget the index of a shard that has changed."""
     _indexes.forget(_index_name(shard, store, key))
 
 
 def _index_name(shard: Shard, store: object, key: str) -> object:
-    # Another document may describe the same bytes in another way.
+    # The layout is part of the name: another document may describe the same bytes differently.
     return store, key, shard.index_layout
 
 
@@ -513,7 +514,7 @@ def _all_of(reader: ValueReader) -> Buffer:
 def _values(
     reader: ValueReader, entries: Sequence[Sequence[int]], price: Price
 ) -> Iterable[tuple[int, Buffer]]:
-    """The stored bytes of inner chunks at these offsets and of these sizes, each with its number."""
+    """The stored bytes of the inner chunks at these offsets and sizes, each with its number."""
     if isinstance(reader, BytesReader):
         view = memoryview(reader.value)
         return enumerate([view[offset : offset + size] for offset, size in entries])
@@ -533,7 +534,7 @@ def _ranges(
 
 
 def _elements(chain: CodecChain, ranges: ElementRanges, size: int | None, parts: list[Buffer]) -> AnyArray:
-    """The elements in byte ranges of a chunk of this size."""
+    """The elements in byte ranges of a chunk; ``size`` is the size of the stored chunk, if known."""
     if size is not None and size != chain.spec.nbytes:
         raise _size_error(chain, size)
     found = sum(map(len, parts))

@@ -1,9 +1,9 @@
-"""Selections: what an index of an array means, worked out per dimension.
+"""Selections: turns the index of an array into the elements selected along each dimension.
 
-All ways to select end in one of two forms. Basic, orthogonal and block selections are a product over the
-dimensions: for each one a :class:`DimSelection`, a forward progression of elements, or :class:`DimIndices`,
-any elements in ascending order. Selections of single elements, and masks of several dimensions, are
-:class:`Points`.
+Every index becomes one of two forms. Basic, orthogonal and block selections are a product over the
+dimensions. They hold for each dimension a :class:`DimSelection`, a forward progression of elements, or a
+:class:`DimIndices`, any elements in ascending order. Selections of single elements, and masks of several
+dimensions, become :class:`Points`. Knows nothing of chunks, except for block selections.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BasicSelection: TypeAlias = "BasicIndex | Fields | tuple[BasicIndex | Fields, ..
 Indices: TypeAlias = npt.NDArray[np.intp]
 ArrayIndex: TypeAlias = "npt.NDArray[Any] | Sequence[Any]"
 Selection: TypeAlias = "BasicIndex | Fields | ArrayIndex | tuple[BasicIndex | Fields | ArrayIndex, ...]"
-"""What numpy takes as an index, but for ``newaxis``, and names of fields."""
+"""Any index that numpy takes, except ``newaxis``, and names of fields."""
 
 _BASIC = "integers, slices and one Ellipsis"
 _ANY = "integers, slices, one Ellipsis, and arrays of integers or of truth values"
@@ -39,11 +39,11 @@ class DimSelection:
     Parameters
     ----------
     start, step, count : int
-        The elements ``start``, ``start + step``, ..., ``count`` of them; ``step`` is at least 1.
+        The ``count`` elements ``start``, ``start + step``, ...; ``step`` is at least 1.
     reverse : bool
-        Whether the result runs the other way.
+        Whether the result has the elements in reverse order.
     drop : bool
-        Whether an integer selected this, so that the result lacks the dimension.
+        Whether the index is an integer, so that the result lacks the dimension.
     """
 
     start: int
@@ -60,14 +60,14 @@ class DimSelection:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DimIndices:
-    """Elements selected along one dimension that are no progression.
+    """The elements selected along one dimension, where they are no progression.
 
     Parameters
     ----------
     indices : ndarray of int
-        The elements in ascending order; one may occur several times.
+        The elements in ascending order; an element may occur several times.
     order : ndarray of int, optional
-        Where in the result each of them belongs; None if they are wanted in this order.
+        Position of each element in the result; None if the result has them in ascending order.
     """
 
     indices: Indices
@@ -94,20 +94,20 @@ DimChoice: TypeAlias = DimSelection | DimIndices
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Points:
-    """Elements that several indices select together, and all of the other dimensions' for each of them.
+    """Points that index arrays select together, each combined with the selection of the other dimensions.
 
     Parameters
     ----------
     axes : tuple of int
-        The dimensions along which there are indices.
+        The dimensions that have an index array.
     indices : tuple of ndarray of int
-        For each of these dimensions as many indices as there are points, none of them negative.
+        For each of these dimensions one index per point; no index is negative.
     shape : tuple of int
         Shape of the points in the result.
     others : tuple of DimSelection
-        What is selected of the other dimensions, in their order.
+        The selection of each other dimension, in their order.
     position : int
-        How many of the other dimensions that are not dropped come before the points in the result.
+        Number of other dimensions that come before the points in the result; dropped ones do not count.
     """
 
     axes: tuple[int, ...]
@@ -140,12 +140,12 @@ def select_dimension(index: SupportsIndex | slice, size: int, axis: int) -> DimS
 
 
 def split_fields(selection: Selection) -> tuple[Fields | None, Selection]:
-    """Take a selection apart into the fields it names, None if it names none, and the elements.
+    """Split a selection into the fields that it names, or None, and the elements.
 
     Raises
     ------
     SelectionError
-        If there are several names outside a list.
+        If it has several names outside a list.
 
     Examples
     --------
@@ -194,7 +194,7 @@ def basic_selection(selection: object, shape: Sequence[int]) -> tuple[DimSelecti
 
 
 def numpy_selection(selection: object, shape: Sequence[int]) -> tuple[DimChoice, ...] | Points:
-    """Work out a selection as numpy means it: basic, or with arrays that select points together.
+    """Work out a selection by numpy's rules: basic, or with arrays that select points together.
 
     Raises
     ------
@@ -208,7 +208,7 @@ def numpy_selection(selection: object, shape: Sequence[int]) -> tuple[DimChoice,
     >>> numpy_selection(([4, 0], [1, 1]), (5, 3)).shape
     (2,)
     """
-    # Most selections have no array, and are not to pay for those that do.
+    # Fast path: most selections have no array.
     if not any(map(_is_array, selection if isinstance(selection, tuple) else (selection,))):
         return basic_selection(selection, shape)
     indices = _with_arrays(selection, shape)
@@ -217,7 +217,7 @@ def numpy_selection(selection: object, shape: Sequence[int]) -> tuple[DimChoice,
     if plain and len(arrays) == 1 and cast("Indices", indices[arrays[0]]).ndim == 1:
         return _product(indices, shape)
     together = [axis for axis, index in enumerate(indices) if not isinstance(index, slice)]
-    # As numpy has it, an Ellipsis keeps them apart even where it stands for no dimension.
+    # As in numpy, an Ellipsis separates index arrays even where it stands for no dimension.
     given = selection if isinstance(selection, tuple) else (selection,)
     apart = [isinstance(index, slice) or index is ... for index in given]
     adjacent = all(apart) or not any(apart[apart.index(False) : len(apart) - apart[::-1].index(False)])
@@ -225,9 +225,9 @@ def numpy_selection(selection: object, shape: Sequence[int]) -> tuple[DimChoice,
 
 
 def orthogonal_selection(selection: object, shape: Sequence[int]) -> tuple[DimChoice, ...]:
-    """Work out a selection each of whose indices stands for itself: the product of all of them.
+    """Work out an orthogonal selection: the product of one index for each dimension.
 
-    An array of truth values selects along one dimension; an array of no dimensions is an integer.
+    A boolean array selects along one dimension; an array of no dimensions is an integer.
 
     Raises
     ------
@@ -239,7 +239,9 @@ def orthogonal_selection(selection: object, shape: Sequence[int]) -> tuple[DimCh
 
 
 def vectorized_selection(selection: object, shape: Sequence[int]) -> tuple[DimChoice, ...] | Points:
-    """Work out a selection whose arrays and integers select points together, which come first in the result.
+    """Work out a selection whose arrays and integers select points together.
+
+    The dimensions of the points come first in the result.
 
     Raises
     ------
@@ -258,12 +260,12 @@ def vectorized_selection(selection: object, shape: Sequence[int]) -> tuple[DimCh
 
 
 def block_selection(selection: object, shape: Sequence[int], grid: Grid) -> tuple[DimSelection, ...]:
-    """Work out a selection of whole units of storage, by their coordinates in the grid.
+    """Work out a selection of whole stored units, by their coordinates in the grid.
 
     Raises
     ------
     SelectionError
-        If it is no basic selection of the grid, or a slice has another step than 1.
+        If it is no basic selection of the grid, or a slice has a step other than 1.
 
     Examples
     --------
@@ -290,7 +292,7 @@ def _is_array(index: object) -> bool:
 
 
 def _as_array(index: object, at: int) -> npt.NDArray[Any]:
-    """The index of a selection at a place as an array of integers or of truth values, as numpy takes it."""
+    """An index as an array of integers or booleans; ``at`` is its place in the selection, for errors."""
     try:
         array = np.asarray(index)
     except (TypeError, ValueError) as error:
@@ -305,7 +307,10 @@ def _as_array(index: object, at: int) -> npt.NDArray[Any]:
 def _expanded(
     selection: object, shape: Sequence[int], taken: Callable[[Any], int], accepted: str
 ) -> tuple[object, ...]:
-    """An index for each dimension, of which some ``taken`` several; slices stand for those left out."""
+    """Replace the Ellipsis, and the indices left out at the end, by full slices.
+
+    ``taken`` returns the number of dimensions that an index takes.
+    """
     indices = selection if isinstance(selection, tuple) else (selection,)
     for index in indices:
         if index is None or isinstance(index, (bool, np.bool_)):
@@ -324,7 +329,7 @@ def _expanded(
 def _with_arrays(
     selection: object, shape: Sequence[int], *, flat: bool = False
 ) -> tuple[int | slice | Indices, ...]:
-    """An index for each dimension: a slice, an integer that is not negative, or an array of such.
+    """An index for each dimension: a slice, an integer, or an array of integers; no integer is negative.
 
     With ``flat``, arrays of several dimensions are refused.
     """
@@ -379,7 +384,7 @@ def _product(indices: Sequence[int | slice | Indices], shape: Sequence[int]) -> 
 
 
 def _choice(indices: Indices) -> DimChoice:
-    """What an array selects along one dimension: a progression, if it is one."""
+    """The elements that an array selects along one dimension, as a progression where they are one."""
     progression = as_progression(indices)
     if progression is not None:
         return progression
@@ -390,7 +395,7 @@ def _choice(indices: Indices) -> DimChoice:
 
 
 def as_progression(indices: Indices) -> DimSelection | None:
-    """The progression that these indices are, forward or backward; None if they are none."""
+    """These indices as a forward or backward progression; None if they are no progression."""
     count = len(indices)
     if count == 0:
         return DimSelection(0, 1, 0)

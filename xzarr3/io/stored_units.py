@@ -1,4 +1,4 @@
-"""Which units of an array, shards or chunks, are stored."""
+"""Which units of an array exist in the store. A unit is a shard, or a chunk that is in no shard."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from xzarr3.array import Array
 
 FEW = 4096
-"""Units up to which asking the store for each is cheaper than listing it."""
+"""Up to this number of units, one request for each is cheaper than listing the store."""
 
 
 def stored_units(
     array: Array, region: BasicSelection = ..., shape: tuple[int, ...] | None = None, grid: Grid | None = None
 ) -> Iterator[tuple[int, ...]]:
-    """The coordinates of those units that are stored and lie between the ends of ``region``.
+    """The coordinates of the units that exist in the store and lie between the ends of ``region``.
 
-    The shape and the grid are those of the array, if no others are given.
+    ``shape`` and ``grid`` are those of the array by default.
     """
     shape, grid = shape or array.shape, grid or array.metadata.chunk_grid
     bounds = unit_bounds(region, shape, grid)
@@ -33,7 +33,7 @@ def stored_units(
         there = spread(store.exists, [array.engine.key(coords) for coords in few], store.concurrency)
         yield from itertools.compress(few, there)
         return
-    # Of many units, most of which may never have been written, the store is asked what there is.
+    # Many units: the store is listed, as most of them may never have been written.
     prefix, keys = array.engine.prefix, array.metadata.chunk_key_encoding
     for key in list(array.engine.store.list_prefix(prefix)):
         found = keys.coords(key[len(prefix) :], array.ndim)
@@ -42,7 +42,7 @@ def stored_units(
 
 
 def unit_bounds(region: BasicSelection, shape: tuple[int, ...], grid: Grid) -> list[range]:
-    """The coordinates of units between the ends of a region, along each dimension."""
+    """The coordinates of the units between the ends of a region, along each dimension."""
     return [
         range(axis.index(chosen.start), axis.index(chosen.stop - 1) + 1) if chosen.count else range(0)
         for chosen, axis in zip(basic_selection(region, shape), grid.axes, strict=True)
@@ -50,5 +50,5 @@ def unit_bounds(region: BasicSelection, shape: tuple[int, ...], grid: Grid) -> l
 
 
 def are_few(region: BasicSelection, shape: tuple[int, ...], grid: Grid) -> bool:
-    """Whether a region has so few units that the store is asked for each rather than listed."""
+    """Whether a region has so few units that each gets a request and the store is not listed."""
     return math.prod(map(len, unit_bounds(region, shape, grid))) <= FEW

@@ -1,7 +1,8 @@
-"""Writing units of storage, as a plan divides the values: what one thread does.
+"""Writes stored units as a plan divides the values: the work of one thread.
 
-Each unit is replaced whole; one of which only a part is given is read before. A shard is put together from
-the inner chunks that change and, as they are stored, all others.
+Each unit is replaced as a whole. If only a part of it is given, the unit is read first. A changed shard gets
+newly encoded inner chunks where they change, and the stored bytes of all other inner chunks. This module
+starts no threads and knows nothing of selections.
 """
 
 from __future__ import annotations
@@ -29,19 +30,19 @@ if TYPE_CHECKING:
 
 
 class UnitWriter:
-    """Writes units, for one thread within a ``with`` statement.
+    """Writes units in one thread, within a ``with`` statement.
 
     Parameters
     ----------
     engine : Engine
     addressing : Addressing
-        How it is told which elements of a unit are given.
+        The way in which ``inner`` describes the given elements of a unit.
     keep_empty : bool
-        Store units that hold only the fill value as well.
+        Whether to store units that hold only the fill value.
     fields : tuple of str
-        The fields of the elements that are given; all, if there are none here.
+        The fields of the elements to write; all fields if empty.
     left_out : list, optional
-        Gets the coordinates of the units that are not there afterwards.
+        Gets the coordinates of the units that are absent afterwards.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class UnitWriter:
 
     @for_array(lambda writer: writer._engine)
     def run(self, runs: Runs, source: AnyArray) -> int:
-        """Write the units that are left with their parts of ``source``; none of them is missing."""
+        """Write units until none are left, each with its part of ``source``; returns 0."""
         while run := runs.take():
             chain, units = run
             for unit in units:
@@ -89,14 +90,14 @@ class UnitWriter:
                 except ChunkError as error:
                     error.key, error.chunk = key, unit.coords
                     raise
-                if chain.shard is not None:  # Reading would ask in vain for the one that it knows.
+                if chain.shard is not None:  # The kept index is out of date now.
                     forget_index(chain.shard, self._engine.store_identity, key)
                 if not stored and self._left_out is not None:
                     self._left_out.append(unit.coords)
         return 0
 
     def _replace(self, chain: CodecChain, key: str, inner: Inner, values: AnyArray) -> bool:
-        """Store a unit all of whose elements are given; returns whether it is there now."""
+        """Store a unit whose elements are all given; returns whether the unit exists afterwards."""
         spec = chain.spec
         if self._is_empty(spec, values):
             with key_lock(self._engine.store_identity, key):
@@ -108,14 +109,17 @@ class UnitWriter:
             self._addressing.put(chunk, inner, values)
             values = chunk
         pieces = chain.encoded_pieces(values, keep_empty=self._keep_empty)
-        # Not while another thread changes a part of what it has read before: this would be lost entirely.
+        # The lock excludes a thread that has read the unit to change a part: it would undo this write.
         with key_lock(self._engine.store_identity, key):
             self._writer.set(key, pieces)
         return True
 
     @for_array(lambda writer: writer._engine)
     def update(self, chain: CodecChain, key: str, inner: Inner, values: AnyArray) -> bool:
-        """Change a part of a unit, and lose no change of others to it; returns whether it is there now."""
+        """Change a part of a unit without losing changes by other writers.
+
+        Returns whether the unit exists afterwards.
+        """
         spec = chain.spec
         there = True
 
@@ -144,7 +148,7 @@ class UnitWriter:
     def _updated(
         self, chain: CodecChain, stored: Buffer | None, inner: Inner, values: AnyArray
     ) -> Buffer | None:
-        """A stored chunk with a part of it replaced; None if it then holds the fill value only."""
+        """A stored chunk with a part of it replaced; None if it then holds only the fill value."""
         spec = chain.spec
         if stored is None:
             chunk = spec.data_type.filled(spec.shape, spec.fill_value)
@@ -158,7 +162,7 @@ class UnitWriter:
     def _updated_shard(
         self, shard: Shard, stored: Buffer | None, inner: Inner, values: AnyArray
     ) -> list[Buffer]:
-        """A stored shard with a part of it replaced, in pieces; none if no inner chunk is left."""
+        """A stored shard with a part of it replaced, in pieces; empty if no inner chunk is left."""
         chosen, units = self._addressing.divide(inner, shard.grid.chunk_shape, shard.spec.shape)
         entries: list[list[int] | None] = [None] * len(units)
         if stored is not None:
@@ -180,17 +184,17 @@ class UnitWriter:
         return shard.rewritten(stored, changes)
 
     def _is_all(self, values: AnyArray, inner: Inner, shape: tuple[int, ...]) -> bool:
-        """Whether these are all elements of a chunk, in their order."""
+        """Whether ``values`` are all elements of a chunk, in their order."""
         all_given = isinstance(self._addressing, Slices) and not _is_mesh(inner) and not self._fields
         return all_given and values.shape == shape
 
     def _is_empty(self, spec: ChunkSpec, values: AnyArray) -> bool:
-        """Whether values are not stored, because they are the fill value only."""
+        """Whether values are not stored, because they hold only the fill value."""
         return (
             not self._keep_empty and not self._fields and spec.data_type.holds_only(values, spec.fill_value)
         )
 
 
 def _is_mesh(inner: Inner) -> bool:
-    """Whether there are arrays among the slices, which may name an element several times."""
+    """Whether there are arrays among the slices. An array may name an element several times."""
     return any(not isinstance(chosen, slice) for chosen in inner)

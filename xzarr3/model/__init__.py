@@ -1,1 +1,1 @@
-"""What metadata say, whatever the format of the documents."""
+"""Metadata of arrays and groups, independent of the format of their documents. Makes no requests."""

@@ -1,4 +1,4 @@
-"""Chunk key encodings: from the coordinates of a chunk to its key below the array.
+"""Chunk key encodings: turn the coordinates of a chunk into its key below the array, and back.
 
 Specification: Zarr v3, "Chunk key encodings": ``default`` and ``v2``; draft of May 2022, "Regular grids".
 """
@@ -16,14 +16,14 @@ _SEPARATORS = {"default": "/", "v2": "."}
 
 @dataclass(frozen=True)
 class ChunkKeyEncoding:
-    """How the keys of chunks are spelled.
+    """The form of chunk keys.
 
     Parameters
     ----------
     name : {"default", "v2"}
         ``default`` puts ``c`` before the coordinates, ``v2`` does not.
     separator : {"/", "."}, optional
-        What stands between the coordinates; by default ``/`` for ``default`` and ``.`` for ``v2``.
+        Separator of the coordinates; by default ``/`` for ``default`` and ``.`` for ``v2``.
 
     Examples
     --------
@@ -57,7 +57,7 @@ class ChunkKeyEncoding:
             )
 
     def prefix(self, ndim: int) -> str:
-        """What comes before the coordinates of a chunk of an array with ``ndim`` dimensions."""
+        """The part of a key before the coordinates, for an array with ``ndim`` dimensions."""
         if self.name == "default":
             return f"c{self.separator}" if ndim else "c"
         return "" if ndim else "0"
@@ -67,29 +67,29 @@ class ChunkKeyEncoding:
         return self.prefix(len(coords)) + self.separator.join(map(str, coords))
 
     def coords(self, key: str, ndim: int) -> tuple[int, ...] | None:
-        """The coordinates that ``key`` stands for, or None if it is no key of a chunk."""
+        """The coordinates in ``key``, or None if it is no chunk key."""
         number = "(0|[1-9][0-9]{0,18})"
         pattern = re.escape(self.prefix(ndim)) + re.escape(self.separator).join([number] * ndim)
         match = re.fullmatch(pattern, key)
         return None if match is None else tuple(map(int, match.groups()))
 
     def to_json(self) -> JSON:
-        """The encoding as a metadata document has it."""
+        """The encoding in the form of a metadata document."""
         return {"name": self.name, "configuration": {"separator": self.separator}}
 
 
 @dataclass(frozen=True)
 class DraftChunkKeyEncoding(ChunkKeyEncoding):
-    """The keys of chunks in the draft of May 2022: ``c`` and right after it the coordinates.
+    """The chunk keys of the draft of May 2022: ``c`` followed directly by the coordinates.
 
-    A class of its own, as no document of version 3 can name it.
+    This is a separate class because no document of version 3 can name it.
 
     Parameters
     ----------
     separator : {"/", "."}
-        What stands between the coordinates.
+        Separator of the coordinates.
     scalar : {"c", "c0"}
-        The key of the chunk of an array without dimensions; earlier tools write ``c0``.
+        The chunk key of an array without dimensions; earlier tools write ``c0``.
 
     Examples
     --------
@@ -110,7 +110,7 @@ class DraftChunkKeyEncoding(ChunkKeyEncoding):
         return "c" if ndim else self.scalar
 
     def to_json(self) -> JSON:
-        """Refused: in the draft the separator is part of the chunk grid, and other formats have no such keys.
+        """Always raises: the draft has the separator in the chunk grid, other formats have no such keys.
 
         Raises
         ------

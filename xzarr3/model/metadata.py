@@ -1,4 +1,8 @@
-"""What the metadata documents of arrays and groups say, whatever the format they are written in."""
+"""Metadata of arrays and groups, independent of the format of their documents.
+
+Owns the codecs bound to chunk shapes, which arrays with equal chunks share. Knows nothing of the keys and
+fields of documents, and makes no requests.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ if TYPE_CHECKING:
 _MAX_DIMENSIONS = 64  # numpy's limit
 _MAX_SAID = 512
 _said: dict[tuple[int, int], tuple[tuple[Codec, ...], ZDType, str]] = {}
-_MAX_KEPT_FILL = 2**12  # Bytes of a fill value; chains with a larger one are not kept for other arrays.
+_MAX_KEPT_FILL = 2**12  # Bytes of a fill value; a chain with a larger fill value is not shared.
 
 
 def check_shape(shape: tuple[int, ...]) -> None:
@@ -31,7 +35,7 @@ def check_shape(shape: tuple[int, ...]) -> None:
     Raises
     ------
     MetadataError
-        If it has too many dimensions, or a length is negative or beyond 63 bits.
+        If the shape has too many dimensions, or a length is negative or needs more than 63 bits.
     """
     if len(shape) > _MAX_DIMENSIONS:
         raise MetadataError(
@@ -46,7 +50,7 @@ def check_shape(shape: tuple[int, ...]) -> None:
 
 @dataclass(frozen=True, eq=False)
 class ArrayMetadata:
-    """An array.
+    """Metadata of an array.
 
     Parameters
     ----------
@@ -55,26 +59,26 @@ class ArrayMetadata:
     data_type : ZDType
         Type of the elements.
     chunk_grid : Grid
-        How the array is divided into units of storage.
+        Divides the array into stored units.
     chunk_key_encoding : ChunkKeyEncoding
-        The keys of these units.
+        Form of the keys of these units.
     fill_value : scalar
         Value of elements that were never written.
     codecs : tuple of Codec
-        How a unit is encoded.
+        The codecs of a unit.
     attributes : mapping
         User attributes, as in the document.
     dimension_names : tuple of str or None, optional
         Names of the dimensions; None if the document has none.
     storage_transformers : tuple of StorageTransformer
-        What stands between the array and the store, the first one next to the array.
+        Transformers between the array and the store; the first one is next to the array.
     ignored : mapping
-        Fields that are not known here but need not be understood; kept when the document is rewritten.
+        Unknown fields that need not be understood. They are kept when the document is rewritten.
     zarr_format : {3, 2, "3-draft"}
         The format of the document.
     fill_is_null : bool
-        Whether the document leaves open what elements are that were never written, as version 2 can.
-        They read as ``fill_value``, and chunks that hold nothing else are stored all the same.
+        Whether the document has no fill value, which version 2 allows. Elements that were never written then
+        read as ``fill_value``, and chunks that hold only this value are stored.
     """
 
     shape: tuple[int, ...]
@@ -95,7 +99,7 @@ class ArrayMetadata:
         self.chunk_grid.check(self.shape)
 
     def stores_as(self, other: ArrayMetadata) -> bool:
-        """Whether the units of storage of ``other`` have the same keys and mean the same."""
+        """Whether the stored units of ``other`` have the same keys and the same meaning."""
         return (
             self.data_type == other.data_type
             and self.chunk_grid.agrees(other.chunk_grid)
@@ -119,9 +123,9 @@ class ArrayMetadata:
 
     @cached_property
     def said(self) -> str:
-        """What tells codecs and data type from all others: equal ones may be of 1 and of 1.0, or of True."""
+        """Text that identifies codecs and data type. Equality does not: 1, 1.0 and True are equal."""
         codecs, data_type = self.codecs, self.data_type
-        # The arrays of a dataset mostly have the same objects. Those that are kept here keep their id.
+        # The arrays of a dataset mostly share these objects. The cache keeps them alive, so ids stay unique.
         key = id(codecs), id(data_type)
         kept = _said.get(key)
         if kept is None:
@@ -133,7 +137,7 @@ class ArrayMetadata:
 
     @cached_property
     def chain(self) -> CodecChain:
-        """The codecs, bound to the largest chunks: to all chunks, where these have the same shape."""
+        """The codecs, bound to the largest chunk shape: that of all chunks in a regular grid."""
         return self.chain_of(self.chunk_grid.largest)
 
     def check_codecs(self) -> None:
@@ -157,7 +161,7 @@ class ArrayMetadata:
 
 @dataclass(frozen=True)
 class _Fill:
-    """A fill value that is compared by its bits, as a NaN equals none."""
+    """A fill value compared by its bits, because a NaN does not equal itself."""
 
     bits: bytes
     value: Scalar = field(compare=False)
@@ -167,22 +171,23 @@ class _Fill:
 def _chain(
     codecs: tuple[Codec, ...], shape: tuple[int, ...], data_type: ZDType, fill: _Fill, said: str
 ) -> CodecChain:
-    """One chain for all arrays with such chunks; see :attr:`ArrayMetadata.said`."""
+    """One chain for all arrays with equal chunks; see :attr:`ArrayMetadata.said` for the last parameter."""
     return CodecChain(codecs, ChunkSpec(shape, data_type, fill.value))
 
 
 @dataclass(frozen=True, eq=False)
 class GroupMetadata:
-    """A group.
+    """Metadata of a group.
 
     Parameters
     ----------
     attributes : mapping
         User attributes, as in the document.
     consolidated : mapping of str to documents, optional
-        The documents of all nodes below, by their path relative to the group, if there is such metadata.
+        Consolidated metadata, if present: the documents of all nodes below, by their path relative to the
+        group.
     ignored : mapping
-        Fields that are not known here but need not be understood; kept when the document is rewritten.
+        Unknown fields that need not be understood. They are kept when the document is rewritten.
     zarr_format : {3, 2, "3-draft"}
         The format of the document.
     """
@@ -198,7 +203,7 @@ class GroupMetadata:
 
 
 class Consolidated(dict[str, Any]):
-    """The documents of the nodes below a group by relative path. They do not change.
+    """The documents of the nodes below a group, by relative path. They do not change.
 
     Examples
     --------
@@ -224,7 +229,7 @@ class Consolidated(dict[str, Any]):
         return sorted(self)
 
     def below(self, relative: str) -> Consolidated:
-        """Those below a group, in their order here; found without a look at all others."""
+        """The documents below one of the groups, in the same order. Does not search all documents."""
         prefix = f"{relative}/"
         first, last = (bisect_left(self._sorted, end) for end in (prefix, f"{relative}0"))  # "0" follows "/".
         paths = sorted(self._sorted[first:last], key=self._places.__getitem__)

@@ -1,7 +1,7 @@
-"""Storage transformers: what may stand between an array and the store.
+"""Storage transformers: the extension point between an array and the store.
 
-Specification: Zarr v3 core, "Storage transformers". The text defines the extension point and no transformer,
-so the registry is empty until somebody registers one.
+Specification: Zarr v3 core, "Storage transformers". The specification defines the extension point and no
+transformer. So the registry is empty until a user registers one.
 """
 
 from __future__ import annotations
@@ -51,44 +51,44 @@ class StorageTransformer(ABC):
         Raises
         ------
         MetadataError
-            If the configuration lacks a field, has one too many or a wrong value.
+            If the configuration lacks a field, or has an unknown field or a wrong value.
         """
 
     def configuration(self) -> dict[str, JSON]:
-        """The configuration as a metadata document has it; empty if there is nothing to configure."""
+        """The configuration in the form of a metadata document; empty if there is nothing to configure."""
         return {}
 
     def to_json(self) -> JSON:
-        """The transformer as a metadata document has it."""
+        """The transformer in the form of a metadata document."""
         configuration = self.configuration()
         return {"name": self.name, "configuration": configuration} if configuration else {"name": self.name}
 
     @abstractmethod
     def wrap(self, store: Store, prefix: str, metadata: ArrayMetadata) -> Store:
-        """The store that the array sees.
+        """The store that the array uses.
 
         Parameters
         ----------
         store : Store
-            The store itself, or what the next transformer made of it.
+            The store itself, or the store returned by the next transformer.
         prefix : str
-            What the keys of the array's chunks begin with. The array asks for no other keys.
+            Start of the keys of the array's chunks. The array uses no other keys.
         metadata : ArrayMetadata
         """
 
     def owns(self, key: str) -> bool:
-        """Whether a key that is no chunk's may be one that this transformer stores.
+        """Whether this transformer may have stored a key that is no chunk key.
 
         Parameters
         ----------
         key : str
-            The key without the array's prefix. Only keys that are owned are erased with an array.
+            The key without the array's prefix. Besides chunk keys, erasing an array erases only owned keys.
         """
         return False
 
 
 def register_storage_transformer(cls: type[StorageTransformer]) -> type[StorageTransformer]:
-    """Add a storage transformer under its name, in place of an earlier one; returns it."""
+    """Register a storage transformer under its name, replacing an earlier one; returns ``cls``."""
     _known[cls.name] = cls
     return cls
 
@@ -109,7 +109,7 @@ def storage_transformer(name: str, configuration: Mapping[str, JSON]) -> Storage
     Raises
     ------
     UnknownExtensionError
-        If there is none of this name.
+        If no storage transformer has this name.
     MetadataError
         If the configuration is not valid.
     """
@@ -132,7 +132,7 @@ def storage_transformer(name: str, configuration: Mapping[str, JSON]) -> Storage
 def transformed(
     store: Store, prefix: str, metadata: ArrayMetadata, transformers: tuple[StorageTransformer, ...]
 ) -> Store:
-    """The store that an array sees through its transformers, the first of which is next to it."""
+    """The store that an array uses through its transformers; the first one is next to the array."""
     for transformer in reversed(transformers):
         store = transformer.wrap(store, prefix, metadata)
     return store

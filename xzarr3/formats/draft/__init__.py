@@ -1,15 +1,15 @@
-"""The Zarr v3 core specification as it was drafted in May 2022 (``"3-draft"``); no store is touched here.
+"""The format of the Zarr v3 draft of May 2022 (``"3-draft"``). Makes no requests to a store.
 
 Specification: Zarr v3 core, editor's draft of 25 May 2022, in its state with ``chunk_memory_layout``: an
-entry point ``zarr.json``, documents below ``meta/``, chunks below ``data/``, and groups that are there as
-soon as something is below them. For what documents of arrays say see :mod:`xzarr3.formats.draft.arrays`.
+entry point ``zarr.json``, documents below ``meta/``, chunks below ``data/``, and groups that exist as soon as
+a node below them exists. :mod:`xzarr3.formats.draft.arrays` describes the documents of arrays.
 
-What zarr-python 2.12 to 2.18 wrote as an experiment, an earlier state of the draft with ``root`` in its keys,
-is read and not written.
+zarr-python 2.12 to 2.18 wrote an earlier state of the draft as an experiment, with ``root`` in its keys. This
+module reads that state and does not write it.
 
-The text asks to fail on names in documents that it does not define, and lets those be ignored that come
-with a later minor version of the specification. So names are refused where the entry point says 3.0; where it
-says 3.1 or later they are passed over, and kept when a document is rewritten.
+The specification asks readers to fail on undefined names in documents, and lets them ignore names that come
+with a later minor version. So unknown names are refused if the entry point says 3.0. If it says 3.1 or later,
+unknown names are ignored, and kept when a document is rewritten.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ _ENTRY_FIELDS = {
 
 @dataclass(frozen=True)
 class DraftFormat(Format):
-    """The draft of May 2022: documents and chunks apart, and one entry point for the whole hierarchy.
+    """The draft of May 2022: separate documents and chunks, and one entry point for the whole hierarchy.
 
     Parameters
     ----------
     suffix : str
-        What the keys of documents end with.
+        End of the keys of documents.
     root : str
-        What all keys have after ``meta/`` and ``data/``: nothing, or ``root`` where earlier tools wrote.
+        Part of all keys after ``meta/`` and ``data/``: empty, or ``root`` for hierarchies of earlier tools.
     minor : int
         The minor version of the specification that the entry point names.
     entry_point : mapping, optional
-        The entry point as it was read, if it is not what would be written anew.
+        The entry point as it was read, if this module would write another one.
 
     Examples
     --------
@@ -82,7 +82,7 @@ class DraftFormat(Format):
 
     @staticmethod
     def is_entry_point(document: Mapping[str, Any]) -> bool:
-        """Whether a document ``zarr.json`` is an entry point, and not one of version 3 as it was released.
+        """Whether a document ``zarr.json`` is an entry point, and not a document of the released version 3.
 
         Examples
         --------
@@ -105,7 +105,7 @@ class DraftFormat(Format):
         MetadataError
             If it is not valid, or names another version.
         UnknownExtensionError
-            If it asks for an extension that must be understood, or for documents in another encoding.
+            If it needs an extension that must be understood, or documents in another encoding.
 
         Examples
         --------
@@ -117,7 +117,7 @@ class DraftFormat(Format):
         try:
             minor = _minor_version(document.get("zarr_format", ...))
             early = isinstance(document.get("metadata_encoding"), str)
-            # Earlier tools have the suffix beside the encoding, and name the encoding by a URI.
+            # Earlier tools name the encoding by a URI, and put the suffix next to it.
             optional = ("metadata_key_suffix",) if early else ()
             members(document, _ENTRY_FIELDS, optional, lenient=minor > 0)
             if early:
@@ -165,7 +165,7 @@ class DraftFormat(Format):
         return self._below("data", path)
 
     def place(self, key: str) -> Place | None:
-        """What a key stands for that is one of a document.
+        """The meaning of the key of a document; None for other keys.
 
         Examples
         --------

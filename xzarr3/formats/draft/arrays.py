@@ -1,4 +1,4 @@
-"""Documents of arrays in the draft of May 2022.
+"""Documents of arrays in the draft of May 2022: parses and makes them.
 
 Specification: Zarr v3 core, editor's draft of 25 May 2022, "Array metadata".
 """
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from xzarr3.formats.base import Document
 
 _STORAGE = ("data_type", "chunk_grid", "chunk_memory_layout", "codecs", "fill_value", "storage_transformers")
-"""The fields that say how the array is stored. Where a document is rewritten, all stay as they were."""
+"""The fields that define how the array is stored. Rewriting a document keeps all of them unchanged."""
 
 _OPTIONAL = ("chunk_memory_layout", "codecs", "storage_transformers", "dimension_names")
 _ALL_FIELDS = frozenset({*ARRAY_FIELDS, *_OPTIONAL})
@@ -50,13 +50,13 @@ _ALL_FIELDS = frozenset({*ARRAY_FIELDS, *_OPTIONAL})
 
 @dataclass(frozen=True, eq=False)
 class DraftArrayMetadata(ArrayMetadata):
-    """An array as a document of the draft describes it.
+    """Metadata of an array from a document of the draft.
 
     Parameters
     ----------
     as_read : mapping
-        The fields that say how the array is stored, if they would be written in other words: those of another
-        state of the draft, or an extension data type that is read as its fallback.
+        The fields that define how the array is stored, if this package would write them differently: because
+        they come from another state of the draft, or an extension data type is read as its fallback.
     """
 
     as_read: Mapping[str, JSON] = field(default_factory=dict)
@@ -64,26 +64,26 @@ class DraftArrayMetadata(ArrayMetadata):
 
 @dataclass(frozen=True, eq=False)
 class EarlyArrayMetadata(DraftArrayMetadata):
-    """An array of a hierarchy that is only read, with its document.
+    """Metadata of an array in a hierarchy that is only read, with its document.
 
     Parameters
     ----------
     document : mapping
-        As it was read.
+        The document as it was read.
     """
 
     document: Mapping[str, JSON] = field(default_factory=dict)
 
     @classmethod
     def of(cls, meta: ArrayMetadata, document: Mapping[str, JSON]) -> Self:
-        """The metadata that were read from a document."""
+        """The metadata together with the document that they were read from."""
         return cls(**{each.name: getattr(meta, each.name) for each in fields(meta)}, document=document)
 
 
 def parse_array(
     document: object, path: str = "", *, early: bool = False, lenient: bool = False, quiet: bool = False
 ) -> ArrayMetadata:
-    """What the document of an array says.
+    """Parse the document of an array.
 
     Parameters
     ----------
@@ -91,18 +91,18 @@ def parse_array(
     path : str
         Path of the array, for messages.
     early : bool
-        Whether earlier tools may have written it.
+        Whether earlier tools may have written the document.
     lenient : bool
-        Pass over unknown names.
+        Accept unknown names.
     quiet : bool
-        Do not warn of a data type that stands in for an unknown one.
+        Do not warn if a fallback replaces an unknown data type.
 
     Raises
     ------
     MetadataError
         If it is not valid; the error names the field.
     UnknownExtensionError
-        If it asks for an extension that is not known here.
+        If it needs an unknown extension.
     """
     if early and isinstance(document, Mapping) and is_early(document):
         return parse_early(document)
@@ -142,7 +142,7 @@ def parse_array(
 
 
 def _fill_value_or_default(named: Named, value: object) -> tuple[Scalar, bool, str]:
-    """The fill value, whether the document leaves it open, and what to say about it."""
+    """The fill value, whether it is a default, and a remark for the warning."""
     default = named.data_type.default_scalar()
     if value is None and not named.core and named.data_type.to_native_dtype().kind not in "mM":
         return default, True, ""
@@ -175,10 +175,10 @@ def _dimension_names(document: Mapping[str, Any], ndim: int) -> tuple[str | None
 
 
 def _as_read(document: Mapping[str, Any], meta: ArrayMetadata) -> dict[str, JSON]:
-    """The fields that say how the array is stored, if they would be written in other words."""
+    """The fields that define how the array is stored, if this package would write them differently."""
     found = {name: document[name] for name in _STORAGE if name in document}
     if isinstance(found["fill_value"], float) and not np.isfinite(found["fill_value"]):
-        del found["fill_value"]  # The literals of older writers are no JSON.
+        del found["fill_value"]  # The literals NaN and Infinity of older writers are not valid JSON.
     try:
         fresh = _storage_fields(meta, _cannot_say)
     except MetadataError:
@@ -191,20 +191,20 @@ def _cannot_say(field: str, found: object, accepted: str) -> MetadataError:
 
 
 def array_document(meta: ArrayMetadata, refuse: Refuse, *, lenient: bool = False) -> Document:
-    """The document that says what ``meta`` says.
+    """The document for ``meta``.
 
     Parameters
     ----------
     meta : ArrayMetadata
     refuse : callable
-        Makes the error for what cannot be said.
+        Makes the error for metadata that the draft cannot express.
     lenient : bool
-        Let fields through that the draft does not define.
+        Accept fields that the draft does not define.
 
     Raises
     ------
     MetadataError
-        If the draft has no words for it.
+        If the draft cannot express ``meta``.
     """
     rest = {name: item for name, item in meta.ignored.items() if name not in _ALL_FIELDS}
     for name, item in rest.items():
@@ -216,7 +216,7 @@ def array_document(meta: ArrayMetadata, refuse: Refuse, *, lenient: bool = False
         try:
             same = _same(parse_array(document, quiet=True), meta)
         except MetadataError:
-            same = False  # The array has become another one since.
+            same = False  # The metadata have changed since they were read.
         if same:
             return document | rest
     return _with_storage(_storage_fields(meta, refuse), meta) | rest
@@ -227,7 +227,7 @@ def _same(read: ArrayMetadata, meta: ArrayMetadata) -> bool:
 
 
 def _with_storage(storage: Mapping[str, JSON], meta: ArrayMetadata) -> Document:
-    """A document with the fields that do not say how the array is stored beside those that do."""
+    """A complete document: the ``storage`` fields, and all fields that do not define how it is stored."""
     document: Document = {"shape": list(meta.shape)}
     if meta.dimension_names is not None:
         document["dimension_names"] = list(meta.dimension_names)
@@ -238,7 +238,7 @@ def _with_storage(storage: Mapping[str, JSON], meta: ArrayMetadata) -> Document:
 
 
 def _storage_fields(meta: ArrayMetadata, refuse: Refuse) -> dict[str, JSON]:
-    """The fields that say how an array is stored."""
+    """The fields that define how an array is stored."""
     if not isinstance(meta.chunk_grid, RegularGrid):
         raise refuse("chunk_grid", meta.chunk_grid.name, "'regular'")
     encoding = meta.chunk_key_encoding

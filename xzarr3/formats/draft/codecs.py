@@ -1,7 +1,7 @@
-"""Chunk grids, codecs and storage transformers as documents of the draft of May 2022 have them.
+"""Chunk grids, codecs and storage transformers in documents of the draft of May 2022.
 
-Specification: Zarr v3 core, editor's draft of 25 May 2022, "Chunk grids", "Chunk encoding"; gzip, blosc,
-endian and transpose codecs and sharding storage transformer, as drafted beside it.
+Specification: Zarr v3 core, editor's draft of 25 May 2022, "Chunk grids", "Chunk encoding"; and the drafts of
+the gzip, blosc, endian and transpose codecs and of the sharding storage transformer.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _Metadata = TypeVar("_Metadata", bound=ArrayMetadata)
 
 
 def chunk_grid_from_json(value: object, shape: tuple[int, ...]) -> tuple[tuple[int, ...], str]:
-    """The shape of chunks, and the separator in their keys."""
+    """The chunk shape, and the separator in chunk keys."""
     if isinstance(value, Mapping) and ("extension" in value or value.get("type", "regular") != "regular"):
         raise UnknownExtensionError(
             "unknown chunk grid", field="chunk_grid", found=dict(value), accepted="'regular'"
@@ -73,7 +73,7 @@ def _gzip(configuration: Mapping[str, JSON]) -> Codec:
     from xzarr3.codecs.gzip import GzipCodec
 
     fields = Configuration("gzip", configuration)
-    level = fields.integer("level", 0, 9, default=GzipCodec.level)  # Decoding needs none.
+    level = fields.integer("level", 0, 9, default=GzipCodec.level)  # Decoding needs no level.
     fields.finish()
     return GzipCodec(level)
 
@@ -115,7 +115,7 @@ def _reversed(ndim: int) -> TransposeCodec:
 
 
 def codecs_from_json(document: Mapping[str, Any], named: Named, ndim: int) -> tuple[Codec, ...]:
-    """The codecs, with those that the document only implies."""
+    """The codecs, including those that the document only implies."""
     items = items_of(document.get("codecs", []), "codecs", "an array of codecs")
     codecs = [_codec(item, ndim, f"codecs[{at}]") for at, item in enumerate(items)]
     transposed = any(isinstance(codec, TransposeCodec) for codec in codecs)
@@ -129,7 +129,7 @@ def codecs_from_json(document: Mapping[str, Any], named: Named, ndim: int) -> tu
         )
     filters = [codec for codec in codecs if isinstance(codec, ArrayArrayCodec)]
     if not any(isinstance(codec, ArrayBytesCodec) for codec in codecs):
-        # Codecs on bytes get the elements in C order and in the byte order of the data type.
+        # Bytes-to-bytes codecs get the elements in C order and in the byte order of the data type.
         codecs.insert(len(filters), BytesCodec(named.endian))
     if layout == "F" and ndim > 1:
         codecs.insert(0, _reversed(ndim))
@@ -137,7 +137,7 @@ def codecs_from_json(document: Mapping[str, Any], named: Named, ndim: int) -> tu
 
 
 def _memory_layout(document: Mapping[str, Any], *, transposed: bool) -> str:
-    """The order of elements in chunks; later states of the draft leave it to the codec ``transpose``."""
+    """The order of the elements in chunks. Later states of the draft use the codec ``transpose`` instead."""
     accepted = "'C', 'F'"
     if "chunk_memory_layout" not in document:
         if transposed:
@@ -154,7 +154,7 @@ def _memory_layout(document: Mapping[str, Any], *, transposed: bool) -> str:
 
 
 def codecs_to_json(meta: ArrayMetadata, refuse: Refuse) -> tuple[str, list[JSON]]:
-    """The layout of chunks and the other codecs."""
+    """The memory layout of chunks, and the other codecs."""
     codecs = list(meta.codecs)
     ndim = len(meta.shape)
     layout = "C"
@@ -193,9 +193,10 @@ _SHARDING = "https://purl.org/zarr/spec/storage_transformers/sharding/1.0"
 def with_shards(
     meta: _Metadata, chunk_shape: tuple[int, ...], transformers: object, *, early: bool = False
 ) -> _Metadata:
-    """The array with its chunks in shards, if they are, and with what its codecs leave open filled in.
+    """The array with the sharding codec if its chunks are in shards, and with complete codecs.
 
-    A shard is then the unit of storage: that the draft has a storage transformer make them comes to the same.
+    A shard then is the stored unit. In the draft, a storage transformer makes the shards; the stored bytes
+    are the same.
     """
     per_shard = _chunks_per_shard(transformers, len(meta.shape), early=early)
     try:
@@ -208,13 +209,13 @@ def with_shards(
             meta = replace(meta, chunk_grid=RegularGrid(shape), codecs=(sharding,))
             meta.check_codecs()
     except MetadataError as error:
-        error.field = "codecs"  # Those that are only implied have no place in the document.
+        error.field = "codecs"  # No index: implied codecs have no place in the document.
         raise
     return meta
 
 
 def _chunks_per_shard(value: object, ndim: int, *, early: bool) -> tuple[int, ...] | None:
-    """How many chunks a shard has along each dimension, if there is the one known storage transformer."""
+    """Number of chunks in a shard along each dimension; None without the one known storage transformer."""
     needed = {"extension": "a URI", "type": "what the extension defines"}
     accepted = f"{ndim} integers of at least 1"
     sharding = None
@@ -232,7 +233,7 @@ def _chunks_per_shard(value: object, ndim: int, *, early: bool) -> tuple[int, ..
         field = f"{field}.chunks_per_shard"
         sharding = lengths_of(inside["chunks_per_shard"], field)
         if early and not ndim and sharding == (1,):
-            sharding = ()  # What earlier tools write for an array without dimensions.
+            sharding = ()  # Earlier tools write [1] for an array without dimensions.
         if len(sharding) != ndim or not all(0 < number < 2**31 for number in sharding):
             raise invalid(field, list(sharding), accepted)
     return sharding

@@ -1,7 +1,8 @@
-"""Documents of arrays by zarr-python 2.12 to 2.18, an earlier state of the draft of May 2022; only read.
+"""Documents of arrays from zarr-python 2.12 to 2.18, in an earlier state of the draft of May 2022; only read.
 
-They are those of version 2 under other names: the same data types, fill values, compressors and filters, the
-latter among the attributes.
+They are documents of version 2 with other names of fields. Data types, fill values, compressors and filters
+are the same; the filters are in the attributes. This module turns them into documents of version 2 and lets
+:mod:`xzarr3.formats.v2` parse them.
 """
 
 from __future__ import annotations
@@ -34,20 +35,20 @@ _IN_DRAFT = {
 
 
 def is_early(document: Mapping[str, Any]) -> bool:
-    """Whether a document is one of zarr-python 2 and not of a later state of the draft."""
+    """Whether a document was written by zarr-python 2, and not in a later state of the draft."""
     data_type = document.get("data_type")
     if "codecs" in document or (isinstance(data_type, str) and data_type in TABLE and data_type != "bool"):
         return False
     if not isinstance(data_type, Mapping):
         return True
     uri = data_type.get("extension")
-    # To the extensions of which there was no text yet it gave no URI.
+    # zarr-python 2 wrote "TODO: " in place of the URI of an extension that was not specified yet.
     known = isinstance(uri, str) and (TIMES.fullmatch(uri) or COMPLEX.fullmatch(uri))
     return bool(known) or str(uri).startswith("TODO: ")
 
 
 def parse_early(document: Mapping[str, Any]) -> ArrayMetadata:
-    """What a document of zarr-python 2 says, which has the data types and codecs of version 2."""
+    """Parse a document of zarr-python 2, with the data types and codecs of version 2."""
     found, _ = members(document, _EARLY_FIELDS, _EARLY_OPTIONAL)
     shape = lengths_of(found["shape"], "shape")
     check_shape(shape)
@@ -85,12 +86,12 @@ def parse_early(document: Mapping[str, Any]) -> ArrayMetadata:
 
 
 def _early_dtype(value: object) -> object:
-    """A data type as version 2 has it."""
+    """The data type in the form of version 2."""
     if isinstance(value, Mapping):
         found, _ = members(value, {"extension": "a URI", "type": "a dtype"}, ("fallback",), "data_type")
         name = found["type"]
         if isinstance(name, list) and len(name) == 1 and isinstance(name[0], list) and name[0][:1] == [""]:
-            return name[0][-1]  # Of raw bytes it gave what numpy calls their fields.
+            return name[0][-1]  # For raw bytes it wrote numpy's list of their fields.
         return name
     return _EARLY_NAMES.get(value, value) if isinstance(value, str) else value
 

@@ -1,4 +1,4 @@
-"""JSON objects in documents of the draft of May 2022: which names they may have, and what stands there.
+"""JSON objects in documents of the draft of May 2022: checks their names and the types of their values.
 
 Specification: Zarr v3 core, editor's draft of 25 May 2022, "Metadata", "Extensions".
 """
@@ -12,7 +12,7 @@ from xzarr3._types import JSON
 from xzarr3.errors import MetadataError, UnknownExtensionError, listed
 
 Refuse: TypeAlias = Callable[[str, object, str], MetadataError]
-"""Makes the error for a field, what was found and what would be accepted."""
+"""Makes an error from a field, the value found and the accepted values."""
 
 
 ARRAY_FIELDS = {
@@ -23,7 +23,7 @@ ARRAY_FIELDS = {
     "extensions": "an array of extensions",
     "attributes": "an object",
 }
-"""The names that every document of an array has, and what is accepted there."""
+"""The names that every document of an array must have, and their accepted values."""
 
 
 def members(
@@ -34,27 +34,27 @@ def members(
     *,
     lenient: bool = False,
 ) -> tuple[dict[str, Any], dict[str, JSON]]:
-    """A JSON object whose names are checked, and what else is in it.
+    """Check the names of a JSON object; returns its known members and its unknown members.
 
     Parameters
     ----------
     value : object
-        What should be an object.
+        The value to check.
     required : mapping of str to str
-        The names that it must have, and what would be accepted there.
+        The names that it must have, and their accepted values.
     optional : collection of str
         The names that it may have.
     field : str
-        Where it stands in its document.
+        Place of the value in its document.
     lenient : bool
-        Pass over unknown names.
+        Accept unknown names.
 
     Raises
     ------
     MetadataError
-        If it is no object or lacks a name.
+        If the value is no object or lacks a name.
     UnknownExtensionError
-        If it has another one.
+        If it has an unknown name, unless ``lenient``.
     """
     if not isinstance(value, Mapping):
         accepted = f"an object with {listed(required)}"
@@ -89,14 +89,14 @@ def string_of(value: object, field: str, accepted: str) -> str:
 
 
 def check_extensions(value: object, *, lenient: bool = False) -> None:
-    """Refuse extensions that have to be understood. None is known here.
+    """Refuse extensions that must be understood. This package knows no extension.
 
     Raises
     ------
     MetadataError
-        If it is no list of extensions.
+        If ``value`` is no list of extensions.
     UnknownExtensionError
-        If one of them must be understood.
+        If an extension must be understood.
     """
     needed = {"extension": "a URI", "must_understand": "true or false"}
     for at, item in enumerate(items_of(value, "extensions", "an array of extensions")):

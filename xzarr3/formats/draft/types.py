@@ -1,7 +1,7 @@
-"""Data types and fill values as documents of the draft of May 2022 have them.
+"""Data types and fill values in documents of the draft of May 2022.
 
-Specification: Zarr v3 core, editor's draft of 25 May 2022, "Core data types", "Array metadata"; datetime data
-types as drafted beside it.
+Specification: Zarr v3 core, editor's draft of 25 May 2022, "Core data types", "Array metadata"; and the draft
+of the datetime data types.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from xzarr3.formats.draft.json import Refuse, members, string_of
 
 @dataclass(frozen=True)
 class Named:
-    """What a document says of the elements.
+    """The data type in a document.
 
     Parameters
     ----------
     data_type : ZDType
     endian : {"little", "big"}
-        Byte order of the elements where no codec says it.
+        Byte order of the elements, unless a codec defines it.
     core : bool
-        Whether the specification itself defines it.
+        Whether the core specification defines the data type.
     instead_of : JSON, optional
-        The extension in whose place it stands.
+        The unknown extension for which the data type is the fallback.
     """
 
     data_type: ZDType
@@ -69,7 +69,7 @@ _NAMES = {type(data_type): name for name, data_type in TABLE.items()}
 
 
 def _numpy_names() -> Iterator[tuple[str, Named]]:
-    """The names of the table's data types in earlier states of the draft, which its examples still have."""
+    """Numpy's names of the core data types: from earlier states of the draft, and still in its examples."""
     for data_type in TABLE.values():
         code = data_type.to_native_dtype().str[1:]
         if data_type.item_size == 1:
@@ -98,7 +98,7 @@ _CORE_TYPES = f"{listed(TABLE)}, 'r8', 'r16' ..."
 
 
 def _core_type(name: str) -> Named | None:
-    """The data type of the specification with this name."""
+    """The core data type with this name, None if there is none."""
     if name in TABLE:
         return Named(TABLE[name])
     if re.fullmatch("r[1-9][0-9]{0,9}", name):
@@ -113,7 +113,7 @@ def _core_type(name: str) -> Named | None:
 
 
 def _extension_type(uri: str, name: object) -> Named | None:
-    """The data type of an extension, if that is one of those that are known."""
+    """The data type of a known extension; None for an unknown extension."""
     if not isinstance(name, str):
         return None
     if COMPLEX.fullmatch(uri) and name[1:] in ("c8", "c16"):
@@ -127,7 +127,7 @@ def _extension_type(uri: str, name: object) -> Named | None:
 
 
 def data_type_from_json(value: object) -> Named:
-    """The data type that a document names, or the first known one among those that may stand in for it."""
+    """The data type that a document names; for an unknown one, its first known fallback."""
     if isinstance(value, str):
         core = _core_type(value)
         if core is None:
@@ -192,12 +192,12 @@ def fill_value_forms(data_type: ZDType) -> str:
 
 
 def fill_value_from_json(named: Named, value: object) -> Scalar:
-    """The fill value that a document has.
+    """The fill value in a document.
 
     Raises
     ------
     DataTypeValidationError
-        If it is not one of the data type.
+        If the data type does not have this value.
     """
     dtype = named.data_type.to_native_dtype()
     try:
@@ -210,7 +210,7 @@ def fill_value_from_json(named: Named, value: object) -> Scalar:
 
 
 def _scalar(dtype: np.dtype[Any], value: Any) -> Scalar:
-    """A scalar from any of its forms in the draft; ValueError for what is none."""
+    """A scalar from any of its forms in the draft. Raises ValueError or TypeError for other values."""
     if isinstance(value, str) and value[:2] in ("0x", "0b") and dtype.kind not in "bmM":
         return _from_digits(dtype, value)
     if dtype.kind == "b" and isinstance(value, bool):
@@ -224,7 +224,7 @@ def _scalar(dtype: np.dtype[Any], value: Any) -> Scalar:
     if dtype.kind == "f":
         return _float(dtype, value)
     if dtype.kind == "c" and isinstance(value, list) and len(value) == 2:
-        # Earlier tools have two parts. A view keeps their bits, which arithmetic would not.
+        # Earlier tools write the two parts. A view keeps their bits; arithmetic might change them.
         part = np.dtype(f"f{dtype.itemsize // 2}")
         return np.array([_float(part, each) for each in value], part).view(dtype)[0]  # type: ignore[no-any-return]
     if dtype.kind in "mM" and (value is None or value == "NaT"):
@@ -236,7 +236,7 @@ def _scalar(dtype: np.dtype[Any], value: Any) -> Scalar:
 
 def _float(dtype: np.dtype[Any], value: object) -> Scalar:
     if isinstance(value, str) and value == "NaN":
-        # The NaN that has no sign and no payload.
+        # The NaN without sign and payload.
         mantissa = int(np.finfo(dtype).nmant)
         bits = ((1 << (8 * dtype.itemsize - mantissa)) - 1) << (mantissa - 1)
         return np.array([bits], f"u{dtype.itemsize}").view(dtype)[0]  # type: ignore[no-any-return]
