@@ -1,4 +1,4 @@
-"""Stores: where keys and values live."""
+"""Stores: the places that hold keys and values."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ __all__ = [
     "open_store",
 ]
 
-# Imported when one of them is first used.
+# Imported on first use.
 _LAZY = {
     "CacheStore": "cache.store",
     "FsspecStore": "fsspec.store",
