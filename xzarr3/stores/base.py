@@ -183,7 +183,7 @@ class Store(Closing):
     out those that it cannot do:
 
     ``_get(key, byte_range)``
-        The value of a key, or the byte range of it that starts and extends as given; None without a value.
+        The value of a key, or the part of it given by a start and a length; None if the key has no value.
     ``_set(key, value)``
         Store ``bytes``, whole or not at all.
     ``_erase(key)``
@@ -208,6 +208,11 @@ class Store(Closing):
 
     Tasks in other processes receive a store by pickling. A store whose values are in the memory of one
     process should refuse writes in other processes, as :class:`~xzarr3.MemoryStore` does.
+
+    Parameters
+    ----------
+    read_only : bool
+        Refuse every write.
 
     Examples
     --------
@@ -250,9 +255,9 @@ class Store(Closing):
     """The most bytes that may be read, gaps included, as a multiple of the wanted bytes.
 
     The limit applies only above 1 MiB. ``math.inf`` leaves the choice to :attr:`request_bytes`, which suits
-    stores where bytes cost only time. With 1 no unwanted byte is read, however many requests that takes; this
-    suits users who pay per byte. Elements of one chunk that would need more requests than :attr:`concurrency`
-    are read together in any case.
+    stores where bytes cost only time. Elements of one chunk that would need more requests than
+    :attr:`concurrency` are read together, even beyond the limit. With 1 no unwanted byte is ever read, however
+    many requests that takes; this suits users who pay per byte.
     """
 
     concurrency: int = 1
@@ -331,11 +336,11 @@ class Store(Closing):
         return type(self).__name__, self._identity
 
     def _told_apart(self) -> object:
-        """Distinguishes values read through this store from other readings of the same location, or None."""
+        """Distinguishes values that only this store reads in this way from those at the same location."""
         return None
 
     def __dask_tokenize__(self) -> object:
-        """The identity and a stamp that changes with any value; a new one every time if none can be told."""
+        """The identity and a stamp that changes with any value, or every time if the store cannot tell."""
         return self.identity, self.stamp([""])
 
     def close(self) -> None:
@@ -588,7 +593,7 @@ class Store(Closing):
             return done
 
     def _locked(self, key: str) -> AbstractContextManager[object]:
-        """Excludes other callers that compare and set the value of a key, as far as the store can."""
+        """A context that excludes other writers that compare and set the key, as far as the store can."""
         return key_lock(self.identity, key)
 
     def _compare_and_set(self, key: str, version: object, value: bytes | None) -> bool:
