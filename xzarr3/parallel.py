@@ -30,10 +30,9 @@ def is_child() -> bool:
 
 
 def available_threads() -> int:
-    """How many threads a read or write may use: all cores in the main thread, otherwise one.
+    """How many threads a read or write may use: one in a worker thread or worker process, else all cores.
 
-    Tasks of dask and of other pools run in threads or processes of their own. The pool already keeps the
-    cores busy.
+    Tasks of dask and of other pools run in such threads or processes, which already keep the cores busy.
     """
     if threading.current_thread() is not threading.main_thread() or is_child():
         return 1

@@ -256,8 +256,8 @@ class Store(Closing):
 
     The limit applies only above 1 MiB. ``math.inf`` leaves the choice to :attr:`request_bytes`, which suits
     stores where bytes cost only time. Elements of one chunk that would need more requests than
-    :attr:`concurrency` are read together, even beyond the limit. With 1 no unwanted byte is ever read, however
-    many requests that takes; this suits users who pay per byte.
+    :attr:`concurrency` are read together, even beyond the limit. With 1 no unwanted byte is ever read,
+    however many requests that takes; this suits users who pay per byte.
     """
 
     concurrency: int = 1

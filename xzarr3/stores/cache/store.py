@@ -78,7 +78,7 @@ class CacheStore(WrapperStore, hands_on=True):
 
     Pickling the store does not include kept values. Unpickled copies in one process share a cache, and all
     processes with the same directory share that directory. The inner store checks credentials; the cache does
-    not. The directory is readable for this user only, and whoever can read it can read the kept values.
+    not. Only this user may enter the directory.
 
     Parameters
     ----------

@@ -232,7 +232,7 @@ class FsspecStore(Store):
         self._secrets = secrets_in([url, options])
         try:
             return _unwrapped(*url_to_fs(url, **options))
-        except Exception as error:  # noqa: BLE001 - of whatever kind, and told without secrets
+        except Exception as error:  # noqa: BLE001 - of any kind, and reported without secrets
             accepted = "a URL that fsspec knows, of something that is there"
             if isinstance(error, ImportError):
                 accepted = "an environment with the package that is named"
@@ -256,7 +256,7 @@ class FsspecStore(Store):
             )
         try:
             self._fs = pickle.loads(self._pickled or pickle.dumps(self._fs, 5))
-        except Exception as error:  # noqa: BLE001 - of whatever kind, and told without secrets
+        except Exception as error:  # noqa: BLE001 - of any kind, and reported without secrets
             failure, cause = self._told(f"cannot make the file system of {self} again in this process", error)
         else:
             return self._fs

@@ -242,8 +242,8 @@ class FileWriter(Writer):
             self.sync(key, above)
 
     def touch(self) -> None:
-        """Update the root's time of modification, once before all is written and once at the end."""
-        if not self._wrote:  # Early as well, since the writer may be killed.
+        """Update the root's time of modification after the first change; `close` does so again."""
+        if not self._wrote:  # Not at the end only: the writer may be killed.
             self._store._touch()
             self._wrote = True
 

@@ -26,7 +26,7 @@ STAGED = ".xzarr3-staged-"
 OTHER_KIND = frozenset({errno.ENOTDIR, errno.ELOOP})
 """The errors for a name that belongs to a link or file instead of a directory."""
 _MISSING = frozenset({errno.ENOENT, errno.ENOTDIR})
-_KEPT = 6  # Open directories per writer: writers may be many, and descriptors are few.
+_KEPT = 6  # Open directories per writer; a process has few descriptors.
 NO_MORE = frozenset({errno.EMFILE, errno.ENFILE})
 """The errors when no descriptor is free."""
 _ATTEMPTS = 100

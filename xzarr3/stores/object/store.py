@@ -79,8 +79,9 @@ class ObjectStore(Store):
     ``abfs://container@account.dfs.core.windows.net/path``; ``http://`` and ``https://``. A web server is read
     only and cannot be listed. An ``https://`` URL of S3 or Azure counts as a web server too.
 
-    The environment at the time the store is made sets the location (``AWS_ENDPOINT_URL``, ``AWS_REGION``,
-    ``AZURE_STORAGE_ACCOUNT_NAME`` and similar variables), also for unpickled copies.
+    Where the options name no endpoint, region or account, the environment does (``AWS_ENDPOINT_URL``,
+    ``AWS_REGION``, ``AZURE_STORAGE_ACCOUNT_NAME`` and similar variables). It is read when the store is made,
+    also for later unpickled copies.
 
     Credentials come from `storage_options`, or else from the environment as obstore reads it (``AWS_...``,
     ``GOOGLE_...``, ``AZURE_...``). boto3, if installed, reads an AWS profile or credentials file. The pickled
