@@ -249,7 +249,7 @@ class MissingChunksWarning(UserWarning):
 
 
 class LargeWriteWarning(UserWarning):
-    """Blocks of a dask array would need more memory than allowed, so the write spills them."""
+    """Blocks of a dask array would need more memory than allowed, so the write spills them to disk."""
 
 
 class FallbackWarning(UserWarning):

@@ -1,4 +1,7 @@
-"""Stores: the places that hold keys and values."""
+"""Stores: the places that hold values under keys.
+
+A store knows nothing of arrays, chunks, codecs or metadata documents.
+"""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ _serial = itertools.count()
 
 
 def version_of(info: os.stat_result) -> object:
-    """Identifies the state of a file. A copy may have the time of its original, but not the same inode."""
+    """Identifies the state of a file. Its time alone would not: a copy may have the time of its original."""
     return info.st_dev, info.st_ino, info.st_mtime_ns, info.st_ctime_ns, info.st_size
 
 
