@@ -40,7 +40,7 @@ def open_store(
         Further arguments of the store: credentials, ``anon``, ``endpoint_url``, ``concurrency``, ...
     mode : {"r", "r+", "a"}
         For a zip: ``"r+"`` opens it for additions, and ``"a"`` creates it if it does not exist. It is
-        complete once its store is closed. Other stores ignore `mode` and can always be written.
+        complete once its store is closed. Other stores ignore `mode`; they can be written if they permit it.
 
     Raises
     ------

@@ -96,7 +96,7 @@ class WrapperStore(Store, hands_on=True):
         return (self._kind, self.inner.identity) if self._reads_otherwise else self.inner.identity
 
     def _told_apart(self) -> object:
-        # Only a derived class knows how it changes values, so every instance counts as different.
+        # How a derived class reads values is unknown here, so only copies of one store count as equal.
         return self._identity if self._reads_otherwise else self.inner._told_apart()
 
     def __dask_tokenize__(self) -> object:
